@@ -1,0 +1,276 @@
+"""
+Every exception looopy raises, in one tree: catch wide or narrow.
+
+    LooopyError
+      AgentError
+        AgentStateError         .status .action   not allowed in this status
+          AgentNotStarted
+          AgentBusy             .turn   a turn is running, here or in another process
+          CannotContinue
+        TurnIncomplete          .outcome   from TurnResult.raise_for_outcome()
+        TurnMismatch            .expected .actual
+        IdempotencyConflict
+        InputNotFound           .request_id
+        Fenced                  another owner has advanced this context; final
+        AccessDenied
+      LLMError                  .provider .model .retryable
+        LLMUnavailable          connection, timeout, 5xx
+        RateLimited             .retry_after_s
+        ContextOverflow         .limit_tokens
+        HistoryRejected         .position
+        InvalidLLMResponse
+      ToolError                 .tool_name .call_id
+        ToolNotFound  InvalidToolArguments  ToolTimeout  ToolDenied
+      StoreError
+        ContextNotFound         also a KeyError
+        ArtifactNotFound        also a KeyError
+        ValueRefused            .path   cannot be stored faithfully; nothing was written
+        StoreConflict           .expected .actual
+        StoreUnavailable        .outcome_known
+          StorageFull
+        SchemaOutOfDate         .found .expected
+      LimitExceeded             .limit .value
+      ConfigurationError        says what to install, set or change
+        MissingExtra  MissingKey  UnknownModel  InvalidTool
+
+The message is one sentence for a human; the facts are keyword arguments and become attributes. Every
+error survives pickling, facts included. No message ever holds a credential.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class LooopyError(Exception):
+    """
+    Base of every error in looopy.
+
+    Args:
+        message: One sentence for a human, with the way out where there is one.
+        **facts: What a program wants to know; each becomes an attribute. A fact that a class
+            declares (see the tree above) and that is not given is its declared default.
+    """
+
+    _facts: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, message: str = "", **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, default in cls.__dict__.get("_facts", {}).items():
+            setattr(cls, name, default)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.facts)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _rebuild(cls: type[LooopyError], message: str, facts: dict[str, Any]) -> LooopyError:
+    return cls(message, **facts)
+
+
+class AgentError(LooopyError):
+    """Something about an agent or one of its turns."""
+
+
+class AgentStateError(AgentError):
+    """The agent's status does not allow this action."""
+
+    status: str | None
+    action: str | None
+    _facts: ClassVar[dict[str, Any]] = {"status": None, "action": None}
+
+
+class AgentNotStarted(AgentStateError):
+    """`start()` has not been called, or the agent was shut down."""
+
+
+class AgentBusy(AgentStateError):
+    """A turn is running on this context, here or in another process."""
+
+    turn: int | None
+    _facts: ClassVar[dict[str, Any]] = {"turn": None}
+
+
+class CannotContinue(AgentStateError):
+    """There is nothing to continue: say something instead."""
+
+
+class TurnIncomplete(AgentError):
+    """The turn was cancelled or interrupted before its answer stood."""
+
+    outcome: str | None
+    _facts: ClassVar[dict[str, Any]] = {"outcome": None}
+
+
+class TurnMismatch(AgentError):
+    """The turn that was meant is not the one that runs."""
+
+    expected: int | None
+    actual: int | None
+    _facts: ClassVar[dict[str, Any]] = {"expected": None, "actual": None}
+
+
+class IdempotencyConflict(AgentError):
+    """The idempotency key was used before, with another input."""
+
+
+class InputNotFound(AgentError):
+    """No pending request has this id; nothing was stored."""
+
+    request_id: str | None
+    _facts: ClassVar[dict[str, Any]] = {"request_id": None}
+
+
+class Fenced(AgentError):
+    """Another owner has advanced this context: this one may write nothing more. Final, never retried."""
+
+
+class AccessDenied(AgentError):
+    """The actor or its tenant may not use this context."""
+
+
+class LLMError(LooopyError):
+    """A model call failed."""
+
+    provider: str | None
+    model: str | None
+    retryable: bool
+    _facts: ClassVar[dict[str, Any]] = {"provider": None, "model": None, "retryable": False}
+
+
+class LLMUnavailable(LLMError):
+    """No connection, a timeout, or a server-side failure (5xx)."""
+
+    _facts: ClassVar[dict[str, Any]] = {"retryable": True}
+
+
+class RateLimited(LLMError):
+    """The provider asks to wait (429)."""
+
+    retry_after_s: float | None
+    _facts: ClassVar[dict[str, Any]] = {"retryable": True, "retry_after_s": None}
+
+
+class ContextOverflow(LLMError):
+    """The request does not fit the model's window."""
+
+    limit_tokens: int | None
+    _facts: ClassVar[dict[str, Any]] = {"limit_tokens": None}
+
+
+class HistoryRejected(LLMError):
+    """The provider refused the messages themselves."""
+
+    position: int | None
+    _facts: ClassVar[dict[str, Any]] = {"position": None}
+
+
+class InvalidLLMResponse(LLMError):
+    """The provider answered with something that is no answer."""
+
+
+class ToolError(LooopyError):
+    """A tool call failed; the model sees the message as an error result."""
+
+    tool_name: str | None
+    call_id: str | None
+    _facts: ClassVar[dict[str, Any]] = {"tool_name": None, "call_id": None}
+
+
+class ToolNotFound(ToolError):
+    """No tool has this name."""
+
+
+class InvalidToolArguments(ToolError):
+    """The arguments do not fit the tool's schema."""
+
+
+class ToolTimeout(ToolError):
+    """The tool did not answer in time."""
+
+
+class ToolDenied(ToolError):
+    """Policy or a person refused the call."""
+
+
+class StoreError(LooopyError):
+    """A store could not do what was asked."""
+
+
+class ContextNotFound(StoreError, KeyError):
+    """No such context; the answer for another tenant's context too."""
+
+
+class ArtifactNotFound(StoreError, KeyError):
+    """No such artifact in this context."""
+
+
+class ValueRefused(StoreError):
+    """A value cannot be stored faithfully; nothing was written. `path` is a JSON pointer to it."""
+
+    path: str | None
+    _facts: ClassVar[dict[str, Any]] = {"path": None}
+
+
+class StoreConflict(StoreError):
+    """Another writer was first; nothing was written."""
+
+    expected: int | None
+    actual: int | None
+    _facts: ClassVar[dict[str, Any]] = {"expected": None, "actual": None}
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer. `outcome_known`: false when a write may have been applied."""
+
+    outcome_known: bool
+    _facts: ClassVar[dict[str, Any]] = {"outcome_known": True}
+
+
+class StorageFull(StoreUnavailable):
+    """The disk or quota is full; nothing of the write was kept."""
+
+
+class SchemaOutOfDate(StoreError):
+    """The database's schema is not the one this version needs; the message names the command to run."""
+
+    found: str | None
+    expected: str | None
+    _facts: ClassVar[dict[str, Any]] = {"found": None, "expected": None}
+
+
+class LimitExceeded(LooopyError):
+    """A configured limit was reached."""
+
+    limit: str | None
+    value: Any
+    _facts: ClassVar[dict[str, Any]] = {"limit": None, "value": None}
+
+
+class ConfigurationError(LooopyError):
+    """Something has to be installed, set or changed first; the message says what."""
+
+
+class MissingExtra(ConfigurationError):
+    """An optional dependency is not installed."""
+
+
+class MissingKey(ConfigurationError):
+    """An API key is not set."""
+
+
+class UnknownModel(ConfigurationError):
+    """No provider knows this model name."""
+
+
+class InvalidTool(ConfigurationError):
+    """A tool cannot be offered to a model as it is declared."""

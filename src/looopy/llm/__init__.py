@@ -1,0 +1,51 @@
+"""
+Call a model: the provider contract, its implementations, and the pure functions around them.
+
+Importing this package imports no vendor's SDK; a provider does when it is made.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from looopy.llm.local import LocalProvider
+    from looopy.llm.openai import OpenAIProvider
+    from looopy.llm.provider import LLMProvider
+    from looopy.llm.render import render
+    from looopy.llm.resolve import resolve_provider
+    from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
+
+_HOME = {
+    "LLMProvider": "looopy.llm.provider",
+    "LLMRequest": "looopy.types.request",
+    "LocalProvider": "looopy.llm.local",
+    "OpenAIProvider": "looopy.llm.openai",
+    "StreamEvent": "looopy.types.request",
+    "StreamOptions": "looopy.types.request",
+    "ToolSpec": "looopy.types.request",
+    "resolve_provider": "looopy.llm.resolve",
+}
+
+__all__ = [
+    "LLMProvider",
+    "LLMRequest",
+    "LocalProvider",
+    "OpenAIProvider",
+    "StreamEvent",
+    "StreamOptions",
+    "ToolSpec",
+    "render",
+    "resolve_provider",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "render":  # the function; the module of the same name stays importable by its full path
+        from looopy.llm.render import render
+
+        return render
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,117 @@
+"""
+What may be stored, decided once and before anything is written.
+
+Every value goes through `dump`, which walks it, refuses what some backend would change or reject, and
+serialises it once. The same text is what memory, SQLite and Postgres keep, so all three read back what
+was given or refuse it alike:
+
+- text must be encodable as UTF-8 and hold no NUL: lone surrogates and NUL break Postgres, printing and
+  every stream after they were stored;
+- numbers must be finite and integers fit 64 bits;
+- objects have string keys; nesting stays within 64 levels; a body stays within 8 MiB.
+
+What tools and models send is repaired (`repair`) where it comes in, before the model or anyone sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from looopy.errors import ValueRefused
+
+MAX_DEPTH = 64
+MAX_BODY_BYTES = 8 * 1024 * 1024
+_MAX_INT = 2**63
+
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict  # any other Mapping
+).encode
+
+
+def dump(value: Any, path: str = "") -> str:
+    """
+    Serialise *value* as compact JSON text that every backend keeps unchanged.
+
+    Args:
+        value: Anything JSON can say; tuples become lists.
+        path: JSON pointer of *value*, for the error.
+
+    Raises:
+        ValueRefused: `path` names the place; nothing was written.
+    """
+    _check(value, path, 1)
+    text = _encode(value)
+    # A character is at most 4 bytes, so most values need no second encoding to be measured.
+    if len(text) * 4 > MAX_BODY_BYTES and (size := len(text.encode())) > MAX_BODY_BYTES:
+        raise ValueRefused(
+            f"{path or 'value'}: {size:,} bytes are more than the {MAX_BODY_BYTES:,} that one value may"
+            " have; store large content as an artifact",
+            path=path,
+        )
+    return text
+
+
+def check_text(value: str, path: str) -> None:
+    """
+    Refuse text that cannot be stored.
+
+    Raises:
+        ValueRefused: It holds NUL or a lone surrogate.
+    """
+    if "\0" in value:
+        raise ValueRefused(f"{path}: text must not contain NUL (U+0000)", path=path)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueRefused(
+                f"{path}: text must be valid Unicode; it holds a lone surrogate", path=path
+            ) from None
+
+
+def _check(value: Any, path: str, depth: int) -> None:
+    if isinstance(value, str):
+        check_text(value, path)
+    elif value is None or isinstance(value, bool):
+        pass
+    elif isinstance(value, int):
+        if not -_MAX_INT <= value < _MAX_INT:
+            raise ValueRefused(f"{path}: the integer does not fit 64 bits", path=path)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueRefused(f"{path}: the number must be finite", path=path)
+    elif depth > MAX_DEPTH:
+        raise ValueRefused(f"{path}: nested deeper than {MAX_DEPTH} levels", path=path)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueRefused(f"{path}: object keys must be strings, not {key!r}", path=path)
+            check_text(key, path)
+            _check(item, f"{path}/{_escape(key)}", depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            _check(item, f"{path}/{i}", depth + 1)
+    else:
+        raise ValueRefused(
+            f"{path}: {type(value).__name__} is no JSON value", path=path
+        )
+
+
+def _escape(key: str) -> str:
+    """RFC 6901, section 3."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def repair(text: str) -> str:
+    """Text from a tool or a model with NUL and lone surrogates replaced by U+FFFD; else *text* itself."""
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
+    return text

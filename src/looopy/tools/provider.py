@@ -1,0 +1,188 @@
+"""
+What a tool is: the contract between the loop, which announces and runs calls, and whoever writes tools.
+
+A tool is described once, for the model (`name`, `description`, `parameters`) and for the loop (timeout,
+effects, what to do after a crash). Failure is an exception; its text becomes the error result that the
+model sees.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from looopy.errors import InvalidTool
+from looopy.types.artifact import ArtifactWriter
+from looopy.types.context import AuthContext, CancelToken
+from looopy.types.message import ImageContent, TextContent
+from looopy.types.request import ToolSpec
+
+Effects: TypeAlias = Literal["none", "idempotent", "external"]
+OnResume: TypeAlias = Literal["rerun", "ask", "fail"]
+Report: TypeAlias = Callable[[Any], None]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """
+    What a tool gives back.
+
+    Attributes:
+        content: Text and image blocks for the model; a plain string stands for one text block.
+        details: For programs and logs; must be JSON. The model never sees it.
+        is_error: The call failed; the model sees it as an error.
+    """
+
+    content: str | Sequence[TextContent | ImageContent] = ""
+    details: Any = None
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """
+    What a running tool may know and use.
+
+    Attributes:
+        idempotency_key: Stable for this call, also when it runs again after a crash: hand it to services
+            that deduplicate. It names context, turn and call.
+        auth_context: Credentials of this turn; never keep them.
+        artifacts: Writes artifacts of this context, or `None` in a bare loop.
+        report: Show progress (any JSON value; a number from 0 to 1 is a fraction). Callable from threads.
+        cancel: Tells a long-running tool to stop.
+    """
+
+    context_id: str
+    turn: int
+    tool_call_id: str
+    idempotency_key: str
+    auth_context: AuthContext | None = None
+    artifacts: ArtifactWriter | None = None
+    report: Report = lambda _progress: None
+    cancel: CancelToken
+
+
+class Tool:
+    """
+    Something a model may call. Make one with `@tool`, or subclass and override `execute`.
+
+    Args:
+        name: 1 to 64 of `A-Z a-z 0-9 _ -`.
+        description: For the model: what it does and when to use it.
+        parameters: JSON Schema of type object.
+        label: For people; the name by default.
+        timeout_s: `None`: the loop's `tool_timeout_s`.
+        parallel: May run beside other parallel tools; otherwise it runs alone.
+        effects: `"none"` (only looks), `"idempotent"` (again does no harm), `"external"` (again may harm).
+        on_resume: What happens to a call whose process died while it ran: `"rerun"` it, `"ask"` a person,
+            or `"fail"`: tell the model that the outcome is unknown. Default: rerun, or fail for external.
+        is_enabled: Offered to the model only when this returns true.
+        max_result_bytes: `None`: the loop's.
+
+    Raises:
+        InvalidTool: A name, schema or option that no provider would take.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        label: str | None = None,
+        timeout_s: float | None = None,
+        parallel: bool = False,
+        effects: Effects = "external",
+        on_resume: OnResume | None = None,
+        is_enabled: Callable[[], bool] | None = None,
+        max_result_bytes: int | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InvalidTool(
+                f"tool name {name!r} is not usable: 1 to 64 letters, digits, '_' or '-'"
+            )
+        schema = dict(parameters) if parameters is not None else {"type": "object", "properties": {}}
+        if schema.get("type") != "object":
+            raise InvalidTool(f"tool {name!r}: parameters must be a JSON Schema of type object")
+        if effects not in ("none", "idempotent", "external"):
+            raise InvalidTool(f"tool {name!r}: effects must be 'none', 'idempotent' or 'external'")
+        if on_resume not in (None, "rerun", "ask", "fail"):
+            raise InvalidTool(f"tool {name!r}: on_resume must be 'rerun', 'ask' or 'fail'")
+        if timeout_s is not None and not timeout_s > 0:
+            raise InvalidTool(f"tool {name!r}: timeout_s must be more than 0 seconds")
+        self.name = name
+        self.description = description
+        self.parameters: Mapping[str, Any] = schema
+        self.label = label or name
+        self.timeout_s = timeout_s
+        self.parallel = parallel
+        self.effects: Effects = effects
+        self.on_resume: OnResume = on_resume or ("fail" if effects == "external" else "rerun")
+        self.is_enabled = is_enabled
+        self.max_result_bytes = max_result_bytes
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The tool as a model sees it."""
+        return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
+        """
+        Run one call with validated *arguments*; whatever is returned is wrapped as a `ToolResult`.
+
+        Raises:
+            Exception: Any; the text becomes the error result the model sees.
+        """
+        raise NotImplementedError(f"tool {self.name!r} does not implement execute()")
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}>"
+
+
+@runtime_checkable
+class ToolProvider(Protocol):
+    """A source of tools. `list_tools` is asked once per iteration; names must not collide."""
+
+    def list_tools(self) -> Sequence[Tool] | Awaitable[Sequence[Tool]]:
+        """The tools on offer now."""
+        ...
+
+
+ToolSource: TypeAlias = Tool | ToolProvider | Callable[..., Any]
+
+
+async def gather_tools(sources: Sequence[ToolSource]) -> dict[str, Tool]:
+    """
+    The enabled tools of *sources* by name, in order.
+
+    Raises:
+        InvalidTool: Two tools share a name (case aside), or a source is none of the allowed kinds.
+    """
+    found: dict[str, Tool] = {}
+    folded: set[str] = set()
+    for source in sources:
+        for one in await _tools_of(source):
+            if one.name.casefold() in folded:
+                raise InvalidTool(f"two tools are named {one.name!r}: rename one")
+            folded.add(one.name.casefold())
+            if one.is_enabled is None or one.is_enabled():
+                found[one.name] = one
+    return found
+
+
+async def _tools_of(source: ToolSource) -> Sequence[Tool]:
+    if isinstance(source, Tool):
+        return (source,)
+    if isinstance(source, ToolProvider):
+        listed = source.list_tools()
+        return await listed if inspect.isawaitable(listed) else listed
+    if callable(source):
+        from looopy.tools.function import tool
+
+        return (tool(source),)
+    raise InvalidTool(f"{source!r} is no tool: pass a function, a Tool or a ToolProvider")

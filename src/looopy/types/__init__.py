@@ -1,0 +1,1 @@
+"""The vocabulary: frozen data without I/O, importable by every floor above."""

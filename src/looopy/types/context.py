@@ -1,0 +1,251 @@
+"""What one turn is given: its identity, its credentials, its limits, and the means to stop it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, NoReturn, SupportsIndex, TypeAlias
+
+from looopy.errors import ConfigurationError
+from looopy.types.artifact import ArtifactWriter
+from looopy.types.message import Message
+from looopy.types.request import ThinkingLevel
+
+_logger = logging.getLogger("looopy")
+
+
+class AuthContext:
+    """
+    Who a turn acts for, and the credentials it may use: fresh with every turn, gone with it.
+
+    It is handed to tools and hooks and never stored, logged or shown: pickling, copying and serialising
+    raise `TypeError`, and its `repr` names neither credentials nor scopes.
+
+    Args:
+        actor_id: The person or service.
+        tenant_id: The tenant, where the application has several.
+        credentials: Secrets by name, such as `{"token": ...}`.
+        scopes: What the credentials allow.
+        expires_at: After this moment no tool call starts; must be timezone-aware.
+    """
+
+    __slots__ = ("__weakref__", "actor_id", "credentials", "expires_at", "scopes", "tenant_id")
+
+    def __init__(
+        self,
+        actor_id: str,
+        tenant_id: str | None = None,
+        credentials: Mapping[str, Any] | None = None,
+        scopes: Sequence[str] = (),
+        expires_at: datetime | None = None,
+    ) -> None:
+        if not isinstance(actor_id, str) or not actor_id:
+            raise ConfigurationError("AuthContext needs an actor_id: a non-empty string")
+        if expires_at is not None and expires_at.tzinfo is None:
+            raise ConfigurationError(
+                "AuthContext.expires_at must be timezone-aware, such as datetime.now(UTC)"
+            )
+        self.actor_id = actor_id
+        self.tenant_id = tenant_id
+        self.credentials: Mapping[str, Any] = dict(credentials or {})
+        self.scopes = tuple(scopes)
+        self.expires_at = expires_at
+
+    def expired(self, now: datetime | None = None) -> bool:
+        """Whether `expires_at` has passed."""
+        return self.expires_at is not None and (now or datetime.now(UTC)) >= self.expires_at
+
+    def __repr__(self) -> str:
+        return f"AuthContext(actor_id={self.actor_id!r}, credentials=<hidden>)"
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise TypeError("AuthContext holds credentials of one turn: it is never copied or stored")
+
+    __getstate__ = _refuse
+    __copy__ = _refuse
+    __deepcopy__ = _refuse
+    __reduce__ = _refuse
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        self._refuse()
+
+
+class CancelToken:
+    """A request to stop, made once and seen by everyone who holds the token. Not thread-safe."""
+
+    __slots__ = ("_callbacks", "reason")
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._callbacks: list[Callable[[], object]] = []
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel()` was called."""
+        return self.reason is not None
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Ask to stop. The first reason stands; callbacks run in order, a failing one harms no other."""
+        if self.reason is not None:
+            return
+        self.reason = reason
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            _call(callback)
+
+    def on_cancel(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call *callback* on cancellation, at once if it has happened; returns what unsubscribes it."""
+        if self.reason is not None:
+            _call(callback)
+            return lambda: None
+        self._callbacks.append(callback)
+
+        def unsubscribe() -> None:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+        return unsubscribe
+
+
+def _call(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception:
+        _logger.exception("a cancel callback failed")
+
+
+SystemPrompt: TypeAlias = "str | Callable[[TurnContext], str | Awaitable[str]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnContext:
+    """
+    What one turn may see.
+
+    Attributes:
+        continues: The turn that this one goes on from, or `None`.
+        auth_context: Fresh for this turn; never stored.
+        artifacts: Writer for the context's artifacts, or `None` in a bare loop.
+    """
+
+    context_id: str
+    turn: int = 1
+    continues: int | None = None
+    auth_context: AuthContext | None = None
+    system_prompt: SystemPrompt = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    artifacts: ArtifactWriter | None = None
+    cancel: CancelToken = field(default_factory=CancelToken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a turn may use before it ends as `budget`; `None`: no limit."""
+
+    tokens: int | None = None
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """
+    How often a failed model call is made again.
+
+    Attributes:
+        attempts: Retries after the first try; 0 turns them off.
+        base_s: Wait before the first retry, doubling.
+        cap_s: Longest own wait.
+        max_server_delay_s: A longer delay asked for by the server fails at once; 0: no cap.
+    """
+
+    attempts: int = 3
+    base_s: float = 2.0
+    cap_s: float = 30.0
+    max_server_delay_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """
+    Functions of the application that the loop calls; each sync or async. One that raises is reported as
+    a `warning` event and replaced by its default.
+
+    Attributes:
+        transform_context: Messages to messages, before each model call; the stored log is untouched.
+        convert_to_llm: Messages to what the provider may see; default: user, assistant and tool results.
+        get_api_key: Provider name and auth context to a key, per model call.
+    """
+
+    transform_context: Callable[[list[Message]], Any] | None = None
+    convert_to_llm: Callable[[list[Message]], Any] | None = None
+    get_api_key: Callable[[str, AuthContext | None], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopConfig:
+    """
+    Limits and choices of a turn. Seconds end in `_s`; `None` means no limit where it is allowed.
+
+    Attributes:
+        max_iterations: Model calls in one turn.
+        max_tool_calls: Tool calls in one turn.
+        max_tool_calls_per_iteration: Calls one model answer may ask for; more, and none is run.
+        max_tool_failures: Failed calls in a row that end the turn.
+        max_messages: How many messages of the history the model is shown; `None`: all.
+        lease_ttl_s: How long an owner that stopped renewing keeps a context.
+        busy_timeout_s: How long `on_busy="wait"` waits.
+        max_result_bytes: What of one tool result the model is shown, in UTF-8 bytes.
+
+    Raises:
+        ConfigurationError: A value is out of its range.
+    """
+
+    max_iterations: int = 25
+    max_tool_calls: int = 64
+    max_tool_calls_per_iteration: int = 16
+    max_tool_failures: int = 3
+    max_parallel_tools: int = 8
+    doom_loop_threshold: int = 3
+    on_doom_loop: Literal["warn", "ask", "stop"] = "warn"
+    tool_timeout_s: float | None = 60.0
+    llm_timeout_s: float | None = 600.0
+    turn_timeout_s: float | None = 1800.0
+    budget: Budget = field(default_factory=Budget)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    steering: Literal["skip_remaining", "after_batch"] = "skip_remaining"
+    queue_mode: Literal["one-at-a-time", "all"] = "one-at-a-time"
+    max_messages: int | None = None
+    history_tokens: int | Literal["auto"] | None = "auto"
+    lease_ttl_s: float = 10.0
+    busy_timeout_s: float = 30.0
+    max_result_bytes: int = 1024 * 1024
+    temperature: float | None = None
+    max_tokens: int | None = None
+    thinking_level: ThinkingLevel | None = None
+    hooks: Hooks = field(default_factory=Hooks)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_iterations",
+            "max_tool_calls",
+            "max_tool_calls_per_iteration",
+            "max_tool_failures",
+            "max_parallel_tools",
+            "doom_loop_threshold",
+            "max_result_bytes",
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigurationError(f"LoopConfig.{name} must be a whole number of at least 1")
+        for name in ("tool_timeout_s", "llm_timeout_s", "turn_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigurationError(f"LoopConfig.{name} must be more than 0 seconds, or None")
+        if not self.lease_ttl_s > 0 or self.busy_timeout_s < 0:
+            raise ConfigurationError(
+                "LoopConfig.lease_ttl_s must be more than 0 seconds, busy_timeout_s at least 0"
+            )
+        if self.max_messages is not None and self.max_messages < 1:
+            raise ConfigurationError("LoopConfig.max_messages must be at least 1, or None for all")

@@ -1,0 +1,332 @@
+"""
+What a subscriber sees of a turn: frozen events, told apart by `type`.
+
+The words are pi's and pipy-agent's where they have one. An event with a `seq` is durable: it is seen only
+after the commit that stored it, its number is gapless within the context, and `Agent.events(after=seq)`
+replays it. An event without one (a delta, a start) promises nothing and is not stored.
+
+Order of one iteration: `iteration_start`; queued user messages (`message_start`, `message_end` each); the
+assistant's `message_start`, `message_update`*, `message_end`; per tool `tool_execution_start`,
+`tool_execution_update`*, `tool_execution_end`, `message_start`, `message_end`; `iteration_end`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, ClassVar, TypeAlias
+
+from looopy.types.artifact import ArtifactKind
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    Message,
+    StopReason,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+    message_to_json,
+    usage_to_json,
+)
+from looopy.types.request import PartialMessage, StreamEvent
+from looopy.types.state import AgentStatus, Outcome, PendingRequest
+
+
+def utc_now() -> datetime:
+    """The time of an event: aware, UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """
+    What every event carries.
+
+    Attributes:
+        turn: Number of the turn within the context, from 1.
+        iteration: Number of the iteration within the turn, from 1; 0 before the first.
+        path: Empty, or the chain of sub-agents that led here.
+        seq: Number within the context's log if the event is durable and committed, else `None`.
+    """
+
+    type: ClassVar[str] = ""
+    durable: ClassVar[bool] = False
+
+    context_id: str
+    turn: int = 0
+    iteration: int = 0
+    timestamp: datetime = field(default_factory=utc_now)
+    path: tuple[str, ...] = ()
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStart(Event):
+    """A turn was accepted: its user message is safe."""
+
+    type: ClassVar[str] = "turn_start"
+    durable: ClassVar[bool] = True
+    user_message: UserMessage | None = None
+    continues: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationStart(Event):
+    """One model call and its tools begin."""
+
+    type: ClassVar[str] = "iteration_start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationEnd(Event):
+    """One model call and its tools are done."""
+
+    type: ClassVar[str] = "iteration_end"
+    message: AssistantMessage | None = None
+    tool_results: Sequence[ToolResultMessage] = ()
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageStart(Event):
+    """A message begins. An assistant's is empty yet; the others are whole."""
+
+    type: ClassVar[str] = "message_start"
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageUpdate(Event):
+    """
+    The assistant's message grows.
+
+    Attributes:
+        delta: New text for the reader; empty for thinking and tool-call pieces.
+        event: The provider's event, or `None` where waiting deltas were merged.
+        partial: The message so far, by reference: read it at once, do not keep it.
+    """
+
+    type: ClassVar[str] = "message_update"
+    delta: str = ""
+    event: StreamEvent | None = None
+    content_index: int = 0
+    partial: PartialMessage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageEnd(Event):
+    """
+    A message is final and stored.
+
+    Attributes:
+        position: Its place in the context's history, from 1; `None` in a bare loop.
+        started: When the model call began (assistant).
+        first_delta_s: Seconds to the first delta (assistant).
+        attempts: Model calls it took, 1 without a retry (assistant).
+    """
+
+    type: ClassVar[str] = "message_end"
+    durable: ClassVar[bool] = True
+    message: Message
+    position: int | None = None
+    started: datetime | None = None
+    first_delta_s: float | None = None
+    attempts: int = 1
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolExecutionStart(Event):
+    """A tool is about to run. Durable when the tool has effects, see `looopy.tools`."""
+
+    type: ClassVar[str] = "tool_execution_start"
+    tool_call_id: str
+    tool_name: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    has_effects: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolExecutionUpdate(Event):
+    """A running tool reports."""
+
+    type: ClassVar[str] = "tool_execution_update"
+    tool_call_id: str
+    tool_name: str
+    partial_result: Any = None
+    progress: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolExecutionEnd(Event):
+    """A tool call has its result; the tool result message follows at once."""
+
+    type: ClassVar[str] = "tool_execution_end"
+    durable: ClassVar[bool] = True
+    tool_call_id: str
+    tool_name: str
+    result: ToolResultMessage
+    is_error: bool = False
+    started: datetime | None = None
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactUpdate(Event):
+    """An artifact was written."""
+
+    type: ClassVar[str] = "artifact_update"
+    durable: ClassVar[bool] = True
+    artifact_id: str
+    kind: ArtifactKind
+    version: int
+    append: bool = False
+    last_chunk: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRequired(Event):
+    """The turn ends until somebody answers; see `AgentState.pending`."""
+
+    type: ClassVar[str] = "input_required"
+    durable: ClassVar[bool] = True
+    pending: Sequence[PendingRequest] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthRequired(Event):
+    """The turn ends until fresh credentials come."""
+
+    type: ClassVar[str] = "auth_required"
+    durable: ClassVar[bool] = True
+    pending: Sequence[PendingRequest] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusChange(Event):
+    """The agent's status changed, or a model call is about to be tried again (`attempt`, `delay_s`)."""
+
+    type: ClassVar[str] = "status_change"
+    status: AgentStatus
+    attempt: int | None = None
+    delay_s: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageReport(Event):
+    """What the iteration used, and the turn so far."""
+
+    type: ClassVar[str] = "usage"
+    usage: Usage
+    turn_usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryCleared(Event):
+    """The history up to here is hidden for good."""
+
+    type: ClassVar[str] = "history_cleared"
+    durable: ClassVar[bool] = True
+    covers: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnWarning(Event):
+    """Something worth knowing that does not end the turn. `code` is a guard's name or a short word."""
+
+    type: ClassVar[str] = "warning"
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnError(Event):
+    """Why a turn fails; `code` is its stop_reason."""
+
+    type: ClassVar[str] = "error"
+    durable: ClassVar[bool] = True
+    code: str
+    text: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnd(Event):
+    """The turn is over: exactly one for each accepted turn. `messages`: what it added, oldest first."""
+
+    type: ClassVar[str] = "turn_end"
+    durable: ClassVar[bool] = True
+    outcome: Outcome
+    stop_reason: StopReason
+    messages: Sequence[Message] = ()
+    usage: Usage = field(default_factory=Usage)
+
+
+AgentEvent: TypeAlias = (
+    TurnStart
+    | IterationStart
+    | IterationEnd
+    | MessageStart
+    | MessageUpdate
+    | MessageEnd
+    | ToolExecutionStart
+    | ToolExecutionUpdate
+    | ToolExecutionEnd
+    | ArtifactUpdate
+    | InputRequired
+    | AuthRequired
+    | StatusChange
+    | UsageReport
+    | HistoryCleared
+    | TurnWarning
+    | TurnError
+    | TurnEnd
+)
+
+
+def is_durable(event: Event) -> bool:
+    """Whether *event* is stored and numbered."""
+    if isinstance(event, ToolExecutionStart):
+        return event.has_effects
+    return event.durable
+
+
+_HIDDEN = frozenset({"event", "partial", "has_effects"})
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """
+    Write *event* as one JSON object: its fields, messages as pi writes them, times as ISO 8601.
+
+    By-reference fields of a delta are left out, `seq` is there only on durable events.
+    """
+    data: dict[str, Any] = {"type": event.type}
+    for f in fields(event):
+        if f.name in _HIDDEN:
+            continue
+        value = getattr(event, f.name)
+        if f.name == "seq" and value is None:
+            continue
+        data[f.name] = _to_json(value)
+    return data
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)):
+        return message_to_json(value)
+    if isinstance(value, Usage):
+        return usage_to_json(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {k: _to_json(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_json(v) for v in value]
+    if isinstance(value, PendingRequest):
+        return {f.name: _to_json(getattr(value, f.name)) for f in fields(value)}
+    return value

@@ -1,0 +1,123 @@
+"""
+What goes to a model and what comes back: a request, its options, and the provider's stream events.
+
+The twelve stream events are pi's: `start`, three of each of `text_*`, `thinking_*` and `toolcall_*`
+(`start`, `delta`, `end`), `done` and `error`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol, TypeAlias
+
+from looopy.types.message import AssistantMessage, Message, ToolCall
+
+
+class ThinkingLevel(StrEnum):
+    """How much a model may reason before it answers."""
+
+    OFF = "off"
+    MINIMAL = "minimal"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as a model sees it. `parameters` is a JSON Schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMRequest:
+    """
+    One model call.
+
+    Attributes:
+        messages: Oldest first, valid for a provider (see `looopy.llm.render`).
+        tools: What the model may call; may be empty.
+        system_prompt: Empty for none.
+        model: The provider's own name for the model; empty lets the provider choose.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    system_prompt: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """How a model call is made. `None` leaves the choice to the provider."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    thinking_level: ThinkingLevel | None = None
+    thinking_budgets: Mapping[str, int] | None = None
+    stop: Sequence[str] = ()
+    tool_choice: str | None = None
+    output_schema: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    session_id: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    timeout_s: float | None = None
+
+
+class PartialMessage(Protocol):
+    """An assistant message as it grows, shared by reference with every event of its stream."""
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        ...
+
+    def snapshot(self) -> AssistantMessage:
+        """A frozen copy of what has come so far: completed and open blocks alike."""
+        ...
+
+
+StreamEventType: TypeAlias = Literal[
+    "start",
+    "text_start",
+    "text_delta",
+    "text_end",
+    "thinking_start",
+    "thinking_delta",
+    "thinking_end",
+    "toolcall_start",
+    "toolcall_delta",
+    "toolcall_end",
+    "done",
+    "error",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """
+    One event of a provider's stream.
+
+    Attributes:
+        type: One of pi's twelve.
+        content_index: The block of the message it belongs to, counted from 0.
+        delta: The new piece of text, thinking or argument JSON (`*_delta`), or the whole block (`*_end`).
+        partial: The message so far, by reference; do not keep it beyond the event.
+        tool_call: The finished call (`toolcall_end`).
+        message: The final message (`done` and `error`).
+        error: What went wrong (`error`); its type says whether trying again may help.
+    """
+
+    type: StreamEventType
+    content_index: int = 0
+    delta: str = ""
+    partial: PartialMessage | None = None
+    tool_call: ToolCall | None = None
+    message: AssistantMessage | None = None
+    error: Exception | None = None

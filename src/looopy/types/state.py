@@ -1,0 +1,107 @@
+"""What an agent says of itself: status, counts, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from looopy.errors import LooopyError
+from looopy.types.message import StopReason, Usage
+
+
+class AgentStatus(StrEnum):
+    """Where an agent is in its life; `looopy.lifecycle` holds the allowed changes."""
+
+    CREATED = "created"
+    STARTING = "starting"
+    READY = "ready"
+    BUSY = "busy"
+    PAUSED = "paused"
+    WAITING = "waiting"
+    FAILED = "failed"
+    SHUTDOWN = "shutdown"
+
+
+class Outcome(StrEnum):
+    """How a turn ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    INPUT_REQUIRED = "input_required"
+    AUTH_REQUIRED = "auth_required"
+    INTERRUPTED = "interrupted"
+
+
+_COMPLETED = frozenset({"stop", "length", "max_iterations", "max_tool_calls"})
+_OF_THE_SAME_NAME = frozenset({"cancelled", "input_required", "auth_required", "interrupted"})
+
+
+def outcome_of(stop_reason: StopReason) -> Outcome:
+    """The outcome that a turn's *stop_reason* means."""
+    if stop_reason.value in _COMPLETED:
+        return Outcome.COMPLETED
+    if stop_reason.value in _OF_THE_SAME_NAME:
+        return Outcome(stop_reason.value)
+    return Outcome.FAILED
+
+
+class PendingKind(StrEnum):
+    """What a pending request asks for."""
+
+    APPROVAL = "approval"
+    INPUT = "input"
+    AUTH = "auth"
+    CLIENT_TOOL = "client_tool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRequest:
+    """
+    Something a turn waits for; answered by `execute_turn(None, inputs={request_id: value})`.
+
+    Attributes:
+        args: The arguments of the call it is about.
+        turn: The turn that asked.
+        prompt: One sentence for the person who answers.
+        schema: JSON Schema of the value, or `None`. An approval takes `True` or `False`.
+    """
+
+    request_id: str
+    kind: PendingKind
+    tool_name: str
+    args: Mapping[str, Any]
+    tool_call_id: str
+    turn: int
+    prompt: str = ""
+    schema: Mapping[str, Any] | None = None
+    options: Sequence[Any] = ()
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentState:
+    """
+    A snapshot of an agent.
+
+    Attributes:
+        turn_count: Accepted turns, also those that failed.
+        error: Why the last turn failed, or `None`.
+        pending: What waits for an answer; empty unless the status is `waiting`.
+        interrupted_turn: The last turn, if its process died or it failed before its answer stood and it
+            can be continued by `execute_turn(None)`.
+        usage: Tokens and cost of the context so far.
+    """
+
+    status: AgentStatus
+    turn_count: int = 0
+    created_at: datetime | None = None
+    last_activity: datetime | None = None
+    error: LooopyError | None = None
+    pending: Sequence[PendingRequest] = ()
+    interrupted_turn: int | None = None
+    usage: Usage = field(default_factory=Usage)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
