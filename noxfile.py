@@ -1,0 +1,92 @@
+"""
+What a change has to pass, as sessions.
+
+uv owns the one environment, so the sessions run in the one they are started from: `uv run --all-extras
+--group dev nox` runs them all but the long campaign, `... nox -s lint` one. Only `build` makes an
+environment of its own, because it tests the wheel and not the tree.
+"""
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+
+nox.needs_version = ">=2025.11"
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["lint", "types", "imports", "tests", "migrations", "docs", "build"]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Hold the style."""
+    session.run("ruff", "check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types twice, and the public API as a user would write against it."""
+    session.run("mypy")
+    session.run("basedpyright")
+    api = ROOT / "tests" / "typing" / "api.py"
+    if api.exists():
+        session.run("mypy", str(api))
+
+
+@nox.session
+def imports(session: nox.Session) -> None:
+    """Hold the floors."""
+    session.run("lint-imports", "--no-logo", env={"PYTHONPATH": str(ROOT / "src")})
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests and show the uncovered branches; arguments go to pytest."""
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report")
+
+
+@nox.session
+def migrations(session: nox.Session) -> None:
+    """Show that there is one head and that it equals the tables."""
+    heads = session.run("alembic", "heads", silent=True)
+    if not isinstance(heads, str) or heads.count("(head)") != 1:
+        session.error(f"exactly one head is wanted: {heads}")
+    session.run("pytest", "-q", "tests/migrations")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Run the code of the README and the examples, follow the links, draft the changelog."""
+    session.run("pytest", "-q", "tests/docs")
+    session.run("towncrier", "build", "--draft", "--version", "next", "--date", "unreleased")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the wheel and use it in a fresh environment, far from the tree."""
+    tmp = Path(session.create_tmp())
+    shutil.rmtree(tmp / "dist", ignore_errors=True)
+    session.run("uv", "build", "--quiet", "--out-dir", str(tmp / "dist"), external=True)
+    (wheel,) = (tmp / "dist").glob("*.whl")
+    pins = tmp / "pins.txt"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    pins.write_text("\n".join(project["tool"]["uv"]["constraint-dependencies"]), encoding="utf-8")
+    venv = tmp / "venv"
+    session.run("uv", "venv", "--quiet", "--clear", "--python", "3.11", str(venv), external=True)
+    python = str(venv / "bin" / "python")
+    install = ("uv", "pip", "install", "--quiet", "--python", python, "--constraint", str(pins))
+    session.run(*install, str(wheel), external=True)
+    with session.chdir(tmp):
+        session.run(python, "-I", str(ROOT / ".ci" / "check_wheel.py"), external=True)
+        session.run(str(venv / "bin" / "looopy"), "--help", silent=True, external=True)
+
+
+@nox.session
+def campaign(session: nox.Session) -> None:
+    """Run the long fault campaigns whole, not the share of them that `tests` runs."""
+    session.run("pytest", "-m", "campaign", *session.posargs, env={"LOOOPY_CAMPAIGN": "full"})
