@@ -1,0 +1,66 @@
+"""
+Remember: the store contracts, their implementations, and the one write path of a turn.
+
+Importing this package imports no database library; opening a database does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from looopy.stores.base import (
+        ArtifactStore,
+        Commit,
+        Committed,
+        Journal,
+        MessageRecord,
+        MessageStore,
+        StateStore,
+    )
+    from looopy.stores.memory import (
+        InMemoryArtifactStore,
+        InMemoryMessageStore,
+        InMemoryStateStore,
+        MemoryBackend,
+    )
+    from looopy.stores.stores import Stores, open_stores
+
+_HOME = {
+    "ArtifactStore": "base",
+    "Commit": "base",
+    "Committed": "base",
+    "InMemoryArtifactStore": "memory",
+    "InMemoryMessageStore": "memory",
+    "InMemoryStateStore": "memory",
+    "Journal": "base",
+    "MemoryBackend": "memory",
+    "MessageRecord": "base",
+    "MessageStore": "base",
+    "StateStore": "base",
+    "Stores": "stores",
+    "open_stores": "stores",
+}
+
+__all__ = [
+    "ArtifactStore",
+    "Commit",
+    "Committed",
+    "InMemoryArtifactStore",
+    "InMemoryMessageStore",
+    "InMemoryStateStore",
+    "Journal",
+    "MemoryBackend",
+    "MessageRecord",
+    "MessageStore",
+    "StateStore",
+    "Stores",
+    "open_stores",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"looopy.stores.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

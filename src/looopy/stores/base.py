@@ -91,7 +91,8 @@ class ContextRecord:
         turn_count: Accepted turns.
         last_position: Position of the newest message, hidden ones included; 0 for none.
         last_seq: Number of the newest event; 0 for none.
-        visible_from: Messages below this position are hidden (`clear`); 1 when none are.
+        visible_from: Messages below this position were cleared: no method reads them. 1 when none were.
+        cleared_seq: `seq` of the newest `history_cleared`, where the readable log begins; 0 for none.
         open_turn: The turn without an end, or `None`.
         holder: Who holds the lease (`Owner.token()`), or `None`.
         lease_live: Whether the lease had not expired by the store's clock when this was read.
@@ -105,6 +106,7 @@ class ContextRecord:
     last_position: int
     last_seq: int
     visible_from: int = 1
+    cleared_seq: int = 0
     open_turn: TurnRecord | None = None
     holder: str | None = None
     lease_live: bool = False
@@ -379,7 +381,7 @@ class Journal(Protocol):
         """
         The durable events with a `seq` over *after*, in order, gapless, at most *limit*.
 
-        Events of cleared history are left out of what they showed: their messages are not readable.
+        The log begins at the newest `history_cleared`: an *after* below it gets that event first.
         """
         ...
 

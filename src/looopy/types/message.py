@@ -137,6 +137,13 @@ class Usage:
         )
 
 
+def _as_blocks(content: Any) -> tuple[Any, ...]:
+    """A plain string stands for one text block, any other sequence for its items."""
+    if isinstance(content, str):
+        return (TextContent(content),) if content else ()
+    return tuple(content)
+
+
 UserBlock: TypeAlias = TextContent | ImageContent
 AssistantBlock: TypeAlias = TextContent | ThinkingContent | ToolCall
 
@@ -164,7 +171,7 @@ class UserMessage:
 
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
-    """What the model answered: text, thinking and tool calls, in the order they came."""
+    """What the model answered: text, thinking and tool calls in order; a string stands for one text."""
 
     role: ClassVar[str] = "assistant"
     content: Sequence[AssistantBlock] = ()
@@ -179,7 +186,7 @@ class AssistantMessage:
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, tuple):
-            object.__setattr__(self, "content", tuple(self.content))
+            object.__setattr__(self, "content", _as_blocks(self.content))
 
     @property
     def text(self) -> str:
@@ -211,7 +218,7 @@ class ToolResultMessage:
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, tuple):
-            object.__setattr__(self, "content", tuple(self.content))
+            object.__setattr__(self, "content", _as_blocks(self.content))
 
     @property
     def text(self) -> str:
@@ -305,9 +312,7 @@ def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
     return data
 
 
-def _blocks(blocks: Sequence[Block] | str, compact: bool) -> list[dict[str, Any]]:
-    if isinstance(blocks, str):  # a bare string where blocks belong: one text block
-        return [_block_to_json(TextContent(blocks), compact)]
+def _blocks(blocks: Sequence[Block], compact: bool) -> list[dict[str, Any]]:
     return [_block_to_json(b, compact) for b in blocks]
 
 

@@ -1,0 +1,104 @@
+"""What ids and contents may look like, the same for every backend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from looopy.errors import ValueRefused
+from looopy.stores.gate import MAX_BODY_BYTES, check_text, dump
+from looopy.types.artifact import ArtifactKind
+
+_CONTEXT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_MAX_ARTIFACT_ID = 256
+_BINARY = "application/octet-stream"
+_TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json"
+
+
+def check_context_id(context_id: object) -> None:
+    """
+    Refuse what is no context id.
+
+    Raises:
+        ValueRefused: It is not 1 to 128 of `A-Z a-z 0-9 . _ : -`.
+    """
+    if not isinstance(context_id, str) or not _CONTEXT_ID.fullmatch(context_id):
+        shown = repr(context_id)
+        if len(shown) > 80:  # noqa: PLR2004 - enough to recognise it in an error
+            shown = shown[:76] + "...'"
+        raise ValueRefused(
+            f"context id {shown} is not usable: 1 to 128 of A-Z a-z 0-9 . _ : -", path="/context_id"
+        )
+
+
+def check_artifact_id(artifact_id: object) -> None:
+    """
+    Refuse what is no artifact id.
+
+    Raises:
+        ValueRefused: It is not 1 to 256 characters without control characters.
+    """
+    if (
+        not isinstance(artifact_id, str)
+        or not 1 <= len(artifact_id) <= _MAX_ARTIFACT_ID
+        or _CONTROL.search(artifact_id)
+    ):
+        raise ValueRefused(
+            "an artifact id is 1 to 256 characters, none of them a control character",
+            path="/artifact_id",
+        )
+    check_text(artifact_id, "/artifact_id")
+
+
+def artifact_content(
+    content: bytes | str | Mapping[str, Any],
+    kind: ArtifactKind | str | None,
+    media_type: str | None,
+) -> tuple[ArtifactKind, str | bytes, str]:
+    """
+    Decide how *content* is stored: its kind, JSON text or bytes, and its media type.
+
+    Raises:
+        ValueRefused: The kind does not fit the content, or a value inside it cannot be stored.
+    """
+    is_data = isinstance(content, Mapping)
+    try:
+        wanted = ArtifactKind(kind) if kind is not None else None
+    except ValueError:
+        raise ValueRefused(f"{kind!r} is no artifact kind: file or data", path="/kind") from None
+    actual = ArtifactKind.DATA if is_data else ArtifactKind.FILE
+    if wanted not in (None, actual):
+        raise ValueRefused(
+            f"a {wanted} artifact cannot hold {type(content).__name__}:"
+            " a file takes bytes or text, data takes a JSON object",
+            path="/kind",
+        )
+    if media_type is not None:
+        check_text(media_type, "/media_type")
+    if isinstance(content, Mapping):
+        return actual, dump(content, "/content"), media_type or _JSON
+    if isinstance(content, str):
+        check_text(content, "/content")
+        raw, default = content.encode(), _TEXT
+    elif isinstance(content, (bytes, bytearray, memoryview)):
+        raw, default = bytes(content), _BINARY
+    else:
+        raise ValueRefused(
+            f"{type(content).__name__} is no artifact content: bytes, text or a JSON object",
+            path="/content",
+        )
+    if len(raw) > MAX_BODY_BYTES:
+        raise ValueRefused(
+            f"/content: {len(raw):,} bytes are more than the {MAX_BODY_BYTES:,} that one save may have",
+            path="/content",
+        )
+    return actual, raw, media_type or default
+
+
+def busy_message(turn: int | None) -> str:
+    """The sentence of `AgentBusy`."""
+    which = "a turn" if turn is None else f"turn {turn}"
+    return f"{which} is running on this context: wait for it, or use on_busy='wait'"

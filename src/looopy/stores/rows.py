@@ -1,0 +1,446 @@
+"""
+How the events of a commit become rows, and rows become events again.
+
+Bodies are stored once. An event that mirrors a message *is* that message's row, with its `seq` in a
+column; `tool_execution_end` rides with the tool result that follows it (its `seq` is one less); and
+`turn_start` and `turn_end` are the turn's row. Only what is left has a row in the event log.
+
+Every backend uses these functions, so all of them keep the same text. Numbers are handed out by the
+backend: a row carries its offset within the commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from looopy.stores.base import ContextState, TurnRecord
+from looopy.stores.gate import dump
+from looopy.types.artifact import ArtifactKind
+from looopy.types.event import (
+    AgentEvent,
+    ArtifactUpdate,
+    AuthRequired,
+    HistoryCleared,
+    InputRequired,
+    MessageEnd,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    TurnEnd,
+    TurnError,
+    TurnStart,
+    event_to_json,
+    is_durable,
+)
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    StopReason,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+    message_from_json,
+    message_to_json,
+    usage_from_json,
+    usage_to_json,
+)
+from looopy.types.state import Outcome, PendingKind, PendingRequest
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since 1970 of an aware *moment*: how every backend keeps times."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def from_us(value: int) -> datetime:
+    """The aware UTC time of *value* microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=value)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message to insert at `first_position + offset`, with `first_seq + seq_offset`."""
+
+    offset: int
+    seq_offset: int
+    iteration: int
+    role: str
+    created_us: int
+    body: str
+    meta: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """
+    Any other event to insert with `first_seq + seq_offset`.
+
+    `message_offset` points at the assistant message of this commit that announced the call (added to the
+    commit's first position); `None`: `Commit.assistant_position`, where the type needs it.
+    """
+
+    seq_offset: int
+    iteration: int
+    type: str
+    created_us: int
+    body: str
+    message_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOpening:
+    """`turn_start`: what the turn's row begins with. `user_offset`: which first message is the user's."""
+
+    continues: int | None
+    started_us: int
+    user_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnClosing:
+    """`turn_end`: what closes the turn's row."""
+
+    seq_offset: int
+    outcome: str
+    stop_reason: str
+    usage: str
+    ended_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """All rows of one commit. `seqs`: how many numbers it takes."""
+
+    messages: Sequence[MessageRow]
+    events: Sequence[EventRow]
+    opening: TurnOpening | None
+    closing: TurnClosing | None
+    seqs: int
+
+
+def encode(events: Sequence[AgentEvent]) -> Rows:
+    """
+    Turn the durable events of one commit into rows; each event takes the next number.
+
+    Raises:
+        ValueRefused: A value cannot be stored; `path` is a pointer into the list of messages.
+    """
+    messages: list[MessageRow] = []
+    others: list[EventRow] = []
+    opening: TurnOpening | None = None
+    closing: TurnClosing | None = None
+    ended: ToolExecutionEnd | None = None
+    assistant: int | None = None
+    for i, event in enumerate(events):
+        if not is_durable(event):
+            raise ValueError(f"{event.type} is not durable: it cannot be committed")
+        created = to_us(event.timestamp)
+        if isinstance(event, MessageEnd):
+            if isinstance(event.message, AssistantMessage):
+                assistant = len(messages)
+            messages.append(_message_row(event, len(messages), i, created, ended))
+            ended = None
+        elif isinstance(event, ToolExecutionEnd):
+            following = events[i + 1] if i + 1 < len(events) else None
+            if not isinstance(following, MessageEnd) or following.message is not event.result:
+                raise ValueError("tool_execution_end must be followed by its tool result's message_end")
+            ended = event
+        elif isinstance(event, TurnStart):
+            opening = TurnOpening(event.continues, created, _user_offset(event, events))
+        elif isinstance(event, TurnEnd):
+            usage = dump(usage_to_json(event.usage, compact=True))
+            closing = TurnClosing(i, event.outcome.value, event.stop_reason.value, usage, created)
+        else:
+            needs_call = isinstance(event, ToolExecutionStart)
+            body = dump(_event_body(event))
+            others.append(
+                EventRow(
+                    i, event.iteration, event.type, created, body, assistant if needs_call else None
+                )
+            )
+    return Rows(messages, others, opening, closing, len(events))
+
+
+def message_rows(messages: Sequence[Message]) -> Rows:
+    """Rows for messages appended outside a turn, each with its `message_end`."""
+    rows = []
+    for i, message in enumerate(messages):
+        event = MessageEnd(context_id="", message=message)
+        rows.append(_message_row(event, i, i, to_us(event.timestamp), None))
+    return Rows(rows, (), None, None, len(rows))
+
+
+def _message_row(
+    event: MessageEnd, offset: int, seq_offset: int, created: int, ended: ToolExecutionEnd | None
+) -> MessageRow:
+    message = event.message
+    body = dump(message_to_json(message, compact=True), f"/{offset}")
+    return MessageRow(
+        offset, seq_offset, event.iteration, message.role, created, body, _meta(event, ended)
+    )
+
+
+def _meta(event: MessageEnd, ended: ToolExecutionEnd | None) -> str | None:
+    """What a message's events say beyond the message, as small as it can be; `None` for nothing."""
+    meta: dict[str, Any] = {}
+    if event.started is not None:
+        meta["started"] = to_us(event.started)
+    if event.first_delta_s is not None:
+        meta["first_delta_s"] = round(event.first_delta_s, 6)
+    if event.attempts != 1:
+        meta["attempts"] = event.attempts
+    if ended is not None:
+        meta["ran"] = [
+            None if ended.started is None else to_us(ended.started),
+            round(ended.duration_s, 6),
+            to_us(ended.timestamp),
+        ]
+    return dump(meta) if meta else None
+
+
+def _user_offset(start: TurnStart, events: Sequence[AgentEvent]) -> int | None:
+    if start.user_message is None:
+        return None
+    firsts = [e.message for e in events if isinstance(e, MessageEnd)]
+    return next(i for i, message in enumerate(firsts) if message is start.user_message)
+
+
+def _event_body(event: AgentEvent) -> dict[str, Any]:
+    if isinstance(event, ToolExecutionStart):  # name and arguments are in the assistant's message
+        return {"tool_call_id": event.tool_call_id}
+    common = {"type", "context_id", "turn", "iteration", "timestamp", "path", "seq"}
+    return {k: v for k, v in event_to_json(event).items() if k not in common}
+
+
+# --- and back -----------------------------------------------------------------------------------------
+
+
+def decode_message(body: str) -> Message:
+    """The message whose row says *body*."""
+    return message_from_json(json.loads(body))
+
+
+def decode_message_events(
+    *,
+    context_id: str,
+    turn: int,
+    position: int,
+    seq: int,
+    iteration: int,
+    created_us: int,
+    body: str,
+    meta: str | None,
+) -> list[AgentEvent]:
+    """The events that a message's row stands for: `tool_execution_end` where there was one, `message_end`."""
+    message = decode_message(body)
+    facts = json.loads(meta) if meta else {}
+    events: list[AgentEvent] = []
+    if (ran := facts.get("ran")) and isinstance(message, ToolResultMessage):
+        events.append(
+            ToolExecutionEnd(
+                context_id=context_id,
+                turn=turn,
+                iteration=iteration,
+                timestamp=from_us(ran[2]),
+                seq=seq - 1,
+                tool_call_id=message.tool_call_id,
+                tool_name=message.tool_name,
+                result=message,
+                is_error=message.is_error,
+                started=None if ran[0] is None else from_us(ran[0]),
+                duration_s=ran[1],
+            )
+        )
+    started = facts.get("started")
+    events.append(
+        MessageEnd(
+            context_id=context_id,
+            turn=turn,
+            iteration=iteration,
+            timestamp=from_us(created_us),
+            seq=seq,
+            message=message,
+            position=position,
+            started=None if started is None else from_us(started),
+            first_delta_s=facts.get("first_delta_s"),
+            attempts=facts.get("attempts", 1),
+            usage=message.usage if isinstance(message, AssistantMessage) else None,
+        )
+    )
+    return events
+
+
+def decode_turn_start(context_id: str, turn: TurnRecord, user_message: Message | None) -> TurnStart:
+    """The `turn_start` that a turn's row stands for."""
+    return TurnStart(
+        context_id=context_id,
+        turn=turn.turn,
+        timestamp=turn.started_at,
+        seq=turn.start_seq,
+        user_message=user_message if isinstance(user_message, UserMessage) else None,
+        continues=turn.continues,
+    )
+
+
+def decode_turn_end(
+    context_id: str, turn: TurnRecord, iteration: int, messages: Sequence[Message]
+) -> TurnEnd:
+    """The `turn_end` that a closed turn's row stands for; *messages*: what the turn added."""
+    if turn.outcome is None or turn.stop_reason is None or turn.ended_at is None:
+        raise ValueError(f"turn {turn.turn} is open")
+    return TurnEnd(
+        context_id=context_id,
+        turn=turn.turn,
+        iteration=iteration,
+        timestamp=turn.ended_at,
+        seq=turn.end_seq,
+        outcome=turn.outcome,
+        stop_reason=turn.stop_reason,
+        messages=tuple(messages),
+        usage=turn.usage,
+    )
+
+
+def decode_event(
+    *,
+    context_id: str,
+    turn: int,
+    seq: int,
+    iteration: int,
+    type: str,  # the column's name
+    created_us: int,
+    body: str,
+    announced_by: Message | None,
+) -> AgentEvent:
+    """
+    The event of a row of the event log.
+
+    Args:
+        announced_by: For `tool_execution_start`, the assistant message that holds the call.
+    """
+    common: dict[str, Any] = {
+        "context_id": context_id,
+        "turn": turn,
+        "iteration": iteration,
+        "timestamp": from_us(created_us),
+        "seq": seq,
+    }
+    return _DECODERS[type](json.loads(body), common, announced_by)
+
+
+def _decode_tool_start(
+    data: Mapping[str, Any], common: dict[str, Any], announced_by: Message | None
+) -> ToolExecutionStart:
+    call_id = data["tool_call_id"]
+    calls = announced_by.tool_calls if isinstance(announced_by, AssistantMessage) else []
+    call = next((c for c in calls if c.id == call_id), ToolCall(call_id))
+    return ToolExecutionStart(
+        **common, tool_call_id=call_id, tool_name=call.name, args=call.arguments
+    )
+
+
+def _decode_pending(data: Mapping[str, Any]) -> tuple[PendingRequest, ...]:
+    return tuple(pending_from_json(p) for p in data.get("pending", ()))
+
+
+_DECODERS: dict[
+    str, Callable[[Mapping[str, Any], dict[str, Any], Message | None], AgentEvent]
+] = {
+    "tool_execution_start": _decode_tool_start,
+    "artifact_update": lambda data, common, _: ArtifactUpdate(
+        **common, **{**data, "kind": ArtifactKind(data["kind"])}
+    ),
+    "input_required": lambda data, common, _: InputRequired(
+        **common, pending=_decode_pending(data)
+    ),
+    "auth_required": lambda data, common, _: AuthRequired(**common, pending=_decode_pending(data)),
+    "history_cleared": lambda data, common, _: HistoryCleared(
+        **common, covers=(data["covers"][0], data["covers"][1])
+    ),
+    "error": lambda data, common, _: TurnError(**common, **data),
+}
+
+
+# --- the small columns --------------------------------------------------------------------------------
+
+
+def usage_column(usage: Usage) -> str:
+    """Text of a usage column."""
+    return dump(usage_to_json(usage, compact=True))
+
+
+def decode_usage(text: str) -> Usage:
+    """The usage that a column's text says."""
+    return usage_from_json(json.loads(text))
+
+
+def state_column(state: ContextState) -> str:
+    """Text of a context's state column; defaults are left out."""
+    data: dict[str, Any] = {}
+    if state.pending:
+        data["pending"] = [pending_to_json(p) for p in state.pending]
+    if state.error is not None:
+        data["error"] = list(state.error)
+    if state.resumable is not None:
+        data["resumable"] = state.resumable
+    usage = usage_to_json(state.usage, compact=True)
+    if usage:
+        data["usage"] = usage
+    return dump(data)
+
+
+def decode_state(text: str) -> ContextState:
+    """The state that a column's text says."""
+    data = json.loads(text)
+    error = data.get("error")
+    return ContextState(
+        pending=_decode_pending(data),
+        error=None if error is None else (error[0], error[1]),
+        resumable=data.get("resumable"),
+        usage=usage_from_json(data.get("usage", {})),
+    )
+
+
+def pending_to_json(request: PendingRequest) -> dict[str, Any]:
+    """A pending request as a JSON object."""
+    data = {f.name: getattr(request, f.name) for f in fields(request)}
+    data["kind"] = request.kind.value
+    data["expires_at"] = request.expires_at.isoformat() if request.expires_at else None
+    data["options"] = list(request.options)
+    return data
+
+
+def pending_from_json(data: Mapping[str, Any]) -> PendingRequest:
+    """The pending request that a JSON object says."""
+    expires = data.get("expires_at")
+    return PendingRequest(
+        **{
+            **data,
+            "kind": PendingKind(data["kind"]),
+            "options": tuple(data.get("options", ())),
+            "expires_at": None if expires is None else datetime.fromisoformat(expires),
+        }
+    )
+
+
+def outcome_column(value: str | None) -> Outcome | None:
+    """The outcome that a column says; `None` while the turn is open."""
+    return None if value is None else Outcome(value)
+
+
+def stop_reason_column(value: str | None) -> StopReason | None:
+    """The stop reason that a column says; `None` while the turn is open."""
+    return None if value is None else StopReason(value)
+
+
+def in_order(events: Iterable[AgentEvent], after: int, limit: int | None) -> list[AgentEvent]:
+    """The events with a `seq` over *after*, by `seq`, at most *limit*."""
+    wanted = sorted((e for e in events if (e.seq or 0) > after), key=lambda e: e.seq or 0)
+    return wanted if limit is None else wanted[:limit]

@@ -1,0 +1,213 @@
+"""
+The stores of one tenant as one thing, and how a URL becomes them.
+
+`Stores` bundles the three stores with their journal. `open_stores(url)` makes one; it is an async context
+manager, and nothing is opened before it is entered. `shared_stores` is what an `Agent` uses for a URL: one
+set of connections for each URL and event loop, closed when its last user lets go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+from urllib.parse import urlsplit
+
+from looopy.errors import ConfigurationError
+from looopy.stores.base import (
+    ArtifactStore,
+    Commit,
+    Committed,
+    Journal,
+    MessageStore,
+    StateStore,
+)
+from looopy.stores.gate import check_text
+
+
+class Lifetime(Protocol):
+    """Connections that several `Stores` may share."""
+
+    async def open(self) -> None:
+        """Connect; may be called again after `close`."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted, then disconnect."""
+        ...
+
+
+class Stores:
+    """
+    The three stores of one tenant, and their journal.
+
+    Args:
+        messages: Of the same backend as the others.
+        artifacts: Of the same backend.
+        state: Of the same backend.
+        journal: Of the same backend; `None` asks the state store for it.
+        tenant: Whose contexts these are.
+        lifetime: Opened by `async with`; `None` for stores that need no opening.
+        bind: Makes the same stores for another tenant.
+
+    Raises:
+        ConfigurationError: The three have no journal in common, so no step of a turn could be one commit.
+    """
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        artifacts: ArtifactStore,
+        state: StateStore,
+        journal: Journal | None = None,
+        *,
+        tenant: str = "default",
+        lifetime: Lifetime | None = None,
+        bind: Callable[[str], Stores] | None = None,
+    ) -> None:
+        self.messages = messages
+        self.artifacts = artifacts
+        self.state = state
+        self.journal = journal or _common_journal(messages, artifacts, state)
+        self.tenant = tenant
+        self._lifetime = lifetime
+        self._bind = bind
+
+    async def commit(self, commit: Commit) -> Committed:
+        """Apply one step of a turn, whole or not at all; see `Journal.commit`."""
+        return await self.journal.commit(commit)
+
+    def for_tenant(self, tenant: str) -> Stores:
+        """
+        The same stores, bound to another tenant. They live as long as the stores they were made from.
+
+        Raises:
+            ConfigurationError: The tenant has no usable name, or these stores cannot be bound again.
+        """
+        check_tenant(tenant)
+        if self._bind is None:
+            raise ConfigurationError("these stores were made for one tenant: open them by URL")
+        return self._bind(tenant)
+
+    async def __aenter__(self) -> Self:
+        if self._lifetime is not None:
+            await self._lifetime.open()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if self._lifetime is not None:
+            await self._lifetime.close()
+
+    def __repr__(self) -> str:
+        return f"<Stores tenant={self.tenant!r} {type(self.messages).__name__}>"
+
+
+def _common_journal(messages: object, artifacts: object, state: object) -> Journal:
+    backends = {id(getattr(store, "backend", store)) for store in (messages, artifacts, state)}
+    make: Callable[[], Journal] | None = getattr(state, "make_journal", None)
+    if make is None or len(backends) != 1:
+        raise ConfigurationError(
+            "the three stores must share one backend, such as one MemoryBackend or one database:"
+            " otherwise a step of a turn could be kept by halves"
+        )
+    return make()
+
+
+def check_tenant(tenant: str) -> None:
+    """Refuse a tenant without a usable name."""
+    if not isinstance(tenant, str) or not tenant:
+        raise ConfigurationError("a tenant needs a name: a non-empty string")
+    check_text(tenant, "/tenant")
+
+
+def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = None) -> Stores:
+    """
+    Make the stores that *url* names; enter the result with `async with` before use.
+
+    Args:
+        url: `memory:` (each call a fresh one) or `sqlite:///path/to/file.db` (three slashes for a
+            relative path, four for an absolute one).
+        tenant: Whose contexts these are.
+        migrate: Whether opening may change the schema. `None`: yes for SQLite.
+
+    Raises:
+        ConfigurationError: The URL names nothing known; at the call.
+        SchemaOutOfDate: On entering: the database needs migrating, or is newer than this version.
+        StoreUnavailable: On entering: the database cannot be opened.
+    """
+    check_tenant(tenant)
+    scheme = urlsplit(url).scheme if isinstance(url, str) else ""
+    if scheme == "memory":
+        return _memory(tenant)
+    if scheme in ("sqlite", "sqlite+aiosqlite"):
+        from looopy.stores.sql.engine import sqlite_stores
+
+        return sqlite_stores(url, tenant=tenant, migrate=migrate is not False)
+    raise ConfigurationError(
+        f"{mask(url)!r} names no store: use memory: or sqlite:///path/to/file.db"
+    )
+
+
+def mask(url: object) -> str:
+    """A URL fit for showing: without its password."""
+    parts = urlsplit(str(url))
+    if parts.password is None:
+        return str(url)
+    return str(url).replace(f":{parts.password}@", ":***@", 1)
+
+
+def _memory(tenant: str) -> Stores:
+    from looopy.stores.memory import MemoryBackend
+
+    backend = MemoryBackend()
+    return backend.stores(tenant)
+
+
+class _Shared:
+    """Stores by URL for one event loop, with the number of their users."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.entries: dict[str, tuple[Stores, int]] = {}
+
+
+_shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def acquire_shared(url: str) -> Stores:
+    """
+    The stores that all agents with *url* on this event loop share; opened for the first of them.
+
+    Raises:
+        ConfigurationError: The URL names nothing known.
+        SchemaOutOfDate: See `open_stores`.
+        StoreUnavailable: See `open_stores`.
+    """
+    shared = _shared.setdefault(asyncio.get_running_loop(), _Shared())
+    async with shared.lock:
+        stores, users = shared.entries.get(url, (None, 0))
+        if stores is None:
+            stores = open_stores(url)
+            await stores.__aenter__()
+        shared.entries[url] = (stores, users + 1)
+        return stores
+
+
+async def release_shared(url: str) -> None:
+    """Let go of what `acquire_shared` gave; the last user closes it. Memory stays until the loop ends."""
+    shared = _shared.setdefault(asyncio.get_running_loop(), _Shared())
+    async with shared.lock:
+        stores, users = shared.entries[url]
+        shared.entries[url] = (stores, users - 1)
+        if users == 1 and urlsplit(url).scheme != "memory":
+            del shared.entries[url]
+            await stores.__aexit__(None, None, None)
