@@ -1,9 +1,9 @@
 """
 What a change has to pass, as sessions.
 
-uv owns the one environment, so the sessions run in the one they are started from: `uv run --all-extras
---group dev nox` runs them all but the long campaign, `... nox -s lint` one. Only `build` makes an
-environment of its own, because it tests the wheel and not the tree.
+uv owns the one environment, so the sessions run in the one they are started from:
+`uv run --all-extras --group dev nox` runs them all but the long campaign, `... nox -s lint` one.
+Only `build` makes an environment of its own, because it tests the wheel and not the tree.
 """
 
 import shutil

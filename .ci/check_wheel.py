@@ -1,7 +1,7 @@
 """
-Use an installed looopy the way a user's first minute does, and fail where something was not packed.
+Use an installed looopy as a user's first minute does; fail where something was not packed.
 
-Run by the wheel's own interpreter with `-I`, outside of the tree: what it imports is what was installed.
+Run by the wheel's own interpreter with `-I`, outside of the tree: what it imports is installed.
 """
 
 import asyncio
