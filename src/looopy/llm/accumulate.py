@@ -1,0 +1,359 @@
+"""
+Pieces of a provider's stream become one assistant message.
+
+Every provider speaks its own wire format, and all of them say the same few things: more text, more
+thinking, more of a tool call's arguments, finished. An `Accumulator` is told these and answers with
+the stream events that follow from them. Pieces are kept in lists and joined once, so a message
+costs time in proportion to its length.
+
+A tool call is announced only by a message that ended well: one that breaks off may be cut anywhere,
+so `snapshot` and `error` leave unfinished calls out and keep the text. What a model sent as
+arguments is judged here and nowhere else: a JSON object that every store can keep, or
+`invalid_arguments`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn
+
+from looopy.types.message import (
+    AssistantBlock,
+    AssistantMessage,
+    StopReason,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    Usage,
+    now_ms,
+)
+from looopy.types.request import StreamEvent, StreamEventType
+
+MAX_ARGUMENT_DEPTH = 60
+"""Levels of nesting in a call's arguments; a stored message adds a few and stores take 64."""
+
+_MAX_INT = 2**63
+_START: dict[str, StreamEventType] = {"text": "text_start", "thinking": "thinking_start"}
+_DELTA: dict[str, StreamEventType] = {"text": "text_delta", "thinking": "thinking_delta"}
+_END: dict[str, StreamEventType] = {"text": "text_end", "thinking": "thinking_end"}
+
+
+def _new_call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+class _Block:
+    """One block as it grows."""
+
+    __slots__ = ("call", "call_id", "kind", "name", "parts", "signature")
+
+    def __init__(self, kind: Literal["text", "thinking", "toolcall"]) -> None:
+        self.kind = kind
+        self.parts: list[str] = []
+        self.signature: list[str] = []
+        self.call_id = ""
+        self.name = ""
+        self.call: ToolCall | None = None  # once finished
+
+    def joined(self) -> str:
+        if len(self.parts) > 1:
+            self.parts = ["".join(self.parts)]
+        return self.parts[0] if self.parts else ""
+
+
+class Accumulator:
+    """
+    One assistant message in the making; a `PartialMessage`.
+
+    Each method returns the events to pass on, in order; there may be none or several.
+
+    Args:
+        api: The wire format, such as `"openai-completions"`.
+        provider: The provider's name.
+        model: The model's name at the provider.
+        new_call_id: Makes ids for calls that came without one, or with one that this message has
+            used before.
+    """
+
+    __slots__ = (
+        "_blocks",
+        "_by_index",
+        "_calls",
+        "_current",
+        "_final",
+        "_new_call_id",
+        "_started",
+        "api",
+        "model",
+        "provider",
+        "timestamp",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        *,
+        api: str,
+        provider: str,
+        model: str,
+        new_call_id: Callable[[], str] = _new_call_id,
+    ) -> None:
+        self.api = api
+        self.provider = provider
+        self.model = model
+        self.timestamp = now_ms()
+        self.usage = Usage()
+        self._new_call_id = new_call_id
+        self._blocks: list[_Block] = []
+        self._current: int | None = None  # the open text or thinking block
+        self._calls: list[int] = []  # positions of the call blocks
+        self._by_index: dict[int, int] = {}  # the provider's index of a call -> position
+        self._final: AssistantMessage | None = None
+        self._started = False
+
+    @property
+    def text(self) -> str:
+        """The text so far, blocks joined by newlines."""
+        return "\n".join(b.joined() for b in self._blocks if b.kind == "text")
+
+    @property
+    def has_content(self) -> bool:
+        """Whether anything came at all."""
+        return bool(self._blocks)
+
+    @property
+    def finished(self) -> bool:
+        """Whether `done` or `error` was called."""
+        return self._final is not None
+
+    def snapshot(self) -> AssistantMessage:
+        """What has come so far, without unfinished tool calls; after the end, the final message."""
+        if self._final is not None:
+            return self._final
+        return self._message(StopReason.STOP)
+
+    def start(self) -> tuple[StreamEvent, ...]:
+        """The answer begins. Calling it again does nothing."""
+        if self._started:
+            return ()
+        self._started = True
+        return (StreamEvent("start", partial=self),)
+
+    def text_delta(self, delta: str) -> tuple[StreamEvent, ...]:
+        """More text. An empty piece is no event."""
+        return self._delta("text", delta)
+
+    def thinking_delta(self, delta: str) -> tuple[StreamEvent, ...]:
+        """More thinking. An empty piece is no event."""
+        return self._delta("thinking", delta)
+
+    def signature(self, delta: str) -> tuple[StreamEvent, ...]:
+        """More of the signature of the open thinking block, which is opened if there is none."""
+        events: list[StreamEvent] = []
+        block = self._enter("thinking", events)
+        self._blocks[block].signature.append(delta)
+        return tuple(events)
+
+    def tool_call(
+        self,
+        index: int | None,
+        *,
+        call_id: str | None = None,
+        name: str | None = None,
+        arguments_delta: str = "",
+    ) -> tuple[StreamEvent, ...]:
+        """
+        More of a tool call.
+
+        Args:
+            index: Which call of this message, as the provider counts; pieces of several may
+                alternate. `None`: the one that *call_id* names, or else the last.
+            call_id: Usually only in the first piece. Another id at the same index is another call:
+                some servers send every call as number 0.
+            name: Usually only in the first piece.
+            arguments_delta: The next piece of the argument JSON.
+        """
+        events: list[StreamEvent] = []
+        position = self._find_call(index, call_id)
+        if position is None:
+            self._close_current(events)
+            position = len(self._blocks)
+            self._blocks.append(_Block("toolcall"))
+            self._calls.append(position)
+            self._by_index[len(self._calls) - 1 if index is None else index] = position
+            events.append(StreamEvent("toolcall_start", position, partial=self))
+        block = self._blocks[position]
+        block.call_id = block.call_id or call_id or ""
+        block.name = block.name or name or ""
+        if arguments_delta:
+            block.parts.append(arguments_delta)
+            events.append(StreamEvent("toolcall_delta", position, arguments_delta, self))
+        return tuple(events)
+
+    def done(self, stop_reason: StopReason, usage: Usage | None = None) -> tuple[StreamEvent, ...]:
+        """
+        The answer is complete.
+
+        What is there decides between `stop` and `toolUse`, whatever the provider says. An answer
+        cut at its `length` may end in a call whose arguments never came: that call is left out.
+
+        Args:
+            stop_reason: As the provider says.
+            usage: Tokens; `None` keeps what `usage` holds.
+        """
+        if usage is not None:
+            self.usage = usage
+        events: list[StreamEvent] = []
+        self._close_current(events)
+        self._make_ids_unique()
+        cut = stop_reason == StopReason.LENGTH
+        for position in self._calls:
+            block = self._blocks[position]
+            if cut and position == self._calls[-1] and not block.joined().strip():
+                continue
+            raw = block.joined()
+            arguments, invalid = parse_arguments(raw)
+            block.call = ToolCall(block.call_id, block.name, arguments, invalid_arguments=invalid)
+            events.append(StreamEvent("toolcall_end", position, raw, self, tool_call=block.call))
+        called = any(self._blocks[p].call for p in self._calls)
+        if called and stop_reason == StopReason.STOP:
+            stop_reason = StopReason.TOOL_USE
+        elif not called and stop_reason == StopReason.TOOL_USE:
+            stop_reason = StopReason.STOP
+        self._final = self._message(stop_reason)
+        events.append(StreamEvent("done", partial=self, message=self._final))
+        return tuple(events)
+
+    def error(
+        self, error: Exception, stop_reason: StopReason = StopReason.ERROR
+    ) -> tuple[StreamEvent, ...]:
+        """The answer broke off. The text so far is kept, unfinished tool calls are not."""
+        self._final = self._message(stop_reason, str(error) or type(error).__name__)
+        return (StreamEvent("error", partial=self, message=self._final, error=error),)
+
+    def _delta(self, kind: Literal["text", "thinking"], delta: str) -> tuple[StreamEvent, ...]:
+        if not delta:
+            return ()
+        events: list[StreamEvent] = []
+        position = self._enter(kind, events)
+        self._blocks[position].parts.append(delta)
+        events.append(StreamEvent(_DELTA[kind], position, delta, self))
+        return tuple(events)
+
+    def _enter(self, kind: Literal["text", "thinking"], events: list[StreamEvent]) -> int:
+        if self._current is not None:
+            if self._blocks[self._current].kind == kind:
+                return self._current
+            self._close_current(events)
+        self._current = len(self._blocks)
+        self._blocks.append(_Block(kind))
+        events.append(StreamEvent(_START[kind], self._current, partial=self))
+        return self._current
+
+    def _close_current(self, events: list[StreamEvent]) -> None:
+        position, self._current = self._current, None
+        if position is None:
+            return
+        block = self._blocks[position]
+        events.append(StreamEvent(_END[block.kind], position, block.joined(), self))
+
+    def _find_call(self, index: int | None, call_id: str | None) -> int | None:
+        if index is None:
+            if not self._calls:
+                return None
+            if not call_id:
+                return self._calls[-1]
+            return next((p for p in self._calls if self._blocks[p].call_id == call_id), None)
+        position = self._by_index.get(index)
+        if position is None:
+            return None
+        known = self._blocks[position].call_id
+        return None if call_id and known and call_id != known else position
+
+    def _make_ids_unique(self) -> None:
+        used: set[str] = set()
+        for position in self._calls:
+            block = self._blocks[position]
+            if not block.call_id.strip() or block.call_id in used:
+                block.call_id = self._new_call_id()
+            used.add(block.call_id)
+
+    def _message(self, stop_reason: StopReason, error: str | None = None) -> AssistantMessage:
+        return AssistantMessage(
+            tuple(_content_of(b) for b in self._blocks if b.call or b.kind != "toolcall"),
+            api=self.api,
+            provider=self.provider,
+            model=self.model,
+            usage=self.usage,
+            stop_reason=stop_reason,
+            error_message=error,
+            timestamp=self.timestamp,
+        )
+
+
+def _content_of(block: _Block) -> AssistantBlock:
+    if block.call is not None:
+        return block.call
+    if block.kind == "thinking":
+        signature = "".join(block.signature) or None
+        return ThinkingContent(block.joined(), thinking_signature=signature)
+    return TextContent(block.joined())
+
+
+def parse_arguments(raw: str) -> tuple[dict[str, Any], str | None]:
+    """
+    Read a call's arguments.
+
+    Args:
+        raw: What the model sent. Blank means no arguments.
+
+    Returns:
+        The arguments and `None`; or, for what is no JSON object or holds a number or a nesting that
+        no store could keep, an empty object and *raw* as it came.
+    """
+    if not raw.strip():
+        return {}, None
+    try:
+        value = json.loads(
+            raw, parse_constant=_refuse_constant, parse_int=_read_int, parse_float=_read_float
+        )
+    except (ValueError, RecursionError):
+        return {}, raw
+    if not isinstance(value, dict) or _too_deep(value):
+        return {}, raw
+    return value, None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _read_int(digits: str) -> int:
+    value = int(digits)
+    if not -_MAX_INT <= value < _MAX_INT:
+        raise ValueError("the integer does not fit 64 bits")
+    return value
+
+
+def _read_float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError("the number is too large")
+    return value
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_ARGUMENT_DEPTH):
+        level = [
+            item
+            for parent in level
+            for item in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
