@@ -9,11 +9,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# At once, and not lazily like the rest: importing the module of this name later would put the module in
+# the function's place.
+from looopy.llm.render import render
+
 if TYPE_CHECKING:
     from looopy.llm.local import LocalProvider
     from looopy.llm.openai import OpenAIProvider
     from looopy.llm.provider import LLMProvider
-    from looopy.llm.render import render
     from looopy.llm.resolve import resolve_provider
     from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
 
@@ -42,10 +45,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "render":  # the function; the module of the same name stays importable by its full path
-        from looopy.llm.render import render
-
-        return render
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

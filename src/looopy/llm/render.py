@@ -1,0 +1,399 @@
+"""
+Turn any stored log into messages that a provider accepts.
+
+Providers refuse a whole request for one flaw in its history: a call without a result, a result without a
+call, an empty text, a thinking block of another model. Logs do get such flaws, from crashes, aborts,
+windows and other programs' writing, and a log is never edited, because it is evidence. So each request is
+rendered from it by this pure function; what is valid comes back as the same objects.
+
+The idea: an assistant message reserves one place for the result of each of its calls, directly behind
+itself and in call order. A result goes to the place reserved for its id by the newest announcement, wherever
+in the log it comes, and so ends up adjacent to its call. What finds no place is an orphan or a duplicate and
+is left out; a place that stays empty gets a result that says so, in words that never change, so that prompt
+caches live.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final, TypeGuard
+
+from looopy.types.message import (
+    AssistantBlock,
+    AssistantMessage,
+    ImageContent,
+    Message,
+    StopReason,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
+
+NOT_STARTED: Final = "This call was not run: the turn ended before it started. It had no effect."
+OUTCOME_UNKNOWN: Final = (
+    "No result of this call was recorded. It may have run, wholly or in part:"
+    " check what it did before running it again."
+)
+CANCELLED: Final = "This call was cancelled or denied by the user and gave no result."
+
+# Why a model's answer may have been cut off between two pieces of its stream.
+_CUT_OFF: Final = frozenset(
+    {
+        StopReason.ERROR,
+        StopReason.ABORTED,
+        StopReason.CANCELLED,
+        StopReason.INTERRUPTED,
+        StopReason.DEADLINE,
+    }
+)
+# What Anthropic and OpenAI both take as a call id: OpenAI's chat endpoint stops at 40 characters.
+_MAX_ID: Final = 40
+_PLAIN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_SNAPSHOT: Final = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+
+
+def render(
+    messages: Sequence[Message],
+    *,
+    provider: str = "",
+    model: str = "",
+    merge_same_role: bool = False,
+    strict: bool = False,
+) -> list[Message]:
+    """
+    Make a log valid for a provider.
+
+    Args:
+        messages: Oldest first; any log, whole or a part, however damaged.
+        provider: Who will read it. Signed blocks are replayed only to the provider and model that made
+            them, ids of other providers' calls are made acceptable, and for `"anthropic"` ids are unique
+            in the whole history. Empty: not known, and all of this is left as it is.
+        model: The model that will read it; snapshots of one model (`-20250929`, `-latest`) count as one.
+            Empty: any of *provider*.
+        merge_same_role: Join neighbouring messages of one role, for servers that insist on alternation.
+            Messages with signed blocks are never joined.
+        strict: For a second try after a history was refused: no thinking and no signatures at all, unique
+            ids, same roles joined.
+
+    Returns:
+        User, assistant and tool result messages. Each tool call has exactly one result, behind its message
+        and in call order; nothing is empty (a result alone may have no content). Equal to *messages*,
+        object for object, if they were valid. Rendering again changes nothing.
+    """
+    reader = _Reader(provider, model, strict=strict)
+    places = _place(messages, reader)
+    rendered = places.settle()
+    if merge_same_role or strict:
+        rendered = _merged(rendered)
+    if rendered and isinstance(rendered[-1], AssistantMessage):
+        rendered[-1] = _without_trailing_space(rendered[-1])
+    return rendered
+
+
+def synthetic_result(call: ToolCall, text: str, *, timestamp: int) -> ToolResultMessage:
+    """
+    The error result of a call that has none of its own.
+
+    Args:
+        text: `NOT_STARTED`, `OUTCOME_UNKNOWN` or `CANCELLED`.
+        timestamp: Milliseconds since 1970.
+    """
+    return ToolResultMessage(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        content=(TextContent(text),),
+        details={"synthetic": True},
+        is_error=True,
+        timestamp=timestamp,
+    )
+
+
+class _Reader:
+    """Who will read the messages, and so which opaque parts and ids of an assistant message may stay."""
+
+    __slots__ = ("_family", "_provider", "_strict", "unique_ids")
+
+    def __init__(self, provider: str, model: str, *, strict: bool) -> None:
+        self._provider = provider
+        self._family = _family(model)
+        self._strict = strict
+        self.unique_ids = strict or provider == "anthropic"
+
+    def same_model(self, message: AssistantMessage) -> bool:
+        """Whether the signatures of *message* may be replayed."""
+        if self._strict:
+            return False
+        if not self._provider:
+            return True
+        return message.provider == self._provider and (
+            not self._family or _family(message.model) == self._family
+        )
+
+    def same_provider(self, message: AssistantMessage) -> bool:
+        return not self._provider or message.provider == self._provider
+
+    def signed_only(self, message: AssistantMessage) -> bool:
+        """Whether unsigned thinking has to go: a stranger would refuse it, or it may be half a thought."""
+        return bool(self._provider) or message.stop_reason in _CUT_OFF
+
+
+@lru_cache(maxsize=256)
+def _family(model: str) -> str:
+    return _SNAPSHOT.sub("", model)
+
+
+class _Places:
+    """The messages so far, with a place behind each assistant message for the result of each call."""
+
+    __slots__ = ("_any_cut_off", "_items", "_open", "_waiting")
+
+    def __init__(self) -> None:
+        self._items: list[Message | ToolCall] = []  # a call stands where its result is missing
+        self._waiting: dict[str, list[int]] = {}  # id as logged -> places of its newest announcement
+        self._open = 0
+        self._any_cut_off = False
+
+    def add(self, message: Message) -> None:
+        self._items.append(message)
+
+    def announce(self, message: AssistantMessage, logged_ids: Sequence[str]) -> None:
+        """Add a message and a place for each of its calls; *logged_ids* are their ids before rendering."""
+        items = self._items
+        items.append(message)
+        self._any_cut_off = self._any_cut_off or message.stop_reason in _CUT_OFF
+        mine: dict[str, list[int]] = {}
+        for call, logged_id in zip(_calls(message.content), logged_ids, strict=True):
+            mine.setdefault(logged_id, []).append(len(items))
+            items.append(call)
+        self._waiting.update(mine)
+        self._open += len(logged_ids)
+
+    def answer(self, result: ToolResultMessage) -> None:
+        """Put a result in its place. The first one wins; one that nobody waits for is left out."""
+        places = self._waiting.get(result.tool_call_id)
+        if not places:
+            return
+        place = places.pop(0)
+        call = self._items[place]
+        if isinstance(call, ToolCall) and call.id != result.tool_call_id:
+            result = replace(result, tool_call_id=call.id)
+        content = _visible_blocks(result.content)
+        self._items[place] = result if content is None else replace(result, content=content)
+        self._open -= 1
+
+    def settle(self) -> list[Message]:
+        """All messages, with the missing results filled in and cut-off calls that never ran left out."""
+        if not self._open and not self._any_cut_off:
+            return [item for item in self._items if not isinstance(item, ToolCall)]
+        settled: list[Message] = []
+        owner: AssistantMessage | None = None
+        for i, item in enumerate(self._items):
+            if isinstance(item, ToolCall):
+                if owner is not None and owner.stop_reason not in _CUT_OFF:
+                    text = OUTCOME_UNKNOWN if item.invalid_arguments is None else NOT_STARTED
+                    settled.append(synthetic_result(item, text, timestamp=owner.timestamp))
+                continue
+            if isinstance(item, AssistantMessage):
+                owner = item
+                if item.stop_reason in _CUT_OFF:
+                    kept = self._finished(i, item)
+                    if kept is not None:
+                        settled.append(kept)
+                    continue
+            settled.append(item)
+        return settled
+
+    def _finished(self, place: int, message: AssistantMessage) -> AssistantMessage | None:
+        """A message that was cut off, without the calls that have no result: they were never run."""
+        blocks: list[AssistantBlock] = []
+        for block in message.content:
+            if isinstance(block, ToolCall):
+                place += 1
+                if isinstance(self._items[place], ToolCall):
+                    continue
+            blocks.append(block)
+        return _with_content(message, blocks)
+
+
+def _place(messages: Iterable[Message], reader: _Reader) -> _Places:
+    places = _Places()
+    taken: set[str] = set()
+    for message in messages:
+        if isinstance(message, ToolResultMessage):
+            places.answer(message)
+        elif isinstance(message, AssistantMessage):
+            said = _assistant(message, reader)
+            if said is None:
+                continue
+            calls = _calls(said.content)
+            if not calls:
+                places.announce(said, ())
+                continue
+            if not reader.unique_ids:
+                taken = set()
+            places.announce(
+                _with_ids(said, taken, foreign=not reader.same_provider(said)),
+                [call.id for call in calls],
+            )
+        elif isinstance(message, UserMessage):
+            asked = _user(message)
+            if asked is not None:
+                places.add(asked)
+    return places
+
+
+def _user(message: UserMessage) -> UserMessage | None:
+    content = message.content
+    if isinstance(content, str):
+        return message if _says_something(content) else None
+    kept = _visible_blocks(content)
+    if kept is None:
+        return message if content else None
+    return replace(message, content=kept) if kept else None
+
+
+def _visible_blocks(content: Sequence[UserBlock]) -> tuple[UserBlock, ...] | None:
+    """*content* without its empty blocks, or `None` when it has none."""
+    for block in content:
+        if not _shows_something(block):
+            return tuple(b for b in content if _shows_something(b))
+    return None
+
+
+def _shows_something(block: UserBlock) -> bool:
+    if isinstance(block, ImageContent):
+        return bool(block.data)
+    return _says_something(block.text)
+
+
+def _says_something(text: str) -> bool:
+    return bool(text) and not text.isspace()
+
+
+def _assistant(message: AssistantMessage, reader: _Reader) -> AssistantMessage | None:
+    same_model = reader.same_model(message)
+    signed_only = reader.signed_only(message)
+    blocks: list[AssistantBlock] = []
+    for block in message.content:
+        if isinstance(block, TextContent):
+            if not _says_something(block.text):
+                continue
+            if not same_model and block.text_signature is not None:
+                block = replace(block, text_signature=None)
+        elif isinstance(block, ToolCall):
+            if not same_model and block.thought_signature is not None:
+                block = replace(block, thought_signature=None)
+        elif not same_model or not _replayable(block, signed_only=signed_only):
+            continue
+        blocks.append(block)
+    return _with_content(message, blocks)
+
+
+def _replayable(block: ThinkingContent, *, signed_only: bool) -> bool:
+    # A signed block may hold no text: its provider redacted it, and wants it back all the same.
+    return bool(block.thinking_signature) or (not signed_only and _says_something(block.thinking))
+
+
+def _with_content(
+    message: AssistantMessage, blocks: list[AssistantBlock]
+) -> AssistantMessage | None:
+    """*message* with other blocks, or `None` when it then says nothing. Trailing thinking goes."""
+    while blocks and isinstance(blocks[-1], ThinkingContent):
+        blocks.pop()
+    if not blocks:
+        return None
+    content = message.content
+    if len(blocks) == len(content) and all(a is b for a, b in zip(blocks, content, strict=True)):
+        return message
+    return replace(message, content=tuple(blocks))
+
+
+def _calls(content: Sequence[AssistantBlock]) -> list[ToolCall]:
+    return [block for block in content if isinstance(block, ToolCall)]
+
+
+def _with_ids(message: AssistantMessage, taken: set[str], *, foreign: bool) -> AssistantMessage:
+    """*message* with ids that are not blank or in *taken* and, if foreign, plain; adds them to it."""
+    blocks: list[AssistantBlock] = []
+    for block in message.content:
+        if isinstance(block, ToolCall):
+            new_id = _plain(block.id) if foreign else block.id
+            if not new_id or new_id in taken:
+                new_id = _unused(new_id, taken)
+            taken.add(new_id)
+            if new_id != block.id:
+                block = replace(block, id=new_id)
+        blocks.append(block)
+    return _with_content(message, blocks) or message
+
+
+def _plain(call_id: str) -> str:
+    if not call_id or _PLAIN_ID.fullmatch(call_id):
+        return call_id
+    digest = hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()[:8]
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", call_id)
+    return f"{readable[: _MAX_ID - len(digest) - 1]}-{digest}"
+
+
+def _unused(call_id: str, taken: set[str]) -> str:
+    number = 2 if call_id else 1
+    while True:
+        ending = f"-{number}"
+        candidate = (call_id or "call")[: _MAX_ID - len(ending)] + ending
+        if candidate not in taken:
+            return candidate
+        number += 1
+
+
+def _merged(messages: list[Message]) -> list[Message]:
+    merged: list[Message] = []
+    for message in messages:
+        before = merged[-1] if merged else None
+        if isinstance(message, UserMessage) and isinstance(before, UserMessage):
+            merged[-1] = replace(before, content=_joined(before, message))
+        elif _unsigned(message) and _unsigned(before):
+            merged[-1] = replace(message, content=(*before.content, *message.content))
+        else:
+            merged.append(message)
+    return merged
+
+
+def _joined(first: UserMessage, second: UserMessage) -> str | tuple[UserBlock, ...]:
+    if isinstance(first.content, str) and isinstance(second.content, str):
+        return f"{first.content}\n\n{second.content}"
+    return (*_as_blocks(first), *_as_blocks(second))
+
+
+def _as_blocks(message: UserMessage) -> Sequence[UserBlock]:
+    return (TextContent(message.content),) if isinstance(message.content, str) else message.content
+
+
+def _unsigned(message: Message | None) -> TypeGuard[AssistantMessage]:
+    """Whether this is an assistant message without signatures, so that its blocks may be joined."""
+    return isinstance(message, AssistantMessage) and not any(
+        _signature(block) for block in message.content
+    )
+
+
+def _signature(block: AssistantBlock) -> str | None:
+    if isinstance(block, TextContent):
+        return block.text_signature
+    if isinstance(block, ToolCall):
+        return block.thought_signature
+    return block.thinking_signature
+
+
+def _without_trailing_space(message: AssistantMessage) -> AssistantMessage:
+    last = message.content[-1]
+    if not isinstance(last, TextContent) or not last.text[-1].isspace():
+        return message
+    # The signature stood for other bytes.
+    ended = TextContent(last.text.rstrip())
+    return replace(message, content=(*message.content[:-1], ended))
