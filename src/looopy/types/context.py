@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -147,6 +148,10 @@ class Budget:
     tokens: int | None = None
     cost_usd: float | None = None
 
+    def __post_init__(self) -> None:
+        _check(self, "tokens", least=0, whole=True, optional=True)
+        _check(self, "cost_usd", least=0, optional=True)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -164,6 +169,11 @@ class RetryPolicy:
     base_s: float = 2.0
     cap_s: float = 30.0
     max_server_delay_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        _check(self, "attempts", least=0, whole=True)
+        for name in ("base_s", "cap_s", "max_server_delay_s"):
+            _check(self, name, least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +203,7 @@ class LoopConfig:
         max_tool_calls: Tool calls in one turn.
         max_tool_calls_per_iteration: Calls one model answer may ask for; more, and none is run.
         max_tool_failures: Failed calls in a row that end the turn.
+        doom_loop_threshold: How often the same call may come in a row before `on_doom_loop` acts.
         max_messages: How many messages of the history the model is shown; `None`: all.
         lease_ttl_s: How long an owner that stopped renewing keeps a context.
         busy_timeout_s: How long `on_busy="wait"` waits.
@@ -206,16 +217,13 @@ class LoopConfig:
     max_tool_calls: int = 64
     max_tool_calls_per_iteration: int = 16
     max_tool_failures: int = 3
-    max_parallel_tools: int = 8
     doom_loop_threshold: int = 3
-    on_doom_loop: Literal["warn", "ask", "stop"] = "warn"
+    on_doom_loop: Literal["warn", "stop"] = "warn"
     tool_timeout_s: float | None = 60.0
     llm_timeout_s: float | None = 600.0
     turn_timeout_s: float | None = 1800.0
     budget: Budget = field(default_factory=Budget)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    steering: Literal["skip_remaining", "after_batch"] = "skip_remaining"
-    queue_mode: Literal["one-at-a-time", "all"] = "one-at-a-time"
     max_messages: int | None = None
     history_tokens: int | Literal["auto"] | None = "auto"
     lease_ttl_s: float = 10.0
@@ -232,20 +240,48 @@ class LoopConfig:
             "max_tool_calls",
             "max_tool_calls_per_iteration",
             "max_tool_failures",
-            "max_parallel_tools",
             "doom_loop_threshold",
             "max_result_bytes",
         ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigurationError(f"LoopConfig.{name} must be a whole number of at least 1")
+            _check(self, name, least=1, whole=True)
         for name in ("tool_timeout_s", "llm_timeout_s", "turn_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigurationError(f"LoopConfig.{name} must be more than 0 seconds, or None")
-        if not self.lease_ttl_s > 0 or self.busy_timeout_s < 0:
-            raise ConfigurationError(
-                "LoopConfig.lease_ttl_s must be more than 0 seconds, busy_timeout_s at least 0"
-            )
-        if self.max_messages is not None and self.max_messages < 1:
-            raise ConfigurationError("LoopConfig.max_messages must be at least 1, or None for all")
+            _check(self, name, least=0, above=True, optional=True)
+        _check(self, "lease_ttl_s", least=0, above=True)
+        _check(self, "busy_timeout_s", least=0)
+        _check(self, "max_messages", least=1, whole=True, optional=True)
+        if self.history_tokens != "auto":
+            _check(self, "history_tokens", least=1, whole=True, optional=True)
+        _check(self, "max_tokens", least=1, whole=True, optional=True)
+        _check(self, "temperature", least=0, optional=True)
+        _choose(self, "on_doom_loop", ("warn", "stop"))
+        _choose(self, "thinking_level", (None, *ThinkingLevel))
+
+
+def _check(
+    part: object,
+    name: str,
+    *,
+    least: int,
+    above: bool = False,
+    whole: bool = False,
+    optional: bool = False,
+) -> None:
+    """Refuse a limit that would not limit: no number, not finite, or below *least*."""
+    value = getattr(part, name)
+    if value is None and optional:
+        return
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if number and (value > least if above else value >= least) and value != math.inf:
+        return
+    raise ConfigurationError(
+        f"{type(part).__name__}.{name} must be a {'whole ' if whole else ''}number"
+        f" {'above' if above else 'of at least'} {least}{', or None' if optional else ''}"
+    )
+
+
+def _choose(part: object, name: str, choices: Sequence[str | None]) -> None:
+    if getattr(part, name) not in choices:
+        raise ConfigurationError(
+            f"{type(part).__name__}.{name} must be one of"
+            f" {', '.join('None' if c is None else repr(str(c)) for c in choices)}"
+        )
