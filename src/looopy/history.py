@@ -3,12 +3,13 @@ Which messages of a context the model sees: the newest that fit, cut where nothi
 
 The log only grows, the window of a model does not. Three rules make the cut:
 
-- It is safe: what is left begins with a user message, and no result is parted from its call. When the
-  newest user message alone leads to more than fits, that message stays and the oldest complete groups (an
-  assistant message with its results) behind it go. When the newest group alone is too large, the text of its
-  results is shortened, never the pair.
-- It moves in steps: the place of the cut is a multiple of a quarter of what is kept, counted from the
-  beginning of the log. So the same first message is sent for many requests in a row, and prompt caches live.
+- It is safe: what is left begins with a user message, and no result is parted from its call. When
+  the newest user message alone leads to more than fits, that message stays and the oldest complete
+  groups (an assistant message with its results) behind it go. When the newest group alone is too
+  large, the text of its results is shortened, never the pair.
+- It moves in steps: the place of the cut is a multiple of a quarter of what is kept, counted from
+  the beginning of the log. So the same first message is sent for many requests in a row, and prompt
+  caches live.
 - It is found from the end, so that its cost is that of what is kept, however long the log is.
 
 Nothing here is stored, and what comes out is still a log: `looopy.llm.render` makes it valid.
@@ -31,7 +32,6 @@ from looopy.types.message import (
     ThinkingContent,
     ToolCall,
     ToolResultMessage,
-    UserBlock,
     UserMessage,
 )
 
@@ -42,32 +42,49 @@ _IMAGE_TOKENS: Final = 1_200
 _LEAST_RESULT_CHARS: Final = 256
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """How many messages and tokens may be shown; `None`: any number."""
+
+    messages: int | None
+    tokens: int | None
+
+    def less(self, message: Message) -> _Limits:
+        """What is left beside *message*."""
+        return _Limits(
+            None if self.messages is None else self.messages - 1,
+            None if self.tokens is None else self.tokens - estimate_tokens(message),
+        )
+
+
 def visible(
     messages: Sequence[Message], config: LoopConfig, *, window_tokens: int | None = None
 ) -> list[Message]:
     """
-    The newest messages within the limits of *config*.
+    Choose the newest messages within the limits of *config*.
 
     Args:
-        messages: The log of a context, oldest first; counted from its beginning, so always pass it from
-            the same message on.
+        messages: The log of a context, oldest first. Indices are counted from its beginning, so
+            pass it from the same message on each time.
         config: `max_messages` and `history_tokens` count; either may be `None`.
-        window_tokens: What the model's window holds, if known: `"auto"` is then three quarters of it, to
-            leave room for system prompt, tools and the answer.
+        window_tokens: What the model's window holds, if known: `"auto"` is then three quarters of
+            it, to leave room for system prompt, tools and the answer.
 
     Returns:
-        A part of *messages*, unchanged but for shortened results; all of them where they fit. The newest
-        user message and everything said in it is always there, whatever the limits.
+        All of *messages* where they fit. Otherwise its end from a user message on; or, where not
+        even that fits, the newest user message and the end from an assistant message on, with long
+        results shortened. The newest user message and the newest group are always there, whatever
+        the limits.
     """
-    most_tokens = _token_limit(config, window_tokens)
-    scan = _scan(messages, config.max_messages, most_tokens)
-    if scan.complete:
+    limits = _Limits(config.max_messages, _token_limit(config, window_tokens))
+    scan = _scan(messages, limits)
+    if scan.first == 0:
         return list(messages)
-    pinned, start = _cut(messages, scan, config.max_messages)
-    kept = list(messages[start:])
-    if pinned is not None:
-        kept.insert(0, messages[pinned])
-    return kept if most_tokens is None else _shortened(kept, most_tokens)
+    start = _stepped(scan.first, len(messages), limits)
+    fitting = [i for i in scan.users if i >= start]
+    if fitting:
+        return list(messages[fitting[-1] :])
+    return _newest_turn(messages, limits)
 
 
 def estimate_tokens(message: Message) -> int:
@@ -107,64 +124,59 @@ class _Scan:
     What a walk from the end found.
 
     Attributes:
-        first: Index of the oldest message that still fits.
-        complete: Everything fits.
-        users: Indices of user messages with no result behind them whose call lies before; newest first.
+        first: Index of the oldest message that still fits; 0 if all do.
+        users: Indices of user messages in front of which the log may be cut, newest first: no call
+            between `first` and there has its result behind it.
         groups: The same for assistant messages.
-        torn: Indices of the other user messages.
     """
 
     first: int
-    complete: bool = False
     users: list[int] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
-    torn: list[int] = field(default_factory=list)
+
+    def tear(self, result: int) -> None:
+        """Forget the places up to *result*: its call lies before them."""
+        for places in (self.users, self.groups):
+            while places and places[-1] < result:
+                places.pop()
 
 
-def _scan(messages: Sequence[Message], most: int | None, most_tokens: int | None) -> _Scan:
+def _scan(messages: Sequence[Message], limits: _Limits) -> _Scan:
     scan = _Scan(len(messages))
     count = tokens = 0
-    results_without_call: set[str] = set()
+    results: dict[str, int] = {}
     for i in range(len(messages) - 1, -1, -1):
         message = messages[i]
         if not isinstance(message, CustomMessage):
             count += 1
-            tokens += 0 if most_tokens is None else estimate_tokens(message)
-        if (most is not None and count > most) or (most_tokens is not None and tokens > most_tokens):
-            return scan
+            if limits.messages is not None and count > limits.messages:
+                break
+            if limits.tokens is not None:
+                tokens += estimate_tokens(message)
+                if tokens > limits.tokens:
+                    break
         scan.first = i
         if isinstance(message, ToolResultMessage):
-            results_without_call.add(message.tool_call_id)
+            results.setdefault(message.tool_call_id, i)
         elif isinstance(message, AssistantMessage):
-            results_without_call.difference_update(call.id for call in message.tool_calls)
-            if not results_without_call:
-                scan.groups.append(i)
+            for call in message.tool_calls:
+                result = results.pop(call.id, None)
+                if result is not None:
+                    scan.tear(result)
+            scan.groups.append(i)
         elif isinstance(message, UserMessage):
-            (scan.torn if results_without_call else scan.users).append(i)
-    scan.complete = True
+            scan.users.append(i)
     return scan
 
 
-def _cut(messages: Sequence[Message], scan: _Scan, most: int | None) -> tuple[int | None, int]:
-    """The index of a user message to keep by itself, or `None`, and the index to keep everything from."""
-    start = _stepped(scan.first, len(messages), most)
-    # A user message inside a group is the next best: rendering mends what is torn there.
-    for candidates in (scan.users, scan.torn):
-        fitting = [i for i in candidates if i >= start]
-        if fitting:
-            return None, fitting[-1]
-    # The newest turn alone is too long: its user message, then its newest groups.
-    fitting = [i for i in scan.groups if i > start] or [_newest_group(messages)]
-    group = fitting[-1]
-    question = next((i for i in range(group, -1, -1) if isinstance(messages[i], UserMessage)), None)
-    return (None if question == group else question), group
-
-
-def _stepped(first: int, length: int, most: int | None) -> int:
-    """*first* or a little later, at a place that stays while the log grows by a quarter of the window."""
+def _stepped(first: int, length: int, limits: _Limits) -> int:
+    """*first* or a little later: a place that stays while the log grows by a quarter of the window."""
     kept = max(1, length - first)
-    step = max(1, most // 4) if most is not None and kept >= most else _power_of_two(kept // 4)
-    return min(-(-first // step) * step, length - 1)
+    if limits.messages is not None and kept >= limits.messages:
+        step = max(1, limits.messages // 4)
+    else:
+        step = _power_of_two(kept // 4)  # How much fits in so many tokens varies a little: be coarse.
+    return min(-(-first // step) * step, length)
 
 
 def _power_of_two(number: int) -> int:
@@ -172,62 +184,56 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number.bit_length() - 1)
 
 
-def _newest_group(messages: Sequence[Message]) -> int:
-    """Where the newest user message or group begins; the newest result's own group, if nothing else."""
-    begin = len(messages) - 1
-    results_without_call: set[str] = set()
-    for i in range(len(messages) - 1, -1, -1):
-        message = messages[i]
-        if isinstance(message, ToolResultMessage):
-            results_without_call.add(message.tool_call_id)
-            continue
-        begin = i
-        if isinstance(message, AssistantMessage):
-            results_without_call.difference_update(call.id for call in message.tool_calls)
-        if isinstance(message, UserMessage) or not results_without_call:
-            break
-    return begin
-
-
-def _shortened(messages: list[Message], most_tokens: int) -> list[Message]:
-    """*messages* with the text of tool results cut so that all fit, as far as results can make them fit."""
-    sizes = [estimate_tokens(message) for message in messages]
-    if sum(sizes) <= most_tokens:
-        return messages
-    results = [i for i, message in enumerate(messages) if isinstance(message, ToolResultMessage)]
-    if not results:
-        return messages
-    room = most_tokens - (sum(sizes) - sum(sizes[i] for i in results))
-    # A power of two, so that results which were shortened already stay as they are while more come.
-    most_chars = max(
-        _LEAST_RESULT_CHARS, _power_of_two(max(0, room) * _CHARS_PER_TOKEN // len(results))
+def _newest_turn(messages: Sequence[Message], limits: _Limits) -> list[Message]:
+    """The newest user message and as many groups behind it as fit."""
+    asked = next(
+        (i for i in range(len(messages) - 1, -1, -1) if isinstance(messages[i], UserMessage)), None
     )
-    return [
-        _with_text_up_to(message, most_chars) if isinstance(message, ToolResultMessage) else message
-        for message in messages
-    ]
+    question = [] if asked is None else [messages[asked]]
+    answers = messages[0 if asked is None else asked + 1 :]
+    if limits.tokens is not None:
+        # Each result may take a quarter: the model has to remember what it read before the last one.
+        most_chars = max(_LEAST_RESULT_CHARS, limits.tokens * _CHARS_PER_TOKEN // 4)
+        answers = [_shortened(message, most_chars) for message in answers]
+    for message in question:
+        limits = limits.less(message)
+    scan = _scan(answers, limits)
+    start = _stepped(scan.first, len(answers), limits)
+    group = next((i for i in reversed(scan.groups) if i >= start), _newest_group(answers))
+    return [*question, *_squeezed(answers[group:], limits)]
 
 
-def _with_text_up_to(message: ToolResultMessage, most_chars: int) -> ToolResultMessage:
-    total = sum(len(block.text) for block in message.content if isinstance(block, TextContent))
-    if total <= most_chars:
+def _newest_group(answers: Sequence[Message]) -> int:
+    """Where the newest group begins; the end if there is none."""
+    length = len(answers)
+    return next(
+        (i for i in range(length - 1, -1, -1) if isinstance(answers[i], AssistantMessage)), length
+    )
+
+
+def _squeezed(group: Sequence[Message], limits: _Limits) -> list[Message]:
+    """*group* with the longest results shortened alike until all fits, as far as that can make it fit."""
+    room = limits.tokens
+    if room is None:
+        return list(group)
+    texts = sorted(len(m.text) for m in group if isinstance(m, ToolResultMessage))
+    chars = room * _CHARS_PER_TOKEN + sum(texts)
+    chars -= sum(map(estimate_tokens, group)) * _CHARS_PER_TOKEN
+    for done, length in enumerate(texts):
+        share = max(_LEAST_RESULT_CHARS, chars // (len(texts) - done))
+        if length > share:
+            return [_shortened(message, share) for message in group]
+        chars -= length
+    return list(group)
+
+
+def _shortened(message: Message, most_chars: int) -> Message:
+    """*message*, or if it is a result with more text than that, one with its beginning and end."""
+    if not isinstance(message, ToolResultMessage) or len(message.text) <= most_chars:
         return message
-    blocks: list[UserBlock] = []
-    left = most_chars
-    for block in message.content:
-        if isinstance(block, ImageContent):
-            blocks.append(block)
-            continue
-        share = max(_LEAST_RESULT_CHARS, left) if len(block.text) > left else len(block.text)
-        blocks.append(TextContent(shorten(block.text, share)) if share < len(block.text) else block)
-        left = max(0, left - share)
-    return replace(message, content=tuple(blocks))
-
-
-def shorten(text: str, most_chars: int) -> str:
-    """The beginning and the end of *text*, two to one, with a marker between them; or *text* if it fits."""
-    if len(text) <= most_chars:
-        return text
+    images = [block for block in message.content if isinstance(block, ImageContent)]
     end = most_chars // 3
-    head, tail = text[: most_chars - end], text[len(text) - end :]
-    return f"{head}\n[... {len(text) - most_chars:,} characters left out ...]\n{tail}"
+    text = message.text
+    left_out = f"\n[... {len(text) - most_chars:,} characters left out ...]\n"
+    shown = TextContent(f"{text[: most_chars - end]}{left_out}{text[len(text) - end :]}")
+    return replace(message, content=(shown, *images))

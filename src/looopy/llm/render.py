@@ -1,16 +1,17 @@
 """
 Turn any stored log into messages that a provider accepts.
 
-Providers refuse a whole request for one flaw in its history: a call without a result, a result without a
-call, an empty text, a thinking block of another model. Logs do get such flaws, from crashes, aborts,
-windows and other programs' writing, and a log is never edited, because it is evidence. So each request is
-rendered from it by this pure function; what is valid comes back as the same objects.
+Providers refuse a whole request for one flaw in its history: a call without a result, a result
+without a call, an empty text, a thinking block of another model. Logs do get such flaws, from
+crashes, aborts, windows and other programs' writing, and a log is never edited, because it is
+evidence. So each request is rendered from it by this pure function; what is valid comes back as the
+same objects.
 
-The idea: an assistant message reserves one place for the result of each of its calls, directly behind
-itself and in call order. A result goes to the place reserved for its id by the newest announcement, wherever
-in the log it comes, and so ends up adjacent to its call. What finds no place is an orphan or a duplicate and
-is left out; a place that stays empty gets a result that says so, in words that never change, so that prompt
-caches live.
+The idea: an assistant message reserves one place for the result of each of its calls, directly
+behind itself and in call order. A result goes to the place reserved for its id by the newest
+announcement, wherever in the log it comes, and so ends up adjacent to its call. What finds no place
+is an orphan or a duplicate and is left out; a place that stays empty gets a result that says so, in
+words that never change, so that prompt caches live.
 """
 
 from __future__ import annotations
@@ -72,20 +73,21 @@ def render(
 
     Args:
         messages: Oldest first; any log, whole or a part, however damaged.
-        provider: Who will read it. Signed blocks are replayed only to the provider and model that made
-            them, ids of other providers' calls are made acceptable, and for `"anthropic"` ids are unique
-            in the whole history. Empty: not known, and all of this is left as it is.
-        model: The model that will read it; snapshots of one model (`-20250929`, `-latest`) count as one.
+        provider: Who will read it. Signed blocks are replayed only to the provider and model that
+            made them, ids of other providers' calls are made acceptable, and for `"anthropic"` ids
+            are unique in the whole history. Empty: not known, and all of this is left as it is.
+        model: The model that will read it; snapshots of one model (`-20250929`, `-latest`) count as
+            one.
             Empty: any of *provider*.
-        merge_same_role: Join neighbouring messages of one role, for servers that insist on alternation.
-            Messages with signed blocks are never joined.
-        strict: For a second try after a history was refused: no thinking and no signatures at all, unique
-            ids, same roles joined.
+        merge_same_role: Join neighbouring messages of one role, for servers that insist on
+            alternation. Messages with signed blocks are never joined.
+        strict: For a second try after a history was refused: no thinking and no signatures at all,
+            unique ids, same roles joined.
 
     Returns:
-        User, assistant and tool result messages. Each tool call has exactly one result, behind its message
-        and in call order; nothing is empty (a result alone may have no content). Equal to *messages*,
-        object for object, if they were valid. Rendering again changes nothing.
+        User, assistant and tool result messages. Each tool call has exactly one result, behind its
+        message and in call order; nothing is empty (a result alone may have no content). Equal to
+        *messages*, object for object, if they were valid. Rendering again changes nothing.
     """
     reader = _Reader(provider, model, strict=strict)
     places = _place(messages, reader)
@@ -116,7 +118,7 @@ def synthetic_result(call: ToolCall, text: str, *, timestamp: int) -> ToolResult
 
 
 class _Reader:
-    """Who will read the messages, and so which opaque parts and ids of an assistant message may stay."""
+    """Who will read the messages, and so which opaque parts and ids may stay."""
 
     __slots__ = ("_family", "_provider", "_strict", "unique_ids")
 
@@ -126,8 +128,8 @@ class _Reader:
         self._strict = strict
         self.unique_ids = strict or provider == "anthropic"
 
-    def same_model(self, message: AssistantMessage) -> bool:
-        """Whether the signatures of *message* may be replayed."""
+    def may_replay(self, message: AssistantMessage) -> bool:
+        """Whether this is the model that made the signatures of *message*, or none was named."""
         if self._strict:
             return False
         if not self._provider:
@@ -136,12 +138,13 @@ class _Reader:
             not self._family or _family(message.model) == self._family
         )
 
-    def same_provider(self, message: AssistantMessage) -> bool:
-        return not self._provider or message.provider == self._provider
-
     def signed_only(self, message: AssistantMessage) -> bool:
-        """Whether unsigned thinking has to go: a stranger would refuse it, or it may be half a thought."""
+        """Whether unsigned thinking goes: providers refuse it, and it may be half a thought."""
         return bool(self._provider) or message.stop_reason in _CUT_OFF
+
+    def plain_ids(self, message: AssistantMessage) -> bool:
+        """Whether the ids of *message* were made by another provider, or by nobody knows whom."""
+        return bool(self._provider) and message.provider != self._provider
 
 
 @lru_cache(maxsize=256)
@@ -150,30 +153,36 @@ def _family(model: str) -> str:
 
 
 class _Places:
-    """The messages so far, with a place behind each assistant message for the result of each call."""
+    """The messages so far, with a place for the result of each call behind its message."""
 
     __slots__ = ("_any_cut_off", "_items", "_open", "_waiting")
 
     def __init__(self) -> None:
         self._items: list[Message | ToolCall] = []  # a call stands where its result is missing
-        self._waiting: dict[str, list[int]] = {}  # id as logged -> places of its newest announcement
+        self._waiting: dict[str, list[int]] = {}  # id in the log -> its newest places
         self._open = 0
         self._any_cut_off = False
 
     def add(self, message: Message) -> None:
         self._items.append(message)
 
-    def announce(self, message: AssistantMessage, logged_ids: Sequence[str]) -> None:
-        """Add a message and a place for each of its calls; *logged_ids* are their ids before rendering."""
+    def announce(
+        self,
+        message: AssistantMessage,
+        calls: Sequence[ToolCall] = (),
+        logged: Sequence[ToolCall] = (),
+    ) -> None:
+        """Add a message and a place for each result of its *calls*, in the log as *logged*."""
         items = self._items
         items.append(message)
-        self._any_cut_off = self._any_cut_off or message.stop_reason in _CUT_OFF
+        if message.stop_reason in _CUT_OFF:
+            self._any_cut_off = True
         mine: dict[str, list[int]] = {}
-        for call, logged_id in zip(_calls(message.content), logged_ids, strict=True):
-            mine.setdefault(logged_id, []).append(len(items))
+        for call, as_logged in zip(calls, logged, strict=True):
+            mine.setdefault(as_logged.id, []).append(len(items))
             items.append(call)
         self._waiting.update(mine)
-        self._open += len(logged_ids)
+        self._open += len(calls)
 
     def answer(self, result: ToolResultMessage) -> None:
         """Put a result in its place. The first one wins; one that nobody waits for is left out."""
@@ -189,7 +198,7 @@ class _Places:
         self._open -= 1
 
     def settle(self) -> list[Message]:
-        """All messages, with the missing results filled in and cut-off calls that never ran left out."""
+        """All messages: missing results filled in, cut-off calls that never ran left out."""
         if not self._open and not self._any_cut_off:
             return [item for item in self._items if not isinstance(item, ToolCall)]
         settled: list[Message] = []
@@ -211,7 +220,7 @@ class _Places:
         return settled
 
     def _finished(self, place: int, message: AssistantMessage) -> AssistantMessage | None:
-        """A message that was cut off, without the calls that have no result: they were never run."""
+        """A message that was cut off, without calls that have no result: they never ran."""
         blocks: list[AssistantBlock] = []
         for block in message.content:
             if isinstance(block, ToolCall):
@@ -228,24 +237,25 @@ def _place(messages: Iterable[Message], reader: _Reader) -> _Places:
     for message in messages:
         if isinstance(message, ToolResultMessage):
             places.answer(message)
-        elif isinstance(message, AssistantMessage):
-            said = _assistant(message, reader)
-            if said is None:
-                continue
-            calls = _calls(said.content)
-            if not calls:
-                places.announce(said, ())
-                continue
-            if not reader.unique_ids:
-                taken = set()
-            places.announce(
-                _with_ids(said, taken, foreign=not reader.same_provider(said)),
-                [call.id for call in calls],
-            )
         elif isinstance(message, UserMessage):
             asked = _user(message)
             if asked is not None:
                 places.add(asked)
+        elif isinstance(message, AssistantMessage):
+            said = _assistant(message, reader)
+            if said is None:
+                continue
+            calls = [block for block in said.content if isinstance(block, ToolCall)]
+            if not calls:
+                places.announce(said)
+                continue
+            if not reader.unique_ids:
+                taken.clear()
+            new_ids = _new_ids(calls, taken, plain=reader.plain_ids(said))
+            if new_ids is None:
+                places.announce(said, calls, calls)
+            else:
+                places.announce(*_renamed(said, calls, new_ids), calls)
     return places
 
 
@@ -278,22 +288,37 @@ def _says_something(text: str) -> bool:
 
 
 def _assistant(message: AssistantMessage, reader: _Reader) -> AssistantMessage | None:
-    same_model = reader.same_model(message)
+    may_replay = reader.may_replay(message)
+    if _sound(message.content, may_replay=may_replay):
+        return message
     signed_only = reader.signed_only(message)
     blocks: list[AssistantBlock] = []
     for block in message.content:
-        if isinstance(block, TextContent):
-            if not _says_something(block.text):
-                continue
-            if not same_model and block.text_signature is not None:
-                block = replace(block, text_signature=None)
+        if isinstance(block, ThinkingContent):
+            if may_replay and _replayable(block, signed_only=signed_only):
+                blocks.append(block)
         elif isinstance(block, ToolCall):
-            if not same_model and block.thought_signature is not None:
-                block = replace(block, thought_signature=None)
-        elif not same_model or not _replayable(block, signed_only=signed_only):
-            continue
-        blocks.append(block)
+            signed = block.thought_signature is not None and not may_replay
+            blocks.append(replace(block, thought_signature=None) if signed else block)
+        elif _says_something(block.text):
+            signed = block.text_signature is not None and not may_replay
+            blocks.append(replace(block, text_signature=None) if signed else block)
     return _with_content(message, blocks)
+
+
+def _sound(content: Sequence[AssistantBlock], *, may_replay: bool) -> bool:
+    """Whether there is plainly nothing to mend; thinking always needs a closer look."""
+    for block in content:
+        if isinstance(block, TextContent):
+            if not block.text or block.text.isspace():
+                return False
+            if block.text_signature is not None and not may_replay:
+                return False
+        elif not isinstance(block, ToolCall) or (
+            block.thought_signature is not None and not may_replay
+        ):
+            return False
+    return bool(content)
 
 
 def _replayable(block: ThinkingContent, *, signed_only: bool) -> bool:
@@ -315,23 +340,29 @@ def _with_content(
     return replace(message, content=tuple(blocks))
 
 
-def _calls(content: Sequence[AssistantBlock]) -> list[ToolCall]:
-    return [block for block in content if isinstance(block, ToolCall)]
+def _new_ids(calls: Sequence[ToolCall], taken: set[str], *, plain: bool) -> list[str] | None:
+    """Take ids that are not blank, not *taken* and, if asked, plain; `None`: as they are."""
+    wanted = [_plain(call.id) for call in calls] if plain else [call.id for call in calls]
+    changed = False
+    for i, call in enumerate(calls):
+        new_id = wanted[i]
+        if not new_id or new_id in taken:
+            new_id = wanted[i] = _unused(new_id, taken)
+        taken.add(new_id)
+        changed = changed or new_id != call.id
+    return wanted if changed else None
 
 
-def _with_ids(message: AssistantMessage, taken: set[str], *, foreign: bool) -> AssistantMessage:
-    """*message* with ids that are not blank or in *taken* and, if foreign, plain; adds them to it."""
-    blocks: list[AssistantBlock] = []
-    for block in message.content:
-        if isinstance(block, ToolCall):
-            new_id = _plain(block.id) if foreign else block.id
-            if not new_id or new_id in taken:
-                new_id = _unused(new_id, taken)
-            taken.add(new_id)
-            if new_id != block.id:
-                block = replace(block, id=new_id)
-        blocks.append(block)
-    return _with_content(message, blocks) or message
+def _renamed(
+    message: AssistantMessage, calls: list[ToolCall], new_ids: list[str]
+) -> tuple[AssistantMessage, list[ToolCall]]:
+    """*message* and its calls under *new_ids*, one for each call in order."""
+    renamed = [replace(call, id=new_id) for call, new_id in zip(calls, new_ids, strict=True)]
+    rest = iter(renamed)
+    content = tuple(
+        next(rest) if isinstance(block, ToolCall) else block for block in message.content
+    )
+    return replace(message, content=content), renamed
 
 
 def _plain(call_id: str) -> str:
