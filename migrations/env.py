@@ -1,0 +1,5 @@
+"""Alembic's entrance: what it does is in the package, so that it is installed and checked with it."""
+
+from looopy.stores.sql.migrate import run_from_env
+
+run_from_env()

@@ -1,0 +1,162 @@
+"""
+One connection to a SQLite file: where the file may lie, which settings it must have, what its errors mean.
+
+The settings are what the promises rest on, so they are read back after they were made: write-ahead log with
+a sync for each commit (a commit that returned survives a power cut), foreign keys enforced, transactions
+begun by us alone. Waiting for another process happens here and not inside SQLite, in short tries with a
+random pause between them up to a deadline, so that no thread is stuck in C for long.
+
+A database file is never opened as a plain file: closing that would drop the locks that SQLite holds on it
+in this process.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from looopy.errors import StorageFull, StoreUnavailable
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+_BUSY_TIMEOUT_MS = 200
+_LONGEST_PAUSE_S = 0.02
+_OLDEST = (3, 35, 0)  # RETURNING
+_random = random.SystemRandom()
+
+# What each setting must read as once it was made.
+SETTINGS = {
+    "journal_mode": "wal",
+    "synchronous": 2,  # FULL: one sync for each commit
+    "foreign_keys": 1,
+    "busy_timeout": _BUSY_TIMEOUT_MS,
+}
+
+
+def connect(path: Path, *, query_only: bool = False, patience_s: float = PATIENCE_S) -> sqlite3.Connection:
+    """
+    Open the database at *path*, created if it is not there, with its settings made and read back.
+
+    Args:
+        query_only: Refuse every write on this connection.
+        patience_s: How long other processes may keep the file locked.
+
+    Raises:
+        StoreUnavailable: The file cannot be used; the message says why and what to do.
+    """
+    _check_place(path)
+    try:
+        connection = sqlite3.connect(
+            path,
+            timeout=_BUSY_TIMEOUT_MS / 1000,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+    except sqlite3.Error as error:
+        raise translate(error, path) from None
+    try:
+        retry(lambda: _make_settings(connection, path), patience_s)
+        if query_only:
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise translate(error, path) from None
+        raise
+    connection.create_function("now_us", 0, _now_us)
+    return connection
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _check_place(path: Path) -> None:
+    if sqlite3.sqlite_version_info < _OLDEST:
+        raise StoreUnavailable(
+            f"SQLite {sqlite3.sqlite_version} is too old: looopy needs 3.35; use a newer Python"
+        )
+    if path.is_dir():
+        raise StoreUnavailable(f"{path} is a folder: name a file in it, such as {path / 'looopy.db'}")
+    if not path.parent.is_dir():
+        raise StoreUnavailable(f"the folder {path.parent} does not exist: create it first")
+
+
+def _make_settings(connection: sqlite3.Connection, path: Path) -> None:
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise StoreUnavailable(
+            f"{path} cannot have a write-ahead log here (journal mode {mode!r}):"
+            " put it on a local disk that this user may write to"
+        )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    for name, wanted in SETTINGS.items():
+        found = connection.execute(f"PRAGMA {name}").fetchone()[0]
+        if found != wanted:
+            raise StoreUnavailable(f"SQLite keeps {name} at {found!r} for {path}: it must be {wanted!r}")
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection is in the way, so that trying again may help."""
+    return _code(error) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def retry(action: Callable[[], T], patience_s: float) -> T:
+    """Run *action*, again while the database is busy, until *patience_s* seconds have passed."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return action()
+        except sqlite3.Error as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(_random.uniform(0.0, _LONGEST_PAUSE_S))
+
+
+def translate(error: sqlite3.Error, path: Path, *, outcome_known: bool = True) -> StoreUnavailable:
+    """
+    The error of our tree that *error* means. Its message holds no value of any row.
+
+    Args:
+        path: The database, for the message.
+        outcome_known: Whether it is certain that nothing was written.
+    """
+    code = _code(error)
+    if code & 0xFF == sqlite3.SQLITE_FULL or code in _NO_SPACE:
+        return StorageFull(
+            f"the disk of {path} is full: free some space and try again", outcome_known=outcome_known
+        )
+    sentence = _SENTENCES.get(code & 0xFF, "failed with {name}")
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    return StoreUnavailable(
+        f"the database {path} {sentence.format(name=name)}", outcome_known=outcome_known
+    )
+
+
+def _code(error: sqlite3.Error) -> int:
+    code: int = getattr(error, "sqlite_errorcode", 0)  # absent where Python's own layer refused
+    return code
+
+
+# A write beyond what the disk, the quota or the size limit of the process allows.
+_NO_SPACE = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
+
+_CANNOT_WRITE = "cannot be opened for writing: check the owner and permissions of it and its folder"
+_DAMAGED = "is damaged, or is no SQLite database: move it away, or put a backup in its place"
+_LOCKED = "was kept locked by another process for too long: nothing was written, try again"
+_SENTENCES = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_CANTOPEN: _CANNOT_WRITE,
+    sqlite3.SQLITE_READONLY: _CANNOT_WRITE,
+    sqlite3.SQLITE_PERM: _CANNOT_WRITE,
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_IOERR: "could not be read or written ({name}): check its disk",
+}

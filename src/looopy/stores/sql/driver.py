@@ -1,0 +1,58 @@
+"""
+What separates the logic of the SQL stores from the way statements reach a database.
+
+Each operation is a generator that yields `Query` and is sent the rows: it does no I/O and knows no
+database. A driver runs a whole generator inside one transaction, so the logic is written once, SQLite runs
+it as one function on the thread of its connection (one hop for a commit instead of one for each
+statement), and a driver with a network in between may send the same statements in another way.
+
+The statements are text that both dialects read, with `:named` parameters. One function is not standard and
+is supplied by each driver: `now_us()`, the database's clock in microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Rows: TypeAlias = list[tuple[Any, ...]]
+
+
+class Query(NamedTuple):
+    """One statement. `params` holds at least the names that the text uses."""
+
+    sql: str
+    params: Mapping[str, Any]
+
+
+Steps: TypeAlias = Generator[Query, Rows, T]
+"""The logic of one operation: it yields statements, is sent their rows, and returns the answer."""
+
+
+class Driver(Protocol):
+    """Runs operations, each in one transaction of its own or as part of a greater one."""
+
+    async def run(self, work: Callable[[], Steps[T]], *, write: bool) -> T:
+        """
+        Run one operation and return its answer.
+
+        Args:
+            work: Makes the generator. It may be called again when a first try left nothing behind.
+            write: Whether it may change rows; an operation that only reads sees one snapshot.
+
+        Raises:
+            StoreUnavailable: The database did not answer; `outcome_known` says whether nothing was
+                written.
+            StorageFull: The disk is full; nothing was written.
+            LooopyError: What the operation itself raised; nothing was written.
+
+        When a write returns, it survives a killed process and a power cut. Cancelling the caller does not
+        cancel the operation: it is carried out, and nobody hears of it.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what was asked for, then let everything go. May be called twice."""
+        ...

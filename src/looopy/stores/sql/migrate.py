@@ -1,0 +1,316 @@
+"""
+Bring a database to the schema that this version needs, and say how far it is.
+
+Opening a file whose schema is at the head reads one row and imports nothing; only otherwise are alembic and
+SQLAlchemy loaded. A migration runs on a connection of its own, in one transaction that keeps other writers
+out from before the version is read: of two starters one migrates and the other finds the work done, and a
+migration that is killed leaves the file as it was, to be run again.
+
+Foreign keys are off meanwhile, because rebuilding a table that others refer to would delete their rows;
+before the commit they are checked, and no table may have lost a row. A file that held data is copied beside
+itself first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
+from looopy.stores.sql import connection as sqlite
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from sqlalchemy import Connection
+
+HEAD = "0001"
+"""The newest revision in `migrations/`, known here so that opening a file needs no alembic."""
+
+_VERSION = "SELECT version_num FROM alembic_version"
+
+
+def sqlite_path(url: str) -> Path:
+    """
+    The file that a SQLite URL names: three slashes before a relative path, four before an absolute one.
+
+    Raises:
+        ConfigurationError: It names no file.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme not in ("sqlite", "sqlite+aiosqlite"):
+        raise ConfigurationError(
+            f"a URL with the scheme {scheme!r} names no SQLite file: use sqlite:///path/to/file.db"
+        )
+    name = rest.removeprefix("///")
+    if name == rest or not name or name.endswith("/"):
+        raise ConfigurationError(
+            f"{url!r} names no file: use sqlite:///chat.db, or sqlite:////var/lib/chat.db for an"
+            " absolute path"
+        )
+    if name.startswith((":memory:", "file:")):
+        raise ConfigurationError(
+            "SQLite in memory is not offered: use memory: for stores without a file"
+        )
+    if urlsplit(url).query or urlsplit(url).fragment:
+        raise ConfigurationError(f"{url!r} has options, which are not supported: name only the file")
+    return Path(name)
+
+
+# --- for the stores -----------------------------------------------------------------------------------
+
+
+def ensure_schema(path: Path, *, migrate: bool, patience_s: float = sqlite.PATIENCE_S) -> None:
+    """
+    Have the database at *path* at the head, made or migrated where that is allowed.
+
+    Args:
+        path: It need not exist if *migrate* is true.
+        migrate: Whether the schema may be made or changed.
+        patience_s: How long other processes may keep the file locked.
+
+    Raises:
+        SchemaOutOfDate: The schema is newer than this version, or older and not to be changed.
+        StoreUnavailable: The file cannot be used.
+    """
+    if not migrate and not path.exists():
+        raise StoreUnavailable(f"there is no database at {path}")
+    found = _found(path, patience_s)
+    if found == HEAD:
+        return
+    if not migrate:
+        raise _out_of_date(found)
+    _upgrade(path, HEAD)
+
+
+def _found(path: Path, patience_s: float = sqlite.PATIENCE_S) -> str | None:
+    """The revision that the file is at; `None` for an empty one."""
+    with contextlib.closing(sqlite.connect(path, patience_s=patience_s)) as connection:
+        try:
+            rows = sqlite.retry(lambda: connection.execute(_VERSION).fetchall(), patience_s)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # no such table
+                return None
+            raise sqlite.translate(error, path) from None
+        except sqlite3.Error as error:
+            raise sqlite.translate(error, path) from None
+    return str(rows[0][0]) if rows else None
+
+
+def _out_of_date(found: str | None) -> SchemaOutOfDate:
+    return SchemaOutOfDate(
+        f"the database's schema is at {found or 'nothing'}, this version needs {HEAD}:"
+        " run `looopy db upgrade --db URL`",
+        found=found,
+        expected=HEAD,
+    )
+
+
+# --- for the command line -----------------------------------------------------------------------------
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """
+    Migrate the database that *url* names up to *revision*. It blocks; not to be called in an event loop.
+
+    Raises:
+        SchemaOutOfDate: The database is newer than this version.
+        StoreUnavailable: The database cannot be used, or the migration would lose rows.
+    """
+    _upgrade(sqlite_path(url), revision)
+
+
+def _upgrade(path: Path, revision: str) -> None:
+    _run(path, "upgrade", revision)
+
+
+def downgrade(url: str, revision: str) -> None:
+    """
+    Migrate down to *revision*, `base` for an empty schema; what only the newer schema holds is lost.
+
+    Raises:
+        SchemaOutOfDate: The database is newer than this version.
+        StoreUnavailable: The database cannot be used.
+    """
+    _run(sqlite_path(url), "downgrade", revision)
+
+
+def check(url: str) -> tuple[str | None, str]:
+    """The revision that the database is at (`None`: none), and the one that this version needs."""
+    path = sqlite_path(url)
+    return (_found(path) if path.exists() else None), HEAD
+
+
+def sql(url: str) -> str:
+    """The statements that make the schema from nothing, as text; the database is not touched."""
+    from alembic import command
+
+    output = io.StringIO()
+    config = _config(sqlite_path(url))
+    config.output_buffer = output
+    command.upgrade(config, "head", sql=True)
+    return output.getvalue()
+
+
+def _config(path: Path) -> Config:
+    """Alembic's configuration, from beside this file in a wheel, from the repository's top otherwise."""
+    from alembic.config import Config
+
+    here = Path(__file__).parent
+    places = (here / "alembic.ini", here.parents[3] / "alembic.ini")
+    ini = next((place for place in places if place.is_file()), None)
+    if ini is None:
+        raise ConfigurationError("the migrations are missing from this installation: install it again")
+    config = Config(ini)
+    config.attributes["path"] = path
+    return config
+
+
+def _run(path: Path, action: str, revision: str) -> None:
+    from alembic import command
+    from alembic.util import CommandError
+    from sqlalchemy.exc import DBAPIError
+
+    config = _config(path)
+    found = _found(path)  # also has the settings made, and answers for a file that cannot be used
+    if found is not None and found not in _known(config):
+        raise SchemaOutOfDate(
+            f"the database {path} is at {found}, which this version of looopy (schema {HEAD}) does not"
+            " know: it was written by a newer one; upgrade looopy",
+            found=found,
+            expected=HEAD,
+        )
+    try:
+        getattr(command, action)(config, revision)
+    except DBAPIError as error:
+        if isinstance(error.orig, sqlite3.Error):
+            raise sqlite.translate(error.orig, path) from None
+        raise
+    except CommandError as error:
+        raise ConfigurationError(f"the migration cannot be run: {error}") from None
+
+
+def _known(config: Config) -> set[str]:
+    from alembic.script import ScriptDirectory
+
+    return {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+
+
+# --- for migrations/env.py ----------------------------------------------------------------------------
+
+
+def run_from_env() -> None:
+    """What alembic's environment does: print the statements, or run them on the database."""
+    from alembic import context
+
+    path = context.config.attributes.get("path")
+    if path is None:  # alembic's own command line
+        url = context.get_x_argument(as_dictionary=True).get("url")
+        if url is None:
+            raise ConfigurationError("name the database: alembic -x url=sqlite:///chat.db ...")
+        path = sqlite_path(url)
+    if context.is_offline_mode():
+        from looopy.stores.sql.tables import metadata
+
+        context.configure(dialect_name="sqlite", target_metadata=metadata, literal_binds=True)
+        with context.begin_transaction():
+            context.run_migrations()
+    else:
+        asyncio.run(_run_online(path))
+
+
+async def _run_online(path: Path) -> None:
+    from sqlalchemy import URL, event
+    from sqlalchemy.ext.asyncio import create_async_engine
+    from sqlalchemy.pool import NullPool
+
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=str(path)),
+        poolclass=NullPool,
+        hide_parameters=True,
+        connect_args={"timeout": sqlite.PATIENCE_S},
+    )
+    # Left to itself the driver would begin transactions late, and commit before each change of a table.
+    event.listen(engine.sync_engine, "connect", _begin_nothing)
+    event.listen(engine.sync_engine, "begin", _begin_exclusive)
+    try:
+        async with engine.connect() as connection:
+            await connection.run_sync(_run_in_one_transaction, path)
+    finally:
+        await engine.dispose()
+
+
+def _begin_nothing(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA foreign_keys = OFF")
+    cursor.close()
+
+
+def _begin_exclusive(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN EXCLUSIVE")
+
+
+def _run_in_one_transaction(connection: Connection, path: Path) -> None:
+    from alembic import context
+
+    from looopy.stores.sql.tables import metadata
+
+    with connection.begin():
+        context.configure(
+            connection=connection,
+            target_metadata=metadata,
+            render_as_batch=True,
+            transactional_ddl=True,
+        )
+        current = context.get_context().get_current_revision()
+        target = context.get_revision_argument()
+        before = _row_counts(connection)
+        if current != target and any(before.values()):
+            _back_up(path, current)
+        context.run_migrations()
+        _check_rows(connection, before, path)
+
+
+def _row_counts(connection: Connection) -> dict[str, int]:
+    names = connection.exec_driver_sql(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        " AND name <> 'alembic_version'"
+    ).scalars()
+    return {
+        name: connection.exec_driver_sql(f'SELECT COUNT(*) FROM "{name}"').scalar_one()  # noqa: S608 - of the schema
+        for name in list(names)
+    }
+
+
+def _check_rows(connection: Connection, before: dict[str, int], path: Path) -> None:
+    """Refuse to commit a migration that lost rows of a table it kept, or left rows without their context."""
+    after = _row_counts(connection)
+    lost = [name for name, count in before.items() if after.get(name, count) < count]
+    lost += [row[0] for row in connection.exec_driver_sql("PRAGMA foreign_key_check")]
+    if lost:
+        raise StoreUnavailable(
+            f"the migration of {path} would lose rows of {', '.join(sorted(set(lost)))}:"
+            " nothing was changed"
+        )
+
+
+def _back_up(path: Path, current: str | None) -> None:
+    """Copy the file beside itself as it was at *current*; other writers are locked out meanwhile."""
+    target = path.with_name(f"{path.name}.before-leaving-{current or 'nothing'}")
+    unfinished = target.with_name(f"{target.name}.unfinished")
+    unfinished.unlink(missing_ok=True)
+    try:
+        with (
+            contextlib.closing(sqlite3.connect(path)) as source,
+            contextlib.closing(sqlite3.connect(unfinished)) as copy,
+        ):
+            source.backup(copy)
+    except sqlite3.Error as error:
+        raise sqlite.translate(error, unfinished) from None
+    unfinished.replace(target)

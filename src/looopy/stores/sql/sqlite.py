@@ -1,0 +1,350 @@
+"""
+The SQLite driver: one thread that writes and one that reads, each with a connection of its own.
+
+SQLite has one writer and syncs the disk for each commit, so commits that wait are made together: the thread
+takes all of them, runs each as one function inside a savepoint, and commits once. An operation that fails
+takes only itself back. Answers are handed out after the commit, so nobody is told of what is not durable.
+
+An operation costs the event loop one hop to the thread and one back, whatever its number of statements, and
+cancelling the one who waits neither interrupts a statement nor leaves a transaction open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from looopy.errors import LooopyError, StoreUnavailable
+from looopy.stores.sql import connection as sqlite
+from looopy.stores.sql.driver import Steps
+from looopy.stores.sql.migrate import ensure_schema
+
+T = TypeVar("T")
+
+_LARGEST_BATCH = 64
+
+
+class SQLiteDriver:
+    """
+    A `Driver` on one SQLite file, for one event loop at a time.
+
+    Args:
+        path: The file; created when it is not there and *migrate* is true.
+        migrate: Whether opening may make or change the schema.
+        patience_s: How long other processes may keep the file locked before an operation fails.
+    """
+
+    def __init__(
+        self, path: Path, *, migrate: bool = True, patience_s: float = sqlite.PATIENCE_S
+    ) -> None:
+        self._path = path
+        self._migrate = migrate
+        self._patience_s = patience_s
+        self._writer: _Worker | None = None
+        self._reader: _Worker | None = None
+        self._pid = 0
+
+    async def open(self) -> None:
+        """
+        Bring the schema up to date and start both threads; does nothing when open.
+
+        Raises:
+            SchemaOutOfDate: The schema is newer than this version, or older and not to be changed.
+            StoreUnavailable: The file cannot be used.
+        """
+        if self._writer is not None and self._pid == os.getpid():
+            return
+        path, patience_s = self._path, self._patience_s
+
+        def connect_writer() -> sqlite3.Connection:
+            ensure_schema(path, migrate=self._migrate, patience_s=patience_s)
+            return sqlite.connect(path, patience_s=patience_s)
+
+        def connect_reader() -> sqlite3.Connection:
+            return sqlite.connect(path, query_only=True, patience_s=patience_s)
+
+        writer = _Worker("looopy-writer", path, connect_writer, _write, patience_s)
+        reader = _Worker("looopy-reader", path, connect_reader, _read, patience_s)
+        try:
+            await writer.start()  # first: it makes the file and its schema
+            await reader.start()
+        except BaseException:
+            reader.stop()
+            writer.stop()
+            raise
+        self._writer, self._reader, self._pid = writer, reader, os.getpid()
+        # Whoever forgets to close leaves no thread behind once the driver is gone.
+        weakref.finalize(self, _stop, (reader, writer), self._pid)
+
+    async def run(self, work: Callable[[], Steps[T]], *, write: bool) -> T:
+        """Run one operation on the thread that fits it; see `Driver.run`."""
+        worker = self._writer if write else self._reader
+        if worker is None:
+            raise StoreUnavailable(f"the stores of {self._path} are closed: open them first")
+        if self._pid != os.getpid():
+            raise StoreUnavailable(
+                f"the stores of {self._path} were opened before this process was forked:"
+                " open them again in the child"
+            )
+        answer: T = await worker.ask(work)
+        return answer
+
+    async def close(self) -> None:
+        """Carry out what was accepted, then close the file and join both threads."""
+        writer, reader = self._writer, self._reader
+        self._writer = self._reader = None
+        if writer is None or reader is None or self._pid != os.getpid():
+            return
+        try:
+            await reader.stopped()
+        finally:
+            await writer.stopped()  # last: closing the last connection tidies the log away
+
+
+class _Job:
+    """One operation, and what became of it."""
+
+    __slots__ = ("error", "future", "result", "work")
+
+    def __init__(self, work: Callable[[], Steps[Any]], future: asyncio.Future[Any]) -> None:
+        self.work = work
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class _Worker:
+    """A thread that owns one connection and carries out what is put into its queue, in order."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        connect: Callable[[], sqlite3.Connection],
+        carry_out: Callable[[sqlite3.Connection, Sequence[_Job], Path, float], None],
+        patience_s: float,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._path = path
+        self._connect = connect
+        self._carry_out = carry_out
+        self._patience_s = patience_s
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        # A daemon: a program that forgets to close must still be able to end.
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    async def start(self) -> None:
+        """Start the thread and wait for its connection."""
+        self._thread.start()
+        try:
+            await asyncio.shield(self._opened)
+        except Exception:
+            self._thread.join()  # it has nothing left to do
+            raise
+
+    async def ask(self, work: Callable[[], Steps[Any]]) -> Any:
+        """Have *work* carried out. Cancelled, it is carried out all the same."""
+        future = self._loop.create_future()
+        self._queue.put(_Job(work, future))
+        return await future
+
+    def stop(self) -> None:
+        """Let the thread end once it has done what was asked before."""
+        self._queue.put(None)
+
+    async def stopped(self) -> None:
+        """Stop, and wait until the connection is closed and the thread gone."""
+        self.stop()
+        await asyncio.shield(self._closed)
+        self._thread.join()  # it has nothing left to do
+
+    def _serve(self) -> None:
+        try:
+            connection = self._connect()
+        except Exception as error:  # noqa: BLE001 - handed to the one who opens
+            self._tell(self._opened, None, error)
+            self._tell(self._closed, None, None)
+            return
+        self._tell(self._opened, None, None)
+        try:
+            going_on = True
+            while going_on:
+                jobs, going_on = self._take()
+                if jobs:
+                    self._carry_out(connection, jobs, self._path, self._patience_s)
+                    self._call(_hand_out, jobs)
+                jobs = []  # while waiting, keep nothing alive
+        finally:
+            _close(connection)
+            self._tell(self._closed, None, None)
+
+    def _take(self) -> tuple[list[_Job], bool]:
+        """All jobs that wait, at least one unless told to stop; and whether to go on."""
+        jobs: list[_Job] = []
+        while not jobs or (len(jobs) < _LARGEST_BATCH and not self._queue.empty()):
+            job = self._queue.get()
+            if job is None:
+                return jobs, False
+            jobs.append(job)
+        return jobs, True
+
+    def _tell(
+        self, future: asyncio.Future[None], result: None, error: BaseException | None
+    ) -> None:
+        self._call(_settle, future, result, error)
+
+    def _call(self, function: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            # The loop is closed: nobody waits. What was committed stays committed.
+            return
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.done():  # the one who waited was cancelled
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _hand_out(jobs: Sequence[_Job]) -> None:
+    for job in jobs:
+        _settle(job.future, job.result, job.error)
+
+
+def _stop(workers: Sequence[_Worker], pid: int) -> None:
+    if pid == os.getpid():
+        for worker in workers:
+            worker.stop()
+
+
+def _close(connection: sqlite3.Connection) -> None:
+    """Move what the log holds into the file, as far as other processes let it, and close."""
+    # On a full disk the log keeps every commit, and the next opening reads it.
+    with contextlib.suppress(sqlite3.Error):
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    connection.close()
+
+
+# --- on the thread ------------------------------------------------------------------------------------
+
+
+def _drive(connection: sqlite3.Connection, work: Callable[[], Steps[T]]) -> T:
+    """Run a generator to its end, statement by statement."""
+    steps = work()
+    execute = connection.execute
+    try:
+        query = next(steps)
+        while True:
+            query = steps.send(execute(query.sql, query.params).fetchall())
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+    finally:
+        steps.close()
+
+
+def _read(
+    connection: sqlite3.Connection, jobs: Sequence[_Job], path: Path, patience_s: float
+) -> None:
+    """Run operations that only read, all of them on one snapshot."""
+    try:
+        connection.execute("BEGIN")
+        for job in jobs:
+            _read_one(connection, job, path, patience_s)
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        _roll_back(connection)
+        for job in jobs:
+            job.error = job.error or sqlite.translate(error, path)
+
+
+def _read_one(connection: sqlite3.Connection, job: _Job, path: Path, patience_s: float) -> None:
+    try:
+        job.result = sqlite.retry(lambda: _drive(connection, job.work), patience_s)
+    except sqlite3.Error as error:
+        job.error = sqlite.translate(error, path)
+    except Exception as error:  # noqa: BLE001 - handed to the one who asked
+        job.error = error
+
+
+def _write(
+    connection: sqlite3.Connection, jobs: Sequence[_Job], path: Path, patience_s: float
+) -> None:
+    """Run operations that write: several in one transaction, else, or after trouble, each in its own."""
+    if len(jobs) > 1 and _write_together(connection, jobs, path, patience_s):
+        return
+    for job in jobs:
+        _write_alone(connection, job, path, patience_s)
+
+
+def _write_together(
+    connection: sqlite3.Connection, jobs: Sequence[_Job], path: Path, patience_s: float
+) -> bool:
+    """Commit all *jobs* at once; false when nothing was written and each is to be tried alone."""
+    try:
+        sqlite.retry(lambda: connection.execute("BEGIN IMMEDIATE"), patience_s)
+        for job in jobs:
+            connection.execute("SAVEPOINT job")
+            try:
+                job.result = _drive(connection, job.work)
+            except sqlite3.Error:
+                raise
+            except Exception as error:  # noqa: BLE001 - handed to the one who asked
+                job.error = error
+                connection.execute("ROLLBACK TO job")
+            connection.execute("RELEASE job")
+    except sqlite3.Error:
+        # One of them may be to blame, and SQLite may have rolled all of them back already.
+        _roll_back(connection)
+        for job in jobs:
+            job.result = job.error = None
+        return False
+    failed = _commit(connection, path, patience_s)
+    for job in jobs:
+        job.error = job.error or failed
+    return True
+
+
+def _write_alone(connection: sqlite3.Connection, job: _Job, path: Path, patience_s: float) -> None:
+    try:
+        sqlite.retry(lambda: connection.execute("BEGIN IMMEDIATE"), patience_s)
+        job.result = _drive(connection, job.work)
+    except Exception as error:  # noqa: BLE001 - handed to the one who asked
+        _roll_back(connection)
+        job.error = sqlite.translate(error, path) if isinstance(error, sqlite3.Error) else error
+        return
+    job.error = _commit(connection, path, patience_s)
+
+
+def _commit(connection: sqlite3.Connection, path: Path, patience_s: float) -> LooopyError | None:
+    """Commit; or take all of it back and say what went wrong."""
+    try:
+        sqlite.retry(lambda: connection.execute("COMMIT"), patience_s)
+    except sqlite3.Error as error:
+        _roll_back(connection)
+        # A failed sync may or may not have reached the disk: a crash now could bring the commit back.
+        unsure = error.sqlite_errorcode == sqlite3.SQLITE_IOERR_FSYNC
+        return sqlite.translate(error, path, outcome_known=not unsure)
+    return None
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    """End the transaction, unless SQLite has done so itself, as it does when the disk is full."""
+    if connection.in_transaction:
+        # Were it still open after an error, the next BEGIN would say so.
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")

@@ -1,0 +1,202 @@
+"""
+Every statement of the SQL stores, as text that SQLite and Postgres both read.
+
+No statement is built from values: names are constants, values are `:named` parameters. Each one is bound to
+a tenant, so another tenant's rows cannot be met. Numbers are handed out by the update of the context's row,
+which comes first in every write: that one row gives order, gaplessness and the fence together, and its lock
+keeps other writers of the context out until the transaction ends.
+
+`now_us()` is the database's clock, see `driver.py`.
+"""
+
+from __future__ import annotations
+
+_THIS = "tenant_id = :tenant AND context_id = :context"
+
+TURN_COLUMNS = (
+    "t.turn, t.continues, t.actor_id, t.had_auth, t.outcome, t.stop_reason, t.start_seq, t.end_seq,"
+    " t.first_position, t.last_position, t.started_at, t.ended_at, t.usage, t.metadata"
+)
+_CONTEXT_COLUMNS = (
+    "c.context_id, c.epoch, c.turn_count, c.last_position, c.last_seq, c.visible_from, c.cleared_seq,"
+    " c.holder, c.holder IS NOT NULL AND c.lease_until > now_us(), c.owner_actor, c.state, c.metadata,"
+    " c.version, c.created_at, c.last_activity"
+)
+_CONTEXT = (
+    f"SELECT {_CONTEXT_COLUMNS}, {TURN_COLUMNS} FROM contexts c"
+    " LEFT JOIN turns t ON t.tenant_id = c.tenant_id AND t.context_id = c.context_id"
+    " AND t.turn = c.open_turn WHERE c.tenant_id = :tenant"
+)
+
+# --- contexts -----------------------------------------------------------------------------------------
+
+LOAD_CONTEXT = f"{_CONTEXT} AND c.context_id = :context"
+
+LIST_CONTEXTS = f"{_CONTEXT} AND c.context_id > :after ORDER BY c.context_id LIMIT :limit"
+
+HEAD = (
+    "SELECT epoch, open_turn, holder IS NOT NULL AND lease_until > now_us(), holder, version,"
+    " turn_count, last_position, last_seq, visible_from, cleared_seq, state"
+    f" FROM contexts WHERE {_THIS}"
+)
+
+CREATE = (
+    "INSERT INTO contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"
+    " visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
+    " VALUES (:tenant, :context, 0, 0, 0, 0, 1, 0, '{}', '{}', 0, now_us(), now_us())"
+    " ON CONFLICT DO NOTHING"
+)
+
+SAVE_METADATA = (
+    f"UPDATE contexts SET metadata = :metadata, version = version + 1 WHERE {_THIS}"
+    " AND version = :version RETURNING version"
+)
+
+DELETE_CONTEXT = f"DELETE FROM contexts WHERE {_THIS}"
+
+# --- who may write ------------------------------------------------------------------------------------
+
+# The lease is free, expired, or its holder was proved dead.
+_TAKEABLE = (
+    f"{_THIS} AND epoch = :expected"
+    " AND (holder IS NULL OR lease_until <= now_us() OR holder = :displace)"
+)
+
+CLAIM = (
+    "UPDATE contexts SET epoch = epoch + 1, holder = :holder, lease_until = now_us() + :ttl_us,"
+    " turn_count = turn_count + 1, open_turn = turn_count + 1, last_seq = last_seq + :seqs,"
+    " last_position = last_position + :count, owner_actor = COALESCE(owner_actor, :actor),"
+    " state = COALESCE(:state, state), last_activity = now_us()"
+    f" WHERE {_TAKEABLE} AND open_turn IS NULL"
+    " RETURNING epoch, turn_count, last_seq, last_position"
+)
+
+RECOVER = (
+    "UPDATE contexts SET epoch = epoch + 1, holder = :holder, lease_until = now_us() + :ttl_us,"
+    " state = COALESCE(:state, state)"
+    f" WHERE {_TAKEABLE} AND open_turn IS NOT NULL"
+    " RETURNING epoch, open_turn, last_seq, last_position"
+)
+
+COMMIT = (
+    "UPDATE contexts SET last_seq = last_seq + :seqs, last_position = last_position + :count,"
+    " holder = CASE WHEN :release = 1 THEN NULL ELSE holder END, lease_until = now_us() + :ttl_us,"
+    " open_turn = CASE WHEN :closing = 1 THEN NULL ELSE open_turn END,"
+    " state = COALESCE(:state, state), last_activity = now_us()"
+    f" WHERE {_THIS} AND epoch = :epoch AND holder IS NOT NULL"
+    " RETURNING last_seq, last_position"
+)
+
+RENEW = (
+    f"UPDATE contexts SET lease_until = now_us() + :ttl_us WHERE {_THIS}"
+    " AND epoch = :epoch AND holder IS NOT NULL RETURNING epoch"
+)
+
+RELEASE = f"UPDATE contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"
+
+# Outside a turn: by anybody, while none is open.
+APPEND = (
+    "UPDATE contexts SET last_seq = last_seq + :seqs, last_position = last_position + :count,"
+    f" last_activity = now_us() WHERE {_THIS} AND open_turn IS NULL"
+    " RETURNING turn_count, last_seq, last_position"
+)
+
+CLEAR = (
+    "UPDATE contexts SET epoch = epoch + 1, holder = NULL, open_turn = NULL, last_seq = :seq,"
+    " visible_from = last_position + 1, cleared_seq = :seq, state = :state,"
+    f" last_activity = now_us() WHERE {_THIS} RETURNING epoch"
+)
+
+# --- turns --------------------------------------------------------------------------------------------
+
+OPEN_TURN = (
+    "INSERT INTO turns (tenant_id, context_id, turn, epoch, continues, actor_id, had_auth, start_seq,"
+    " first_position, last_position, user_position, started_at, usage, metadata)"
+    " VALUES (:tenant, :context, :turn, :epoch, :continues, :actor, :had_auth, :start_seq,"
+    " :first_position, :first_position - 1, :user_position, :started_at, '{}', :metadata)"
+)
+
+CLOSE_TURN = (
+    "UPDATE turns SET outcome = :outcome, stop_reason = :stop_reason, end_seq = :end_seq,"
+    " last_position = :last_position, ended_at = :ended_at, usage = :usage"
+    f" WHERE {_THIS} AND turn = :turn AND outcome IS NULL RETURNING turn"
+)
+
+LIST_TURNS = (
+    f"SELECT {TURN_COLUMNS}, t.user_position FROM turns t"
+    " WHERE t.tenant_id = :tenant AND t.context_id = :context AND t.turn > :after"
+    " ORDER BY t.turn LIMIT :limit"
+)
+
+# --- messages -----------------------------------------------------------------------------------------
+
+ADD_MESSAGE = (
+    "INSERT INTO messages (tenant_id, context_id, position, turn, iteration, seq, role, created_at,"
+    " meta, body) VALUES (:tenant, :context, :position, :turn, :iteration, :seq, :role, :created_at,"
+    " :meta, :body)"
+)
+
+LIST_MESSAGES = (
+    "SELECT position, turn, iteration, seq, created_at, meta, body FROM messages"
+    f" WHERE {_THIS} AND position > :after ORDER BY position LIMIT :limit"
+)
+
+# --- events -------------------------------------------------------------------------------------------
+
+ADD_EVENT = (
+    "INSERT INTO events (tenant_id, context_id, seq, turn, iteration, type, created_at, position, body)"
+    " VALUES (:tenant, :context, :seq, :turn, :iteration, :type, :created_at, :position, :body)"
+)
+
+LIST_EVENTS = (
+    "SELECT seq, turn, iteration, type, created_at, position, body FROM events"
+    f" WHERE {_THIS} AND seq > :after ORDER BY seq LIMIT :limit"
+)
+
+STARTED_CALLS = (
+    "SELECT body FROM events WHERE tenant_id = :tenant AND context_id = :context AND seq >"
+    " (SELECT t.start_seq FROM turns t WHERE t.tenant_id = :tenant AND t.context_id = :context"
+    " AND t.turn = :turn) AND turn = :turn AND type = 'tool_execution_start'"
+)
+
+# `seq` rises with the position of messages and with the number of turns, so a row is found from its `seq`
+# by halving the range: as many reads by primary key as the range has binary digits, and no second index.
+_HALVE = (
+    "WITH RECURSIVE halve(low, high) AS (SELECT CAST(:low AS BIGINT), CAST(:high AS BIGINT) UNION ALL"
+    " SELECT CASE WHEN r.{seq} > :after THEN h.low ELSE (h.low + h.high) / 2 + 1 END,"
+    " CASE WHEN r.{seq} > :after THEN (h.low + h.high) / 2 ELSE h.high END"
+    " FROM halve h JOIN {table} r ON r.tenant_id = :tenant AND r.context_id = :context"
+    " AND r.{key} = (h.low + h.high) / 2 WHERE h.low < h.high)"
+    " SELECT low FROM halve WHERE low = high"
+)
+
+# The first position, or turn, from :low up to :high (itself beyond the last) whose `seq` is over :after.
+FIND_POSITION = _HALVE.format(table="messages", key="position", seq="seq")
+FIND_TURN = _HALVE.format(table="turns", key="turn", seq="start_seq")
+
+# --- artifacts ----------------------------------------------------------------------------------------
+
+SAVE_ARTIFACT = (
+    "INSERT INTO artifacts (tenant_id, context_id, artifact_id, version, kind, media_type, status, size,"
+    " sha256, created_at, turn, data, bytes) SELECT :tenant, :context, :artifact, 1 + COALESCE("
+    "(SELECT MAX(a.version) FROM artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context"
+    " AND a.artifact_id = :artifact), 0), :kind, :media_type, 'complete', :size, :sha256, now_us(),"
+    f" turn_count, :data, :bytes FROM contexts WHERE {_THIS} RETURNING version, created_at, turn"
+)
+
+LOAD_ARTIFACT = (
+    f"SELECT kind, data, bytes FROM artifacts WHERE {_THIS} AND artifact_id = :artifact"
+    " AND version >= :low AND version <= :high ORDER BY version DESC LIMIT 1"
+)
+
+# Versions have no gaps: the newest is the one without a next.
+LIST_ARTIFACTS = (
+    "SELECT a.artifact_id, a.kind, a.version, a.status, a.size, a.media_type, a.sha256, a.created_at,"
+    " a.turn FROM artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context AND NOT EXISTS"
+    " (SELECT 1 FROM artifacts n WHERE n.tenant_id = a.tenant_id AND n.context_id = a.context_id"
+    " AND n.artifact_id = a.artifact_id AND n.version = a.version + 1) ORDER BY a.artifact_id"
+)
+
+DELETE_ARTIFACT = f"DELETE FROM artifacts WHERE {_THIS} AND artifact_id = :artifact RETURNING version"
+
+DELETE_ARTIFACTS = f"DELETE FROM artifacts WHERE {_THIS}"

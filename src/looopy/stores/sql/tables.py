@@ -1,0 +1,164 @@
+"""
+The schema, for people and for migrations: what `migrations/` builds and a test compares it with.
+
+Nothing on the hot path imports this module: SQLAlchemy takes longer to load than a restarted process has to
+accept its first turn. Reads and writes are text in `statements.py`.
+
+Every key begins with `(tenant_id, context_id)`, so the tables can be partitioned and sharded by it; no
+number comes from a sequence, no order from a timestamp. Times are integer microseconds since 1970, UTC;
+JSON is text, kept as it was written. Rows are found by primary key alone: an event by the turn whose range
+of `seq` holds it, so there is no other index to write.
+
+In SQLite, tables of short rows are clustered by their key: one page to write instead of two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKeyConstraint,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# Code-point order on both dialects: SQLite compares bytes of UTF-8 anyway.
+_key = Text().with_variant(Text(collation="C"), "postgresql")
+
+
+def _table(name: str, *columns: Column[Any], key: tuple[str, ...], clustered: bool) -> Table:
+    """A table whose key begins with tenant and context, and whose rows go with their context."""
+    constraints: list[Any] = [
+        PrimaryKeyConstraint("tenant_id", "context_id", *key),
+        CheckConstraint("tenant_id <> ''", name="tenant"),
+    ]
+    if name != "contexts":
+        constraints.append(
+            ForeignKeyConstraint(
+                ["tenant_id", "context_id"],
+                ["contexts.tenant_id", "contexts.context_id"],
+                ondelete="CASCADE",
+            )
+        )
+    return Table(
+        name,
+        metadata,
+        Column("tenant_id", _key, nullable=False),
+        Column("context_id", _key, nullable=False),
+        *columns,
+        *constraints,
+        sqlite_with_rowid=not clustered,
+    )
+
+
+def _number(name: str, *, null: bool = False) -> Column[Any]:
+    return Column(name, BigInteger, nullable=null)
+
+
+def _text(name: str, *, null: bool = False) -> Column[Any]:
+    return Column(name, Text, nullable=null)
+
+
+contexts = _table(
+    "contexts",
+    _number("epoch"),
+    _number("turn_count"),
+    _number("last_position"),
+    _number("last_seq"),
+    _number("visible_from"),
+    _number("cleared_seq"),
+    _number("open_turn", null=True),
+    _text("holder", null=True),
+    _number("lease_until", null=True),
+    _text("owner_actor", null=True),
+    _text("state"),
+    _text("metadata"),
+    _number("version"),
+    _number("created_at"),
+    _number("last_activity"),
+    key=(),
+    clustered=True,
+)
+
+turns = _table(
+    "turns",
+    _number("turn"),
+    _number("epoch"),
+    _number("continues", null=True),
+    _text("actor_id", null=True),
+    _number("had_auth"),
+    _text("outcome", null=True),
+    _text("stop_reason", null=True),
+    _number("start_seq"),
+    _number("end_seq", null=True),
+    _number("first_position"),
+    _number("last_position"),
+    _number("user_position", null=True),
+    _number("started_at"),
+    _number("ended_at", null=True),
+    _text("usage"),
+    _text("metadata"),
+    key=("turn",),
+    clustered=True,
+)
+
+# The body comes last in each row, so that what precedes it is read without it.
+messages = _table(
+    "messages",
+    _number("position"),
+    _number("turn"),
+    _number("iteration"),
+    _number("seq"),
+    _text("role"),
+    _number("created_at"),
+    _text("meta", null=True),
+    _text("body"),
+    key=("position",),
+    clustered=False,
+)
+
+events = _table(
+    "events",
+    _number("seq"),
+    _number("turn"),
+    _number("iteration"),
+    _text("type"),
+    _number("created_at"),
+    _number("position", null=True),
+    _text("body"),
+    key=("seq",),
+    clustered=True,
+)
+
+artifacts = _table(
+    "artifacts",
+    Column("artifact_id", _key, nullable=False),
+    _number("version"),
+    _text("kind"),
+    _text("media_type"),
+    _text("status"),
+    _number("size"),
+    _text("sha256"),
+    _number("created_at"),
+    _number("turn"),
+    _text("data", null=True),
+    Column("bytes", LargeBinary, nullable=True),
+    key=("artifact_id", "version"),
+    clustered=False,
+)
