@@ -1,0 +1,54 @@
+"""
+Let the model act: what a tool is, and how a function becomes one.
+
+Importing this package loads no schema library; decorating a function does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from looopy.tools.function import FunctionTool, tool
+    from looopy.tools.provider import (
+        Tool,
+        ToolContext,
+        ToolProvider,
+        ToolResult,
+        ToolSource,
+        gather_tools,
+    )
+
+_HOME = {
+    "FunctionTool": "looopy.tools.function",
+    "Tool": "looopy.tools.provider",
+    "ToolContext": "looopy.tools.provider",
+    "ToolProvider": "looopy.tools.provider",
+    "ToolResult": "looopy.tools.provider",
+    "ToolSource": "looopy.tools.provider",
+    "gather_tools": "looopy.tools.provider",
+    "tool": "looopy.tools.function",
+}
+
+__all__ = [
+    "FunctionTool",
+    "Tool",
+    "ToolContext",
+    "ToolProvider",
+    "ToolResult",
+    "ToolSource",
+    "gather_tools",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,204 @@
+"""
+Run one tool call, and answer it whatever happens.
+
+A model that announced a call must be shown exactly one result for it, or its provider refuses the
+history from then on. So every way a call can go wrong ends here as an error result whose text says
+what happened and what may be done about it: no such tool, unreadable or wrong arguments, expired
+credentials, an exception, too slow, a value no model can read, too much of it. The one exception is
+cancellation, which belongs to the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
+from looopy.tools.function import FunctionTool
+from looopy.tools.provider import Report, Tool, ToolContext
+from looopy.tools.results import Answer, error_text, failure, limit_blocks, to_answer
+from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
+from looopy.tools.threads import NOT_STARTED
+from looopy.types.message import ToolCall, ToolResultMessage
+
+_MAX_LISTED = 50
+_MAX_NAME_CHARS = 64
+
+_logger = logging.getLogger("looopy")
+
+
+def resolve_name(name: str, known: Collection[str]) -> str | None:
+    """
+    The tool that a model meant by *name*: itself, or the only one that differs in case alone.
+
+    Args:
+        name: As the model wrote it.
+        known: Names on offer.
+
+    Returns:
+        A member of *known*, or `None`.
+    """
+    if name in known:
+        return name
+    alike = [one for one in known if one.casefold() == name.strip().casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
+async def run_call(
+    tool: Tool | None,
+    call: ToolCall,
+    context: ToolContext,
+    *,
+    default_timeout_s: float | None,
+    max_result_bytes: int,
+    known: Sequence[str],
+) -> ToolResultMessage:
+    """
+    Run *call* and return its one result; errors are results too.
+
+    Args:
+        tool: What `resolve_name` found, or `None`: the result says that there is no such tool.
+        call: As announced; the result carries its id.
+        context: Handed to the tool. Its `report` may then be called from any thread, and does
+            nothing once the call is over.
+        default_timeout_s: Seconds, for a tool that sets none; `None`: no limit.
+        max_result_bytes: UTF-8 bytes, for a tool that sets none; more are left out, with a marker.
+        known: Names on offer, for the message about an unknown tool.
+
+    Raises:
+        asyncio.CancelledError: The caller was cancelled. A sync tool may still be running.
+    """
+    reporter = _Reporter(context.report)
+    context = dataclasses.replace(context, report=reporter)
+    try:
+        answer = await _attempt(tool, call, context, default_timeout_s, known)
+    except (Exception, SystemExit) as error:  # whatever a tool does, its call is answered
+        answer = failure(error_text(error))
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled us: something that the tool awaited was cancelled from elsewhere.
+        answer = failure("The tool failed: something that it waited for was cancelled.")
+    finally:
+        reporter.close()
+    limit = tool.max_result_bytes if tool is not None else None
+    return ToolResultMessage(
+        tool_call_id=call.id,
+        tool_name=tool.name if tool is not None else call.name,
+        content=limit_blocks(answer.blocks, limit or max_result_bytes),
+        details=answer.details,
+        is_error=answer.is_error,
+    )
+
+
+async def _attempt(
+    tool: Tool | None,
+    call: ToolCall,
+    context: ToolContext,
+    default_timeout_s: float | None,
+    known: Sequence[str],
+) -> Answer:
+    if tool is None:
+        raise ToolNotFound(_not_found(call.name, known), tool_name=call.name, call_id=call.id)
+    if call.invalid_arguments is not None:
+        raise InvalidToolArguments(
+            _not_an_object(tool.name, call.invalid_arguments), tool_name=tool.name, call_id=call.id
+        )
+    validate(tool, call.arguments)
+    if context.auth_context is not None and context.auth_context.expired():
+        return failure(
+            f"{tool.name!r} did not run: the credentials of this turn have expired. Only the"
+            " user can renew them."
+        )
+    timeout_s = tool.timeout_s if tool.timeout_s is not None else default_timeout_s
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            returned = await tool.execute(call.arguments, context)
+    except Exception as error:
+        if not limit.expired():  # else it is our timeout, or what the tool made of being stopped
+            raise
+        text = _timed_out(tool, timeout_s or 0.0, error)
+        raise ToolTimeout(text, tool_name=tool.name, call_id=call.id) from error
+    return to_answer(returned)
+
+
+class _Reporter:
+    """`ToolContext.report` of one call: from any thread, never failing, silent once it is over."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def __call__(self, progress: Any) -> None:
+        try:
+            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            self._deliver(progress)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, progress)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            self._closed = True
+
+    def _deliver(self, progress: Any) -> None:
+        if self._closed:
+            return
+        try:
+            self._report(progress)
+        except Exception:
+            _logger.exception("showing a tool's progress failed")
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def _not_found(name: str, known: Sequence[str]) -> str:
+    import difflib
+
+    text = f"There is no tool named {shorten(name, _MAX_NAME_CHARS)!r}."
+    if not known:
+        return f"{text} No tools are available."
+    folded = {one.casefold(): one for one in known}
+    close = difflib.get_close_matches(name[:_MAX_NAME_CHARS].casefold(), folded)
+    if close:
+        text += f" Did you mean {' or '.join(repr(folded[one]) for one in close)}?"
+    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    return f"{text} Available tools: {', '.join(known[:_MAX_LISTED])}{more}."
+
+
+def _not_an_object(name: str, received: str) -> str:
+    try:
+        problem = f"of type {json_type(json.loads(received))}"
+    except RecursionError:
+        problem = "nested too deeply to be read"
+    except ValueError as error:
+        problem = f"not valid JSON ({error})"
+    return (
+        f"The arguments of {name!r} are no JSON object; the tool did not run. They are {problem}.\n"
+        f"Received: {shorten(received, MAX_RECEIVED_CHARS)}\n"
+        "Call the tool again with one JSON object that fits its schema."
+    )
+
+
+def _timed_out(tool: Tool, timeout_s: float, error: Exception) -> str:
+    notes = getattr(error.__cause__, "__notes__", ())
+    if NOT_STARTED in notes:
+        return f"{tool.name!r} timed out after {timeout_s:g} s: {NOT_STARTED}."
+    if isinstance(tool, FunctionTool) and tool.runs_in_thread:
+        return (
+            f"{tool.name!r} timed out after {timeout_s:g} s. It cannot be stopped and may still be"
+            " running: its outcome is unknown. Check before calling it again."
+        )
+    return (
+        f"{tool.name!r} timed out after {timeout_s:g} s and was stopped; what it had done by then"
+        " stays done."
+    )

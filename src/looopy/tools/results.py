@@ -1,0 +1,144 @@
+"""
+What a tool returned, or raised, as content for the model.
+
+Functions return what is natural for them; a model reads text and images. Whatever pydantic can
+write as JSON becomes JSON text, and what cannot be written becomes an error that says what to
+return instead. Text is measured in UTF-8 bytes and cut between characters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from looopy.tools.provider import ToolResult
+from looopy.types.message import ImageContent, TextContent, UserBlock
+
+_MAX_LEAVES = 5
+_CONTINUATION = 0x80  # the top bits of a byte inside a character: RFC 3629, section 3
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call came to. `blocks` are in order, and none for empty text."""
+
+    blocks: tuple[UserBlock, ...]
+    details: Any = None
+    is_error: bool = False
+
+
+def failure(text: str) -> Answer:
+    """An error that says *text*."""
+    return Answer((TextContent(text),), is_error=True)
+
+
+def to_answer(value: Any) -> Answer:
+    """
+    Wrap what a tool returned.
+
+    Raises:
+        TypeError: It is bytes, or holds something that JSON cannot say.
+        ValueError: It holds itself.
+    """
+    if not isinstance(value, ToolResult):
+        return Answer(to_blocks(value))
+    # Here an empty list is no content; returned by itself it is the JSON text of a list.
+    blocks = to_blocks(value.content) if value.content else ()
+    return Answer(blocks, details=value.details, is_error=value.is_error)
+
+
+def to_blocks(value: Any) -> tuple[UserBlock, ...]:
+    """The content for *value*: blocks as they are, text as one block, all else as JSON text."""
+    if isinstance(value, (TextContent, ImageContent)):
+        return (value,)
+    if isinstance(value, (list, tuple)) and any(
+        isinstance(item, (TextContent, ImageContent)) for item in value
+    ):
+        return tuple(block for item in value for block in to_blocks(item))
+    text = value if isinstance(value, str) else to_json_text(value)
+    return (TextContent(str(text)),) if text else ()
+
+
+def to_json_text(value: Any) -> str:
+    """
+    *value* as JSON; `None` is `null`, NaN and infinities become strings.
+
+    Raises:
+        TypeError: Bytes, or something that JSON cannot say.
+        ValueError: It holds itself.
+    """
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            "the tool returned bytes, which a model cannot read: return text or ImageContent, or"
+            " save them with context.artifacts.save() and return the artifact's name"
+        )
+    try:
+        # A string or number of a subclass, an enum's say, writes its value in both.
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        return _rich_json_text(value)
+
+
+def _rich_json_text(value: Any) -> str:
+    from pydantic_core import PydanticSerializationError, to_json
+
+    try:
+        return to_json(value, inf_nan_mode="strings").decode()
+    except PydanticSerializationError as error:
+        raise TypeError(
+            f"the tool returned a {type(value).__name__} that cannot be written as JSON ({error}):"
+            " return text, a dict, a dataclass or a pydantic model"
+        ) from None
+
+
+def error_text(error: BaseException) -> str:
+    """What *error* says, or its class's name if it says nothing; a group says what its members do."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the call its result
+        return f"{name} (its message cannot be shown)"
+    if isinstance(error, BaseExceptionGroup):
+        leaves = [error_text(one) for one in error.exceptions[:_MAX_LEAVES]]
+        return f"{text}: {'; '.join(leaves)}"
+    if isinstance(error, KeyError) and type(error).__str__ is KeyError.__str__:
+        return f"{name}: {text}"  # the text alone is only the key
+    return text if text.strip() else name
+
+
+def limit_blocks(blocks: Sequence[UserBlock], max_bytes: int) -> tuple[UserBlock, ...]:
+    """
+    Keep the first *max_bytes* of *blocks*, counted in UTF-8 and in the base64 text of images.
+
+    What exceeds them is left out, and a marker in its place says how much that was. An image is
+    kept whole or not at all. Blocks that fit come back unchanged.
+    """
+    kept: list[UserBlock] = []
+    left = max_bytes
+    for block in blocks:
+        # A character is 1 to 4 bytes, so most blocks need not be encoded to be measured.
+        size = len(block.data) if isinstance(block, ImageContent) else _size(block.text, left)
+        if size <= left:
+            kept.append(block)
+            left -= size
+        elif isinstance(block, ImageContent):
+            kept.append(TextContent(f"[an image of {size:,} bytes was left out: too large]"))
+        else:
+            kept.append(TextContent(_cut(block.text, left)))
+            left = 0
+    return tuple(kept)
+
+
+def _size(text: str, enough: int) -> int:
+    return len(text) if len(text) > enough else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _cut(text: str, max_bytes: int) -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    end = max_bytes
+    while end and data[end] & 0xC0 == _CONTINUATION:
+        end -= 1
+    head = data[:end].decode("utf-8", "surrogatepass")
+    return f"{head}\n[{len(data) - end:,} of {len(data):,} bytes were left out]"

@@ -1,0 +1,220 @@
+"""
+Are these arguments what the tool asked for? If not, say so in words that a model can act on.
+
+The schema is the contract that the model saw, so it alone decides and nothing is coerced. A refusal
+lists one `path: problem` a line, with what is allowed and what is missing, and ends with what was
+received: a model that reads it can send the call again without guessing. Schemas are compiled once
+a tool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from looopy.errors import InvalidTool, InvalidToolArguments
+
+if TYPE_CHECKING:
+    from jsonschema_rs import ValidationError, Validator
+
+    from looopy.tools.provider import Tool
+
+MAX_RECEIVED_CHARS = 500
+_MAX_LINES = 10
+_MAX_VALUE_CHARS = 100
+_CACHE = "_looopy_validator"
+
+PathPart = str | int
+
+
+def check_schema(parameters: Mapping[str, Any]) -> None:
+    """
+    Make sure that *parameters* is a JSON Schema.
+
+    References to other documents are refused, not fetched.
+
+    Raises:
+        InvalidTool: It is not; the message says where.
+    """
+    _compile(parameters)
+
+
+def validate(tool: Tool, arguments: Mapping[str, Any]) -> None:
+    """
+    Compare *arguments* with the schema of *tool*.
+
+    Raises:
+        InvalidToolArguments: They do not fit; the message is for the model.
+        InvalidTool: The schema itself is none.
+    """
+    validator = _validator_of(tool)
+    try:
+        errors = list(validator.iter_errors(dict(arguments)))
+    except ValueError as error:  # too deep, a lone surrogate, a value that JSON does not know
+        raise refusal(
+            tool.name, [f"(arguments): cannot be read as JSON: {error}"], arguments
+        ) from None
+    if errors:
+        lines = [line for error in errors for line in _explain(error, tool.parameters)]
+        raise refusal(tool.name, list(dict.fromkeys(lines)), arguments)
+
+
+def refusal(tool_name: str, lines: Sequence[str], received: Any) -> InvalidToolArguments:
+    """The error that says why *received* was refused: *lines* are `path: problem`, at least one."""
+    shown = [f"- {line}" for line in lines[:_MAX_LINES]]
+    if len(lines) > _MAX_LINES:
+        shown.append(f"- and {len(lines) - _MAX_LINES} more")
+    return InvalidToolArguments(
+        f"The arguments of {tool_name!r} do not fit its schema; the tool did not run.\n"
+        + "\n".join(shown)
+        + f"\nReceived: {shorten(received, MAX_RECEIVED_CHARS)}\n"
+        "Correct these and call the tool again.",
+        tool_name=tool_name,
+    )
+
+
+def show_path(parts: Sequence[PathPart]) -> str:
+    """A place in the arguments as a model would write it: `items[0].name`."""
+    text = ""
+    for part in parts:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text or "(arguments)"
+
+
+def shorten(value: Any, limit: int = _MAX_VALUE_CHARS) -> str:
+    """*value* as JSON text, cut to *limit* characters with a marker; a string is itself."""
+    try:
+        text = (
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        )
+    except (ValueError, TypeError, RecursionError):
+        return f"a {type(value).__name__} that cannot be shown"
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}... ({len(text) - limit:,} more characters)"
+
+
+def _validator_of(tool: Tool) -> Validator:
+    # Kept in the tool itself, so that it lives as long: subclasses may be unhashable or frozen.
+    schema, validator = vars(tool).get(_CACHE, (None, None))
+    if validator is None or schema is not tool.parameters:
+        validator = _compile(tool.parameters)
+        vars(tool)[_CACHE] = (tool.parameters, validator)
+    return validator  # type: ignore[no-any-return]  # vars() is untyped
+
+
+def _compile(parameters: Mapping[str, Any]) -> Validator:
+    import jsonschema_rs
+
+    try:
+        return jsonschema_rs.validator_for(dict(parameters), retriever=_refuse_to_fetch)
+    except jsonschema_rs.ValidationError as error:
+        where = show_path(error.instance_path)
+        raise InvalidTool(
+            f"parameters is no valid JSON Schema: {where}: {shorten(error.message, 300)}"
+        ) from None
+    except ValueError as error:
+        raise InvalidTool(f"parameters is no valid JSON Schema: {error}") from None
+
+
+def _refuse_to_fetch(uri: str) -> NoReturn:
+    raise LookupError(f"{uri} is another document; put it under $defs")
+
+
+def _explain(error: ValidationError, schema: Mapping[str, Any]) -> list[str]:
+    path: list[PathPart] = list(error.instance_path)
+    kind: Any = error.kind
+    where = show_path(path)
+    match kind.name:
+        case "required":
+            return [f"{show_path([*path, kind.property])}: required but missing"]
+        case "additionalProperties" | "unevaluatedProperties":
+            known = _properties_at(schema, error.schema_path)
+            allowed = (
+                f"; known fields: {', '.join(known)}" if known else "; no field is allowed here"
+            )
+            return [
+                f"{show_path([*path, name])}: unknown field{allowed}" for name in kind.unexpected
+            ]
+        case "type":
+            return [f"{where}: must be {_or(kind.types)}, not {_received(error.instance)}"]
+        case "enum":
+            allowed = ", ".join(_quote(option) for option in kind.options)
+            return [f"{where}: must be one of {allowed}; not {_received(error.instance)}"]
+        case "const":
+            return [
+                f"{where}: must be {_quote(kind.expected_value)}, not {_received(error.instance)}"
+            ]
+        case "anyOf" | "oneOfNotValid" | "oneOf":
+            return _explain_choice(error, kind.context, schema)
+        case _:
+            return [f"{where}: {shorten(error.message, 300)}"]
+
+
+def _explain_choice(
+    error: ValidationError, branches: Sequence[Sequence[ValidationError]], schema: Mapping[str, Any]
+) -> list[str]:
+    """Explain the alternative that the value was meant for; if it is none, name them all."""
+    here = list(error.instance_path)
+    types: list[str] = []
+    meant: list[Sequence[ValidationError]] = []
+    for branch in branches:
+        refused = [e for e in branch if e.kind.name == "type" and list(e.instance_path) == here]
+        types += [name for e in refused for name in getattr(e.kind, "types", ())]
+        if not refused:
+            meant.append(branch)
+    if not all(branches):  # more than one alternative of a oneOf fits
+        return [f"{show_path(here)}: {shorten(error.message, 300)}"]
+    if meant:
+        # A wrong constant is a wrong tag; of the rest, the one with the fewest mistakes is likely.
+        best = min(meant, key=lambda one: (any(e.kind.name == "const" for e in one), len(one)))
+        return [line for e in best for line in _explain(e, schema)]
+    allowed = _or(list(dict.fromkeys(types)))
+    return [f"{show_path(here)}: must be {allowed}, not {_received(error.instance)}"]
+
+
+def _properties_at(schema: Mapping[str, Any], schema_path: Sequence[PathPart]) -> list[str]:
+    node: Any = schema
+    try:
+        for part in schema_path[:-1]:
+            node = node[part]
+        return list(node["properties"])
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+    ):  # reached through a reference, or no properties at all
+        return []
+
+
+def _received(value: Any) -> str:
+    return f"{_quote(value)} ({json_type(value)})"
+
+
+def _quote(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value
+    return shorten(text)
+
+
+def json_type(value: Any) -> str:
+    """The name that JSON Schema has for the type of *value*."""
+    if value is None:
+        return "null"
+    for kind, name in (
+        (bool, "boolean"),
+        (str, "string"),
+        (int, "integer"),
+        (float, "number"),
+        (Mapping, "object"),
+    ):
+        if isinstance(value, kind):
+            return name
+    return "array"
+
+
+def _or(names: Sequence[str]) -> str:
+    return " or ".join(names)
