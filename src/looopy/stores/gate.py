@@ -46,10 +46,10 @@ def dump(value: Any, path: str = "") -> str:
     text = _encode(value)
     # A character is at most 4 bytes, so most values need no second encoding to be measured.
     if len(text) * 4 > MAX_BODY_BYTES and (size := len(text.encode())) > MAX_BODY_BYTES:
-        raise ValueRefused(
-            f"{path or 'value'}: {size:,} bytes are more than the {MAX_BODY_BYTES:,} that one value may"
-            " have; store large content as an artifact",
-            path=path,
+        raise _refused(
+            path,
+            f"{size:,} bytes are more than the {MAX_BODY_BYTES:,} that one value may have;"
+            " store large content as an artifact",
         )
     return text
 
@@ -62,14 +62,12 @@ def check_text(value: str, path: str) -> None:
         ValueRefused: It holds NUL or a lone surrogate.
     """
     if "\0" in value:
-        raise ValueRefused(f"{path}: text must not contain NUL (U+0000)", path=path)
+        raise _refused(path, "text must not contain NUL (U+0000)")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise ValueRefused(
-                f"{path}: text must be valid Unicode; it holds a lone surrogate", path=path
-            ) from None
+            raise _refused(path, "text must be valid Unicode; it holds a lone surrogate") from None
 
 
 def _check(value: Any, path: str, depth: int) -> None:
@@ -79,25 +77,28 @@ def _check(value: Any, path: str, depth: int) -> None:
         pass
     elif isinstance(value, int):
         if not -_MAX_INT <= value < _MAX_INT:
-            raise ValueRefused(f"{path}: the integer does not fit 64 bits", path=path)
+            raise _refused(path, "the integer does not fit 64 bits")
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueRefused(f"{path}: the number must be finite", path=path)
+            raise _refused(path, "the number must be finite")
     elif depth > MAX_DEPTH:
-        raise ValueRefused(f"{path}: nested deeper than {MAX_DEPTH} levels", path=path)
+        raise _refused(path, f"nested deeper than {MAX_DEPTH} levels")
     elif isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise ValueRefused(f"{path}: object keys must be strings, not {key!r}", path=path)
+                raise _refused(path, f"object keys must be strings, not {type(key).__name__}")
             check_text(key, path)
             _check(item, f"{path}/{_escape(key)}", depth + 1)
     elif isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
             _check(item, f"{path}/{i}", depth + 1)
     else:
-        raise ValueRefused(
-            f"{path}: {type(value).__name__} is no JSON value", path=path
-        )
+        raise _refused(path, f"{type(value).__name__} is no JSON value")
+
+
+def _refused(path: str, why: str) -> ValueRefused:
+    """Name the place, never the value: it may be secret, huge or unprintable."""
+    return ValueRefused(f"{path or 'value'}: {why}", path=path)
 
 
 def _escape(key: str) -> str:
@@ -115,3 +116,36 @@ def repair(text: str) -> str:
         except UnicodeEncodeError:
             text = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
     return text
+
+
+def repair_json(value: Any, depth: int = 1) -> Any:
+    """
+    A JSON value from a tool or a model, made storable: text repaired, what cannot be kept said in words.
+
+    Returns *value* itself when nothing was wrong with it.
+    """
+    try:
+        _check(value, "", depth)
+    except ValueRefused:
+        return _repaired(value, depth)
+    return value
+
+
+def _repaired(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return repair(value)
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, (int, float)):
+        fits = -_MAX_INT <= value < _MAX_INT if isinstance(value, int) else math.isfinite(value)
+        return value if fits else f"<{type(value).__name__} that cannot be stored>"
+    if depth > MAX_DEPTH:
+        return "<nested too deep to be stored>"
+    if isinstance(value, Mapping):
+        return {
+            repair(k if isinstance(k, str) else str(_repaired(k, depth + 1))): _repaired(v, depth + 1)
+            for k, v in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_repaired(v, depth + 1) for v in value]
+    return f"<{type(value).__name__} that cannot be stored>"

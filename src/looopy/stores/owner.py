@@ -30,7 +30,7 @@ def _host() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """Start of a process in clock ticks since boot, or `None` when it is gone or a zombie."""
+    """Start of a process in clock ticks since boot; empty for a zombie, `None` if not seen."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -38,7 +38,18 @@ def _start_time(pid: int) -> str | None:
     # proc(5): the command name is in parentheses and may hold any character; the state is the field
     # after it, the start time the 20th after it.
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in ("Z", "X") else fields[19]
+    return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process: /proc may hide those of other users (`hidepid`)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +82,10 @@ def provably_dead(token: str) -> bool:
     if len(parts) != _PARTS or not parts[0] or parts[0] != _host() or not parts[2]:
         return False
     _, pid, start, nonce = parts
-    if not pid.isdigit():
+    if not pid.isdecimal():
         return False
     if int(pid) == os.getpid() and start == _start_time(os.getpid()):
         return nonce not in _live_here
-    return _start_time(int(pid)) != start
+    found = _start_time(int(pid))
+    return not _exists(int(pid)) if found is None else found != start
 

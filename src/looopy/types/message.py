@@ -236,6 +236,10 @@ class CustomMessage:
     _: KW_ONLY
     timestamp: int = field(default_factory=now_ms)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.role, str) or self.role in ("", "user", "assistant", "toolResult"):
+            raise _refused("/role", f"{self.role!r} is not the role of a custom message")
+
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage | CustomMessage
 Block: TypeAlias = TextContent | ThinkingContent | ImageContent | ToolCall
@@ -254,7 +258,7 @@ def message_to_json(message: Message, *, compact: bool = False) -> dict[str, Any
         content = message.content
         return {
             "role": "user",
-            "content": content if isinstance(content, str) else _blocks(content, compact),
+            "content": content if isinstance(content, str) else _blocks(content, compact, _USER),
             "timestamp": message.timestamp,
         }
     if isinstance(message, AssistantMessage):
@@ -264,7 +268,7 @@ def message_to_json(message: Message, *, compact: bool = False) -> dict[str, Any
             "role": "toolResult",
             "tool_call_id": message.tool_call_id,
             "tool_name": message.tool_name,
-            "content": _blocks(message.content, compact),
+            "content": _blocks(message.content, compact, _USER),
         }
         if message.details is not None or not compact:
             data["details"] = message.details
@@ -279,7 +283,8 @@ def message_to_json(message: Message, *, compact: bool = False) -> dict[str, Any
 
 
 def _assistant_to_json(message: AssistantMessage, compact: bool) -> dict[str, Any]:
-    data: dict[str, Any] = {"role": "assistant", "content": _blocks(message.content, compact)}
+    blocks = _blocks(message.content, compact, _ASSISTANT)
+    data: dict[str, Any] = {"role": "assistant", "content": blocks}
     for name in ("api", "provider", "model"):
         value = getattr(message, name)
         if value or not compact:
@@ -312,7 +317,13 @@ def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
     return data
 
 
-def _blocks(blocks: Sequence[Block], compact: bool) -> list[dict[str, Any]]:
+def _blocks(
+    blocks: Sequence[Block], compact: bool, readers: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    for i, block in enumerate(blocks):
+        if not isinstance(block, _BLOCKS) or block.type not in readers:
+            # What could not be read back is not written.
+            raise _refused(f"/content/{i}", f"{type(block).__name__} is no block of this message")
     return [_block_to_json(b, compact) for b in blocks]
 
 
@@ -394,7 +405,7 @@ def usage_from_json(data: Mapping[str, Any], path: str = "/usage") -> Usage:
         total_tokens=_get(data, "total_tokens", int, int, path),
         cost=Cost(
             **{
-                name: float(_get(cost, name, (int, float), float, path + "/cost"))
+                name: _dollars(cost, name, path + "/cost")
                 for name in ("input", "output", "cache_read", "cache_write", "total")
             }
         )
@@ -417,6 +428,16 @@ def _get(
         wanted = kind.__name__ if isinstance(kind, type) else "number"
         raise _refused(f"{path}/{name}", f"must be of type {wanted}")
     return value
+
+
+def _dollars(data: Mapping[str, Any], name: str, path: str) -> float:
+    value = _get(data, name, (int, float), float, path)
+    try:
+        if not isinstance(value, bool):
+            return float(value)
+    except OverflowError:
+        pass
+    raise _refused(f"{path}/{name}", "must be a number")
 
 
 def _optional(data: Mapping[str, Any], name: str, path: str) -> str | None:
@@ -484,6 +505,7 @@ def _read_tool_call(item: Mapping[str, Any], path: str) -> ToolCall:
 
 
 _USER: dict[str, Callable[[Any, str], Block]] = {"text": _read_text, "image": _read_image}
+_BLOCKS = (TextContent, ThinkingContent, ImageContent, ToolCall)
 _ASSISTANT: dict[str, Callable[[Any, str], Block]] = {
     "text": _read_text,
     "thinking": _read_thinking,
