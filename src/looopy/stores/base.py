@@ -70,12 +70,14 @@ class ContextState:
 
     Attributes:
         pending: Requests that wait for an answer.
+        answered: Requests that were answered while others still wait, with their values.
         error: Class name and message of the last turn's failure, or `None`.
         resumable: The last turn, when `execute_turn(None)` can go on from it: interrupted or failed.
         usage: Tokens and cost of all turns.
     """
 
     pending: Sequence[PendingRequest] = ()
+    answered: Sequence[tuple[PendingRequest, Any]] = ()
     error: tuple[str, str] | None = None
     resumable: int | None = None
     usage: Usage = field(default_factory=Usage)

@@ -52,6 +52,11 @@ def _exists(pid: int) -> bool:
     return True
 
 
+@cache
+def _own_start(pid: int) -> str | None:
+    return _start_time(pid)  # cached by process id: a fork has another
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """One holder of a lease within this process. Make it with `Owner.new()`, end it with `retire()`."""
@@ -68,7 +73,7 @@ class Owner:
 
     def token(self) -> str:
         """What is written into the lease."""
-        start = _start_time(self.pid) if _host() else None
+        start = _own_start(self.pid) if _host() else None
         return f"{_host()}/{self.pid}/{start or ''}/{self.nonce}"
 
     def retire(self) -> None:

@@ -386,6 +386,8 @@ def state_column(state: ContextState) -> str:
     data: dict[str, Any] = {}
     if state.pending:
         data["pending"] = [pending_to_json(p) for p in state.pending]
+    if state.answered:
+        data["answered"] = [[pending_to_json(p), value] for p, value in state.answered]
     if state.error is not None:
         data["error"] = list(state.error)
     if state.resumable is not None:
@@ -402,6 +404,7 @@ def decode_state(text: str) -> ContextState:
     error = data.get("error")
     return ContextState(
         pending=_decode_pending(data),
+        answered=tuple((pending_from_json(p), value) for p, value in data.get("answered", ())),
         error=None if error is None else (error[0], error[1]),
         resumable=data.get("resumable"),
         usage=usage_from_json(data.get("usage", {})),

@@ -1,0 +1,350 @@
+"""
+One turn, from its first event to its last: stateless, and written like the algorithm.
+
+    turn_start
+    until the answer stands or a limit says stop:
+        one iteration: call the model, run the tools it asks for
+    turn_end
+
+`run_turn` is the primitive: an async generator of events and commit groups (see `looopy.iteration`), which
+`Agent` pulls, committing each group before it goes on. `AgentLoop` and `agent_loop` are the same without a
+store, for those who keep their messages elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from looopy.cancellation import CancelScope, TurnInterrupted
+from looopy.errors import CannotContinue, LooopyError
+from looopy.guards import Guards
+from looopy.iteration import (
+    Group,
+    Out,
+    Turn,
+    end_iteration,
+    keep_partial,
+    run_iteration,
+)
+from looopy.llm.provider import LLMProvider
+from looopy.tools.provider import ToolSource
+from looopy.types.context import AuthContext, LoopConfig, SystemPrompt, TurnContext
+from looopy.types.event import (
+    AgentEvent,
+    MessageStart,
+    TurnEnd,
+    TurnError,
+    TurnStart,
+)
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    Message,
+    StopReason,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
+from looopy.types.state import Outcome, outcome_of
+
+if TYPE_CHECKING:
+    from reactivex import Observable
+
+_logger = logging.getLogger("looopy")
+
+
+async def run_turn(
+    provider: LLMProvider,
+    sources: Sequence[ToolSource],
+    config: LoopConfig,
+    context: TurnContext,
+    history: list[Message],
+    prompts: Sequence[Message] = (),
+    *,
+    user_message: UserMessage | None = None,
+    open_calls: Sequence[ToolCall] = (),
+    call_turn: int | None = None,
+) -> AsyncGenerator[Out, None]:
+    """
+    Run one turn.
+
+    Args:
+        history: What was said before, oldest first; grows with the turn.
+        prompts: What this turn adds first: results of calls that an earlier turn left open, then what the
+            user says. They are announced, and are the first group's messages.
+        user_message: Which of *prompts* is the user's, for `turn_start`.
+        open_calls: Calls of the last assistant message to run before the model is asked again.
+        call_turn: The turn that announced them.
+
+    Yields:
+        Events to show at once, and groups to commit before going on. The first group opens the turn, the
+        last one closes it: whatever fails, there is exactly one `turn_end`.
+    """
+    scope = CancelScope(context.cancel, config.turn_timeout_s)
+    turn = Turn(
+        context, provider, sources, config, history, scope, Guards(config), open_calls, call_turn
+    )
+    try:
+        yield _open(turn, prompts, user_message)
+        interrupted = None
+        try:
+            while turn.stop is None:
+                if not turn.open_calls and (verdict := turn.guards.before_model_call()):
+                    turn.give_up(verdict)
+                    break
+                if not turn.in_iteration:
+                    turn.begin_iteration()
+                async with aclosing(run_iteration(turn)) as outs:
+                    async for out in outs:
+                        yield out
+        except TurnInterrupted as exc:
+            turn.stop = (
+                StopReason.DEADLINE if exc.reason == "deadline" else StopReason.CANCELLED
+            )
+            if turn.stop is StopReason.DEADLINE:
+                limit = config.turn_timeout_s
+                turn.error = LooopyError(f"the turn took longer than {limit} s")
+        except asyncio.CancelledError as exc:
+            interrupted, turn.stop = exc, StopReason.CANCELLED
+        except Exception as exc:
+            _logger.exception("turn %s failed", context.turn)
+            turn.stop = StopReason.ERROR
+            turn.error = exc if isinstance(exc, LooopyError) else LooopyError(str(exc) or repr(exc))
+        yield _close(turn)
+        if interrupted is not None:
+            raise interrupted
+    finally:
+        scope.close()
+
+
+def _open(turn: Turn, prompts: Sequence[Message], user_message: UserMessage | None) -> Group:
+    turn.emit(
+        turn.make(
+            TurnStart,
+            user_message=user_message,
+            continues=turn.context.continues,
+        )
+    )
+    turn.begin_iteration()
+    for message in prompts:
+        turn.emit(turn.make(MessageStart, message=message))
+        turn.append(message)
+    return turn.close_group()
+
+
+def _close(turn: Turn) -> Group:
+    keep_partial(turn)
+    stop = turn.stop or StopReason.ERROR
+    if turn.in_iteration:
+        end_iteration(turn, None)
+    outcome = outcome_of(stop)
+    if outcome is Outcome.FAILED:
+        text = turn.error.message if turn.error is not None else str(stop)
+        turn.emit(turn.make(TurnError, code=stop.value, text=text, fatal=False))
+    turn.emit(
+        turn.make(
+            TurnEnd,
+            outcome=outcome,
+            stop_reason=stop,
+            messages=tuple(turn.added),
+            usage=turn.usage,
+        )
+    )
+    return turn.close_group()
+
+
+def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
+    """The calls of the last assistant message that have no result yet; [] when a user spoke since."""
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if isinstance(message, ToolResultMessage):
+            answered.add(message.tool_call_id)
+        elif isinstance(message, AssistantMessage):
+            if message.stop_reason in (StopReason.ERROR, StopReason.ABORTED):
+                return []
+            return [c for c in message.tool_calls if c.id not in answered]
+        elif isinstance(message, UserMessage):
+            return []
+    return []
+
+
+def can_continue(messages: Sequence[Message]) -> bool:
+    """
+    Whether there is something to answer: calls left open, or a tail that is not an answer.
+
+    Trailing answers that failed or were aborted are looked through; a custom message is the caller's to
+    convert, and counts as something to answer.
+    """
+    for message in reversed(messages):
+        if not isinstance(message, AssistantMessage):
+            return True
+        if message.stop_reason not in (StopReason.ERROR, StopReason.ABORTED):
+            return bool(unanswered(messages))
+    return False
+
+
+class AgentLoop:
+    """
+    Runs turns for somebody who keeps the messages: no store, no state between calls.
+
+    Args:
+        llm_provider: A provider, or a model name such as `"openai/gpt-5-mini"`.
+        tools: Functions, `Tool`s or `ToolProvider`s.
+    """
+
+    def __init__(
+        self,
+        llm_provider: LLMProvider | str,
+        tools: Sequence[ToolSource] = (),
+        config: LoopConfig | None = None,
+    ) -> None:
+        from looopy.llm.resolve import resolve_provider
+
+        self.llm_provider = resolve_provider(llm_provider)
+        self.tools = tuple(tools)
+        self.config = config or LoopConfig()
+
+    def execute_turn(
+        self, messages: Sequence[Message], context: TurnContext
+    ) -> Observable[AgentEvent]:
+        """
+        One turn over *messages* as a cold Observable: subscribing runs it, disposing cancels it.
+
+        Args:
+            messages: The history, oldest first; the last one is what the turn answers.
+
+        Raises:
+            CannotContinue: There is nothing to answer; at the call.
+        """
+        from looopy.streams import cold
+
+        _require_something_to_answer(messages)
+        return cold(lambda: self._events(messages, context))
+
+    def _events(
+        self, messages: Sequence[Message], context: TurnContext
+    ) -> AsyncGenerator[AgentEvent, None]:
+        history = list(messages)
+        return _flat(
+            run_turn(
+                self.llm_provider,
+                self.tools,
+                self.config,
+                context,
+                history,
+                open_calls=unanswered(history),
+            )
+        )
+
+
+def agent_loop(
+    prompts: str | Message | Sequence[Message],
+    *,
+    llm_provider: LLMProvider | str,
+    messages: Sequence[Message] = (),
+    tools: Sequence[ToolSource] = (),
+    system_prompt: SystemPrompt = "",
+    config: LoopConfig | None = None,
+    auth_context: AuthContext | None = None,
+    context: TurnContext | None = None,
+) -> AsyncGenerator[AgentEvent, None]:
+    """
+    One turn as an async iterator of events, without a store.
+
+    Args:
+        prompts: What the user says: a string, a message, or several.
+        messages: What was said before, oldest first; copied, never changed.
+        context: Instead of the defaults; *system_prompt* and *auth_context* are then not looked at.
+
+    Returns:
+        The events; `turn_end` is the last, its `messages` are the new ones, prompts included.
+    """
+    said = _as_messages(prompts)
+    user = next((m for m in reversed(said) if isinstance(m, UserMessage)), None)
+    return _start(
+        llm_provider, messages, said, user, tools, system_prompt, config, auth_context, context
+    )
+
+
+def agent_loop_continue(
+    *,
+    llm_provider: LLMProvider | str,
+    messages: Sequence[Message],
+    tools: Sequence[ToolSource] = (),
+    system_prompt: SystemPrompt = "",
+    config: LoopConfig | None = None,
+    auth_context: AuthContext | None = None,
+    context: TurnContext | None = None,
+) -> AsyncGenerator[AgentEvent, None]:
+    """
+    As `agent_loop`, answering what *messages* already end in: a user message, tool results, open calls.
+
+    Raises:
+        CannotContinue: There is nothing to answer; at the call.
+    """
+    _require_something_to_answer(messages)
+    return _start(
+        llm_provider, messages, (), None, tools, system_prompt, config, auth_context, context
+    )
+
+
+def _start(
+    llm_provider: LLMProvider | str,
+    messages: Sequence[Message],
+    prompts: Sequence[Message],
+    user: UserMessage | None,
+    tools: Sequence[ToolSource],
+    system_prompt: SystemPrompt,
+    config: LoopConfig | None,
+    auth_context: AuthContext | None,
+    context: TurnContext | None,
+) -> AsyncGenerator[AgentEvent, None]:
+    loop = AgentLoop(llm_provider, tools, config)
+    context = context or TurnContext(
+        context_id="loop", system_prompt=system_prompt, auth_context=auth_context
+    )
+    history = list(messages)
+    return _flat(
+        run_turn(
+            loop.llm_provider,
+            loop.tools,
+            loop.config,
+            context,
+            history,
+            prompts,
+            user_message=user,
+            open_calls=() if prompts else unanswered(history),
+        )
+    )
+
+
+async def _flat(outs: AsyncGenerator[Out, None]) -> AsyncGenerator[AgentEvent, None]:
+    async with aclosing(outs):
+        async for out in outs:
+            if isinstance(out, Group):
+                for event in out.events:
+                    yield event
+            else:
+                yield out
+
+
+def _as_messages(prompts: str | Message | Sequence[Message]) -> list[Message]:
+    if isinstance(prompts, str):
+        return [UserMessage(prompts)]
+    if isinstance(prompts, (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)):
+        return [prompts]
+    return list(prompts)
+
+
+def _require_something_to_answer(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise CannotContinue("cannot continue: there are no messages", action="continue")
+    if not can_continue(messages):
+        raise CannotContinue(
+            "cannot continue: the last message is an answer; say something instead",
+            action="continue",
+        )

@@ -1,0 +1,250 @@
+"""
+What a turn that did not finish needs before its context may go on: decided here, without I/O.
+
+`close_dead_turn` says how a turn whose process died ends: each call that it announced and did not answer is
+answered, left open to run again, or left open behind an approval, as its tool's `on_resume` says.
+`plan_turn` says what the next turn begins with, given what was left open and what the caller brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from looopy.errors import CannotContinue, InputNotFound, ValueRefused
+from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
+from looopy.loop import can_continue
+from looopy.stores.base import ContextState, TurnRecord
+from looopy.tools.provider import Tool
+from looopy.types.context import AuthContext
+from looopy.types.message import (
+    Message,
+    StopReason,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+    now_ms,
+)
+from looopy.types.state import PendingKind, PendingRequest
+
+SUPERSEDED = "Cancelled: the user said something else instead of answering. The call was not run again."
+DENIED = "The user denied this call. It was not run."
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A call without a result. `turn`: the one that announced it; `started`: it may have had effects."""
+
+    call: ToolCall
+    turn: int
+    started: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a dead turn ends: results to append, and requests to leave pending."""
+
+    results: Sequence[tuple[ToolCall, ToolResultMessage]] = ()
+    pending: Sequence[PendingRequest] = ()
+
+
+def close_dead_turn(turn: int, calls: Sequence[OpenCall], tools: Mapping[str, Tool]) -> Closing:
+    """
+    Decide about the unanswered calls of a turn whose process died.
+
+    Args:
+        calls: In the order they were announced.
+        tools: What is registered now; a tool that is gone counts as `on_resume="fail"`.
+    """
+    results: list[tuple[ToolCall, ToolResultMessage]] = []
+    pending: list[PendingRequest] = []
+    for open_call in calls:
+        call, tool = open_call.call, tools.get(open_call.call.name)
+        if tool is not None and (not open_call.started or tool.on_resume == "rerun"):
+            continue
+        if tool is not None and tool.on_resume == "ask":
+            pending.append(_ask(open_call, turn))
+            continue
+        text = OUTCOME_UNKNOWN if open_call.started else NOT_STARTED
+        results.append((call, synthetic_result(call, text, timestamp=now_ms())))
+    return Closing(results, pending)
+
+
+def _ask(open_call: OpenCall, turn: int) -> PendingRequest:
+    call = open_call.call
+    return PendingRequest(
+        request_id=f"{turn}-{call.id}",
+        kind=PendingKind.APPROVAL,
+        tool_name=call.name,
+        args=call.arguments,
+        tool_call_id=call.id,
+        turn=open_call.turn,
+        prompt=(
+            f"{call.name} was running when its process ended, and may have had its effect."
+            " Run it again?"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    What a turn begins with.
+
+    Attributes:
+        prompts: Messages to store with the claim: results, then what the user says.
+        run: Calls to run before the model is asked.
+        call_turn: The turn that announced them.
+        ends: Set when the turn ends at once, with this reason and `state.pending`.
+        state: What the claim stores.
+    """
+
+    state: ContextState
+    prompts: Sequence[Message] = ()
+    user_message: UserMessage | None = None
+    run: Sequence[ToolCall] = ()
+    call_turn: int | None = None
+    continues: int | None = None
+    ends: StopReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known of a context between turns. `last`: the turn that `state.resumable` names."""
+
+    state: ContextState
+    history: Sequence[Message]
+    open_calls: Sequence[OpenCall] = ()
+    last: TurnRecord | None = None
+
+
+def plan_turn(
+    situation: Situation,
+    user_message: UserMessage | None,
+    inputs: Mapping[str, Any] | None,
+    auth_context: AuthContext | None,
+) -> Plan:
+    """
+    Decide what a turn begins with.
+
+    Raises:
+        CannotContinue: There is neither text nor input, and nothing to go on from.
+        InputNotFound: An id in *inputs* is not pending, or has expired.
+        ValueRefused: The value of an approval is neither `True` nor `False`.
+    """
+    state = situation.state
+    answered = [*state.answered, *_answers(state.pending, inputs or {})]
+    fresh = ContextState(usage=state.usage)
+    if inputs:
+        remaining = tuple(p for p in state.pending if p.request_id not in inputs)
+        if remaining and user_message is None:
+            kept = ContextState(
+                pending=remaining,
+                answered=tuple(answered),
+                resumable=state.resumable,
+                usage=state.usage,
+            )
+            return Plan(
+                kept, continues=remaining[0].turn, ends=StopReason.INPUT_REQUIRED
+            )
+        return _answer(situation, fresh, user_message, answered, remaining)
+    if user_message is not None:
+        results = [_superseded(situation, c) for c in situation.open_calls]
+        return Plan(fresh, (*results, user_message), user_message)
+    if state.pending:
+        raise CannotContinue(
+            "this context waits for an answer: pass inputs={request_id: value}, or say something else",
+            status="waiting",
+            action="continue",
+        )
+    return _continue(situation, fresh, auth_context)
+
+
+def _answers(
+    pending: Sequence[PendingRequest], inputs: Mapping[str, Any]
+) -> list[tuple[PendingRequest, Any]]:
+    by_id = {p.request_id: p for p in pending}
+    found = []
+    for request_id, value in inputs.items():
+        request = by_id.get(request_id)
+        expired = request is not None and request.expires_at is not None and (
+            request.expires_at <= datetime.now(UTC)
+        )
+        if request is None or expired:
+            raise InputNotFound(
+                f"no pending request has the id {request_id!r}: nothing was stored",
+                request_id=request_id,
+            )
+        if request.kind is PendingKind.APPROVAL and not isinstance(value, bool):
+            raise ValueRefused(
+                f"inputs/{request_id}: an approval takes True or False", path=f"/inputs/{request_id}"
+            )
+        found.append((request, value))
+    return found
+
+
+def _answer(
+    situation: Situation,
+    fresh: ContextState,
+    user_message: UserMessage | None,
+    answered: Sequence[tuple[PendingRequest, Any]],
+    superseded: Sequence[PendingRequest],
+) -> Plan:
+    approved = {request.tool_call_id for request, value in answered if value is True}
+    denied = {request.tool_call_id for request, value in answered if value is False}
+    dropped = {request.tool_call_id for request in superseded}
+    prompts: list[Message] = []
+    run: list[ToolCall] = []
+    for open_call in situation.open_calls:
+        call = open_call.call
+        if call.id in denied:
+            prompts.append(_result(call, DENIED))
+        elif call.id in dropped:
+            prompts.append(_result(call, SUPERSEDED))
+        elif call.id in approved or user_message is None:
+            run.append(call)
+        else:
+            prompts.append(_superseded(situation, open_call))
+    if user_message is not None:
+        prompts.append(user_message)
+    origin = next((c.turn for c in situation.open_calls), None)
+    return Plan(fresh, prompts, user_message, run, origin, answered[0][0].turn)
+
+
+def _continue(
+    situation: Situation, fresh: ContextState, auth_context: AuthContext | None
+) -> Plan:
+    resumable = situation.state.resumable
+    open_calls = situation.open_calls
+    if not open_calls and not can_continue(situation.history):
+        raise CannotContinue(
+            "there is nothing to continue: the last turn was answered; say something instead",
+            status="ready",
+            action="continue",
+        )
+    if (
+        situation.last is not None
+        and situation.last.had_auth
+        and (auth_context is None or auth_context.expired())
+    ):
+        kept = ContextState(resumable=resumable, usage=fresh.usage)
+        return Plan(kept, continues=resumable, ends=StopReason.AUTH_REQUIRED)
+    return Plan(
+        fresh,
+        run=[c.call for c in open_calls],
+        call_turn=next((c.turn for c in open_calls), None),
+        continues=resumable,
+    )
+
+
+def _superseded(situation: Situation, open_call: OpenCall) -> ToolResultMessage:
+    waiting = {p.tool_call_id for p in situation.state.pending}
+    if open_call.call.id in waiting:
+        return _result(open_call.call, SUPERSEDED)
+    return _result(open_call.call, OUTCOME_UNKNOWN if open_call.started else NOT_STARTED)
+
+
+def _result(call: ToolCall, text: str) -> ToolResultMessage:
+    return synthetic_result(call, text, timestamp=now_ms())
