@@ -146,9 +146,13 @@ class Accumulator:
         """More text. An empty piece is no event."""
         return self._delta("text", delta)
 
-    def thinking_delta(self, delta: str) -> tuple[StreamEvent, ...]:
-        """More thinking. An empty piece is no event."""
-        return self._delta("thinking", delta)
+    def thinking_delta(self, delta: str, *, signature: str = "") -> tuple[StreamEvent, ...]:
+        """More thinking. An empty piece is no event; *signature* is that of a block it opens."""
+        events = self._delta("thinking", delta)
+        if signature and events and self._current is not None:
+            block = self._blocks[self._current]
+            block.signature = block.signature or [signature]
+        return events
 
     def signature(self, delta: str) -> tuple[StreamEvent, ...]:
         """More of the signature of the open thinking block, which is opened if there is none."""

@@ -1,0 +1,186 @@
+"""
+What a provider's refusal means, whoever the provider is.
+
+Servers that speak one protocol still word their errors each in its own way. Here status, headers
+and text become one of looopy's errors: worth trying again or not, a full window, a history that was
+refused. The API key is taken out of every text before it goes anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
+from looopy.llm.retry import server_delay_s
+
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|exceed_context_size|model_context_window_exceeded"
+    r"|maximum context length|context[ _-](?:window|length|size|limit)"
+    r"|prompt (?:is )?too long|input (?:is )?too long|maximum prompt length"
+    r"|reduce the length of the (?:messages|prompt|input)"
+    r"|input token count .*exceeds|token limit exceeded|too many (?:input )?tokens"
+    r"|exceeds the (?:model's )?(?:limit|maximum) of [\d,]+ (?:input )?tokens"
+    r"|(?:prompt|request) exceeds (?:the )?max",
+    re.IGNORECASE | re.DOTALL,
+)
+_HISTORY = re.compile(
+    r"tool_call|tool call|role '?\"?tool|tool_use|tool_result|tool message"
+    r"|content or tool_calls|roles must alternate|alternate user|conversation roles"
+    r"|last message|first message|must be non-?empty|empty content|content (?:is|cannot be) empty"
+    r"|invalid (?:value|type|message)[^.]*messages|messages\W{1,2}\d+|thinking.*cannot be modified"
+    r"|invalid .?signature|reasoning_content|image",
+    re.IGNORECASE | re.DOTALL,
+)
+_QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|billing|credit", re.IGNORECASE)
+_PER_MINUTE = re.compile(r"tokens per (?:min|day)|\bTP[MD]\b", re.IGNORECASE)
+_INDEX = re.compile(r"messages\W{1,2}(\d+)")
+_WINDOW = re.compile(
+    r"(?:context (?:length|window|size|limit)|prompt length|limit|maximum)\D{0,30}?([\d,]{3,})",
+    re.IGNORECASE,
+)
+_KINDS = {
+    "invalid_request": 400,
+    "context_length": 400,
+    "rate_limit": 429,
+    "insufficient_quota": 429,
+    "authentication": 401,
+    "api_key": 401,
+    "permission": 403,
+    "not_found": 404,
+}
+_TRANSIENT_STATUS = frozenset({408, 409, 425})
+_MAX_TEXT = 500
+
+
+def failure_of(
+    status: int | None,
+    body: Any,
+    *,
+    provider: str,
+    model: str,
+    headers: Mapping[str, str] | None = None,
+    secrets: Sequence[str] = (),
+    sources: Sequence[int] = (),
+    key_hint: str = "",
+) -> LLMError:
+    """
+    The error that a provider's answer means.
+
+    Args:
+        status: HTTP status; `None` for an error within a stream that had begun well.
+        body: What came: an error object, or text, or nothing.
+        provider: Its name, for the message.
+        model: The model asked for.
+        headers: Of the answer.
+        secrets: Texts that must not show, such as the API key.
+        sources: For each message as it was sent, its position in the request's list, from 0.
+        key_hint: How to set the key, for a refused one.
+    """
+    error = _error_object(body)
+    text = redact(_text_of(error, body), secrets)[:_MAX_TEXT]
+    evidence = " ".join(str(error.get(k) or "") for k in ("code", "type", "param")) + " " + text
+    status = _status_within(error) if status is None else status
+    facts: dict[str, Any] = {"provider": provider, "model": model}
+    delay_s = server_delay_s(
+        {k.lower(): v for k, v in (headers or {}).items()}, text, datetime.now(UTC)
+    )
+    said = f": {text}" if text else ""
+
+    if status in (401, 403):
+        hint = f"; {key_hint}" if key_hint else ""
+        return LLMError(f"{provider} refused the API key (HTTP {status}){hint}{said}", **facts)
+    if status == 429 or (status == 413 and _PER_MINUTE.search(text)):
+        spent = bool(_QUOTA.search(evidence))
+        what = "says the quota is used up" if spent else "asks to wait"
+        return RateLimited(
+            f"{provider} {what} (HTTP {status}){said}",
+            retry_after_s=delay_s,
+            retryable=not spent,
+            **facts,
+        )
+    if _OVERFLOW.search(evidence) or status == 413 or (status == 400 and not text):
+        return ContextOverflow(
+            f"the request does not fit the window of {model}{said}",
+            limit_tokens=_limit(error, text),
+            **facts,
+        )
+    if status in (400, 422) and (
+        str(error.get("param") or "").startswith("messages") or _HISTORY.search(text)
+    ):
+        return HistoryRejected(
+            f"{provider} refused the messages{said}", position=_position(evidence, sources), **facts
+        )
+    if status == 404:
+        return LLMError(
+            f"{provider} does not know the model {model!r} or the address (HTTP 404){said}", **facts
+        )
+    transient = (
+        status is None
+        or status >= 500
+        or status in _TRANSIENT_STATUS
+    )
+    if transient:
+        where = "broke off" if status is None else f"failed (HTTP {status})"
+        if delay_s is not None:
+            facts["retry_after_s"] = delay_s
+        return LLMUnavailable(f"the call to {provider} {where}{said}", **facts)
+    return LLMError(f"{provider} refused the request (HTTP {status}){said}", **facts)
+
+
+def redact(text: str, secrets: Sequence[str]) -> str:
+    """*text* without *secrets*; what is shorter than 8 characters is no secret worth hiding."""
+    for secret in secrets:
+        if len(secret) >= 8:
+            text = text.replace(secret, "[key]")
+    return text
+
+
+def _error_object(body: Any) -> Mapping[str, Any]:
+    if isinstance(body, list) and body:  # Gemini's compatible endpoint wraps it in a list
+        body = body[0]
+    if not isinstance(body, Mapping):
+        return {}
+    inner = body.get("error")
+    return inner if isinstance(inner, Mapping) else body
+
+
+def _text_of(error: Mapping[str, Any], body: Any) -> str:
+    for key in ("message", "detail", "error", "msg"):
+        value = error.get(key)
+        if value:
+            return str(value)
+    if isinstance(body, (str, bytes)):
+        text = body.decode(errors="replace") if isinstance(body, bytes) else body
+        return " ".join(re.sub(r"<[^>]*>", " ", text).split())
+    return str(dict(error)) if error else ""
+
+
+def _status_within(error: Mapping[str, Any]) -> int | None:
+    for key in ("code", "status"):
+        try:
+            value = int(error.get(key) or 0)
+        except (TypeError, ValueError):
+            continue
+        if 400 <= value < 600:
+            return value
+    kind = f"{error.get('type')} {error.get('code')}"
+    return next((status for word, status in _KINDS.items() if word in kind), None)
+
+
+def _position(evidence: str, sources: Sequence[int]) -> int | None:
+    found = _INDEX.search(evidence)
+    if found is None:
+        return None
+    index = int(found[1])
+    return sources[index] if index < len(sources) and sources[index] >= 0 else None
+
+
+def _limit(error: Mapping[str, Any], text: str) -> int | None:
+    window = error.get("n_ctx")
+    if isinstance(window, int):
+        return window
+    found = _WINDOW.search(text)
+    return int(found[1].replace(",", "")) if found and found[1].strip(",") else None
