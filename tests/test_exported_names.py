@@ -1,0 +1,91 @@
+"""What users import is pinned: listed, sorted, reachable, and cheap until it is used."""
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import looopy
+
+PACKAGES = ["looopy", "looopy.llm", "looopy.stores", "looopy.testing", "looopy.tools"]
+PINNED = {
+    "Agent",
+    "AgentLoop",
+    "AuthContext",
+    "LoopConfig",
+    "Stores",
+    "Tool",
+    "ToolContext",
+    "ToolProvider",
+    "ToolResult",
+    "TurnContext",
+    "TurnResult",
+    "TurnStream",
+    "agent_loop",
+    "agent_loop_continue",
+    "open_stores",
+    "tool",
+}
+HEAVY = {
+    "aiosqlite",
+    "alembic",
+    "anthropic",
+    "fastapi",
+    "httpx",
+    "jsonschema_rs",
+    "openai",
+    "pydantic",
+    "sqlalchemy",
+    "starlette",
+    "xllamacpp",
+}
+
+
+def _typed(name):
+    """The names that type checkers see: imported under `TYPE_CHECKING`, or at the top."""
+    tree = ast.parse(Path(importlib.import_module(name).__file__).read_text(encoding="utf-8"))
+    blocks = [n.body for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n)]
+    return {
+        alias.asname or alias.name
+        for body in blocks
+        for node in body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_the_pinned_names_are_there():
+    """The names that the README and the architecture promise."""
+    assert sorted(PINNED - set(looopy.__all__)) == []
+
+
+def test_the_names_are_sorted_without_regard_to_case():
+    """One looks a name up by its letters."""
+    assert looopy.__all__ == sorted(looopy.__all__, key=str.casefold)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_listed_name_can_be_used_and_is_typed(package):
+    """Lazy exports hide nothing: from the interpreter, from `dir()` or from type checkers."""
+    module = importlib.import_module(package)
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    assert set(module.__all__) - {"__version__"} == _typed(package)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = module.no_such_name
+
+
+def test_importing_looopy_loads_nothing_heavy():
+    """The two names that every program begins with pay for no SDK, framework or ORM."""
+    code = (
+        "import json, sys\n"
+        "from looopy import Agent, open_stores\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert sorted(HEAVY & set(json.loads(out.stdout))) == []

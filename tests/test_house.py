@@ -1,0 +1,190 @@
+"""What holds for every file of the repository: nothing of one machine, no secrets, whole links."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = {"", ".cfg", ".ini", ".json", ".mako", ".md", ".py", ".sh", ".toml", ".txt", ".yaml"}
+
+
+def _tracked():
+    """Every text file that is committed; in a tree without git, every one outside of dot folders."""
+    if (ROOT / ".git").exists():
+        listed = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split("\0")
+        paths = [ROOT / name for name in listed if name]
+    else:
+        paths = [
+            path
+            for path in ROOT.rglob("*")
+            if not {".venv", ".nox", "dist", "build", "__pycache__"} & set(path.parts)
+        ]
+    return sorted(path for path in paths if path.is_file() and path.suffix in TEXT)
+
+
+FILES = _tracked()
+PYTHON = [path for path in FILES if path.suffix == ".py"]
+MARKDOWN = [path for path in FILES if path.suffix == ".md"]
+
+
+def _name(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def _found(pattern, files=FILES):
+    """Places where *pattern* matches, as `file:line: text`."""
+    return [
+        f"{_name(path)}:{number}: {line.strip()[:120]}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(pattern, line)
+    ]
+
+
+# The patterns are put together so that they do not find themselves.
+HOSTS = "|".join(
+    ["py" + r"pi\.org", "python" + r"hosted\.org", "registry\\.npm" + "js", "crates" + r"\.io"]
+)
+PATHS = r"(?<![\w.}])/(?:root|work|home/[a-z]\w*|Users/[a-z]\w*)(?:/|\b)"
+SECRETS = "|".join(
+    [
+        "sk" + r"-(?:ant-|proj-)?[A-Za-z0-9_-]{24,}",
+        "gh" + r"[pousr]_[A-Za-z0-9]{30,}",
+        "AK" + r"IA[0-9A-Z]{16}",
+        "xo" + r"x[abpr]-[A-Za-z0-9-]{10,}",
+        "-----BEGIN [A-Z ]*PRIVATE " + "KEY",
+    ]
+)
+
+
+def test_no_file_names_a_registry():
+    """Where packages come from is the user's configuration, not ours."""
+    assert _found(HOSTS) == []
+
+
+def test_no_file_holds_a_path_of_one_machine():
+    """What works only where it was written does not work."""
+    assert _found(PATHS) == []
+
+
+def test_no_file_holds_a_secret():
+    """Nothing that looks like a key of a provider or a host is committed."""
+    assert _found(SECRETS) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        (HOSTS, "see https://py" + "pi.org/simple"),
+        (PATHS, 'open("/ro' + 'ot/x")'),
+        (PATHS, "cd /ho" + "me/ada"),
+        (SECRETS, "key = 'sk" + "-ant-" + "a1" * 20 + "'"),
+    ],
+)
+def test_the_patterns_find_what_they_are_for(pattern, line):
+    """A check that can find nothing holds nothing."""
+    assert re.search(pattern, line)
+
+
+def test_the_checks_read_the_files_of_the_library():
+    """The list is not empty by accident."""
+    names = {_name(path) for path in FILES}
+    assert {"src/looopy/errors.py", "README.md", "pyproject.toml", ".ci/run"} <= names
+
+
+def test_an_ignored_type_says_which_and_why():
+    """`type: ignore[code]` is followed by its reason."""
+    bare = [
+        place
+        for place in _found(r"#\s*type:\s*ignore", PYTHON)
+        if not re.search(r"ignore\[[a-z, -]+\]\s+[-#(]*\s*\w+", place)
+    ]
+    assert [place for place in bare if "tests/test_house.py" not in place] == []
+
+
+def _tests():
+    for path in PYTHON:
+        if path.is_relative_to(ROOT / "tests") and path.name.startswith("test_"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(
+                    node, ast.FunctionDef | ast.AsyncFunctionDef
+                ) and node.name.startswith("test_"):
+                    yield f"{_name(path)}::{node.name}", node
+
+
+def test_a_test_is_a_sentence_with_a_fact():
+    """Its name is at least three words, its docstring one statement."""
+    vague = [
+        name
+        for name, node in _tests()
+        if node.name.count("_") < 3 or not (ast.get_docstring(node) or "").strip().endswith(".")
+    ]
+    assert vague == []
+
+
+def test_no_test_sleeps_to_wait():
+    """A test waits for what it waits for; only `sleep(0)` gives the loop a turn."""
+    sleeping = [
+        f"{name}:{node.lineno}"
+        for name, test in _tests()
+        for node in ast.walk(test)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sleep"
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in ("time", "asyncio")
+        and not (isinstance(node.args[0], ast.Constant) and node.args[0].value in (0, 3600))
+    ]
+    assert sleeping == []
+
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def _anchors(path):
+    headings = re.findall(r"^#+\s+(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_of_the_docs_leads_somewhere():
+    """Files and headings that are linked to exist."""
+    broken = []
+    for path in MARKDOWN:
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in LINK.findall(text):
+            if re.match(r"[a-z]+:", target):
+                continue
+            file, _, anchor = target.partition("#")
+            there = (path.parent / file).resolve() if file else path
+            if not there.exists() or (anchor and anchor not in _anchors(there)):
+                broken.append(f"{_name(path)}: {target}")
+    assert broken == []
+
+
+def test_decisions_are_numbered_and_have_their_three_parts():
+    """One page each: context, decision, consequences; none is lost."""
+    records = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert [path.name[:4] for path in records] == [f"{n:04}" for n in range(1, len(records) + 1)]
+    for path in records:
+        text = path.read_text(encoding="utf-8")
+        parts = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        assert parts == ["Context", "Decision", "Consequences"], path.name
+        assert len(text.splitlines()) <= 70, f"{path.name} is more than a page"
+
+
+def test_every_fragment_of_the_changelog_has_a_known_kind():
+    """A fragment with a wrong name would be lost at the release."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    towncrier = project["tool"]["towncrier"]
+    kinds = {kind["directory"] for kind in towncrier["type"]}
+    for path in (ROOT / "changes").iterdir():
+        if path.name != "README.md":
+            assert re.fullmatch(rf"[\w+-]+\.({'|'.join(kinds)})\.md", path.name), path.name
+    changelog = (ROOT / towncrier["filename"]).read_text(encoding="utf-8")
+    assert towncrier["start_string"] in changelog
