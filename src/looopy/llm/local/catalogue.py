@@ -1,0 +1,172 @@
+"""
+Which models can be fetched, and where they lie once they are.
+
+The list is data (`catalogue.json`): names, sizes and hashes, so that adding a model is no change of
+code. Trust rests on the hashes alone: of each package, of each file in it, and of the joined
+weights, which are the publisher's own file byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from looopy.errors import ConfigurationError, UnknownModel
+
+DEFAULT = "default"
+_GB = 1000  # in megabytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """
+    A piece of a model's weights, and the package that carries it.
+
+    Attributes:
+        requirement: The package with its exact version, as an installer takes it.
+        wheel_sha256: Hex digest of the package.
+        path: The piece's file inside the installed package, with `/`.
+        sha256: Hex digest of the piece.
+        size_bytes: Of the piece.
+    """
+
+    requirement: str
+    wheel_sha256: str
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalModel:
+    """
+    A model that can be fetched.
+
+    Attributes:
+        name: What `LocalProvider` takes.
+        title: For people.
+        licence: SPDX identifier of the weights' licence.
+        memory_bytes: What the child process needs at most.
+        file: Its name in the cache folder.
+        size_bytes: Of the joined file.
+        sha256: Hex digest of the joined file.
+        note: What it is good for, in a few words.
+        parts: In the order in which they are joined.
+    """
+
+    name: str
+    title: str
+    licence: str
+    publisher: str
+    memory_bytes: int
+    file: str
+    size_bytes: int
+    sha256: str
+    note: str
+    parts: tuple[Part, ...]
+
+    @property
+    def path(self) -> Path:
+        """Where the weights lie in the cache folder, fetched or not."""
+        return cache_folder() / self.file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """
+    What is about to be fetched, for whoever has to agree.
+
+    Attributes:
+        size_bytes: Still to fetch; less than the model's size when an earlier try got part of the
+            way.
+        disk_bytes: Free space needed while unpacking.
+        folder: Where it goes.
+    """
+
+    model: LocalModel
+    size_bytes: int
+    disk_bytes: int
+    folder: Path
+
+    @property
+    def notice(self) -> str:
+        """What a person should know first: a few lines of text."""
+        model = self.model
+        return (
+            f"{model.title} by {model.publisher}, licence {model.licence}: {model.note}.\n"
+            f"It is fetched once: {human_size(self.size_bytes)} into {self.folder}, where "
+            f"unpacking takes {human_size(self.disk_bytes)} of disk.\n"
+            f"Running it takes {human_size(model.memory_bytes)} of memory. "
+            "Prompts stay on this computer."
+        )
+
+
+@cache
+def catalogue() -> tuple[LocalModel, ...]:
+    """Every model that can be fetched, the default first."""
+    data = json.loads(Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
+    models = [
+        LocalModel(**{**entry, "parts": tuple(Part(**part) for part in entry["parts"])})
+        for entry in data["models"]
+    ]
+    models.sort(key=lambda model: model.name != data["default"])
+    return tuple(models)
+
+
+def find_model(name: str) -> LocalModel:
+    """
+    The model called *name*; `"default"` is the first of the catalogue.
+
+    Raises:
+        UnknownModel: There is none of this name.
+    """
+    for model in catalogue():
+        if name in (model.name, DEFAULT):
+            return model
+    known = ", ".join(repr(model.name) for model in catalogue())
+    raise UnknownModel(
+        f"no local model is called {name!r}: use {known}, or the path of a .gguf file"
+    )
+
+
+def is_cached(name: str = DEFAULT) -> bool:
+    """Whether the model called *name* is there, complete and checked: no download is needed."""
+    model = find_model(name)
+    try:
+        return model.path.stat().st_size == model.size_bytes
+    except OSError:
+        return False
+
+
+def cache_folder() -> Path:
+    """
+    Say where fetched weights are kept: `LOOOPY_CACHE`, or the user's cache folder of the system.
+
+    Raises:
+        ConfigurationError: The user has no home folder and `LOOOPY_CACHE` is not set.
+    """
+    if chosen := os.environ.get("LOOOPY_CACHE"):
+        return Path(chosen)
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise ConfigurationError(
+            "there is no home folder to keep the model in: set LOOOPY_CACHE to a folder"
+        ) from error
+    if sys.platform == "win32":
+        return (
+            Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "looopy" / "cache"
+        )
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "looopy"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "looopy"
+
+
+def human_size(size_bytes: int) -> str:
+    """*size_bytes* for people: `1.1 GB`, `98 MB`."""
+    megabytes = round(size_bytes / 1_000_000)
+    return f"{megabytes} MB" if megabytes < _GB else f"{megabytes / _GB:.1f} GB"

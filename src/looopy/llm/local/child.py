@@ -1,0 +1,262 @@
+"""
+Start, share and end the child processes that serve local models.
+
+One process serves a model to everybody in this process who asks for it with the same settings,
+since each takes gigabytes; it lives until the last of them lets go. A dead one is noticed and
+replaced at the next use, which costs nothing but time: a conversation lives in its store and is
+sent anew.
+
+Each child has a thread that starts it, reads its output and waits for its end. The thread lives as
+long as the child, and has to: Linux counts the death of the thread that started a process as the
+death of its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+from looopy.errors import ConfigurationError, LLMUnavailable, LooopyError, MissingExtra
+from looopy.llm.local.processor import explain_missing_instructions
+
+T = TypeVar("T")
+
+_START_TIMEOUT_S = 300
+_END_TIMEOUT_S = 5
+_READY = b"ready "
+_STATUS_ILLEGAL_INSTRUCTION = 0xC000001D  # Windows' word for SIGILL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildConfig:
+    """What a child serves; equal ones share a process."""
+
+    path: Path
+    name: str
+    n_ctx: int
+    threads: int
+
+
+class Child:
+    """One child process, starting, serving or ended. Its methods may be called from any thread."""
+
+    def __init__(self, config: ChildConfig) -> None:
+        self.config = config
+        self.key = secrets.token_urlsafe(32)
+        self.owner_pid = os.getpid()
+        self._address: Future[str] = Future()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._keep, name="looopy-local-model", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Starting or serving."""
+        return self._thread.is_alive() and self._exit_code() is None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, once there is a process."""
+        return self._process.pid if self._process is not None else None
+
+    async def address(self) -> str:
+        """
+        Wait until the child serves, and say where: `http://127.0.0.1:PORT`.
+
+        Raises:
+            ConfigurationError: The file, the installation or the computer cannot do it.
+            LLMUnavailable: It ended, or took too long.
+        """
+        if self._address.done():
+            return self._address.result()
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                return await asyncio.shield(asyncio.wrap_future(self._address))
+        except TimeoutError:
+            self.stop()
+            raise LLMUnavailable(
+                f"the local model did not start within {_START_TIMEOUT_S} seconds",
+                provider="local",
+                model=self.config.name,
+            ) from None
+
+    async def exit_code_within(self, timeout_s: float) -> int | None:
+        """The exit code if the child ends within *timeout_s*, `None` if it goes on living."""
+        await in_thread(lambda: self._thread.join(timeout_s))
+        return self._exit_code()
+
+    def stop(self) -> None:
+        """End the child. It has nothing to save, so it is not asked."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None and self.owner_pid == os.getpid():
+                self._process.kill()
+
+    async def ended(self) -> None:
+        """Wait until a stopped child is gone."""
+        await in_thread(lambda: self._thread.join(_END_TIMEOUT_S))
+
+    def _exit_code(self) -> int | None:
+        return self._process.poll() if self._process is not None else None
+
+    def _keep(self) -> None:
+        """Run in the child's own thread: start it, tell where it serves, wait for its end."""
+        with tempfile.TemporaryFile() as log:
+            try:
+                process = self._start(log)
+            except OSError as error:
+                self._address.set_exception(
+                    ConfigurationError(f"the local model's process could not be started: {error}")
+                )
+                return
+            with process:
+                self._talk(process)
+            if not self._address.done():
+                log.seek(0)
+                words = log.read().decode(errors="replace")
+                self._address.set_exception(self._why(process.returncode, words))
+
+    def _start(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        with self._lock:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "looopy.llm.local.server"],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+            if self._stopped:
+                self._process.kill()
+            return self._process
+
+    def _talk(self, process: subprocess.Popen[bytes]) -> None:
+        config = {
+            "path": str(self.config.path),
+            "name": self.config.name,
+            "n_ctx": self.config.n_ctx,
+            "threads": self.config.threads,
+            "key": self.key,
+        }
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("both were asked for as pipes")
+        try:
+            process.stdin.write(json.dumps(config).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it is dead already; the end of its output says so
+        for line in process.stdout:  # until it ends; reading on keeps the pipe from filling up
+            if line.startswith(_READY) and not self._address.done():
+                self._address.set_result(json.loads(line[len(_READY) :])["address"])
+
+    def _why(self, code: int, words: str) -> LooopyError:
+        if code in (-signal.SIGILL, _STATUS_ILLEGAL_INSTRUCTION):
+            return ConfigurationError(explain_missing_instructions())
+        if "No module named 'xllamacpp'" in words:
+            return missing_extra()
+        if code == -getattr(signal, "SIGKILL", 9):
+            return LLMUnavailable(
+                "the local model's process was killed while it started: probably too little memory",
+                provider="local",
+                model=self.config.name,
+                retryable=False,
+            )
+        lines = [line for line in words.splitlines() if line.strip()]
+        reason = f": {lines[-1].strip()[:300]}" if lines else ""
+        return ConfigurationError(
+            f"the local model {str(self.config.path)!r} could not be loaded "
+            f"(exit code {code}){reason}"
+        )
+
+
+class SharedChild:
+    """The place of one child among those who use it. Made by `acquire`, given back by `release`."""
+
+    def __init__(self, config: ChildConfig) -> None:
+        self.config = config
+        self.users = 0
+        self._child: Child | None = None
+
+    def living(self) -> Child:
+        """The child, started if there is none or the last one died."""
+        with _lock:
+            child = self._child
+            # After a fork the child belongs to the process that we were copied from.
+            if child is None or not child.alive or child.owner_pid != os.getpid():
+                child = self._child = Child(self.config)
+            return child
+
+    def take_child(self) -> Child | None:
+        """Let go of the child and return it."""
+        child, self._child = self._child, None
+        return child
+
+
+_lock = threading.Lock()
+_shared: dict[ChildConfig, SharedChild] = {}
+
+
+def acquire(config: ChildConfig) -> SharedChild:
+    """Become a user of the child that serves *config*. Starts nothing yet."""
+    with _lock:
+        shared = _shared.setdefault(config, SharedChild(config))
+        shared.users += 1
+        return shared
+
+
+def release(shared: SharedChild) -> Child | None:
+    """
+    Stop being a user of *shared*; the last one ends the child.
+
+    Returns:
+        The child that was stopped, if any.
+    """
+    with _lock:
+        shared.users -= 1
+        if shared.users > 0:
+            return None
+        _shared.pop(shared.config, None)
+        child = shared.take_child()
+    if child is not None:
+        child.stop()
+    return child
+
+
+def missing_extra() -> MissingExtra:
+    """The error of an installation without the local model's runtime."""
+    return MissingExtra(
+        'the local model needs its runtime: pip install "looopy[local]" (there is none for Alpine '
+        "Linux, nor for Windows on ARM)"
+    )
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """
+    Call *function* in a thread of its own that does not keep the process from exiting.
+
+    A cancelled caller stops waiting; the function itself goes on to its end.
+    """
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits, whatever it is
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="looopy-local", daemon=True).start()
+    return await asyncio.wrap_future(result)

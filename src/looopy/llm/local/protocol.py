@@ -1,0 +1,228 @@
+"""
+How a small model is asked: what it is shown, and what it may answer.
+
+A small model calls tools badly in a large model's way and quite well in this one: the tools stand
+in the system prompt, a short conversation with other tools shows how an answer looks, and a grammar
+allows nothing but `{"tool": ..., "arguments": ...}` for a tool that exists or `{"reply": ...}`. Its
+own earlier answers are shown to it in the same form, and results as what the user says next. Where
+no tool is in play it is simply talked to. All of this is pure: a request in, a `Prompt` out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from looopy.llm.local.schema import ANY_OBJECT, for_grammar
+from looopy.types.message import (
+    AssistantMessage,
+    ImageContent,
+    Message,
+    TextContent,
+    ToolCall,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
+from looopy.types.request import LLMRequest, StreamOptions, ToolSpec
+
+DEFAULT_SYSTEM_PROMPT = (
+    "You are the assistant of looopy, a small language model that runs on the user's own computer. "
+    "Answer helpfully and briefly."
+)
+_RULES = (
+    'Each turn, output exactly one JSON object: {"tool": name, "arguments": {...}} to call a '
+    'listed tool, or {"reply": text} to answer the user. Call a tool only when the user asks for '
+    "exactly what it does; otherwise reply. After a tool result, reply to the user with it."
+)
+_REPLY_RULE = 'Each turn, output exactly one JSON object: {"reply": text}.'
+_NO_IMAGE = "[an image, which this model cannot see]"
+
+Line: TypeAlias = tuple[str, str]
+"""Who speaks (`"user"` or `"assistant"`), and what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """
+    What the model is sent.
+
+    Attributes:
+        messages: User and assistant in turns, text only.
+        schema: What the answer has to be; `None` for plain text.
+        speaks_json: The answer is a reply or a call in JSON, for `AnswerReader`.
+        loose: As it was asked for.
+    """
+
+    system_prompt: str
+    messages: Sequence[Message]
+    schema: Mapping[str, Any] | None = None
+    speaks_json: bool = False
+    loose: bool = False
+
+
+def build_prompt(request: LLMRequest, options: StreamOptions, *, loose: bool = False) -> Prompt:
+    """
+    Say *request* in the form that a small model understands.
+
+    Args:
+        request: Its messages are valid for a provider: each call has its result.
+        options: Its tool choice and output schema.
+        loose: Hold no tool's arguments to more than being a JSON object.
+    """
+    system_prompt = request.system_prompt or DEFAULT_SYSTEM_PROMPT
+    called_before = any(
+        isinstance(message, AssistantMessage) and message.tool_calls for message in request.messages
+    )
+    if not request.tools and not called_before:
+        return Prompt(
+            system_prompt=system_prompt,
+            messages=_messages(_history(request.messages, in_json=False)),
+            schema=options.output_schema,
+        )
+    lines = _history(request.messages, in_json=True)
+    if request.tools:
+        tools = "\n".join(_tool_line(tool) for tool in request.tools)
+        system_prompt = f"{system_prompt}\n\n{_RULES}\nTools:\n{tools}"
+        lines = [*_examples({tool.name for tool in request.tools}), *lines]
+    else:
+        system_prompt = f"{system_prompt}\n\n{_REPLY_RULE}"
+    return Prompt(
+        system_prompt=system_prompt,
+        messages=_messages(lines),
+        schema=answer_schema(
+            request.tools,
+            tool_choice=options.tool_choice,
+            output_schema=options.output_schema,
+            loose=loose,
+        ),
+        speaks_json=True,
+        loose=loose,
+    )
+
+
+def answer_schema(
+    tools: Sequence[ToolSpec],
+    *,
+    tool_choice: str | None = None,
+    output_schema: Mapping[str, Any] | None = None,
+    loose: bool = False,
+) -> dict[str, Any]:
+    """
+    The schema of an answer: one of the calls that are allowed, or a reply.
+
+    Args:
+        tools: What may be called.
+        tool_choice: `None` or `"auto"`, `"none"`, `"required"`, or a tool's name.
+        output_schema: Of the reply; text where there is none.
+        loose: Hold no tool's arguments to more than being a JSON object.
+    """
+    calls = [
+        _object(tool={"const": tool.name}, arguments=_arguments(tool, loose))
+        for tool in tools
+        if tool_choice in (None, "auto", "required", tool.name)
+    ]
+    reply = _object(reply=dict(output_schema) if output_schema else {"type": "string"})
+    if not calls:
+        return reply
+    if tool_choice in (None, "auto"):
+        calls.append(reply)
+    return {"anyOf": calls} if len(calls) > 1 else calls[0]
+
+
+def _arguments(tool: ToolSpec, loose: bool) -> dict[str, Any]:
+    return dict(ANY_OBJECT) if loose else for_grammar(tool.parameters)
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _tool_line(tool: ToolSpec) -> str:
+    shown = for_grammar(tool.parameters)
+    parameters = tool.parameters if shown == ANY_OBJECT else shown
+    return _json({"name": tool.name, "description": tool.description, "parameters": parameters})
+
+
+def _examples(taken: set[str]) -> list[Line]:
+    """A conversation that shows the form, with a tool that is not on the list."""
+    name = next(n for n in ("get_weather", "read_weather", "weather_example") if n not in taken)
+    return [
+        ("user", "What is the weather in Oslo?"),
+        ("assistant", _json({"tool": name, "arguments": {"city": "Oslo"}})),
+        ("user", "Tool result: 4 C, cloudy"),
+        ("assistant", _json({"reply": "It is 4 C and cloudy in Oslo."})),
+        ("user", "Who wrote Hamlet?"),
+        ("assistant", _json({"reply": "William Shakespeare wrote Hamlet."})),
+        ("user", "Tell me a joke."),
+        (
+            "assistant",
+            _json({"reply": "Why did the chicken cross the road? To get to the other side!"}),
+        ),
+    ]
+
+
+def _history(messages: Sequence[Message], *, in_json: bool) -> list[Line]:
+    lines: list[Line] = []
+    for position, message in enumerate(messages):
+        if isinstance(message, UserMessage):
+            lines.append(("user", _text_of(message.content)))
+        elif isinstance(message, AssistantMessage):
+            if message.text:
+                text = _json({"reply": message.text}) if in_json else message.text
+                lines.append(("assistant", text))
+            results = _results_after(messages, position)
+            for call in message.tool_calls:  # several calls become one exchange after the other
+                lines.append(("assistant", _call_line(call)))
+                if result := results.get(call.id):
+                    lines.append(("user", _result_line(result)))
+    return lines
+
+
+def _results_after(messages: Sequence[Message], position: int) -> dict[str, ToolResultMessage]:
+    """The results that directly follow the message at *position*, by the id of their call."""
+    following = messages[position + 1 :]
+    found = itertools.takewhile(lambda m: isinstance(m, ToolResultMessage), following)
+    return {m.tool_call_id: m for m in found if isinstance(m, ToolResultMessage)}
+
+
+def _call_line(call: ToolCall) -> str:
+    return _json({"tool": call.name, "arguments": call.arguments})
+
+
+def _result_line(result: ToolResultMessage) -> str:
+    return f"Tool result: {'error: ' if result.is_error else ''}{_text_of(result.content)}"
+
+
+def _text_of(content: str | Sequence[UserBlock]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(_NO_IMAGE if isinstance(b, ImageContent) else b.text for b in content)
+
+
+def _messages(lines: Sequence[Line]) -> list[Message]:
+    """Merge what one side says in a row: many chat templates insist on taking turns."""
+    merged: list[tuple[str, list[str]]] = []
+    for speaker, text in lines:
+        if merged and merged[-1][0] == speaker:
+            merged[-1][1].append(text)
+        else:
+            merged.append((speaker, [text]))
+    return [
+        UserMessage("\n\n".join(texts))
+        if speaker == "user"
+        else AssistantMessage((TextContent("\n".join(texts)),))
+        for speaker, texts in merged
+    ]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

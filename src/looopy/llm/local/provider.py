@@ -1,0 +1,341 @@
+"""
+The embedded model behind the contract of every provider.
+
+The child process speaks the same wire format as hosted models, so the call itself, its streaming,
+its errors and its cancelling are `OpenAIProvider`'s. What is added here is what comes before and
+after: weights and a living child, a prompt in the form that small models understand, and an answer
+in JSON that becomes text or a tool call again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from looopy.errors import (
+    ConfigurationError,
+    InvalidLLMResponse,
+    LLMError,
+    LLMUnavailable,
+    LooopyError,
+)
+from looopy.llm.accumulate import Accumulator
+from looopy.llm.local.catalogue import DEFAULT, Download, LocalModel, find_model, is_cached
+from looopy.llm.local.child import (
+    Child,
+    ChildConfig,
+    SharedChild,
+    acquire,
+    in_thread,
+    missing_extra,
+    release,
+)
+from looopy.llm.local.jsonstream import Answer, AnswerReader
+from looopy.llm.local.processor import check_processor, physical_cores
+from looopy.llm.local.progress import Progress
+from looopy.llm.local.protocol import Prompt, build_prompt
+from looopy.llm.local.weights import fetch
+from looopy.types.message import AssistantMessage, StopReason
+from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
+
+if TYPE_CHECKING:
+    from looopy.llm.openai import OpenAIProvider
+
+Consent: TypeAlias = Callable[[Download], bool]
+
+_MAX_TOKENS = 1024
+_IDLE_TIMEOUT_S = 600  # a full window takes minutes to read on a slow computer
+_DEATH_S = 1.0  # between a child's last byte and its end lies next to nothing
+_GRAMMAR_WORDS = ("grammar", "json schema", "$ref")
+
+
+class LocalProvider:
+    """
+    A small language model in a child process on this computer: no key, no server, no network.
+
+    Good for short chats and simple, single tool calls in English, and for trying things out. It
+    makes mistakes that hosted models do not; have it ask before a tool does anything that matters.
+
+    Args:
+        model: A name from `catalogue()`, `"default"`, or the path of a `.gguf` file.
+        n_ctx: The window in tokens; more takes more memory.
+        threads: How many; by default one for each core.
+        consent: Asked before anything is downloaded, in a thread of its own; by default a question
+            on the terminal, which `LOOOPY_YES=1` answers beforehand.
+        progress: Shows the download; by default on the standard error stream.
+
+    Raises:
+        UnknownModel: *model* is neither in the catalogue nor a path.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        model: str | Path = DEFAULT,
+        *,
+        n_ctx: int = 4096,
+        threads: int | None = None,
+        consent: Consent | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._known: LocalModel | None = None
+        if _is_path(model):
+            self._path = Path(model).expanduser().absolute()
+            self.model = self._path.stem
+        else:
+            self._known = find_model(str(model))
+            self._path = self._known.path
+            self.model = self._known.name
+        self.n_ctx = n_ctx
+        self._threads = threads
+        self._consent = consent
+        self._progress = progress
+        self._shared: SharedChild | None = None
+        self._let_go: weakref.finalize[..., LocalProvider] | None = None
+        self._known_caller: tuple[Child, OpenAIProvider] | None = None
+
+    async def prepare(self) -> None:
+        """
+        Make the model ready to answer: fetch its weights if they are not here, and start the child.
+
+        Every call does this by itself; doing it first shows problems early.
+
+        Raises:
+            ConfigurationError: Something is missing: the message says what, and what to do.
+            LLMUnavailable: The child ended while it started.
+        """
+        await self._serving()
+
+    async def stream(
+        self, request: LLMRequest, options: StreamOptions
+    ) -> AsyncIterator[StreamEvent]:
+        """Make one model call and yield its events; see `LLMProvider`."""
+        answer = Accumulator(api="openai-completions", provider=self.name, model=self.model)
+        try:
+            child, address = await self._serving()
+        except LooopyError as error:
+            for event in (*answer.start(), *answer.error(self._as_llm_error(error))):
+                yield event
+            return
+        caller = self._caller(child, address)
+        for loose in (False, True):
+            call = _Call(answer, build_prompt(request, options, loose=loose), options)
+            async with aclosing(call.events(caller)) as events:
+                async for event in events:
+                    yield await self._explained(event, answer, child)
+            if answer.finished:
+                return
+
+    async def aclose(self) -> None:
+        """Let go of the child, which ends when nobody else uses it. Using it again starts anew."""
+        known, self._known_caller = self._known_caller, None
+        if known is not None:
+            await known[1].aclose()
+        if self._let_go is not None:
+            child = self._let_go()
+            self._let_go = self._shared = None
+            if child is not None:
+                await child.ended()
+
+    async def _serving(self) -> tuple[Child, str]:
+        if self._shared is None:
+            _check_installed()
+            await self._have_weights()
+            config = ChildConfig(
+                path=self._path,
+                name=self.model,
+                n_ctx=self.n_ctx,
+                threads=self._threads or physical_cores(),
+            )
+            if self._shared is None:  # another task may have come this far while we waited
+                self._shared = acquire(config)
+                self._let_go = weakref.finalize(self, release, self._shared)
+        child = self._shared.living()
+        return child, await child.address()
+
+    async def _have_weights(self) -> None:
+        if self._known is None:
+            _check_gguf(self._path)
+            return
+        check_processor()
+        name = self._known.name
+        if is_cached(name):
+            return
+        stop = threading.Event()
+        try:
+            await in_thread(lambda: fetch(name, self._consent, self._progress, stop=stop))
+        finally:
+            stop.set()  # when we are cancelled, so is the download
+
+    def _caller(self, child: Child, address: str) -> OpenAIProvider:
+        """The client for *child*, kept for its connections."""
+        known = self._known_caller
+        if known is not None and known[0] is child:
+            return known[1]
+        from looopy.llm.openai import OpenAIProvider
+
+        caller = OpenAIProvider(
+            self.model,
+            base_url=f"{address}/v1",
+            api_key=child.key,
+            name=self.name,
+            idle_timeout_s=_IDLE_TIMEOUT_S,
+        )
+        # The client of a child that died has no connections left to close.
+        self._known_caller = (child, caller)
+        return caller
+
+    async def _explained(
+        self, event: StreamEvent, answer: Accumulator, child: Child
+    ) -> StreamEvent:
+        """Say so when an error means that the child died."""
+        if event.type != "error" or not isinstance(event.error, LLMUnavailable):
+            return event
+        code = await child.exit_code_within(_DEATH_S)
+        if code is None:
+            return event
+        error = LLMUnavailable(
+            f"the local model's process ended in the middle of a call (exit code {code}); the "
+            "next call starts it again",
+            provider=self.name,
+            model=self.model,
+            retryable=True,
+        )
+        error.__cause__ = event.error
+        return answer.error(error)[-1]
+
+    def _as_llm_error(self, error: LooopyError) -> LLMError:
+        if isinstance(error, LLMError):
+            return error
+        wrapped = LLMError(str(error), provider=self.name, model=self.model, retryable=False)
+        wrapped.__cause__ = error
+        return wrapped
+
+    def __repr__(self) -> str:
+        return f"<LocalProvider {self.model}>"
+
+
+class _Call:
+    """One request to the child: a prompt there, and its answer back."""
+
+    def __init__(self, answer: Accumulator, prompt: Prompt, options: StreamOptions) -> None:
+        self._answer = answer
+        self._reader = AnswerReader() if prompt.speaks_json else None
+        self._may_ask_again = prompt.speaks_json and not prompt.loose
+        self._request = LLMRequest(messages=prompt.messages, system_prompt=prompt.system_prompt)
+        self._options = replace(
+            options,
+            # What was measured is 0: a small model that may choose freely chooses badly.
+            temperature=0.0 if options.temperature is None else options.temperature,
+            max_tokens=options.max_tokens or _MAX_TOKENS,
+            output_schema=prompt.schema,
+            tool_choice=None,
+            thinking_level=None,
+            thinking_budgets=None,
+            api_key=None,
+        )
+
+    async def events(self, caller: OpenAIProvider) -> AsyncGenerator[StreamEvent, None]:
+        """
+        Make the call.
+
+        Ends without an answer when the server can make no grammar of the tools' schemas: ask again
+        loosely.
+        """
+        heard = cast(
+            "AsyncGenerator[StreamEvent, None]", caller.stream(self._request, self._options)
+        )
+        async with aclosing(heard):
+            async for event in heard:
+                if event.type == "error" and self._refused_grammar(event.error):
+                    return
+                for ours in self._translate(event):
+                    yield ours
+
+    def _refused_grammar(self, error: Exception | None) -> bool:
+        text = str(error).lower()
+        return self._may_ask_again and any(word in text for word in _GRAMMAR_WORDS)
+
+    def _translate(self, event: StreamEvent) -> tuple[StreamEvent, ...]:
+        if event.type == "start":
+            return self._answer.start()
+        if event.type == "thinking_delta":
+            return self._answer.thinking_delta(event.delta)
+        if event.type == "text_delta":
+            return self._text(event.delta)
+        if event.type == "done" and event.message is not None:
+            return self._done(event.message)
+        if event.type == "error":
+            if event.message is not None:
+                self._answer.usage = event.message.usage
+            error = event.error or LLMUnavailable("the call failed", provider="local")
+            return self._answer.error(error)
+        return ()
+
+    def _text(self, delta: str) -> tuple[StreamEvent, ...]:
+        if self._reader is None:
+            return self._answer.text_delta(delta)
+        try:
+            return self._answer.text_delta(self._reader.feed(delta))
+        except ValueError:
+            return ()  # `finish` judges it
+
+    def _done(self, message: AssistantMessage) -> tuple[StreamEvent, ...]:
+        if self._reader is None:
+            return self._answer.done(message.stop_reason, message.usage)
+        self._answer.usage = message.usage
+        try:
+            said = self._reader.finish()
+        except ValueError as error:
+            return self._answer.error(self._invalid(str(error)))
+        return self._finish(said, message.stop_reason)
+
+    def _finish(self, said: Answer, stop_reason: StopReason) -> tuple[StreamEvent, ...]:
+        if said.kind == "call" and not said.complete:
+            return self._answer.error(
+                self._invalid("the tool call was cut off: allow more tokens (max_tokens)")
+            )
+        if said.kind == "unknown" and stop_reason != StopReason.LENGTH:
+            return self._answer.error(self._invalid("the answer broke off"))
+        if said.kind == "call":
+            called = self._answer.tool_call(0, name=said.tool_name, arguments_delta=said.arguments)
+            return (*called, *self._answer.done(StopReason.TOOL_USE))
+        return (*self._answer.text_delta(said.text), *self._answer.done(stop_reason))
+
+    def _invalid(self, why: str) -> InvalidLLMResponse:
+        return InvalidLLMResponse(
+            f"the local model did not answer as asked: {why}",
+            provider="local",
+            model=self._answer.model,
+        )
+
+
+def _is_path(model: str | Path) -> bool:
+    return isinstance(model, Path) or model.endswith(".gguf") or "/" in model or "\\" in model
+
+
+def _check_gguf(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ConfigurationError(f"the local model's file cannot be read: {error}") from error
+    if magic != b"GGUF":
+        raise ConfigurationError(f"{str(path)!r} is no GGUF file: the local model takes no other")
+
+
+def _check_installed() -> None:
+    if not sys.executable:
+        raise ConfigurationError(
+            "the local model needs a Python interpreter to start (sys.executable is empty)"
+        )
+    if any(importlib.util.find_spec(name) is None for name in ("openai", "xllamacpp")):
+        raise missing_extra()
