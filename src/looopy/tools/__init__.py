@@ -33,13 +33,13 @@ _HOME = {
 
 __all__ = [
     "FunctionTool",
+    "gather_tools",
     "Tool",
+    "tool",
     "ToolContext",
     "ToolProvider",
     "ToolResult",
     "ToolSource",
-    "gather_tools",
-    "tool",
 ]
 
 

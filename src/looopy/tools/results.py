@@ -94,7 +94,7 @@ def _rich_json_text(value: Any) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What *error* says, or its class's name if it says nothing; a group says what its members do."""
+    """What *error* says, or its class's name if it is silent; a group, what its members do."""
     name = type(error).__name__
     try:
         text = str(error)

@@ -134,12 +134,8 @@ def _explain(error: ValidationError, schema: Mapping[str, Any]) -> list[str]:
             return [f"{show_path([*path, kind.property])}: required but missing"]
         case "additionalProperties" | "unevaluatedProperties":
             known = _properties_at(schema, error.schema_path)
-            allowed = (
-                f"; known fields: {', '.join(known)}" if known else "; no field is allowed here"
-            )
-            return [
-                f"{show_path([*path, name])}: unknown field{allowed}" for name in kind.unexpected
-            ]
+            hint = f"; known fields: {', '.join(known)}" if known else ""
+            return [f"{show_path([*path, name])}: unknown field{hint}" for name in kind.unexpected]
         case "type":
             return [f"{where}: must be {_or(kind.types)}, not {_received(error.instance)}"]
         case "enum":
@@ -183,11 +179,7 @@ def _properties_at(schema: Mapping[str, Any], schema_path: Sequence[PathPart]) -
         for part in schema_path[:-1]:
             node = node[part]
         return list(node["properties"])
-    except (
-        KeyError,
-        IndexError,
-        TypeError,
-    ):  # reached through a reference, or no properties at all
+    except (KeyError, IndexError, TypeError):  # no properties here, or reached by a reference
         return []
 
 
