@@ -88,7 +88,7 @@ def visible(
 
 
 def estimate_tokens(message: Message) -> int:
-    """About how many tokens a message takes: a quarter of its characters. Custom messages take none."""
+    """About how many tokens a message takes: a quarter of its characters; a custom one none."""
     if isinstance(message, CustomMessage):
         return 0
     if isinstance(message.content, str):
@@ -170,12 +170,13 @@ def _scan(messages: Sequence[Message], limits: _Limits) -> _Scan:
 
 
 def _stepped(first: int, length: int, limits: _Limits) -> int:
-    """*first* or a little later: a place that stays while the log grows by a quarter of the window."""
+    """*first* or a little later: a place that stays while the log grows by a quarter."""
     kept = max(1, length - first)
     if limits.messages is not None and kept >= limits.messages:
         step = max(1, limits.messages // 4)
     else:
-        step = _power_of_two(kept // 4)  # How much fits in so many tokens varies a little: be coarse.
+        # How many messages fit into so many tokens varies from cut to cut: be coarse.
+        step = _power_of_two(kept // 4)
     return min(-(-first // step) * step, length)
 
 
@@ -192,7 +193,7 @@ def _newest_turn(messages: Sequence[Message], limits: _Limits) -> list[Message]:
     question = [] if asked is None else [messages[asked]]
     answers = messages[0 if asked is None else asked + 1 :]
     if limits.tokens is not None:
-        # Each result may take a quarter: the model has to remember what it read before the last one.
+        # Each result may take a quarter: the model must remember what it read before the last one.
         most_chars = max(_LEAST_RESULT_CHARS, limits.tokens * _CHARS_PER_TOKEN // 4)
         answers = [_shortened(message, most_chars) for message in answers]
     for message in question:
@@ -212,7 +213,7 @@ def _newest_group(answers: Sequence[Message]) -> int:
 
 
 def _squeezed(group: Sequence[Message], limits: _Limits) -> list[Message]:
-    """*group* with the longest results shortened alike until all fits, as far as that can make it fit."""
+    """*group* with the longest results shortened alike, until all fits or all are shortest."""
     room = limits.tokens
     if room is None:
         return list(group)

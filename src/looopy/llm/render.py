@@ -76,8 +76,7 @@ def render(
         provider: Who will read it. Signed blocks are replayed only to the provider and model that
             made them, ids of other providers' calls are made acceptable, and for `"anthropic"` ids
             are unique in the whole history. Empty: not known, and all of this is left as it is.
-        model: The model that will read it; snapshots of one model (`-20250929`, `-latest`) count as
-            one.
+        model: The model that will read it; snapshots (`-20250929`, `-latest`) count as one model.
             Empty: any of *provider*.
         merge_same_role: Join neighbouring messages of one role, for servers that insist on
             alternation. Messages with signed blocks are never joined.
@@ -143,8 +142,8 @@ class _Reader:
         return bool(self._provider) or message.stop_reason in _CUT_OFF
 
     def plain_ids(self, message: AssistantMessage) -> bool:
-        """Whether the ids of *message* were made by another provider, or by nobody knows whom."""
-        return bool(self._provider) and message.provider != self._provider
+        """Whether the ids of *message* may be strange to the reader: another provider made them."""
+        return self._strict or (bool(self._provider) and message.provider != self._provider)
 
 
 @lru_cache(maxsize=256)

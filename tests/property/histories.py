@@ -1,0 +1,153 @@
+"""
+Histories for property tests: valid ones, and what crashes, windows and other writers make of them.
+
+A valid history is what a context holds when nothing went wrong. `damaged` cuts it at any prefix,
+then drops, repeats and moves any of its messages, and puts messages in that only a broken stream,
+an aborted turn or a careless writer leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from looopy.types.message import (
+    AssistantBlock,
+    AssistantMessage,
+    CustomMessage,
+    ImageContent,
+    Message,
+    StopReason,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
+
+PROVIDER, MODEL = "anthropic", "claude-sonnet-4-5"
+_BLANK = st.sampled_from(["", " ", "\n\t "])
+_SAID = {"api": "a", "provider": PROVIDER, "model": MODEL, "timestamp": 2}
+
+
+@st.composite
+def valid(draw: Any, *, turns: int = 4, thinking: bool = True) -> list[Message]:
+    """
+    A history that every provider would take, each text in it different.
+
+    Args:
+        turns: The most there are.
+        thinking: Whether assistant messages may hold signed thinking.
+    """
+    messages: list[Message] = []
+    for turn in range(draw(st.integers(0, turns))):
+        question = f"question {turn}"
+        messages.append(
+            UserMessage(
+                draw(
+                    st.sampled_from(
+                        [
+                            question,
+                            (TextContent(question), ImageContent("aW1n")),
+                            (TextContent(question), TextContent("and so on")),
+                        ]
+                    )
+                ),
+                timestamp=1,
+            )
+        )
+        for iteration in range(draw(st.integers(0, 3))):
+            messages += _group(
+                f"{turn}_{iteration}",
+                calls=draw(st.integers(1, 3)),
+                text=draw(st.booleans()),
+                thinking=thinking and draw(st.booleans()),
+            )
+        if draw(st.integers(0, 3)):
+            blocks = (ThinkingContent("hm", thinking_signature=f"s{turn}"),)
+            blocks = blocks if thinking and draw(st.booleans()) else ()
+            messages.append(
+                AssistantMessage((*blocks, TextContent(f"answer {turn}")), **_SAID)
+            )
+    return messages
+
+
+def _group(name: str, *, calls: int, text: bool, thinking: bool) -> list[Message]:
+    blocks: list[AssistantBlock] = []
+    if thinking:
+        blocks.append(ThinkingContent("", thinking_signature=f"redacted {name}"))
+    if text:
+        blocks.append(TextContent(f"let me see {name}", text_signature=f"t{name}"))
+    made = [ToolCall(f"call_{name}_{i}", "add", {"a": i}) for i in range(calls)]
+    said = AssistantMessage((*blocks, *made), stop_reason=StopReason.TOOL_USE, **_SAID)
+    return [said, *(result(call, f"sum {call.id}") for call in made)]
+
+
+def result(call: ToolCall, text: str) -> ToolResultMessage:
+    """A result of *call*; no block at all for an empty *text*."""
+    return ToolResultMessage(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        content=(TextContent(text),) if text else (),
+        timestamp=3,
+    )
+
+
+@st.composite
+def _odd(draw: Any, messages: list[Message]) -> Message:
+    """One message that no healthy turn leaves."""
+    kind = draw(st.integers(0, 6))
+    blank = draw(_BLANK)
+    if kind == 0:
+        return UserMessage(draw(st.sampled_from([blank, (), (TextContent(blank),)])), timestamp=4)
+    if kind == 1:
+        return CustomMessage("note", "for people only", timestamp=4)
+    if kind == 2:
+        return result(ToolCall(draw(st.sampled_from(["", "nobody's", "call_0_0_0"])), "add"), "7")
+    if kind == 3:
+        return AssistantMessage((TextContent(blank), TextContent("trailing \n")), **_SAID)
+    if kind == 4:
+        return AssistantMessage(draw(st.sampled_from([(), (TextContent(blank),)])), **_SAID)
+    if kind == 5:  # another model's, with ids that are blank, repeated or strange
+        ids = draw(st.lists(st.sampled_from(["", "x", "call_0_0_0", "a|b" * 30]), max_size=3))
+        calls = [ToolCall(i, "add", thought_signature="opaque") for i in ids]
+        thought = ThinkingContent("elsewhere", thinking_signature="theirs")
+        theirs = {**_SAID, "provider": "elsewhere", "model": "other"}
+        return AssistantMessage((thought, TextContent("theirs"), *calls), **theirs)
+    said = [m for m in messages if isinstance(m, AssistantMessage)]
+    if not said:
+        return UserMessage("still here", timestamp=4)
+    cut = draw(st.sampled_from(said))
+    keep = draw(st.integers(0, len(cut.content)))
+    stop = draw(st.sampled_from([StopReason.ERROR, StopReason.ABORTED, StopReason.LENGTH]))
+    content = (*cut.content[:keep], ThinkingContent("half a thou"))
+    return replace(cut, content=content, stop_reason=stop)
+
+
+@st.composite
+def damaged(draw: Any, *, turns: int = 4) -> list[Message]:
+    """Any log: a valid history, cut anywhere, with messages dropped, repeated, moved and added."""
+    messages = draw(valid(turns=turns))
+    messages = messages[: draw(st.integers(0, len(messages)))]
+    for _ in range(draw(st.integers(0, 5))):
+        action = draw(st.sampled_from(["drop", "repeat", "move", "add", "replace", "cut"]))
+        here = draw(st.integers(0, max(0, len(messages) - 1)))
+        there = draw(st.integers(0, len(messages)))
+        if action == "add":
+            messages.insert(there, draw(_odd(messages)))
+        elif not messages:
+            continue
+        elif action == "drop":
+            del messages[here]
+        elif action == "repeat":
+            messages.insert(there, messages[here])
+        elif action == "move":
+            moved = messages.pop(here)
+            messages.insert(min(there, len(messages)), moved)
+        elif action == "replace":
+            messages[here] = draw(_odd(messages))
+        else:
+            messages = messages[here:there]
+    return messages
