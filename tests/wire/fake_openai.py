@@ -1,7 +1,7 @@
 """
 A server on loopback that speaks the chat-completions format, byte by byte as a test says.
 
-Each request takes the next `Answer`; the bytes go out as the pieces are given, each in its own write.
+Each request takes the next `Answer`; its pieces go out as they are, each in its own write.
 Before it answers, a request is checked as a strict server would check it.
 """
 
@@ -60,6 +60,11 @@ def event(data: Any) -> bytes:
     return b"data: " + json.dumps(data, ensure_ascii=False).encode() + b"\n\n"
 
 
+ORPHAN = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'"
+UNANSWERED = (
+    "An assistant message with 'tool_calls' must be followed by tool messages responding to each"
+    " 'tool_call_id'"
+)
 DONE = b"data: [DONE]\n\n"
 USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14}
 
@@ -160,7 +165,8 @@ class FakeOpenAI:
         self.asked.set()
         problems = check_request(body)
         if problems:
-            answer = refuses(400, problems[0][1], type="invalid_request_error", param=problems[0][0])
+            where, why = problems[0]
+            answer = refuses(400, why, type="invalid_request_error", param=where)
         else:
             given = self.answers.pop(0)
             answer = given(received) if callable(given) else given
@@ -196,19 +202,14 @@ class FakeOpenAI:
                 await writer.drain()
             writer.write(b"0\r\n\r\n")
             await writer.drain()
-            return not gone.done() or self._push_back(reader, gone.result())
+            if gone.done() and gone.result():
+                raise AssertionError("a client sent its next request before the answer ended")
+            return not gone.done()
         finally:
             if not gone.done():
                 gone.cancel()
                 with suppress(asyncio.CancelledError):
                     await gone
-
-    @staticmethod
-    def _push_back(reader: asyncio.StreamReader, read: bytes) -> bool:
-        """The first byte of the next request came early; an empty read is the end."""
-        if read:
-            raise AssertionError("a client sent its next request before the answer ended")
-        return False
 
 
 def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -224,20 +225,14 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
         where, role = f"messages[{i}]", message.get("role")
         if role == "tool":
             if message.get("tool_call_id") not in open_calls:
-                problems.append(
-                    (where, "messages with role 'tool' must be a response to a preceding message"
-                     " with 'tool_calls'")
-                )
+                problems.append((where, ORPHAN))
             else:
                 open_calls.remove(message["tool_call_id"])
             if not isinstance(message.get("content"), str) or not message["content"]:
                 problems.append((where, "a tool message needs content"))
             continue
         if open_calls:
-            problems.append(
-                (where, "An assistant message with 'tool_calls' must be followed by tool messages"
-                 f" responding to each 'tool_call_id': {open_calls}")
-            )
+            problems.append((where, UNANSWERED))
             open_calls = []
         if role == "assistant":
             open_calls = _check_assistant(message, where, problems)
@@ -246,10 +241,12 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
         elif not message.get("content"):
             problems.append((where, "content must not be empty"))
     if open_calls:
-        problems.append((f"messages[{len(messages) - 1}]", f"'tool_calls' unanswered: {open_calls}"))
-    for tool in body.get("tools") or ():
-        if tool["function"]["parameters"].get("type") != "object":
-            problems.append(("tools", "parameters must be an object schema"))
+        problems.append((f"messages[{len(messages) - 1}]", UNANSWERED))
+    problems += [
+        ("tools", "parameters must be an object schema")
+        for tool in body.get("tools") or ()
+        if tool["function"]["parameters"].get("type") != "object"
+    ]
     return problems
 
 
@@ -259,10 +256,7 @@ def _check_assistant(
     ids = []
     for call in message.get("tool_calls") or ():
         ids.append(call["id"])
-        try:
-            if not isinstance(json.loads(call["function"]["arguments"]), dict):
-                raise ValueError
-        except ValueError:
+        if not isinstance(json.loads(call["function"]["arguments"]), dict):
             problems.append((where, "tool call arguments must be a JSON object"))
         if not call["function"]["name"]:
             problems.append((where, "a tool call needs a name"))

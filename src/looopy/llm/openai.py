@@ -19,7 +19,6 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
-from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -104,7 +103,6 @@ class OpenAIProvider:
         self._idle_timeout_s = idle_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._stream_options = True  # until the server refuses them
-        self._loaded = False
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI] = (
             WeakKeyDictionary()
         )
@@ -125,7 +123,6 @@ class OpenAIProvider:
             yield event
         call = _Call(model)
         try:
-            await self.prepare()
             call.key = await self._key(options)
             body, sources = to_body(
                 request, options, provider=self.name, model=model, official=self._official
@@ -153,10 +150,8 @@ class OpenAIProvider:
             yield event
 
     async def prepare(self) -> None:
-        """Load the SDK, in a thread: that takes a second or two, in which others go on."""
-        if not self._loaded:
-            await asyncio.to_thread(_load_sdk)
-            self._loaded = True
+        """Load the SDK: a second or two, in a thread, so that others go on meanwhile."""
+        await self._sdk()
 
     async def aclose(self) -> None:
         """Close the connections of this event loop; a client that was passed in stays open."""
@@ -215,6 +210,7 @@ class OpenAIProvider:
         self, stack: AsyncExitStack, call: _Call, body: dict[str, Any], options: StreamOptions
     ) -> Any:
         """Send the request; again without `stream_options` where a server refuses them."""
+        sdk = await self._sdk()
         import openai
 
         rest = {k: v for k, v in body.items() if k not in ("model", "messages", "stream")}
@@ -222,7 +218,7 @@ class OpenAIProvider:
             rest.setdefault("stream_options", {"include_usage": True})
         try:
             return await stack.enter_async_context(
-                self._sdk().chat.completions.with_streaming_response.create(
+                sdk.chat.completions.with_streaming_response.create(
                     model=body["model"],
                     messages=body["messages"],
                     stream=True,
@@ -236,25 +232,32 @@ class OpenAIProvider:
             self._stream_options = False
         return await self._open(stack, call, body, options)
 
-    def _sdk(self) -> AsyncOpenAI:
+    async def _sdk(self) -> AsyncOpenAI:
         """The SDK's client: one for each event loop, as its connections belong to one."""
         if self._client is not None:
             return self._client
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            import openai
+            made = await asyncio.to_thread(self._make_client)
+            client = self._clients.setdefault(loop, made)
+        return client
 
-            url = self._url
-            # A proxy of the environment has no way to this machine's own servers.
-            local = bool(url) and urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-            client = self._clients[loop] = openai.AsyncOpenAI(
-                api_key=_NO_KEY,  # each request carries its own
-                base_url=url or None,
-                max_retries=0,
-                timeout=openai.Timeout(None, connect=self._connect_timeout_s),
-                http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if local else None,
-            )
+    def _make_client(self) -> AsyncOpenAI:
+        """Load the SDK, most of which it does on first use, and make a client."""
+        import openai
+
+        url = self._url
+        # A proxy of the environment has no way to this machine's own servers.
+        local = bool(url) and urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+        client = openai.AsyncOpenAI(
+            api_key=_NO_KEY,  # each request carries its own
+            base_url=url or None,
+            max_retries=0,
+            timeout=openai.Timeout(None, connect=self._connect_timeout_s),
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if local else None,
+        )
+        client.chat.completions.with_streaming_response  # noqa: B018 - named, it is loaded
         return client
 
     @property
@@ -357,12 +360,6 @@ class _Call:
     sources: Sequence[int] = ()
     ends_at: float = math.inf
     said_done: bool = False
-
-
-def _load_sdk() -> None:
-    # The SDK loads most of itself on first use, which must not happen in the event loop.
-    import_module("openai.resources.chat.completions")
-    import_module("openai").AsyncOpenAI(api_key=_NO_KEY)
 
 
 def _innermost(error: BaseException) -> str:
