@@ -40,6 +40,7 @@ _CHARS_PER_TOKEN: Final = 4
 _MESSAGE_TOKENS: Final = 4  # role and separators
 _IMAGE_TOKENS: Final = 1_200
 _LEAST_RESULT_CHARS: Final = 256
+_MARKER_CHARS: Final = 56  # with a count of twelve digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +193,25 @@ def _newest_turn(messages: Sequence[Message], limits: _Limits) -> list[Message]:
     )
     question = [] if asked is None else [messages[asked]]
     answers = messages[0 if asked is None else asked + 1 :]
-    if limits.tokens is not None:
-        # Each result may take a quarter: the model must remember what it read before the last one.
-        most_chars = max(_LEAST_RESULT_CHARS, limits.tokens * _CHARS_PER_TOKEN // 4)
-        answers = [_shortened(message, most_chars) for message in answers]
     for message in question:
         limits = limits.less(message)
-    scan = _scan(answers, limits)
-    start = _stepped(scan.first, len(answers), limits)
-    group = next((i for i in reversed(scan.groups) if i >= start), _newest_group(answers))
-    return [*question, *_squeezed(answers[group:], limits)]
+    # Each result may take a quarter: the model must remember what it read before the last one.
+    most_chars = _LEAST_RESULT_CHARS
+    if limits.tokens is not None:
+        most_chars = max(most_chars, limits.tokens * _CHARS_PER_TOKEN // 4)
+        shown: Sequence[Message] = [_shortened(message, most_chars) for message in answers]
+    else:
+        shown = answers
+    scan = _scan(shown, limits)
+    start = _stepped(scan.first, len(shown), limits)
+    for group in reversed(scan.groups):
+        if group >= start:
+            return [*question, *shown[group:]]
+    newest = answers[_newest_group(answers) :]
+    if limits.tokens is not None:
+        most_chars = _share(newest, limits.tokens)
+        newest = [_shortened(message, most_chars) for message in newest]
+    return [*question, *newest]
 
 
 def _newest_group(answers: Sequence[Message]) -> int:
@@ -212,29 +222,27 @@ def _newest_group(answers: Sequence[Message]) -> int:
     )
 
 
-def _squeezed(group: Sequence[Message], limits: _Limits) -> list[Message]:
-    """*group* with the longest results shortened alike, until all fits or all are shortest."""
-    room = limits.tokens
-    if room is None:
-        return list(group)
-    texts = sorted(len(m.text) for m in group if isinstance(m, ToolResultMessage))
-    chars = room * _CHARS_PER_TOKEN + sum(texts)
-    chars -= sum(map(estimate_tokens, group)) * _CHARS_PER_TOKEN
-    for done, length in enumerate(texts):
-        share = max(_LEAST_RESULT_CHARS, chars // (len(texts) - done))
+def _share(group: Sequence[Message], tokens: int) -> int:
+    """How many characters each result of *group* may have, so that all of it has *tokens*."""
+    lengths = sorted(len(m.text) for m in group if isinstance(m, ToolResultMessage))
+    room = tokens * _CHARS_PER_TOKEN + sum(lengths)
+    room -= sum(map(estimate_tokens, group)) * _CHARS_PER_TOKEN
+    for done, length in enumerate(lengths):
+        share = room // (len(lengths) - done)
         if length > share:
-            return [_shortened(message, share) for message in group]
-        chars -= length
-    return list(group)
+            return max(_LEAST_RESULT_CHARS, share)
+        room -= length
+    return max(_LEAST_RESULT_CHARS, *lengths, 0)
 
 
 def _shortened(message: Message, most_chars: int) -> Message:
     """*message*, or if it is a result with more text than that, one with its beginning and end."""
     if not isinstance(message, ToolResultMessage) or len(message.text) <= most_chars:
         return message
-    images = [block for block in message.content if isinstance(block, ImageContent)]
-    end = most_chars // 3
     text = message.text
-    left_out = f"\n[... {len(text) - most_chars:,} characters left out ...]\n"
-    shown = TextContent(f"{text[: most_chars - end]}{left_out}{text[len(text) - end :]}")
+    kept = most_chars - _MARKER_CHARS
+    end = kept // 3
+    marker = f"\n[... {len(text) - kept:,} characters left out ...]\n"
+    shown = TextContent(f"{text[: kept - end]}{marker}{text[len(text) - end :]}")
+    images = [block for block in message.content if isinstance(block, ImageContent)]
     return replace(message, content=(shown, *images))

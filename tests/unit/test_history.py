@@ -1,0 +1,263 @@
+"""Which part of a history is shown: what fits, cut at safe places and in steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, overload
+
+import pytest
+
+from looopy.history import UNKNOWN_WINDOW_TOKENS, estimate_tokens, visible
+from looopy.llm.render import render
+from looopy.types.context import LoopConfig
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    ImageContent,
+    Message,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
+
+
+def ask(text: str) -> UserMessage:
+    return UserMessage(text, timestamp=1)
+
+
+def say(text: str) -> AssistantMessage:
+    return AssistantMessage((TextContent(text),), timestamp=2)
+
+
+def group(name: str, *texts: str) -> list[Message]:
+    """A message with one call for each of *texts*, and their results."""
+    calls = tuple(ToolCall(f"{name}{i}", "read") for i in range(len(texts)))
+    results = [
+        ToolResultMessage(
+            tool_call_id=c.id, tool_name="read", content=(TextContent(text),), timestamp=3
+        )
+        for c, text in zip(calls, texts, strict=True)
+    ]
+    return [AssistantMessage(calls, timestamp=2), *results]
+
+
+def chat(turns: int) -> list[Message]:
+    """Turns of two messages."""
+    return [m for i in range(turns) for m in (ask(f"q{i}"), say(f"a{i}"))]
+
+
+def newest(most: int) -> LoopConfig:
+    return LoopConfig(max_messages=most, history_tokens=None)
+
+
+def within(tokens: int | None) -> LoopConfig:
+    return LoopConfig(history_tokens=tokens)
+
+
+def tokens_of(messages: Sequence[Message]) -> int:
+    return sum(map(estimate_tokens, messages))
+
+
+class Watched(Sequence[Message]):
+    """A log that counts how much of it is read."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+        self.read = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: Any) -> Any:
+        found = self._messages[index]
+        self.read += len(found) if isinstance(index, slice) else 1
+        return found
+
+
+def test_what_fits_is_shown_whole() -> None:
+    """The same messages, in a list of its own."""
+    history = chat(3)
+    shown = visible(history, newest(6))
+    assert shown == history
+    assert shown is not history
+    assert visible([], newest(1)) == []
+
+
+def test_no_limit_shows_everything() -> None:
+    """`None` is no limit."""
+    history = chat(2000)
+    assert len(visible(history, within(None))) == 4000
+
+
+def test_a_window_begins_with_a_user_message() -> None:
+    """An answer is not shown without its question, even where one more message would fit."""
+    assert visible(chat(3), newest(3)) == chat(3)[4:]
+
+
+def test_a_window_is_never_longer_than_asked_for() -> None:
+    """For every length of history and window."""
+    for length in range(30):
+        for most in range(2, 12):
+            shown = visible(chat(20)[:length], newest(most))
+            assert len(shown) <= most
+            assert len(shown) >= min(length, most) * 3 // 4 - 1
+
+
+def test_messages_of_other_roles_do_not_count() -> None:
+    """They are not shown to the model."""
+    notes: list[Message] = [CustomMessage("note", "x" * 1000)] * 50
+    history = [*chat(2), *notes]
+    assert visible(history, newest(4)) == history
+    assert visible(history, within(30)) == history
+
+
+def test_the_first_message_stays_for_many_requests() -> None:
+    """The cut moves in steps of a quarter, so a prompt cache is lost once in a quarter window."""
+    history = chat(200)
+    for config in (newest(40), within(400)):
+        first = [visible(history[: n + 1], config)[0] for n in range(100, 400, 2)]
+        moves = sum(a is not b for a, b in itertools.pairwise(first))
+        assert moves <= 150 // 4
+
+
+def test_the_cut_does_not_depend_on_what_came_before() -> None:
+    """Two calls on the same log agree: nothing is remembered between them."""
+    history = chat(50)
+    assert visible(history, newest(9)) == visible(list(history), newest(9))
+
+
+def test_a_long_history_costs_no_more_than_what_is_kept() -> None:
+    """The walk begins at the end and stops at the limit."""
+    short, long = Watched(chat(50)), Watched(chat(50_000))
+    for watched in (short, long):
+        visible(watched, newest(20))
+        visible(watched, within(200))
+    assert long.read <= 2 * short.read
+
+
+def test_a_turn_longer_than_the_window_keeps_its_question_and_its_newest_groups() -> None:
+    """Groups go from the oldest; no result is parted from its call."""
+    groups = [group(f"g{i}", "one", "two") for i in range(10)]
+    history = [*chat(3), ask("do it"), *(m for g in groups for m in g)]
+    shown = visible(history, newest(8))
+    assert shown == [ask("do it"), *groups[-2], *groups[-1]]
+    assert render(shown) == shown
+
+
+def test_the_newest_group_is_shown_even_where_it_alone_is_too_long() -> None:
+    """A pair is never torn to fit."""
+    history = [ask("do it"), *group("a", *["x"] * 8), *group("b", *["y"] * 8)]
+    assert visible(history, newest(4)) == [ask("do it"), *group("b", *["y"] * 8)]
+
+
+def test_the_newest_question_is_shown_however_long() -> None:
+    """What the user says now is never cut."""
+    history = [*chat(3), ask("long " * 1000)]
+    assert visible(history, within(10)) == history[-1:]
+    assert visible([*history, *group("a", "x")], within(10)) == [*history[-1:], *group("a", "x")]
+
+
+def test_a_result_behind_a_later_question_is_not_cut_off_from_its_call() -> None:
+    """A cut at that question would leave a result without a call."""
+    called, result = group("a", "found")
+    history = [*chat(5), ask("look"), called, ask("hurry"), result, say("ok")]
+    shown = visible(history, newest(5))
+    assert shown[0] == ask("look")
+    assert shown[-4:] == history[-4:]
+
+
+def test_a_result_without_a_call_stops_nothing() -> None:
+    """It is left out of the request anyway; the window is as long as ever."""
+    stray = group("nobody", "x")[1]
+    assert len(visible([*chat(20), stray, *chat(1)], newest(12))) >= 9
+
+
+def test_a_log_without_a_user_message_shows_its_newest_groups() -> None:
+    """There is no question to keep."""
+    history = [m for i in range(5) for m in group(f"g{i}", "x")]
+    assert visible(history, newest(4)) == history[-4:]
+    assert visible([group("a", "x")[1]] * 5, newest(1)) == []
+
+
+def test_auto_is_three_quarters_of_the_window_or_a_safe_figure() -> None:
+    """The rest of the window is for prompt, tools and answer."""
+    history = [ask("word " * 400) for _ in range(400)]
+    each = estimate_tokens(history[0])
+    config = LoopConfig()
+    for shown, most in (
+        (visible(history, config), UNKNOWN_WINDOW_TOKENS),
+        (visible(history, config, window_tokens=64_000), 48_000),
+    ):
+        assert most * 3 // 4 - each <= tokens_of(shown) <= most
+
+
+def test_long_results_are_shortened_only_when_their_turn_alone_is_too_long() -> None:
+    """Older turns go first; the newest turn is shown as it is while it fits."""
+    fits = [ask("read"), *group("a", "x" * 2000)]
+    assert visible([*chat(300), *fits], within(600))[-3:] == fits
+    shown = visible([ask("read"), *group("a", "x" * 8000)], within(600))
+    assert tokens_of(shown) <= 600
+    assert "characters left out" in getattr(shown[-1], "text", "")
+
+
+def test_a_shortened_result_keeps_its_beginning_its_end_and_its_pictures() -> None:
+    """The marker says how much is missing."""
+    text = "begin" + "x" * 50_000 + "end"
+    result = ToolResultMessage(
+        tool_call_id="c",
+        tool_name="read",
+        content=(TextContent(text), ImageContent("aW1n")),
+        details={"n": 1},
+        timestamp=3,
+    )
+    call = AssistantMessage((ToolCall("c", "read"),), timestamp=2)
+    shown = visible([ask("read"), call, result], within(2000))
+    cut = shown[-1]
+    assert isinstance(cut, ToolResultMessage)
+    assert cut.text.startswith("begin")
+    assert cut.text.endswith("end")
+    assert cut.content[-1] == ImageContent("aW1n")
+    assert (cut.tool_call_id, cut.details) == ("c", {"n": 1})
+    left_out = 50_008 - cut.text.count("x") - len("beginend")
+    assert f"{left_out:,} characters left out" in cut.text
+
+
+def test_short_results_are_left_alone_beside_a_long_one() -> None:
+    """Only what is long is shortened, and what is read before the last call is remembered."""
+    history = [ask("read"), *group("a", "y" * 40_000), *group("b", "short", "z" * 40_000)]
+    shown = visible(history, within(8000))
+    assert tokens_of(shown) <= 8000
+    assert [m.role for m in shown] == [m.role for m in history]
+    assert getattr(shown[4], "text", "") == "short"
+
+
+def test_the_newest_group_is_squeezed_until_it_fits() -> None:
+    """Several long results share what there is."""
+    history = [ask("read"), *group("a", *["x" * 30_000] * 6, "short")]
+    shown = visible(history, within(4000))
+    assert 3000 <= tokens_of(shown) <= 4000
+    assert getattr(shown[-1], "text", "") == "short"
+    assert render(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("message", "tokens"),
+    [
+        (ask(""), 4),
+        (ask("12345"), 6),
+        (UserMessage((TextContent("1234"), ImageContent("aW1n")), timestamp=1), 1205),
+        (AssistantMessage((ThinkingContent("1234"), TextContent("1234")), timestamp=2), 6),
+        (AssistantMessage((ToolCall("c", "read", {"a": 1}),), timestamp=2), 7),
+        (CustomMessage("note", "x" * 100), 0),
+    ],
+)
+def test_tokens_are_a_quarter_of_the_characters(message: Message, tokens: int) -> None:
+    """And a little for the message itself, and a flat figure for a picture."""
+    assert estimate_tokens(message) == tokens
