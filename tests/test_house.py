@@ -13,7 +13,7 @@ TEXT = {"", ".cfg", ".ini", ".json", ".mako", ".md", ".py", ".sh", ".toml", ".tx
 
 
 def _tracked():
-    """Every text file that is committed; in a tree without git, every one outside of dot folders."""
+    """Every text file that is committed; without git, every one that is not made by a tool."""
     if (ROOT / ".git").exists():
         listed = subprocess.run(
             ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
