@@ -1,0 +1,217 @@
+"""
+Agents that outlive their process.
+
+    from looopy import Agent, open_stores, tool
+
+Importing this package does no work: names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from looopy.agent import Agent
+    from looopy.loop import AgentLoop, agent_loop, agent_loop_continue
+    from looopy.stores.stores import Stores, open_stores
+    from looopy.streams import TurnStream
+    from looopy.tools.function import tool
+    from looopy.tools.provider import Tool, ToolContext, ToolProvider, ToolResult
+    from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+    from looopy.types.context import (
+        AuthContext,
+        Budget,
+        CancelToken,
+        Hooks,
+        LoopConfig,
+        RetryPolicy,
+        TurnContext,
+    )
+    from looopy.types.event import (
+        AgentEvent,
+        ArtifactUpdate,
+        AuthRequired,
+        HistoryCleared,
+        InputRequired,
+        IterationEnd,
+        IterationStart,
+        MessageEnd,
+        MessageStart,
+        MessageUpdate,
+        StatusChange,
+        ToolExecutionEnd,
+        ToolExecutionStart,
+        ToolExecutionUpdate,
+        TurnEnd,
+        TurnError,
+        TurnStart,
+        TurnWarning,
+        UsageReport,
+        event_to_json,
+    )
+    from looopy.types.message import (
+        AssistantMessage,
+        Cost,
+        CustomMessage,
+        ImageContent,
+        Message,
+        StopReason,
+        TextContent,
+        ThinkingContent,
+        ToolCall,
+        ToolResultMessage,
+        Usage,
+        UserMessage,
+        message_from_json,
+        message_to_json,
+    )
+    from looopy.types.request import ThinkingLevel
+    from looopy.types.result import IterationResult, TurnResult
+    from looopy.types.state import (
+        AgentState,
+        AgentStatus,
+        Outcome,
+        PendingKind,
+        PendingRequest,
+    )
+
+_MODULES = {
+    "agent": ("Agent",),
+    "loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
+    "stores.stores": ("Stores", "open_stores"),
+    "streams": ("TurnStream",),
+    "tools.function": ("tool",),
+    "tools.provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
+    "types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
+    "types.context": (
+        "AuthContext",
+        "Budget",
+        "CancelToken",
+        "Hooks",
+        "LoopConfig",
+        "RetryPolicy",
+        "TurnContext",
+    ),
+    "types.event": (
+        "AgentEvent",
+        "ArtifactUpdate",
+        "AuthRequired",
+        "HistoryCleared",
+        "InputRequired",
+        "IterationEnd",
+        "IterationStart",
+        "MessageEnd",
+        "MessageStart",
+        "MessageUpdate",
+        "StatusChange",
+        "ToolExecutionEnd",
+        "ToolExecutionStart",
+        "ToolExecutionUpdate",
+        "TurnEnd",
+        "TurnError",
+        "TurnStart",
+        "TurnWarning",
+        "UsageReport",
+        "event_to_json",
+    ),
+    "types.message": (
+        "AssistantMessage",
+        "Cost",
+        "CustomMessage",
+        "ImageContent",
+        "Message",
+        "StopReason",
+        "TextContent",
+        "ThinkingContent",
+        "ToolCall",
+        "ToolResultMessage",
+        "Usage",
+        "UserMessage",
+        "message_from_json",
+        "message_to_json",
+    ),
+    "types.request": ("ThinkingLevel",),
+    "types.result": ("IterationResult", "TurnResult"),
+    "types.state": ("AgentState", "AgentStatus", "Outcome", "PendingKind", "PendingRequest"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "Agent",
+    "agent_loop",
+    "agent_loop_continue",
+    "AgentEvent",
+    "AgentLoop",
+    "AgentState",
+    "AgentStatus",
+    "Artifact",
+    "ArtifactKind",
+    "ArtifactStatus",
+    "ArtifactUpdate",
+    "AssistantMessage",
+    "AuthContext",
+    "AuthRequired",
+    "Budget",
+    "CancelToken",
+    "Cost",
+    "CustomMessage",
+    "event_to_json",
+    "HistoryCleared",
+    "Hooks",
+    "ImageContent",
+    "InputRequired",
+    "IterationEnd",
+    "IterationResult",
+    "IterationStart",
+    "LoopConfig",
+    "Message",
+    "message_from_json",
+    "message_to_json",
+    "MessageEnd",
+    "MessageStart",
+    "MessageUpdate",
+    "open_stores",
+    "Outcome",
+    "PendingKind",
+    "PendingRequest",
+    "RetryPolicy",
+    "StatusChange",
+    "StopReason",
+    "Stores",
+    "TextContent",
+    "ThinkingContent",
+    "ThinkingLevel",
+    "tool",
+    "Tool",
+    "ToolCall",
+    "ToolContext",
+    "ToolExecutionEnd",
+    "ToolExecutionStart",
+    "ToolExecutionUpdate",
+    "ToolProvider",
+    "ToolResult",
+    "ToolResultMessage",
+    "TurnContext",
+    "TurnEnd",
+    "TurnError",
+    "TurnResult",
+    "TurnStart",
+    "TurnStream",
+    "TurnWarning",
+    "Usage",
+    "UsageReport",
+    "UserMessage",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(f"looopy.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

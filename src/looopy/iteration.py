@@ -63,7 +63,7 @@ from looopy.types.message import (
     now_ms,
 )
 from looopy.types.request import LLMRequest, PartialMessage, StreamEvent, StreamOptions
-from looopy.types.state import AgentStatus, Outcome, outcome_of
+from looopy.types.state import AgentStatus, Outcome, PendingRequest, outcome_of
 
 _logger = logging.getLogger("looopy")
 _GRACE_S = 5.0  # how long a cancelled tool may take to stop before it is left behind
@@ -102,6 +102,7 @@ class Turn:
     guards: Guards
     open_calls: Sequence[ToolCall] = ()
     call_turn: int | None = None
+    pending: Sequence[PendingRequest] = ()
     iteration: int = 0
     in_iteration: bool = False
     added: list[Message] = field(default_factory=list)

@@ -35,6 +35,8 @@ from looopy.tools.provider import ToolSource
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
+    AuthRequired,
+    InputRequired,
     MessageStart,
     TurnEnd,
     TurnError,
@@ -49,7 +51,7 @@ from looopy.types.message import (
     ToolResultMessage,
     UserMessage,
 )
-from looopy.types.state import Outcome, outcome_of
+from looopy.types.state import Outcome, PendingRequest, outcome_of
 
 if TYPE_CHECKING:
     from reactivex import Observable
@@ -68,6 +70,8 @@ async def run_turn(
     user_message: UserMessage | None = None,
     open_calls: Sequence[ToolCall] = (),
     call_turn: int | None = None,
+    ends: StopReason | None = None,
+    pending: Sequence[PendingRequest] = (),
 ) -> AsyncGenerator[Out, None]:
     """
     Run one turn.
@@ -79,6 +83,8 @@ async def run_turn(
         user_message: Which of *prompts* is the user's, for `turn_start`.
         open_calls: Calls of the last assistant message to run before the model is asked again.
         call_turn: The turn that announced them.
+        ends: End at once with this reason, after the first group: `input_required` or `auth_required`.
+        pending: What the turn then waits for.
 
     Yields:
         Events to show at once, and groups to commit before going on. The first group opens the turn, the
@@ -90,6 +96,7 @@ async def run_turn(
     )
     try:
         yield _open(turn, prompts, user_message)
+        turn.stop, turn.pending = ends, pending
         interrupted = None
         try:
             while turn.stop is None:
@@ -142,9 +149,13 @@ def _close(turn: Turn) -> Group:
     if turn.in_iteration:
         end_iteration(turn, None)
     outcome = outcome_of(stop)
-    if outcome is Outcome.FAILED:
+    if outcome is Outcome.INPUT_REQUIRED:
+        turn.emit(turn.make(InputRequired, pending=tuple(turn.pending)))
+    elif outcome is Outcome.AUTH_REQUIRED:
+        turn.emit(turn.make(AuthRequired, pending=tuple(turn.pending)))
+    elif outcome is Outcome.FAILED:
         text = turn.error.message if turn.error is not None else str(stop)
-        turn.emit(turn.make(TurnError, code=stop.value, text=text, fatal=False))
+        turn.emit(turn.make(TurnError, code=stop.value, text=text, error=turn.error))
     turn.emit(
         turn.make(
             TurnEnd,

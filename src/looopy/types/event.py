@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 
+from looopy.errors import LooopyError
 from looopy.types.artifact import ArtifactKind
 from looopy.types.message import (
     AssistantMessage,
@@ -244,13 +245,14 @@ class TurnWarning(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnError(Event):
-    """Why a turn fails; `code` is its stop_reason."""
+    """Why a turn fails; `code` is its stop_reason. `error` is the exception, in this process only."""
 
     type: ClassVar[str] = "error"
     durable: ClassVar[bool] = True
     code: str
     text: str
     fatal: bool = False
+    error: LooopyError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +296,7 @@ def is_durable(event: Event) -> bool:
     return event.durable
 
 
-_HIDDEN = frozenset({"event", "partial", "has_effects"})
+_HIDDEN = frozenset({"event", "partial", "has_effects", "error"})
 
 
 def event_to_json(event: Event) -> dict[str, Any]:

@@ -1,0 +1,637 @@
+"""
+The stateful agent: one conversation that outlives its process.
+
+An `Agent` owns a context. It starts (reading what there is, ending what a dead process left), runs turns,
+pauses, resumes and shuts down. Everything a turn produces is committed before it is shown; see
+`looopy.running` for a turn, `looopy.lifecycle` for the table of statuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal, Self
+
+from looopy import errors, lifecycle
+from looopy.errors import (
+    AccessDenied,
+    AgentBusy,
+    AgentStateError,
+    ConfigurationError,
+    ContextNotFound,
+    LooopyError,
+    StoreConflict,
+    ValueRefused,
+)
+from looopy.known import Known
+from looopy.llm.provider import LLMProvider
+from looopy.running import RunningTurn, settle
+from looopy.stores.base import Claim, Commit
+from looopy.stores.gate import dump
+from looopy.stores.names import check_context_id
+from looopy.stores.owner import Owner
+from looopy.stores.stores import Stores, acquire_shared, release_shared
+from looopy.streams import TurnStream
+from looopy.tools.provider import ToolSource, gather_tools
+from looopy.types.artifact import Artifact
+from looopy.types.context import AuthContext, LoopConfig, SystemPrompt
+from looopy.types.event import AgentEvent, MessageEnd, StatusChange, TurnEnd, TurnStart
+from looopy.types.message import ImageContent, Message, UserMessage, message_to_json
+from looopy.types.result import TurnResult
+from looopy.types.state import AgentState, AgentStatus
+
+_logger = logging.getLogger("looopy")
+_FOLLOW_POLL_S = 0.2  # how often `events()` looks for what another process committed
+_PAGE = 500
+
+
+class Agent:
+    """
+    One conversation, kept in stores, continued in any process.
+
+    Constructing does no I/O. `start()` comes first; `async with Agent(...)` is `start()` and `shutdown()`.
+
+    Args:
+        context_id: Names the conversation: 1 to 128 of `A-Z a-z 0-9 . _ : -`.
+        llm_provider: A provider, or a model name such as `"local"` or `"openai/gpt-5-mini"`.
+        tools: Functions, `Tool`s or `ToolProvider`s.
+        system_prompt: Text, or a function of the `TurnContext`; asked for each model call, never stored.
+        stores: `Stores` that are open, or a URL that `start()` opens and `shutdown()` closes.
+        loop_config: Limits and choices of a turn.
+        auto_save: `False` keeps turns in memory until `save_state()`, `pause()` or `shutdown()`; a crash
+            loses them.
+        on_busy: When a turn runs on the context already: `"reject"` with `AgentBusy`, or `"wait"` up to
+            `LoopConfig.busy_timeout_s`.
+        agent_name: For people and traces.
+
+    Raises:
+        ValueRefused: The context id is not usable.
+        ConfigurationError: An option is not one of its values.
+    """
+
+    def __init__(
+        self,
+        context_id: str,
+        *,
+        llm_provider: LLMProvider | str,
+        tools: Sequence[ToolSource] = (),
+        system_prompt: SystemPrompt = "",
+        stores: Stores | str = "memory:",
+        loop_config: LoopConfig | None = None,
+        auto_save: bool = True,
+        on_busy: Literal["reject", "wait"] = "reject",
+        agent_name: str = "agent",
+    ) -> None:
+        check_context_id(context_id)
+        if on_busy not in ("reject", "wait"):
+            raise ConfigurationError(f"on_busy must be 'reject' or 'wait', not {on_busy!r}")
+        self.context_id = context_id
+        self.agent_name = agent_name
+        self.loop_config = loop_config or LoopConfig()
+        self.auto_save = auto_save
+        self.on_busy = on_busy
+        self._llm = llm_provider
+        self._tools = tuple(tools)
+        self._system_prompt = system_prompt
+        self._where = stores
+        self._status = AgentStatus.CREATED
+        self._stores: Stores | None = stores if isinstance(stores, Stores) else None
+        self._known: Known | None = None
+        self._provider: LLMProvider | None = None
+        self._turn: RunningTurn | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_task: asyncio.Task[None] | None = None
+        self._subscribers: list[Callable[[AgentEvent], object]] = []
+        self._changed = asyncio.Event()
+        self._lifecycle = asyncio.Lock()
+        self._buffer: list[list[AgentEvent]] = []
+        self._metadata: dict[str, Any] = {}
+        self._error: LooopyError | None = None
+
+    # --- lifecycle ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """
+        Make the agent ready: open the stores, read the context, end a turn that a dead process left.
+
+        May be called twice. It is also the way back from `shutdown`, `failed` and another process; on a
+        paused agent it is `resume()`. While a living process runs a turn, the status is `busy` after it.
+
+        Raises:
+            ConfigurationError: An unknown model or URL, a missing key or extra, colliding tool names.
+            SchemaOutOfDate: The database needs migrating, or is newer than this version.
+            StoreUnavailable: The database cannot be reached.
+        """
+        async with self._lifecycle:
+            if self._status is AgentStatus.READY or self._turn is not None:
+                return
+            before = self._status
+            self._set(lifecycle.after(before, "start"))
+            try:
+                await self._start()
+            except BaseException:
+                self._set(lifecycle.after(self._status, "to created"))
+                await self._let_go()
+                raise
+
+    async def _start(self) -> None:
+        from looopy.llm.resolve import resolve_provider
+
+        if self._provider is None:
+            self._provider = resolve_provider(self._llm)
+        tools = await gather_tools(self._tools)
+        prepare = getattr(self._provider, "prepare", None)
+        if prepare is not None:
+            await prepare()
+        if self._stores is None:
+            self._stores = await acquire_shared(str(self._where))
+        if self._known is None:
+            self._known = Known(self._stores, self.context_id, self.loop_config)
+        if not self._buffer:
+            await self._known.refresh(tools)
+            if self._known.record is not None:
+                self._metadata = dict(self._known.record.metadata)
+        self._settle()
+
+    async def pause(self, cancel: bool = False) -> None:
+        """
+        Refuse turns and keep everything in memory; `resume()` goes on without loading again.
+
+        Lets a running turn end first; *cancel* asks it to stop.
+
+        Raises:
+            AgentStateError: The agent is not started.
+            StoreConflict: With `auto_save=False`, another process has advanced the context; the buffer is
+                kept.
+        """
+        lifecycle.after(self._status, "pause")
+        await self._finish_turn(cancel)
+        async with self._lifecycle:
+            status = lifecycle.after(self._status, "pause")
+            await self._flush()
+            self._set(status)
+
+    async def resume(self) -> None:
+        """
+        Make a paused agent ready again; reads only what another process added meanwhile.
+
+        Raises:
+            AgentNotStarted: The agent is not started.
+        """
+        async with self._lifecycle:
+            status = lifecycle.after(self._status, "resume")
+            if status is not AgentStatus.STARTING:
+                return
+            self._set(status)
+            try:
+                await self._start()
+            except BaseException:
+                self._set(AgentStatus.PAUSED)
+                raise
+
+    async def shutdown(self, cancel: bool = False) -> None:
+        """
+        Let go of everything; `start()` is the way back. May be called twice.
+
+        Lets a running turn end first; *cancel* asks it to stop.
+
+        Raises:
+            StoreConflict: With `auto_save=False`, another process has advanced the context: the buffered
+                turns are dropped.
+        """
+        await self._finish_turn(cancel)
+        async with self._lifecycle:
+            status = lifecycle.after(self._status, "shutdown")
+            try:
+                await self._flush()
+            finally:
+                self._buffer.clear()
+                self._known = None
+                self._set(status)
+                await self._let_go()
+
+    async def _let_go(self) -> None:
+        if isinstance(self._where, str) and self._stores is not None:
+            self._stores = None
+            await release_shared(self._where)
+        if self._provider is not None and isinstance(self._llm, str):
+            provider, self._provider = self._provider, None
+            close = getattr(provider, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _finish_turn(self, cancel: bool) -> None:
+        if cancel and self._turn is not None:
+            self._turn.cancel()
+        await self.wait_for_idle()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.shutdown(cancel=exc_type is not None)
+
+    # --- turns --------------------------------------------------------------------------------------------
+
+    def execute_turn(
+        self,
+        user_message: str | UserMessage | None = None,
+        auth_context: AuthContext | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> TurnStream:
+        """
+        Start a turn, at the call; the result is a view of it that nobody has to read.
+
+        Args:
+            user_message: What the user says, or `None` to continue: an interrupted or failed turn, a history
+                that ends in something unanswered, or, with *inputs*, what waits for them.
+            auth_context: Credentials for this turn alone; never stored.
+            inputs: Answers to pending requests, by `request_id`.
+            metadata: Kept with the turn; JSON values.
+
+        Returns:
+            `async for` gives its events, `await` its `TurnResult`, `accepted()` waits until the message is
+            safe, `cancel()` stops it.
+
+        Raises:
+            AgentNotStarted: `start()` comes first.
+            AgentStateError: The agent is paused, or no event loop runs (use `looopy.sync`).
+            AgentBusy: A turn of this agent runs, and `on_busy` is `"reject"`.
+            ValueRefused: The message is empty or cannot be stored; nothing was.
+            AccessDenied: The auth context belongs to another tenant.
+
+        What only the store knows comes from the stream: `AgentBusy` elsewhere, `CannotContinue`,
+        `InputNotFound`, `Fenced`, `StoreUnavailable`.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise AgentStateError(
+                "execute_turn() needs a running event loop: use looopy.sync.Agent in blocking code",
+                status=self._status.value,
+                action="execute_turn",
+            ) from None
+        status = lifecycle.after(self._status, "execute_turn")
+        message = _as_user_message(user_message)
+        kept = _checked(metadata or {}, "/metadata")
+        if self._known is None or self._provider is None or self._stores is None:
+            raise AgentStateError("the agent is not started", status=self._status.value)
+        if auth_context is not None and auth_context.tenant_id not in (None, self._stores.tenant):
+            raise AccessDenied("the auth context belongs to another tenant than these stores")
+        if self._turn is not None and self.on_busy == "reject":
+            number = self._turn.turn or None
+            raise AgentBusy(
+                "a turn of this agent is running: wait for it, or use on_busy='wait'",
+                turn=number,
+                status=self._status.value,
+                action="execute_turn",
+            )
+        turn = RunningTurn(
+            self._known,
+            provider=self._provider,
+            sources=self._tools,
+            config=self.loop_config,
+            system_prompt=self._system_prompt,
+            user_message=message,
+            inputs=inputs,
+            auth_context=auth_context,
+            metadata=kept,
+            on_busy=self.on_busy,
+            announce=self._tell,
+            buffer=None if self.auto_save else self._buffer,
+        )
+        self._set(status)
+        before, self._turn = self._last_task, turn
+        task = loop.create_task(self._supervise(turn, before), name=f"looopy {self.context_id}")
+        self._last_task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return TurnStream(turn.broadcast, turn.cancel)
+
+    async def _supervise(self, turn: RunningTurn, before: asyncio.Task[None] | None) -> None:
+        """Run a turn after the one before it; its errors belong to its stream."""
+        if before is not None and not before.done():
+            await asyncio.wait({before})
+        if not self.auto_save:
+            self._buffer.append([])
+        try:
+            result = await turn.run()
+        except asyncio.CancelledError:
+            self._over(turn)
+            turn.broadcast.fail(AgentStateError("the event loop stopped before the turn ended"))
+            raise
+        except Exception as exc:
+            if not isinstance(exc, LooopyError):
+                _logger.exception("a turn of %s failed unexpectedly", self.agent_name)
+            if not self.auto_save and not self._buffer[-1]:
+                self._buffer.pop()
+            self._over(turn)
+            turn.broadcast.fail(exc)
+        else:
+            self._over(turn)
+            turn.broadcast.finish(result)
+
+    def _over(self, turn: RunningTurn) -> None:
+        if self._turn is turn:
+            self._turn = None
+            if self._status is AgentStatus.BUSY:
+                self._settle()
+        self._changed.set()
+
+    async def cancel(self) -> None:
+        """Ask the running turn to stop; it ends as `cancelled`, keeping what happened. Harmless when idle."""
+        if self._turn is not None:
+            self._turn.cancel()
+
+    async def wait_for_idle(self) -> None:
+        """Wait until no turn of this agent runs."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> AgentState:
+        """A snapshot of what this process knows; does no I/O."""
+        record = self._known.record if self._known else None
+        if record is None:
+            return AgentState(status=self._status, metadata=MappingProxyType(self._metadata))
+        error = record.state.error
+        interrupted = record.state.resumable if error is None else None
+        return AgentState(
+            status=self._status,
+            turn_count=record.turn_count,
+            created_at=record.created_at,
+            last_activity=record.last_activity,
+            error=None if error is None else _error(*error),
+            pending=tuple(record.state.pending),
+            interrupted_turn=interrupted,
+            usage=record.state.usage,
+            metadata=MappingProxyType(self._metadata),
+        )
+
+    async def get_messages(
+        self, *, after: int = 0, limit: int | None = None, include_hidden: bool = False
+    ) -> list[Message]:
+        """
+        The messages of the context, oldest first.
+
+        Args:
+            after: Only those with a greater position.
+            limit: At most so many.
+        """
+        known = self._require("get_messages")
+        found = await known.stores.messages.list(
+            self.context_id, after=after, limit=limit, include_hidden=include_hidden
+        )
+        if self.auto_save:
+            return found
+        buffered = [e.message for turn in self._buffer for e in turn if isinstance(e, MessageEnd)]
+        skip = max(0, after - known.saved_position)
+        both = [*found, *buffered[skip:]]
+        return both if limit is None else both[:limit]
+
+    async def get_artifacts(self) -> list[Artifact]:
+        """The newest version of each artifact, by id."""
+        return await self._require("get_artifacts").stores.artifacts.list(self.context_id)
+
+    def events(self, after: int | None = None) -> AsyncIterator[AgentEvent]:
+        """
+        The durable events of the context: those stored, then those to come, from any process.
+
+        Args:
+            after: Start behind this `seq`; 0 for the beginning, `None` for the head.
+        """
+        return self._follow(self._require("events"), after)
+
+    async def _follow(self, known: Known, after: int | None) -> AsyncIterator[AgentEvent]:
+        if after is None:
+            record = await known.stores.state.load(self.context_id)
+            after = record.last_seq if record else 0
+        while True:
+            self._changed.clear()
+            found = await known.stores.journal.events(self.context_id, after=after, limit=_PAGE)
+            for event in found:
+                after = event.seq or after
+                yield event
+            if not found:
+                try:
+                    async with asyncio.timeout(_FOLLOW_POLL_S):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass
+
+    def subscribe(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
+        """
+        Call *callback* with every event of every turn, and with changes of the status.
+
+        It must be quick; one that raises is logged and harms nobody.
+
+        Returns:
+            What unsubscribes it.
+        """
+        self._subscribers.append(callback)
+
+        def unsubscribe() -> None:
+            if callback in self._subscribers:
+                self._subscribers.remove(callback)
+
+        return unsubscribe
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    async def save_state(self, metadata: Mapping[str, Any] | None = None) -> None:
+        """
+        Save the metadata; with `auto_save=False`, first the turns that wait in memory.
+
+        Args:
+            metadata: Replaces `state.metadata`; `None` saves it as it is.
+
+        Raises:
+            StoreConflict: Another process has advanced the context; what is buffered is kept.
+            ValueRefused: The metadata cannot be stored.
+        """
+        known = self._require("save_state")
+        if metadata is not None:
+            self._metadata = _checked(metadata, "/metadata")
+        await self._flush()
+        record = known.record
+        if metadata is not None or record is None:
+            version = await known.stores.state.save(
+                self.context_id, self._metadata, version=record.version if record else 0
+            )
+            if record is None:
+                known.record = await known.stores.state.load(self.context_id)
+            else:
+                known.remember(now=record.last_activity, version=version, metadata=self._metadata)
+
+    async def clear(self, force: bool = False) -> None:
+        """
+        Hide the history for good, drop artifacts and what is pending; positions and counts go on.
+
+        Raises:
+            AgentBusy: A turn runs on the context, here or elsewhere; *force* fences it.
+        """
+        known = self._require("clear")
+        if self._turn is not None:
+            if not force:
+                raise AgentBusy("a turn of this agent is running", turn=self._turn.turn or None)
+            self._turn.cancel()
+            await self.wait_for_idle()
+        self._buffer.clear()
+        try:
+            await settle(
+                known.stores.journal.clear(self.context_id, force=force), lambda: None
+            )
+        except ContextNotFound:
+            return
+        await known.refresh(await gather_tools(self._tools))
+        if self._status not in (AgentStatus.PAUSED, AgentStatus.BUSY):
+            self._status = AgentStatus.BUSY
+            self._settle()
+        self._changed.set()
+
+    async def _flush(self) -> None:
+        """Append buffered turns, oldest first; those that are stored leave the buffer one by one."""
+        if self.auto_save or not self._buffer or self._known is None:
+            return
+        known = self._known
+        epoch, held = known.saved_epoch, None
+        owner = Owner.new()
+        try:
+            while self._buffer:
+                epoch = await self._append_turn(known, self._buffer[0], owner, epoch, held)
+                held = owner.token()
+                self._buffer.pop(0)
+        finally:
+            owner.retire()
+        known.stale = True
+        await known.refresh(await gather_tools(self._tools))
+
+    async def _append_turn(
+        self,
+        known: Known,
+        events: list[AgentEvent],
+        owner: Owner,
+        epoch: int,
+        held: str | None,
+    ) -> int:
+        start = events[0]
+        end = events[-1]
+        if not isinstance(start, TurnStart) or not isinstance(end, TurnEnd):
+            raise StoreConflict("a buffered turn has no end yet: let it end first")
+        firsts = [start]
+        rest = events[1:]
+        while rest and isinstance(rest[0], MessageEnd) and isinstance(rest[0].message, UserMessage):
+            firsts.append(rest.pop(0))
+        claimed = await known.stores.state.claim(
+            Claim(
+                context_id=self.context_id,
+                holder=owner.token(),
+                ttl_s=self.loop_config.lease_ttl_s,
+                expected_epoch=epoch,
+                displace=held,
+                events=firsts,
+            )
+        )
+        await known.stores.commit(
+            Commit(
+                context_id=self.context_id,
+                epoch=claimed.epoch,
+                turn=claimed.turn,
+                events=rest,
+                state=known.state,
+                release=True,
+            )
+        )
+        known.saved_epoch = claimed.epoch
+        return claimed.epoch
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _require(self, action: str) -> Known:
+        if self._known is None:
+            lifecycle.after(AgentStatus.CREATED, action)
+        if self._known is None:
+            raise AgentStateError("the agent is not started")
+        return self._known
+
+    def _settle(self) -> None:
+        """Take the status that what is known of the context means."""
+        known = self._known
+        if known is None:
+            return
+        target = AgentStatus.READY
+        if known.busy_turn is not None:
+            target = AgentStatus.BUSY
+        elif known.state.pending:
+            target = AgentStatus.WAITING
+        elif known.state.error is not None:
+            target = AgentStatus.FAILED
+        self._set(lifecycle.after(self._status, f"to {target}"))
+
+    def _set(self, status: AgentStatus) -> None:
+        if status is not self._status:
+            self._status = status
+            self._tell(StatusChange(context_id=self.context_id, status=status))
+
+    def _tell(self, event: AgentEvent) -> None:
+        if event.seq is not None:
+            self._changed.set()
+        if isinstance(event, TurnEnd) and self._status is AgentStatus.BUSY:
+            self._settle()
+        for callback in tuple(self._subscribers):
+            try:
+                callback(event)
+            except Exception:
+                _logger.exception("a subscriber of agent %s failed", self.agent_name)
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.context_id!r} {self._status}>"
+
+
+def _as_user_message(value: str | UserMessage | None) -> UserMessage | None:
+    """The user's message, checked before anything happens."""
+    if value is None:
+        return None
+    message = UserMessage(value) if isinstance(value, str) else value
+    if not isinstance(message, UserMessage):
+        raise ValueRefused(
+            f"user_message takes text, a UserMessage or None, not {type(value).__name__}", path=""
+        )
+    has_image = not isinstance(message.content, str) and any(
+        isinstance(block, ImageContent) for block in message.content
+    )
+    if not message.text.strip() and not has_image:
+        raise ValueRefused(
+            "the message is empty: say something, or pass None to continue", path="/content"
+        )
+    dump(message_to_json(message, compact=True))
+    return message
+
+
+def _checked(metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
+    kept = dict(metadata)
+    dump(kept, path)
+    return kept
+
+
+def _error(name: str, text: str) -> LooopyError:
+    """The error that a stored class name and sentence stand for."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, LooopyError):
+        return kind(text)
+    return LooopyError(text)
+
+
+__all__ = ["Agent", "TurnResult"]

@@ -1,0 +1,267 @@
+"""
+What an agent knows of its context: the record, the part of the history the model may see, what was left open.
+
+Loading reads a bounded window, newest first, and grows it only while the model could see more. Reading again
+fetches only what another process added. Whoever finds a turn whose owner is dead ends it here, in one fenced
+commit, before anything else happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from looopy.errors import AgentBusy, Fenced, StoreConflict
+from looopy.history import visible
+from looopy.loop import unanswered
+from looopy.recovery import OpenCall, Situation, close_dead_turn
+from looopy.stores.base import (
+    Claim,
+    Commit,
+    ContextRecord,
+    ContextState,
+    MessageRecord,
+    TurnRecord,
+)
+from looopy.stores.owner import Owner, provably_dead
+from looopy.stores.stores import Stores
+from looopy.tools.provider import Tool
+from looopy.types.context import LoopConfig
+from looopy.types.event import (
+    AgentEvent,
+    InputRequired,
+    MessageEnd,
+    ToolExecutionEnd,
+    TurnEnd,
+)
+from looopy.types.message import AssistantMessage, Message, StopReason, Usage
+from looopy.types.state import Outcome
+
+_WINDOW = 256  # messages read at first; doubled while the model could see more
+
+
+class Known:
+    """
+    One context as this process last saw it.
+
+    Attributes:
+        record: `None` while the context is not known to exist.
+        history: Visible messages, oldest first: at least all that the model may be shown.
+        busy_turn: The turn that a living owner elsewhere runs, or `None`.
+        stale: Whether another process may have advanced the context since.
+        saved_epoch, saved_position: Where the store stood when it was last read (for `auto_save=False`).
+    """
+
+    def __init__(self, stores: Stores, context_id: str, config: LoopConfig) -> None:
+        self.stores = stores
+        self.context_id = context_id
+        self.config = config
+        self.record: ContextRecord | None = None
+        self.history: list[Message] = []
+        self.open_calls: list[OpenCall] = []
+        self.last: TurnRecord | None = None
+        self.busy_turn: int | None = None
+        self.stale = True
+        self.saved_epoch = 0
+        self.saved_position = 0
+        self._turns: list[int] = []
+        self._position = 0
+        self._visible_from = 1
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that a claim has to name."""
+        return self.record.epoch if self.record else 0
+
+    @property
+    def state(self) -> ContextState:
+        """The stored state."""
+        return self.record.state if self.record else ContextState()
+
+    @property
+    def situation(self) -> Situation:
+        """What a plan for the next turn is made from."""
+        return Situation(self.state, self.history, self.open_calls, self.last)
+
+    async def refresh(self, tools: Mapping[str, Tool]) -> None:
+        """
+        Read what changed; end a turn whose owner is dead.
+
+        Args:
+            tools: By name, for their `on_resume`.
+        """
+        while True:
+            self.record = record = await self.stores.state.load(self.context_id)
+            await self._read(record)
+            self.busy_turn = None
+            if record is None or record.open_turn is None:
+                break
+            dead = record.holder is None or provably_dead(record.holder)
+            if record.lease_live and not dead:
+                self.busy_turn = record.open_turn.turn
+                break
+            try:
+                await self._close(record, record.open_turn, tools)
+            except (StoreConflict, AgentBusy, Fenced):
+                continue  # somebody else was closing it
+        await self._find_open_calls()
+        self.saved_epoch, self.saved_position = self.epoch, self._position
+        self.stale = False
+
+    async def _read(self, record: ContextRecord | None) -> None:
+        """Bring the history up to date."""
+        if record is None:
+            self._replace(())
+            return
+        if self._position and record.visible_from == self._visible_from:
+            self._extend(
+                await self.stores.messages.records(self.context_id, after=self._position)
+            )
+            return
+        self._visible_from = record.visible_from
+        limit = _WINDOW
+        while True:
+            records = await self.stores.messages.recent(self.context_id, limit=limit)
+            messages = [r.message for r in records]
+            if len(records) < limit or len(visible(messages, self.config)) < len(messages):
+                break
+            limit *= 2
+        self._replace(records)
+
+    def _replace(self, records: Sequence[MessageRecord]) -> None:
+        self.history.clear()
+        self._turns.clear()
+        self._position = 0
+        self._extend(records)
+
+    def _extend(self, records: Sequence[MessageRecord]) -> None:
+        self.history += [r.message for r in records]
+        self._turns += [r.turn for r in records]
+        if records:
+            self._position = records[-1].position
+
+    @property
+    def committed(self) -> Sequence[Message]:
+        """The history without what a running turn has added."""
+        return self.history[: len(self._turns)]
+
+    def advance(self, messages: Sequence[Message], turn: int, position: int) -> None:
+        """Take over what a turn of this process has committed; *position* is the last one's."""
+        del self.history[len(self._turns) :]
+        self.history += messages
+        self._turns += [turn] * len(messages)
+        self._position = position
+
+    async def _find_open_calls(self) -> None:
+        """Find the calls that the last turn left open, and whether they had started."""
+        self.open_calls, self.last = [], None
+        record, resumable = self.record, self.state.resumable
+        if record is None:
+            return
+        if resumable is not None:
+            turns = await self.stores.journal.turns(
+                self.context_id, after=resumable - 1, limit=1
+            )
+            self.last = turns[0] if turns else None
+        calls = unanswered(self.history)
+        if not calls:
+            return
+        origin = next(
+            turn
+            for message, turn in zip(reversed(self.history), reversed(self._turns), strict=True)
+            if isinstance(message, AssistantMessage)
+        )
+        started: set[str] = set()
+        for turn in range(origin, record.turn_count + 1):
+            started |= await self.stores.journal.started_calls(self.context_id, turn)
+        self.open_calls = [OpenCall(c, origin, c.id in started) for c in calls]
+
+    async def _close(
+        self, record: ContextRecord, turn: TurnRecord, tools: Mapping[str, Tool]
+    ) -> None:
+        """End a dead turn: take it over, answer what must not run again, write its `turn_end`."""
+        owner = Owner.new()
+        try:
+            claimed = await self.stores.state.claim(
+                Claim(
+                    context_id=self.context_id,
+                    holder=owner.token(),
+                    ttl_s=self.config.lease_ttl_s,
+                    expected_epoch=record.epoch,
+                    displace=record.holder,
+                    recover=True,
+                )
+            )
+            await self._find_open_calls()
+            closing = close_dead_turn(turn.turn, self.open_calls, tools)
+            events: list[AgentEvent] = []
+            for call, result in closing.results:
+                common: dict[str, Any] = {"context_id": self.context_id, "turn": turn.turn}
+                events += [
+                    ToolExecutionEnd(
+                        **common,
+                        tool_call_id=call.id,
+                        tool_name=call.name,
+                        result=result,
+                        is_error=True,
+                    ),
+                    MessageEnd(**common, message=result),
+                ]
+            added, usage = self._of_turn(turn)
+            if closing.pending:
+                events.append(
+                    InputRequired(
+                        context_id=self.context_id, turn=turn.turn, pending=closing.pending
+                    )
+                )
+            events.append(
+                TurnEnd(
+                    context_id=self.context_id,
+                    turn=turn.turn,
+                    outcome=Outcome.INTERRUPTED,
+                    stop_reason=StopReason.INTERRUPTED,
+                    messages=(*added, *(result for _, result in closing.results)),
+                    usage=usage,
+                )
+            )
+            await self.stores.commit(
+                Commit(
+                    context_id=self.context_id,
+                    epoch=claimed.epoch,
+                    turn=turn.turn,
+                    events=events,
+                    state=ContextState(
+                        pending=closing.pending,
+                        resumable=turn.turn,
+                        usage=record.state.usage + usage,
+                    ),
+                    release=True,
+                )
+            )
+        finally:
+            owner.retire()
+
+    def _of_turn(self, turn: TurnRecord) -> tuple[list[Message], Usage]:
+        added = [m for m, t in zip(self.history, self._turns, strict=True) if t == turn.turn]
+        usage = Usage()
+        for message in added:
+            if isinstance(message, AssistantMessage):
+                usage += message.usage
+        return added, usage
+
+    def remember(self, **changes: Any) -> None:
+        """Take over what a commit of this process has changed in the record."""
+        now = changes.pop("now")
+        if self.record is None:
+            self.record = ContextRecord(
+                context_id=self.context_id,
+                epoch=0,
+                turn_count=0,
+                last_position=0,
+                last_seq=0,
+                created_at=now,
+                last_activity=now,
+            )
+        self.record = replace(self.record, last_activity=now, **changes)
+

@@ -1,0 +1,554 @@
+"""
+One turn of an agent, from the call to its last event: a supervised task that nobody has to watch.
+
+Claim, run, commit, announce. The generator of `looopy.loop` is pulled group by group; each group's durable
+events are committed, given their numbers, and only then shown. A commit in flight is never abandoned: a
+cancelled task waits for its outcome first, and the turn then ends in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from looopy._failpoints import reach
+from looopy.errors import (
+    AgentBusy,
+    Fenced,
+    LooopyError,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+    TurnIncomplete,
+)
+from looopy.iteration import Group
+from looopy.known import Known
+from looopy.llm.provider import LLMProvider
+from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
+from looopy.loop import run_turn, unanswered
+from looopy.recovery import Plan, plan_turn
+from looopy.stores.base import Claim, Claimed, Commit, ContextState
+from looopy.stores.owner import Owner
+from looopy.stores.stores import Stores
+from looopy.streams import Broadcast
+from looopy.tools.provider import ToolSource, gather_tools
+from looopy.types.artifact import Artifact, ArtifactKind
+from looopy.types.context import AuthContext, CancelToken, LoopConfig, SystemPrompt, TurnContext
+from looopy.types.event import (
+    AgentEvent,
+    ArtifactUpdate,
+    IterationEnd,
+    MessageEnd,
+    ToolExecutionEnd,
+    TurnEnd,
+    TurnError,
+    TurnStart,
+    is_durable,
+    utc_now,
+)
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    StopReason,
+    Usage,
+    UserMessage,
+    now_ms,
+)
+from looopy.types.result import IterationResult, TurnResult
+from looopy.types.state import Outcome
+
+T = TypeVar("T")
+_logger = logging.getLogger("looopy")
+_POLL_S = (0.02, 0.25)  # first and longest wait between two looks at a busy context
+_RENEWALS_PER_TTL = 3
+
+
+async def settle(work: Awaitable[T], cancelled: Callable[[], object]) -> T:
+    """
+    Await *work* to its end whatever happens to this task; *cancelled* is told of a cancellation meanwhile.
+
+    A commit whose caller went away is still a commit: its outcome has to be known before anything else.
+    """
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+            cancelled()
+        except Exception:  # the work's own failure: result() below raises it
+            break
+    return task.result()
+
+
+class RunningTurn:
+    """
+    One call of `execute_turn`.
+
+    Args:
+        known: What the agent knows of the context; kept up to date.
+        announce: Shows an event to the agent's own subscribers.
+        buffer: Instead of committing, groups go here (`auto_save=False`).
+    """
+
+    def __init__(
+        self,
+        known: Known,
+        *,
+        provider: LLMProvider,
+        sources: Sequence[ToolSource],
+        config: LoopConfig,
+        system_prompt: SystemPrompt,
+        user_message: UserMessage | None,
+        inputs: Mapping[str, Any] | None,
+        auth_context: AuthContext | None,
+        metadata: Mapping[str, Any],
+        on_busy: str,
+        announce: Callable[[AgentEvent], None],
+        buffer: list[list[AgentEvent]] | None,
+    ) -> None:
+        self.known = known
+        self.provider = provider
+        self.sources = sources
+        self.config = config
+        self.system_prompt = system_prompt
+        self.user_message = user_message
+        self.inputs = inputs
+        self.auth_context = auth_context
+        self.metadata = metadata
+        self.on_busy = on_busy
+        self.token = CancelToken()
+        self.broadcast = Broadcast()
+        self.turn = 0
+        self._announce_to_agent = announce
+        self._buffer = buffer
+        self._owner = Owner.new()
+        self._epoch = 0
+        self._assistant_position: int | None = None
+        self._open = False  # claimed, and not ended yet
+        self._last_position = 0
+        self._added: list[Message] = []
+        self._iterations: list[IterationResult] = []
+        self._artifacts: list[Artifact] = []
+        self._saved: list[ArtifactUpdate] = []
+        self._error: LooopyError | None = None
+        self._result: TurnResult | None = None
+        self._lock = asyncio.Lock()
+        self._renewal: asyncio.TimerHandle | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def stores(self) -> Stores:
+        """The agent's stores."""
+        return self.known.stores
+
+    def cancel(self) -> None:
+        """Ask the turn to stop."""
+        self.token.cancel()
+
+    async def run(self) -> TurnResult:
+        """
+        Run the turn to its end.
+
+        Raises:
+            LooopyError: What only the store knows; the stream fails with it too.
+        """
+        try:
+            plan = await self._claim()
+            return await self._drive(plan)
+        finally:
+            self._owner.retire()
+            if self._renewal is not None:
+                self._renewal.cancel()
+            if self._renewing is not None:
+                self._renewing.cancel()
+
+    # --- the claim ----------------------------------------------------------------------------------------
+
+    async def _claim(self) -> tuple[Plan, Claimed]:
+        """Own the context, with what the turn begins with already stored."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.config.busy_timeout_s
+        pause, longest = _POLL_S
+        while True:
+            self._stop_if_cancelled()
+            try:
+                if self.known.stale:
+                    await self.known.refresh(await gather_tools(self.sources))
+                if self.known.busy_turn is not None:
+                    self.known.stale = True
+                    turn = self.known.busy_turn
+                    raise AgentBusy(f"turn {turn} is running in another process", turn=turn)
+                plan = plan_turn(
+                    self.known.situation, self.user_message, self.inputs, self.auth_context
+                )
+                return plan, await self._try_claim(plan)
+            except StoreConflict:
+                self.known.stale = True
+            except AgentBusy:
+                self.known.stale = True
+                if self.on_busy != "wait" or loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads waiters
+                pause = min(pause * 2, longest)
+
+    def _stop_if_cancelled(self) -> None:
+        if self.token.cancelled:
+            raise TurnIncomplete(
+                "the turn was cancelled before it was accepted: nothing was stored",
+                outcome=Outcome.CANCELLED.value,
+            )
+
+    async def _try_claim(self, plan: Plan) -> Claimed:
+        context_id = self.known.context_id
+        if self._buffer is not None:
+            record = self.known.record
+            return Claimed(
+                epoch=self.known.epoch,
+                turn=(record.turn_count if record else 0) + 1,
+                first_seq=0,
+                first_position=(record.last_position if record else 0) + 1,
+            )
+        events: list[AgentEvent] = [
+            TurnStart(
+                context_id=context_id, user_message=plan.user_message, continues=plan.continues
+            )
+        ]
+        events += [
+            MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts
+        ]
+        auth = self.auth_context
+        reach("B1")
+        claimed: Claimed = await settle(
+            self.stores.state.claim(
+                Claim(
+                    context_id=context_id,
+                    holder=self._owner.token(),
+                    ttl_s=self.config.lease_ttl_s,
+                    expected_epoch=self.known.epoch,
+                    events=events,
+                    actor_id=auth.actor_id if auth else None,
+                    had_auth=auth is not None,
+                    metadata=self.metadata,
+                    state=plan.state,
+                )
+            ),
+            self.token.cancel,
+        )
+        reach("B3")
+        self._open = True
+        return claimed
+
+    # --- running ------------------------------------------------------------------------------------------
+
+    async def _drive(self, begun: tuple[Plan, Claimed]) -> TurnResult:
+        plan, claimed = begun
+        self.turn, self._epoch = claimed.turn, claimed.epoch
+        self._last_position = claimed.first_position - 1
+        self.known.remember(
+            now=utc_now(), epoch=claimed.epoch, turn_count=claimed.turn, state=plan.state
+        )
+        self.broadcast.accept(claimed.turn)
+        self._renew_later()
+        context = TurnContext(
+            context_id=self.known.context_id,
+            turn=claimed.turn,
+            continues=plan.continues,
+            auth_context=self.auth_context,
+            system_prompt=self.system_prompt,
+            metadata=self.metadata,
+            artifacts=_Writer(self),
+            cancel=self.token,
+        )
+        outs = run_turn(
+            self.provider,
+            self.sources,
+            self.config,
+            context,
+            self.known.history,
+            plan.prompts,
+            user_message=plan.user_message,
+            open_calls=plan.run,
+            call_turn=plan.call_turn,
+            ends=plan.ends,
+            pending=plan.state.pending,
+        )
+        first = True
+        try:
+            async with aclosing(outs):
+                async for out in outs:
+                    if not isinstance(out, Group):
+                        self._show(out)
+                        continue
+                    events = [*self._drain_artifacts(), *out.events]
+                    async with self._lock:
+                        if first:
+                            self._announce(events, claimed.first_seq, claimed.first_position)
+                        else:
+                            await self._commit(events, plan.state)
+                    first = False
+        except asyncio.CancelledError:
+            if self._result is None:
+                raise
+        except (Fenced, StoreUnavailable):
+            self.known.stale = True
+            raise
+        except Exception as exc:
+            if not self._open:
+                raise
+            await self._close_after(exc)
+        if self._result is None:
+            raise LooopyError("the turn ended without a turn_end")
+        return self._result
+
+    async def _commit(self, events: list[AgentEvent], begun: ContextState) -> None:
+        """Store a group's durable events, then show the whole group."""
+        durable = [e for e in events if is_durable(e)]
+        if not durable:
+            self._announce(events, 0, 0)
+            return
+        end = durable[-1] if isinstance(durable[-1], TurnEnd) else None
+        state = None if end is None else self._state_after(end, durable, begun)
+        if self._buffer is not None:
+            self._announce(events, 0, self._last_position + 1)
+        else:
+            reach("B6" if end is None else "B13")
+            done = await settle(
+                self.stores.commit(
+                    Commit(
+                        context_id=self.known.context_id,
+                        epoch=self._epoch,
+                        turn=self.turn,
+                        events=durable,
+                        assistant_position=self._assistant_position,
+                        state=state,
+                        release=end is not None,
+                        ttl_s=self.config.lease_ttl_s,
+                    )
+                ),
+                self.token.cancel,
+            )
+            reach("B7" if end is None else "B14")
+            self._open = end is None
+            self._announce(events, done.first_seq, done.first_position, state=state)
+        if self._buffer is not None and state is not None:
+            self.known.remember(now=utc_now(), state=state)
+
+    def _state_after(
+        self, end: TurnEnd, events: Sequence[AgentEvent], begun: ContextState
+    ) -> ContextState:
+        usage = begun.usage + end.usage
+        if end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
+            return replace(begun, usage=usage)
+        if end.outcome is not Outcome.FAILED:
+            return ContextState(usage=usage)
+        event = next((e for e in reversed(events) if isinstance(e, TurnError)), None)
+        error = event.error if event and event.error else LooopyError("the turn failed")
+        return ContextState(
+            error=(type(error).__name__, error.message),
+            resumable=self.turn,
+            usage=usage,
+        )
+
+    def _announce(
+        self,
+        events: Sequence[AgentEvent],
+        seq: int,
+        position: int,
+        state: ContextState | None = None,
+    ) -> None:
+        """Give committed events their numbers, take them over, and show the group."""
+        stamped: list[AgentEvent] = []
+        for event in events:
+            shown = event
+            if is_durable(event):
+                if isinstance(event, MessageEnd):
+                    shown = replace(event, seq=seq or None, position=position)
+                    if isinstance(event.message, AssistantMessage):
+                        self._assistant_position = position
+                    self._added.append(event.message)
+                    self._last_position = position
+                    position += 1
+                elif seq:
+                    shown = replace(event, seq=seq)
+                seq += 1 if seq else 0
+            stamped.append(shown)
+        if self._buffer is not None:
+            self._buffer[-1] += [e for e in events if is_durable(e)]
+        changes: dict[str, Any] = {"last_position": self._last_position}
+        if seq:
+            changes["last_seq"] = seq - 1
+        if state is not None:
+            changes["state"] = state
+        self.known.remember(now=utc_now(), **changes)
+        for event in stamped:
+            self._show(event)
+
+    def _show(self, event: AgentEvent) -> None:
+        if isinstance(event, IterationEnd):
+            self._iterations.append(
+                IterationResult(
+                    message=event.message,
+                    tool_results=event.tool_results,
+                    usage=event.usage,
+                )
+            )
+        elif isinstance(event, TurnError):
+            self._error = event.error
+        elif isinstance(event, TurnEnd):
+            self._finish(event)
+        self._announce_to_agent(event)
+        self.broadcast.push(event)
+
+    def _finish(self, end: TurnEnd) -> None:
+        """Make the result, and leave the agent ready, before the last event is shown."""
+        self.known.advance(self._added, self.turn, self._last_position)
+        self.known.open_calls, self.known.last = [], None
+        state = self.known.state
+        if state.pending or state.resumable is not None:
+            self.known.stale = True  # open calls are found by reading
+        texts = [m for m in end.messages if isinstance(m, AssistantMessage) and m.text]
+        failed = end.outcome is Outcome.FAILED
+        self._result = TurnResult(
+            turn=self.turn,
+            outcome=end.outcome,
+            stop_reason=end.stop_reason,
+            text=texts[-1].text if texts else "",
+            messages=tuple(end.messages),
+            usage=end.usage,
+            iterations=tuple(self._iterations),
+            pending=tuple(state.pending),
+            artifacts=tuple(self._artifacts),
+            error=self._error if failed else None,
+        )
+
+    async def _close_after(self, exc: Exception) -> None:
+        """End a turn whose step could not be stored: read back what was, answer what is open, say why."""
+        _logger.warning("turn %s could not go on: %s", self.turn, type(exc).__name__)
+        error = exc if isinstance(exc, LooopyError) else LooopyError(repr(exc))
+        common: dict[str, Any] = {"context_id": self.known.context_id, "turn": self.turn}
+        events: list[AgentEvent] = []
+        results: list[Message] = []
+        for call in unanswered([*self.known.committed, *self._added]):
+            result = synthetic_result(call, OUTCOME_UNKNOWN, timestamp=now_ms())
+            results.append(result)
+            events += [
+                ToolExecutionEnd(
+                    **common,
+                    tool_call_id=call.id,
+                    tool_name=call.name,
+                    result=result,
+                    is_error=True,
+                ),
+                MessageEnd(**common, message=result),
+            ]
+        code = StopReason.ERROR
+        events += [
+            TurnError(**common, code=code.value, text=error.message, error=error),
+            TurnEnd(
+                **common,
+                outcome=Outcome.FAILED,
+                stop_reason=code,
+                messages=(*self._added, *results),
+                usage=_used(self._added),
+            ),
+        ]
+        try:
+            await self._commit(events, self.known.state)
+        except StoreError:
+            self.known.stale = True
+            raise exc from None
+        self.known.stale = True
+
+    # --- the lease ----------------------------------------------------------------------------------------
+
+    def _renew_later(self) -> None:
+        if self._buffer is None:
+            self._renewal = asyncio.get_running_loop().call_later(
+                self.config.lease_ttl_s / _RENEWALS_PER_TTL, self._renew_now
+            )
+
+    def _renew_now(self) -> None:
+        self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="looopy lease")
+
+    async def _renew(self) -> None:
+        held = True
+        with contextlib.suppress(StoreUnavailable):  # the next commit will tell, if it lasts
+            held = await self.stores.state.renew(
+                self.known.context_id, self._epoch, self.config.lease_ttl_s
+            )
+        if not held:
+            self.token.cancel("fenced")
+        elif self._open:
+            self._renew_later()
+
+    # --- artifacts ----------------------------------------------------------------------------------------
+
+    def _drain_artifacts(self) -> list[ArtifactUpdate]:
+        saved, self._saved = self._saved, []
+        return saved
+
+    def saved(self, artifact: Artifact) -> None:
+        """Note that a tool saved an artifact: its event rides with the tool's result."""
+        self._artifacts.append(artifact)
+        self._saved.append(
+            ArtifactUpdate(
+                context_id=self.known.context_id,
+                turn=self.turn,
+                artifact_id=artifact.artifact_id,
+                kind=artifact.kind,
+                version=artifact.version,
+            )
+        )
+
+
+class _Writer:
+    """`ArtifactWriter` of one turn."""
+
+    def __init__(self, turn: RunningTurn) -> None:
+        self._turn = turn
+
+    async def save(
+        self,
+        artifact_id: str,
+        content: bytes | str | Mapping[str, Any],
+        *,
+        kind: ArtifactKind | str | None = None,
+        media_type: str | None = None,
+    ) -> Artifact:
+        """Save a new version."""
+        turn = self._turn
+        artifact: Artifact = await turn.stores.artifacts.save(
+            turn.known.context_id, artifact_id, content, kind=kind, media_type=media_type
+        )
+        turn.saved(artifact)
+        return artifact
+
+    async def load(self, artifact_id: str, version: int | None = None) -> Any:
+        """Load a version, the newest by default."""
+        return await self._turn.stores.artifacts.load(
+            self._turn.known.context_id, artifact_id, version
+        )
+
+    async def list(self) -> list[Artifact]:
+        """The newest version of each artifact."""
+        found: list[Artifact] = await self._turn.stores.artifacts.list(
+            self._turn.known.context_id
+        )
+        return found
+
+
+def _used(messages: Sequence[Message]) -> Usage:
+    usage = Usage()
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            usage += message.usage
+    return usage
+

@@ -1,0 +1,247 @@
+"""
+The same `Agent`, blocking: for scripts, notebooks and prompts.
+
+All agents of a process share one event loop in one background thread. A blocking call hands its coroutine to
+that loop and waits; Ctrl-C while a turn is awaited cancels the turn, which then ends in order, and raises
+`KeyboardInterrupt` as usual. Inside a running event loop use `looopy.Agent`: blocking there would stop it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import queue
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from looopy.agent import Agent as _Agent
+from looopy.errors import AgentStateError, StoreUnavailable
+from looopy.streams import TurnStream
+from looopy.types.artifact import Artifact
+from looopy.types.context import AuthContext
+from looopy.types.event import AgentEvent
+from looopy.types.message import Message, UserMessage
+from looopy.types.result import TurnResult
+from looopy.types.state import AgentState
+
+T = TypeVar("T")
+
+
+class _LoopThread:
+    """The process's event loop for blocking callers; started on first use, stopped at exit."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._thread is None or not self._thread.is_alive():
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="looopy-sync", daemon=True
+                )
+                self._thread.start()
+                atexit.register(self._stop, self._loop, self._thread)
+            return self._loop
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work* on the loop and wait for it; an interrupt cancels it and waits for its end."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            work.close()
+            raise AgentStateError(
+                "looopy.sync blocks and an event loop runs here: use looopy.Agent with await"
+            )
+        future = asyncio.run_coroutine_threadsafe(work, self.loop())
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    @staticmethod
+    def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        async def finish() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await loop.shutdown_asyncgens()
+
+        asyncio.run_coroutine_threadsafe(finish(), loop).result(timeout=10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=10)
+        if not thread.is_alive():
+            loop.close()
+
+
+_thread = _LoopThread()
+
+
+class Agent:
+    """
+    `looopy.Agent` with blocking methods; see there for arguments, results and errors.
+
+    `with Agent(...)` starts and shuts down. `execute_turn` returns the `TurnResult`, `stream_turn` iterates
+    over the events. Stores that are already open belong to another event loop: pass a URL.
+    """
+
+    def __init__(self, context_id: str, **options: Any) -> None:
+        self._agent = _Agent(context_id, **options)
+        if not isinstance(options.get("stores", ""), str):
+            raise StoreUnavailable(
+                "open stores belong to the event loop that opened them: give looopy.sync.Agent a URL"
+            )
+
+    @property
+    def context_id(self) -> str:
+        """The conversation's name."""
+        return self._agent.context_id
+
+    @property
+    def state(self) -> AgentState:
+        """A snapshot of what this process knows."""
+        return self._agent.state
+
+    def start(self) -> None:
+        """See `looopy.Agent.start`."""
+        _thread.call(self._agent.start())
+
+    def pause(self, cancel: bool = False) -> None:
+        """See `looopy.Agent.pause`."""
+        _thread.call(self._agent.pause(cancel))
+
+    def resume(self) -> None:
+        """See `looopy.Agent.resume`."""
+        _thread.call(self._agent.resume())
+
+    def shutdown(self, cancel: bool = False) -> None:
+        """See `looopy.Agent.shutdown`."""
+        _thread.call(self._agent.shutdown(cancel))
+
+    def clear(self, force: bool = False) -> None:
+        """See `looopy.Agent.clear`."""
+        _thread.call(self._agent.clear(force))
+
+    def save_state(self, metadata: Mapping[str, Any] | None = None) -> None:
+        """See `looopy.Agent.save_state`."""
+        _thread.call(self._agent.save_state(metadata))
+
+    def cancel(self) -> None:
+        """Ask the running turn to stop; callable from any thread."""
+        _thread.call(self._agent.cancel())
+
+    def get_messages(self, **options: Any) -> list[Message]:
+        """See `looopy.Agent.get_messages`."""
+        return _thread.call(self._agent.get_messages(**options))
+
+    def get_artifacts(self) -> list[Artifact]:
+        """See `looopy.Agent.get_artifacts`."""
+        return _thread.call(self._agent.get_artifacts())
+
+    def subscribe(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
+        """See `looopy.Agent.subscribe`; *callback* runs in the loop's thread."""
+        return self._agent.subscribe(callback)
+
+    def execute_turn(
+        self,
+        user_message: str | UserMessage | None = None,
+        auth_context: AuthContext | None = None,
+        **options: Any,
+    ) -> TurnResult:
+        """
+        Run a turn to its end; see `looopy.Agent.execute_turn`.
+
+        Ctrl-C cancels the turn, waits for its end, and raises `KeyboardInterrupt`.
+        """
+        stream = self._begin(user_message, auth_context, options)
+
+        async def result() -> TurnResult:
+            return await stream
+
+        try:
+            return _thread.call(result())
+        except KeyboardInterrupt:
+            self._stop(stream)
+            raise
+
+    def stream_turn(
+        self,
+        user_message: str | UserMessage | None = None,
+        auth_context: AuthContext | None = None,
+        **options: Any,
+    ) -> Iterator[AgentEvent]:
+        """
+        Run a turn and iterate over its events. The turn starts at the call.
+
+        Leaving the loop early leaves the turn running; Ctrl-C inside it cancels the turn.
+        """
+        return self._events(self._begin(user_message, auth_context, options))
+
+    def _begin(
+        self,
+        user_message: str | UserMessage | None,
+        auth_context: AuthContext | None,
+        options: Mapping[str, Any],
+    ) -> TurnStream:
+        async def begin() -> TurnStream:
+            return self._agent.execute_turn(user_message, auth_context, **options)
+
+        return _thread.call(begin())
+
+    def _events(self, stream: TurnStream) -> Iterator[AgentEvent]:
+        arrived: queue.SimpleQueue[AgentEvent | BaseException | None] = queue.SimpleQueue()
+
+        async def pump() -> None:
+            try:
+                async for event in stream:
+                    arrived.put(event)
+            except Exception as exc:
+                arrived.put(exc)
+            else:
+                arrived.put(None)
+
+        pumping = asyncio.run_coroutine_threadsafe(pump(), _thread.loop())
+        try:
+            while (item := arrived.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        except KeyboardInterrupt:
+            self._stop(stream)
+            raise
+        finally:
+            pumping.cancel()
+
+    @staticmethod
+    def _stop(stream: TurnStream) -> None:
+        async def stop() -> None:
+            stream.cancel()
+            await stream
+
+        _thread.call(stop())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.shutdown(cancel=exc_type is not None)
+
+    def __repr__(self) -> str:
+        return repr(self._agent)
+
+
+__all__: Sequence[str] = ["Agent"]
