@@ -22,7 +22,7 @@ nox.options.sessions = ["lint", "types", "imports", "tests", "migrations", "docs
 @nox.session
 def lint(session: nox.Session) -> None:
     """Hold the style."""
-    session.run("ruff", "check", ".")
+    session.run("ruff", "check", "--output-format", "concise", ".")
 
 
 @nox.session
@@ -69,7 +69,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def build(session: nox.Session) -> None:
     """Build the wheel and use it in a fresh environment, far from the tree."""
-    tmp = Path(session.create_tmp())
+    tmp = Path(session.create_tmp()).resolve()
     shutil.rmtree(tmp / "dist", ignore_errors=True)
     session.run("uv", "build", "--quiet", "--out-dir", str(tmp / "dist"), external=True)
     (wheel,) = (tmp / "dist").glob("*.whl")
