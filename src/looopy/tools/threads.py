@@ -33,17 +33,20 @@ class _Call:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[tuple[bool, Any]]
 
-    def run(self) -> None:
+    def run(self) -> tuple[bool, Any]:
+        """Whether the function succeeded, and what it returned or raised."""
         try:
-            outcome = True, self.context.run(self.function)
+            return True, self.context.run(self.function)
         except BaseException as error:  # noqa: BLE001 - a tool's sys.exit() must not end the thread
-            outcome = False, error
+            return False, error
+
+    def deliver(self, outcome: tuple[bool, Any]) -> None:
         try:
-            self.loop.call_soon_threadsafe(self._deliver, outcome)
+            self.loop.call_soon_threadsafe(self._settle, outcome)
         except RuntimeError:  # the loop is closed: nobody waits any more
             return
 
-    def _deliver(self, outcome: tuple[bool, Any]) -> None:
+    def _settle(self, outcome: tuple[bool, Any]) -> None:
         if not self.future.done():
             self.future.set_result(outcome)
 
@@ -60,7 +63,9 @@ class ToolThreads:
         self._limit = limit
         self._waiting: deque[_Call] = deque()
         self._wake = threading.Condition()
-        self._idle = 0
+        self._open = (
+            0  # calls that wait or run; while there are no more than threads, none is needed
+        )
         self._count = 0
         self._number = itertools.count(1)
 
@@ -91,7 +96,7 @@ class ToolThreads:
     def _submit(self, call: _Call) -> None:
         with self._wake:
             self._waiting.append(call)
-            if self._idle < len(self._waiting) and self._count < self._limit:
+            if self._count <= self._open and self._count < self._limit:
                 name = f"looopy-tool-{next(self._number)}"
                 try:
                     threading.Thread(target=self._work, name=name, daemon=True).start()
@@ -99,8 +104,8 @@ class ToolThreads:
                     self._waiting.pop()
                     raise
                 self._count += 1
-            else:
-                self._wake.notify()
+            self._open += 1
+            self._wake.notify()
 
     def _withdraw(self, call: _Call) -> bool:
         with self._wake:
@@ -108,18 +113,20 @@ class ToolThreads:
                 self._waiting.remove(call)
             except ValueError:
                 return False
+            self._open -= 1
             return True
 
     def _work(self) -> None:
         while True:
             with self._wake:
-                self._idle += 1
                 while not self._waiting:
                     self._wake.wait()
-                self._idle -= 1
                 call = self._waiting.popleft()
-            call.run()
-            del call  # an idle thread keeps nothing of the last call alive
+            outcome = call.run()
+            with self._wake:
+                self._open -= 1  # before the caller knows, so that its next call finds this thread
+            call.deliver(outcome)
+            del call, outcome  # an idle thread keeps nothing of the last call alive
 
 
 _threads: ToolThreads | None = None

@@ -1,0 +1,123 @@
+"""Properties of tools: what a model may send, and what it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+import enum
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from looopy.tools import ToolContext, tool
+from looopy.tools.executor import run_call
+from looopy.tools.results import limit_blocks, to_answer
+from looopy.types.context import CancelToken
+from looopy.types.message import ImageContent, TextContent, ToolCall
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+class Level(enum.Enum):
+    """Two of them."""
+
+    LOW = "low"
+    HIGH = 2
+
+
+@dataclasses.dataclass
+class Item:
+    """Something with parts."""
+
+    name: str
+    size: int | None
+    level: Level
+    parts: list[tuple[int, str]]
+    seen: dict[str, dt.date]
+
+
+@given(st.lists(st.text() | st.text("aü€😀")), st.integers(1, 60))
+def test_a_limited_result_is_a_prefix_and_says_so(texts: list[str], limit: int) -> None:
+    """Never more bytes than allowed besides the markers, never half a character."""
+    blocks = limit_blocks([TextContent(text) for text in texts], limit)
+    kept = 0
+    for block, text in zip(blocks, texts, strict=True):
+        assert isinstance(block, TextContent)
+        if block.text != text:
+            head, _, marker = block.text.rpartition("\n[")
+            assert marker.endswith("bytes were left out]")
+            assert text.startswith(head)
+        else:
+            head = text
+        kept += len(head.encode("utf-8", "surrogatepass"))
+    assert kept <= limit
+    if sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) <= limit:
+        assert [block.text for block in blocks if isinstance(block, TextContent)] == texts
+
+
+@given(JSON)
+def test_any_json_value_is_shown_as_itself(value: Any) -> None:
+    """What is not text can be read back."""
+    blocks = to_answer(value).blocks
+    if value == "":
+        assert blocks == ()
+        return
+    (block,) = blocks
+    assert not isinstance(block, ImageContent)
+    assert (block.text if isinstance(value, str) else json.loads(block.text)) == value
+
+
+@given(st.from_type(Item))
+def test_what_a_type_can_say_its_schema_allows_and_its_function_receives(item: Item) -> None:
+    """Schema and decoder never disagree."""
+    received: list[Item] = []
+
+    @tool
+    async def take(item: Item) -> None:
+        received.append(item)
+
+    arguments = {"item": TypeAdapter(Item).dump_python(item, mode="json")}
+    result = _call(take, arguments)
+    assert not result.is_error, result.text
+    assert received == [item]
+
+
+@given(st.dictionaries(st.text(), JSON))
+def test_any_arguments_at_all_get_one_result(arguments: dict[str, Any]) -> None:
+    """A model may send what it likes."""
+
+    @tool
+    async def take(item: Item) -> str:
+        return item.name
+
+    result = _call(take, arguments)
+    assert result.tool_call_id == "call"
+    assert result.is_error
+
+
+def _call(one: Any, arguments: dict[str, Any]) -> Any:
+    context = ToolContext(
+        context_id="c", turn=1, tool_call_id="call", idempotency_key="k", cancel=CancelToken()
+    )
+    return asyncio.run(
+        run_call(
+            one,
+            ToolCall("call", one.name, arguments),
+            context,
+            default_timeout_s=None,
+            max_result_bytes=10_000,
+            known=(),
+        )
+    )
