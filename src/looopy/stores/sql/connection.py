@@ -1,13 +1,15 @@
 """
-One connection to a SQLite file: where the file may lie, which settings it must have, what its errors mean.
+One connection to a SQLite file: where the file may lie, which settings it must have, what its
+errors mean.
 
-The settings are what the promises rest on, so they are read back after they were made: write-ahead log with
-a sync for each commit (a commit that returned survives a power cut), foreign keys enforced, transactions
-begun by us alone. Waiting for another process happens here and not inside SQLite, in short tries with a
-random pause between them up to a deadline, so that no thread is stuck in C for long.
+The settings are what the promises rest on, so they are read back after they were made: write-ahead
+log with a sync for each commit (a commit that returned survives a power cut), foreign keys
+enforced, transactions begun by us alone. Waiting for another process happens here and not inside
+SQLite, in short tries with a random pause between them up to a deadline, so that no thread is stuck
+in C for long.
 
-A database file is never opened as a plain file: closing that would drop the locks that SQLite holds on it
-in this process.
+A database file is never opened as a plain file: closing that would drop the locks that SQLite holds
+on it in this process.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ SETTINGS = {
 }
 
 
-def connect(path: Path, *, query_only: bool = False, patience_s: float = PATIENCE_S) -> sqlite3.Connection:
+def connect(
+    path: Path, *, query_only: bool = False, patience_s: float = PATIENCE_S
+) -> sqlite3.Connection:
     """
     Open the database at *path*, created if it is not there, with its settings made and read back.
 
@@ -82,7 +86,9 @@ def _check_place(path: Path) -> None:
             f"SQLite {sqlite3.sqlite_version} is too old: looopy needs 3.35; use a newer Python"
         )
     if path.is_dir():
-        raise StoreUnavailable(f"{path} is a folder: name a file in it, such as {path / 'looopy.db'}")
+        raise StoreUnavailable(
+            f"{path} is a folder: name a file in it, such as {path / 'looopy.db'}"
+        )
     if not path.parent.is_dir():
         raise StoreUnavailable(f"the folder {path.parent} does not exist: create it first")
 
@@ -99,7 +105,9 @@ def _make_settings(connection: sqlite3.Connection, path: Path) -> None:
     for name, wanted in SETTINGS.items():
         found = connection.execute(f"PRAGMA {name}").fetchone()[0]
         if found != wanted:
-            raise StoreUnavailable(f"SQLite keeps {name} at {found!r} for {path}: it must be {wanted!r}")
+            raise StoreUnavailable(
+                f"SQLite keeps {name} at {found!r} for {path}: it must be {wanted!r}"
+            )
 
 
 def is_busy(error: sqlite3.Error) -> bool:
@@ -130,7 +138,8 @@ def translate(error: sqlite3.Error, path: Path, *, outcome_known: bool = True) -
     code = _code(error)
     if code & 0xFF == sqlite3.SQLITE_FULL or code in _NO_SPACE:
         return StorageFull(
-            f"the disk of {path} is full: free some space and try again", outcome_known=outcome_known
+            f"the disk of {path} is full: free some space and try again",
+            outcome_known=outcome_known,
         )
     sentence = _SENTENCES.get(code & 0xFF, "failed with {name}")
     name = getattr(error, "sqlite_errorname", type(error).__name__)

@@ -2,12 +2,14 @@
 What separates the logic of the SQL stores from the way statements reach a database.
 
 Each operation is a generator that yields `Query` and is sent the rows: it does no I/O and knows no
-database. A driver runs a whole generator inside one transaction, so the logic is written once, SQLite runs
-it as one function on the thread of its connection (one hop for a commit instead of one for each
-statement), and a driver with a network in between may send the same statements in another way.
+database. A driver runs a whole generator inside one transaction, so the logic is written once,
+SQLite runs it as one function on the thread of its connection (one hop for a commit instead of one
+for each statement), and a driver with a network in between may send the same statements in another
+way.
 
-The statements are text that both dialects read, with `:named` parameters. One function is not standard and
-is supplied by each driver: `now_us()`, the database's clock in microseconds since 1970.
+The statements are text that both dialects read, with `:named` parameters. One function is not
+standard and is supplied by each driver: `now_us()`, the database's clock in microseconds since
+1970.
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ Steps: TypeAlias = Generator[Query, Rows, T]
 class Driver(Protocol):
     """Runs operations, each in one transaction of its own or as part of a greater one."""
 
+    async def open(self) -> None:
+        """Connect; does nothing when connected, and may be called again after `close`."""
+        ...
+
     async def run(self, work: Callable[[], Steps[T]], *, write: bool) -> T:
         """
         Run one operation and return its answer.
@@ -48,8 +54,8 @@ class Driver(Protocol):
             StorageFull: The disk is full; nothing was written.
             LooopyError: What the operation itself raised; nothing was written.
 
-        When a write returns, it survives a killed process and a power cut. Cancelling the caller does not
-        cancel the operation: it is carried out, and nobody hears of it.
+        When a write returns, it survives a killed process and a power cut. Cancelling the caller
+        does not cancel the operation: it is carried out, and nobody hears of it.
         """
         ...
 

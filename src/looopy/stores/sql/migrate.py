@@ -1,14 +1,14 @@
 """
 Bring a database to the schema that this version needs, and say how far it is.
 
-Opening a file whose schema is at the head reads one row and imports nothing; only otherwise are alembic and
-SQLAlchemy loaded. A migration runs on a connection of its own, in one transaction that keeps other writers
-out from before the version is read: of two starters one migrates and the other finds the work done, and a
-migration that is killed leaves the file as it was, to be run again.
+Opening a file whose schema is at the head reads one row and imports nothing; only otherwise are
+alembic and SQLAlchemy loaded. A migration runs on a connection of its own, in one transaction that
+keeps other writers out from before the version is read: of two starters one migrates and the other
+finds the work done, and a migration that is killed leaves the file as it was, to be run again.
 
-Foreign keys are off meanwhile, because rebuilding a table that others refer to would delete their rows;
-before the commit they are checked, and no table may have lost a row. A file that held data is copied beside
-itself first.
+Foreign keys are off meanwhile, because rebuilding a table that others refer to would delete their
+rows; before the commit they are checked, and no table may have lost a row. A file that held data is
+copied beside itself first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _VERSION = "SELECT version_num FROM alembic_version"
 
 def sqlite_path(url: str) -> Path:
     """
-    The file that a SQLite URL names: three slashes before a relative path, four before an absolute one.
+    The file that a SQLite URL names: three slashes before a relative path, four before an absolute
+    one.
 
     Raises:
         ConfigurationError: It names no file.
@@ -57,7 +58,9 @@ def sqlite_path(url: str) -> Path:
             "SQLite in memory is not offered: use memory: for stores without a file"
         )
     if urlsplit(url).query or urlsplit(url).fragment:
-        raise ConfigurationError(f"{url!r} has options, which are not supported: name only the file")
+        raise ConfigurationError(
+            f"{url!r} has options, which are not supported: name only the file"
+        )
     return Path(name)
 
 
@@ -115,7 +118,8 @@ def _out_of_date(found: str | None) -> SchemaOutOfDate:
 
 def upgrade(url: str, revision: str = "head") -> None:
     """
-    Migrate the database that *url* names up to *revision*. It blocks; not to be called in an event loop.
+    Migrate the database that *url* names up to *revision*. It blocks; not to be called in an event
+    loop.
 
     Raises:
         SchemaOutOfDate: The database is newer than this version.
@@ -130,7 +134,8 @@ def _upgrade(path: Path, revision: str) -> None:
 
 def downgrade(url: str, revision: str) -> None:
     """
-    Migrate down to *revision*, `base` for an empty schema; what only the newer schema holds is lost.
+    Migrate down to *revision*, `base` for an empty schema; what only the newer schema holds is
+    lost.
 
     Raises:
         SchemaOutOfDate: The database is newer than this version.
@@ -164,7 +169,9 @@ def _config(path: Path) -> Config:
     places = (here / "alembic.ini", here.parents[3] / "alembic.ini")
     ini = next((place for place in places if place.is_file()), None)
     if ini is None:
-        raise ConfigurationError("the migrations are missing from this installation: install it again")
+        raise ConfigurationError(
+            "the migrations are missing from this installation: install it again"
+        )
     config = Config(ini)
     config.attributes["path"] = path
     return config
@@ -234,7 +241,8 @@ async def _run_online(path: Path) -> None:
         hide_parameters=True,
         connect_args={"timeout": sqlite.PATIENCE_S},
     )
-    # Left to itself the driver would begin transactions late, and commit before each change of a table.
+    # Left to itself the driver would begin transactions late, and commit before each change of a
+    # table.
     event.listen(engine.sync_engine, "connect", _begin_nothing)
     event.listen(engine.sync_engine, "begin", _begin_exclusive)
     try:

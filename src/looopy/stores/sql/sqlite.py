@@ -1,12 +1,14 @@
 """
 The SQLite driver: one thread that writes and one that reads, each with a connection of its own.
 
-SQLite has one writer and syncs the disk for each commit, so commits that wait are made together: the thread
-takes all of them, runs each as one function inside a savepoint, and commits once. An operation that fails
-takes only itself back. Answers are handed out after the commit, so nobody is told of what is not durable.
+SQLite has one writer and syncs the disk for each commit, so commits that wait are made together:
+the thread takes all of them, runs each as one function inside a savepoint, and commits once. An
+operation that fails takes only itself back. Answers are handed out after the commit, so nobody is
+told of what is not durable.
 
-An operation costs the event loop one hop to the thread and one back, whatever its number of statements, and
-cancelling the one who waits neither interrupts a statement nor leaves a transaction open.
+An operation costs the event loop one hop to the thread and one back, whatever its number of
+statements, and cancelling the one who waits neither interrupts a statement nor leaves a transaction
+open.
 """
 
 from __future__ import annotations
@@ -336,7 +338,8 @@ def _commit(connection: sqlite3.Connection, path: Path, patience_s: float) -> Lo
         sqlite.retry(lambda: connection.execute("COMMIT"), patience_s)
     except sqlite3.Error as error:
         _roll_back(connection)
-        # A failed sync may or may not have reached the disk: a crash now could bring the commit back.
+        # A failed sync may or may not have reached the disk: a crash now could bring the commit
+        # back.
         unsure = error.sqlite_errorcode == sqlite3.SQLITE_IOERR_FSYNC
         return sqlite.translate(error, path, outcome_known=not unsure)
     return None

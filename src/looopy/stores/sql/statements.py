@@ -1,10 +1,11 @@
+# ruff: noqa: S608 - built from the constants of this module alone
 """
 Every statement of the SQL stores, as text that SQLite and Postgres both read.
 
-No statement is built from values: names are constants, values are `:named` parameters. Each one is bound to
-a tenant, so another tenant's rows cannot be met. Numbers are handed out by the update of the context's row,
-which comes first in every write: that one row gives order, gaplessness and the fence together, and its lock
-keeps other writers of the context out until the transaction ends.
+No statement is built from values: names are constants, values are `:named` parameters. Each one is
+bound to a tenant, so another tenant's rows cannot be met. Numbers are handed out by the update of
+the context's row, which comes first in every write: that one row gives order, gaplessness and the
+fence together, and its lock keeps other writers of the context out until the transaction ends.
 
 `now_us()` is the database's clock, see `driver.py`.
 """
@@ -34,7 +35,7 @@ LOAD_CONTEXT = f"{_CONTEXT} AND c.context_id = :context"
 
 LIST_CONTEXTS = f"{_CONTEXT} AND c.context_id > :after ORDER BY c.context_id LIMIT :limit"
 
-HEAD = (
+PEEK = (
     "SELECT epoch, open_turn, holder IS NOT NULL AND lease_until > now_us(), holder, version,"
     " turn_count, last_position, last_seq, visible_from, cleared_seq, state"
     f" FROM contexts WHERE {_THIS}"
@@ -159,8 +160,9 @@ STARTED_CALLS = (
     " AND t.turn = :turn) AND turn = :turn AND type = 'tool_execution_start'"
 )
 
-# `seq` rises with the position of messages and with the number of turns, so a row is found from its `seq`
-# by halving the range: as many reads by primary key as the range has binary digits, and no second index.
+# `seq` rises with the position of messages and with the number of turns, so a row is found from its
+# `seq` by halving the range: as many reads by primary key as the range has binary digits, and no
+# second index.
 _HALVE = (
     "WITH RECURSIVE halve(low, high) AS (SELECT CAST(:low AS BIGINT), CAST(:high AS BIGINT) UNION ALL"
     " SELECT CASE WHEN r.{seq} > :after THEN h.low ELSE (h.low + h.high) / 2 + 1 END,"
@@ -170,7 +172,8 @@ _HALVE = (
     " SELECT low FROM halve WHERE low = high"
 )
 
-# The first position, or turn, from :low up to :high (itself beyond the last) whose `seq` is over :after.
+# The first position, or turn, from :low up to :high (itself beyond the last) whose `seq` is over
+# :after.
 FIND_POSITION = _HALVE.format(table="messages", key="position", seq="seq")
 FIND_TURN = _HALVE.format(table="turns", key="turn", seq="start_seq")
 
@@ -197,6 +200,8 @@ LIST_ARTIFACTS = (
     " AND n.artifact_id = a.artifact_id AND n.version = a.version + 1) ORDER BY a.artifact_id"
 )
 
-DELETE_ARTIFACT = f"DELETE FROM artifacts WHERE {_THIS} AND artifact_id = :artifact RETURNING version"
+DELETE_ARTIFACT = (
+    f"DELETE FROM artifacts WHERE {_THIS} AND artifact_id = :artifact RETURNING version"
+)
 
 DELETE_ARTIFACTS = f"DELETE FROM artifacts WHERE {_THIS}"

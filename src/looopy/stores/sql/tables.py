@@ -1,13 +1,13 @@
 """
 The schema, for people and for migrations: what `migrations/` builds and a test compares it with.
 
-Nothing on the hot path imports this module: SQLAlchemy takes longer to load than a restarted process has to
-accept its first turn. Reads and writes are text in `statements.py`.
+Nothing on the hot path imports this module: SQLAlchemy takes longer to load than a restarted
+process has to accept its first turn. Reads and writes are text in `statements.py`.
 
-Every key begins with `(tenant_id, context_id)`, so the tables can be partitioned and sharded by it; no
-number comes from a sequence, no order from a timestamp. Times are integer microseconds since 1970, UTC;
-JSON is text, kept as it was written. Rows are found by primary key alone: an event by the turn whose range
-of `seq` holds it, so there is no other index to write.
+Every key begins with `(tenant_id, context_id)`, so the tables can be partitioned and sharded by it;
+no number comes from a sequence, no order from a timestamp. Times are integer microseconds since
+1970, UTC; JSON is text, kept as it was written. Rows are found by primary key alone: an event by
+the turn whose range of `seq` holds it, so there is no other index to write.
 
 In SQLite, tables of short rows are clustered by their key: one page to write instead of two.
 """

@@ -1,0 +1,146 @@
+"""`ArtifactStore` on SQL: versions are rows, bytes and JSON text in columns of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from looopy.errors import ArtifactNotFound, ValueRefused
+from looopy.stores import rows
+from looopy.stores.names import artifact_content, check_artifact_id, check_context_id
+from looopy.stores.sql import statements as s
+from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+
+
+class SQLArtifactStore(SQLStore):
+    """See `ArtifactStore` for the contract."""
+
+    async def save(
+        self,
+        context_id: str,
+        artifact_id: str,
+        content: bytes | str | Mapping[str, Any],
+        *,
+        kind: ArtifactKind | str | None = None,
+        media_type: str | None = None,
+    ) -> Artifact:
+        """Save the next version."""
+        check_context_id(context_id)
+        check_artifact_id(artifact_id)
+        actual, stored, media = artifact_content(content, kind, media_type)
+        raw = stored.encode() if isinstance(stored, str) else stored
+        size, sha256 = len(raw), hashlib.sha256(raw).hexdigest()
+        params = self.params(
+            context_id,
+            artifact=artifact_id,
+            kind=actual.value,
+            media_type=media,
+            size=size,
+            sha256=sha256,
+            data=stored if isinstance(stored, str) else None,
+            bytes=None if isinstance(stored, str) else stored,
+        )
+
+        def work() -> Steps[tuple[int, int, int]]:
+            saved = yield Query(s.SAVE_ARTIFACT, params)
+            if not saved:
+                yield Query(s.CREATE, params)
+                saved = yield Query(s.SAVE_ARTIFACT, params)
+            version, created_us, turn = saved[0]
+            return version, created_us, turn
+
+        version, created_us, turn = await self.backend.run(work, write=True)
+        return Artifact(
+            artifact_id=artifact_id,
+            kind=actual,
+            version=version,
+            status=ArtifactStatus.COMPLETE,
+            size=size,
+            media_type=media,
+            sha256=sha256,
+            created_at=rows.from_us(created_us),
+            turn=turn,
+        )
+
+    async def load(
+        self, context_id: str, artifact_id: str, version: int | None = None
+    ) -> bytes | dict[str, Any]:
+        """Load a version, the newest by default."""
+        if not _can_hold(context_id, artifact_id):
+            raise _no_artifact(artifact_id, version)
+        low, high = (1, NO_LIMIT) if version is None else (bounded(version), bounded(version))
+        params = self.params(context_id, artifact=artifact_id, low=low, high=high)
+
+        def work() -> Steps[bytes | dict[str, Any]]:
+            found = yield Query(s.LOAD_ARTIFACT, params)
+            if not found:
+                raise _no_artifact(artifact_id, version)
+            kind, data, raw = found[0]
+            if kind == ArtifactKind.DATA.value:
+                content: dict[str, Any] = json.loads(data)
+                return content
+            return bytes(raw)
+
+        return await self.backend.run(work, write=False)
+
+    async def list(self, context_id: str) -> list[Artifact]:
+        """The newest version of each."""
+
+        def work() -> Steps[list[Artifact]]:
+            found = yield Query(s.LIST_ARTIFACTS, self.params(context_id))
+            return [
+                Artifact(
+                    artifact_id=artifact_id,
+                    kind=ArtifactKind(kind),
+                    version=version,
+                    status=ArtifactStatus(status),
+                    size=size,
+                    media_type=media_type,
+                    sha256=sha256,
+                    created_at=rows.from_us(created_us),
+                    turn=turn,
+                )
+                for (
+                    artifact_id,
+                    kind,
+                    version,
+                    status,
+                    size,
+                    media_type,
+                    sha256,
+                    created_us,
+                    turn,
+                ) in found
+            ]
+
+        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+
+    async def delete(self, context_id: str, artifact_id: str) -> None:
+        """Remove all versions."""
+        if not _can_hold(context_id, artifact_id):
+            raise _no_artifact(artifact_id, None)
+
+        def work() -> Steps[None]:
+            params = self.params(context_id, artifact=artifact_id)
+            if not (yield Query(s.DELETE_ARTIFACT, params)):
+                raise _no_artifact(artifact_id, None)
+
+        await self.backend.run(work, write=True)
+
+
+def _can_hold(context_id: str, artifact_id: str) -> bool:
+    """Whether there may be such an artifact; ids that no store takes are answered like unknown ones."""
+    try:
+        check_artifact_id(artifact_id)
+    except ValueRefused:
+        return False
+    return can_exist(context_id)
+
+
+def _no_artifact(artifact_id: str, version: int | None) -> ArtifactNotFound:
+    of = "" if version is None else f" version {version} of"
+    return ArtifactNotFound(f"there is no{of} artifact {artifact_id!r} in this context")

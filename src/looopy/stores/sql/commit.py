@@ -1,0 +1,293 @@
+"""
+The writes of a turn: claim, commit, clear, and the append of messages outside a turn.
+
+Each begins by updating the context's row under a condition. That update is the fence (a stale epoch
+changes nothing), the lock and the source of numbers in one statement; what follows inserts rows
+under the numbers it returned. Values were serialised before, so nothing but the database itself can
+fail in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from looopy.errors import AgentBusy, StoreConflict
+from looopy.stores import rows
+from looopy.stores.base import Claim, Claimed, Commit, Committed, ContextState
+from looopy.stores.gate import dump
+from looopy.stores.memory import fenced, no_context
+from looopy.stores.names import busy_message
+from looopy.stores.sql import statements as s
+from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.store import as_us, bounded
+from looopy.types.event import HistoryCleared, utc_now
+from looopy.types.state import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The row of a context, without what only its readers want."""
+
+    epoch: int
+    open_turn: int | None
+    lease_live: bool
+    holder: str | None
+    version: int
+    turn_count: int
+    last_position: int
+    last_seq: int
+    visible_from: int
+    cleared_seq: int
+    state: str
+
+
+def peek(key: Mapping[str, Any]) -> Steps[Head | None]:
+    """The row of a context, or `None`; *key* names tenant and context."""
+    found = yield Query(s.PEEK, key)
+    return Head(*found[0]) if found else None
+
+
+# --- claim --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRows:
+    """A claim with its values serialised."""
+
+    claim: Claim
+    encoded: rows.Rows
+    params: Mapping[str, Any]
+
+
+def encode_claim(key: Mapping[str, Any], claim: Claim) -> ClaimRows:
+    """
+    Serialise what a claim stores.
+
+    Raises:
+        ValueRefused: A value cannot be stored faithfully.
+    """
+    encoded = rows.encode(claim.events)
+    params = {
+        **key,
+        "holder": claim.holder,
+        "displace": claim.displace,
+        "expected": bounded(claim.expected_epoch),
+        "ttl_us": as_us(claim.ttl_s),
+        "actor": claim.actor_id,
+        "state": None if claim.state is None else rows.state_column(claim.state),
+        "metadata": dump(dict(claim.metadata), "/metadata"),
+        "had_auth": int(claim.had_auth),
+        "seqs": encoded.seqs,
+        "count": len(encoded.messages),
+    }
+    if encoded.opening is None and not claim.recover:
+        raise ValueError("a claim's events begin with a TurnStart")
+    return ClaimRows(claim, encoded, params)
+
+
+def claim_steps(given: ClaimRows) -> Steps[Claimed]:
+    """Take the lease and, unless it is taken to recover, begin the turn; see `StateStore.claim`."""
+    claim, encoded = given.claim, given.encoded
+    statement = s.RECOVER if claim.recover else s.CLAIM
+    taken = yield Query(statement, given.params)
+    if not taken:
+        yield from _make_claimable(given)
+        taken = yield Query(statement, given.params)
+    epoch, turn, last_seq, last_position = taken[0]
+    if encoded.opening is None or claim.recover:
+        return Claimed(
+            epoch=epoch, turn=turn, first_seq=last_seq + 1, first_position=last_position + 1
+        )
+    claimed = Claimed(
+        epoch=epoch,
+        turn=turn,
+        first_seq=last_seq - encoded.seqs + 1,
+        first_position=last_position - len(encoded.messages) + 1,
+    )
+    offset = encoded.opening.user_offset
+    opened = {
+        **given.params,
+        "turn": turn,
+        "epoch": epoch,
+        "continues": encoded.opening.continues,
+        "start_seq": claimed.first_seq,
+        "first_position": claimed.first_position,
+        "user_position": None if offset is None else claimed.first_position + offset,
+        "started_at": encoded.opening.started_us,
+    }
+    yield Query(s.OPEN_TURN, opened)
+    numbers = Committed(first_seq=claimed.first_seq, first_position=claimed.first_position)
+    yield from _insert(given.params, turn, encoded, numbers, None)
+    return claimed
+
+
+def _make_claimable(given: ClaimRows) -> Steps[None]:
+    """Create the context if that is what stood in the way; else say what did."""
+    claim = given.claim
+    head = yield from peek(given.params)
+    if head is not None and head.lease_live and head.holder != claim.displace:
+        raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+    if head is not None or claim.expected_epoch != 0 or claim.recover:
+        raise StoreConflict(
+            "the context has moved on: load it again",
+            expected=claim.expected_epoch,
+            actual=head.epoch if head else 0,
+        )
+    yield Query(s.CREATE, given.params)
+
+
+# --- commit -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRows:
+    """A commit with its values serialised."""
+
+    commit: Commit
+    encoded: rows.Rows
+    params: Mapping[str, Any]
+
+
+def encode_commit(key: Mapping[str, Any], commit: Commit) -> CommitRows:
+    """
+    Serialise what a commit stores.
+
+    Raises:
+        ValueRefused: A value cannot be stored faithfully.
+    """
+    encoded = rows.encode(commit.events)
+    params = {
+        **key,
+        "epoch": bounded(commit.epoch),
+        "release": int(commit.release),
+        "ttl_us": as_us(commit.ttl_s),
+        "closing": int(encoded.closing is not None),
+        "state": None if commit.state is None else rows.state_column(commit.state),
+        "seqs": encoded.seqs,
+        "count": len(encoded.messages),
+    }
+    return CommitRows(commit, encoded, params)
+
+
+def commit_steps(given: CommitRows) -> Steps[Committed]:
+    """Apply one step of a turn, or raise `Fenced`; see `Journal.commit`."""
+    commit, encoded = given.commit, given.encoded
+    passed = yield Query(s.COMMIT, given.params)
+    if not passed:
+        raise fenced(commit.context_id)
+    last_seq, last_position = passed[0]
+    done = Committed(
+        first_seq=last_seq - encoded.seqs + 1,
+        first_position=last_position - len(encoded.messages) + 1,
+    )
+    yield from _insert(given.params, commit.turn, encoded, done, commit.assistant_position)
+    if (closing := encoded.closing) is not None:
+        end_seq = done.first_seq + closing.seq_offset
+        yield from _close_turn(given.params, commit.turn, closing, end_seq, last_position)
+    return done
+
+
+def _close_turn(
+    key: Mapping[str, Any], turn: int, closing: rows.TurnClosing, end_seq: int, last_position: int
+) -> Steps[None]:
+    params = {
+        **key,
+        "turn": turn,
+        "outcome": closing.outcome,
+        "stop_reason": closing.stop_reason,
+        "end_seq": end_seq,
+        "last_position": last_position,
+        "ended_at": closing.ended_us,
+        "usage": closing.usage,
+    }
+    if not (yield Query(s.CLOSE_TURN, params)):
+        raise ValueError(f"turn {turn} is not open")
+
+
+def _insert(
+    key: Mapping[str, Any],
+    turn: int,
+    encoded: rows.Rows,
+    numbers: Committed,
+    assistant_position: int | None,
+) -> Steps[None]:
+    base = {"tenant": key["tenant"], "context": key["context"], "turn": turn}
+    for message in encoded.messages:
+        params = {
+            **base,
+            "position": numbers.first_position + message.offset,
+            "iteration": message.iteration,
+            "seq": numbers.first_seq + message.seq_offset,
+            "role": message.role,
+            "created_at": message.created_us,
+            "meta": message.meta,
+            "body": message.body,
+        }
+        yield Query(s.ADD_MESSAGE, params)
+    for event in encoded.events:
+        position = None
+        if event.type == "tool_execution_start":
+            offset = event.message_offset
+            position = assistant_position if offset is None else numbers.first_position + offset
+        params = {
+            **base,
+            "seq": numbers.first_seq + event.seq_offset,
+            "iteration": event.iteration,
+            "type": event.type,
+            "created_at": event.created_us,
+            "position": position,
+            "body": event.body,
+        }
+        yield Query(s.ADD_EVENT, params)
+
+
+# --- outside a turn -----------------------------------------------------------------------------------
+
+
+def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
+    """Add messages while no turn is open; see `MessageStore.append`."""
+    if not encoded.messages:
+        head = yield from peek(key)
+        return head.last_position if head else 0
+    params = {**key, "seqs": encoded.seqs, "count": len(encoded.messages)}
+    added = yield Query(s.APPEND, params)
+    if not added:
+        head = yield from peek(key)
+        if head is not None:
+            raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+        yield Query(s.CREATE, key)
+        added = yield Query(s.APPEND, params)
+    turn, last_seq, last_position = added[0]
+    last_position = int(last_position)
+    numbers = Committed(
+        first_seq=last_seq - encoded.seqs + 1,
+        first_position=last_position - len(encoded.messages) + 1,
+    )
+    yield from _insert(key, turn, encoded, numbers, None)
+    return last_position
+
+
+def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Steps[int]:
+    """Hide the history and fence whoever writes to it; see `Journal.clear`."""
+    head = yield from peek(key)
+    if head is None:
+        raise no_context(context_id)
+    seq = head.last_seq + 1
+    if head.open_turn is not None:
+        if not force:
+            raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+        # Its open calls get no results: they are hidden next.
+        interrupted = Outcome.INTERRUPTED.value
+        closing = rows.TurnClosing(0, interrupted, interrupted, "{}", rows.to_us(utc_now()))
+        yield from _close_turn(key, head.open_turn, closing, seq, head.last_position)
+        seq += 1
+    covers = (head.visible_from, head.last_position)
+    encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
+    numbers = Committed(first_seq=seq, first_position=0)
+    yield from _insert(key, head.turn_count, encoded, numbers, None)
+    yield Query(s.DELETE_ARTIFACTS, key)
+    kept = ContextState(usage=rows.decode_state(head.state).usage)
+    cleared = yield Query(s.CLEAR, {**key, "seq": seq, "state": rows.state_column(kept)})
+    return int(cleared[0][0])

@@ -1,0 +1,42 @@
+"""How a SQLite URL becomes stores: one driver for the file, bound to as many tenants as are asked for."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from looopy.stores.sql.artifacts import SQLArtifactStore
+from looopy.stores.sql.driver import Driver
+from looopy.stores.sql.events import SQLJournal
+from looopy.stores.sql.messages import SQLMessageStore
+from looopy.stores.sql.migrate import sqlite_path
+from looopy.stores.sql.sqlite import SQLiteDriver
+from looopy.stores.sql.state import SQLStateStore
+from looopy.stores.stores import Stores
+
+
+def sqlite_stores(url: str, *, tenant: str = "default", migrate: bool = True) -> Stores:
+    """
+    The stores in the file that *url* names; nothing is opened before they are entered.
+
+    Args:
+        url: `sqlite:///path/to/file.db`.
+        tenant: Whose contexts these are.
+        migrate: Whether opening may make the file, or change its schema.
+
+    Raises:
+        ConfigurationError: The URL names no file.
+    """
+    return bind(SQLiteDriver(sqlite_path(url), migrate=migrate), tenant)
+
+
+def bind(driver: Driver, tenant: str) -> Stores:
+    """The stores of *tenant* on *driver*."""
+    return Stores(
+        SQLMessageStore(driver, tenant),
+        SQLArtifactStore(driver, tenant),
+        SQLStateStore(driver, tenant),
+        SQLJournal(driver, tenant),
+        tenant=tenant,
+        lifetime=driver,
+        bind=partial(bind, driver),
+    )

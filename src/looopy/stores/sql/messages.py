@@ -1,0 +1,95 @@
+"""`MessageStore` on SQL: ranges of the primary key, decoded where they are read, off the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from looopy.stores import rows
+from looopy.stores.base import MessageRecord
+from looopy.stores.names import check_context_id
+from looopy.stores.sql import statements as s
+from looopy.stores.sql.commit import append_steps, peek
+from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.store import SQLStore, bounded, can_exist
+from looopy.types.message import Message
+
+
+class SQLMessageStore(SQLStore):
+    """See `MessageStore` for the contract."""
+
+    async def append(self, context_id: str, messages: Sequence[Message]) -> int:
+        """Add messages to the end."""
+        check_context_id(context_id)
+        encoded = rows.message_rows(messages)
+        key = self.params(context_id)
+        work = partial(append_steps, key, encoded)
+        return await self.backend.run(work, write=bool(encoded.messages))
+
+    async def records(
+        self,
+        context_id: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        include_hidden: bool = False,  # noqa: ARG002 - cleared messages are the only hidden ones yet
+    ) -> list[MessageRecord]:
+        """Messages with their places."""
+
+        def work() -> Steps[list[MessageRecord]]:
+            head = yield from peek(self.params(context_id))
+            if head is None:
+                return []
+            start = max(bounded(after), head.visible_from - 1)
+            return (yield from self._read(context_id, start, bounded(limit)))
+
+        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+
+    async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
+        """The newest visible messages, oldest first."""
+
+        def work() -> Steps[list[MessageRecord]]:
+            head = yield from peek(self.params(context_id))
+            if head is None:
+                return []
+            start = max(head.visible_from - 1, head.last_position - bounded(limit))
+            return (yield from self._read(context_id, start, bounded(limit)))
+
+        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+
+    async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
+        """How many visible messages there are."""
+
+        def work() -> Steps[int]:
+            head = yield from peek(self.params(context_id))
+            return 0 if head is None else head.last_position - head.visible_from + 1
+
+        return await self.backend.run(work, write=False) if can_exist(context_id) else 0
+
+    def _read(self, context_id: str, after: int, limit: int) -> Steps[list[MessageRecord]]:
+        params = self.params(context_id, after=after, limit=max(limit, 0))
+        found = yield Query(s.LIST_MESSAGES, params)
+        return [
+            MessageRecord(
+                position=position,
+                turn=turn,
+                iteration=iteration,
+                seq=seq,
+                message=rows.decode_message(body),
+            )
+            for position, turn, iteration, seq, _, _, body in found
+        ]
+
+    async def list(
+        self,
+        context_id: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        include_hidden: bool = False,
+    ) -> list[Message]:
+        """Messages over *after*, oldest first."""
+        found = await self.records(
+            context_id, after=after, limit=limit, include_hidden=include_hidden
+        )
+        return [record.message for record in found]

@@ -1,0 +1,155 @@
+"""`StateStore` on SQL: the row of a context, and who may write to it now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from looopy.errors import AgentBusy, StoreConflict
+from looopy.stores import rows
+from looopy.stores.base import Claim, Claimed, ContextRecord, TurnRecord
+from looopy.stores.gate import dump
+from looopy.stores.memory import no_context
+from looopy.stores.names import busy_message, check_context_id
+from looopy.stores.sql import statements as s
+from looopy.stores.sql.commit import claim_steps, encode_claim, peek
+from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.events import SQLJournal, turn_record
+from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist
+
+_OWN_COLUMNS = 15
+
+
+class SQLStateStore(SQLStore):
+    """See `StateStore` for the contract."""
+
+    def make_journal(self) -> SQLJournal:
+        """The journal that goes with this store."""
+        return SQLJournal(self.backend, self.tenant)
+
+    async def load(self, context_id: str) -> ContextRecord | None:
+        """The context, or `None`."""
+
+        def work() -> Steps[ContextRecord | None]:
+            found = yield Query(s.LOAD_CONTEXT, self.params(context_id))
+            return _context_record(found[0]) if found else None
+
+        return await self.backend.run(work, write=False) if can_exist(context_id) else None
+
+    async def save(self, context_id: str, metadata: Mapping[str, Any], *, version: int) -> int:
+        """Replace the metadata."""
+        check_context_id(context_id)
+        text = dump(dict(metadata), "/metadata")
+        params = self.params(context_id, metadata=text, version=bounded(version))
+
+        def work() -> Steps[int]:
+            if version == 0:
+                yield Query(s.CREATE, params)
+            saved = yield Query(s.SAVE_METADATA, params)
+            if not saved:
+                head = yield from peek(params)
+                raise StoreConflict(
+                    "another writer has changed the metadata: load it again",
+                    expected=version,
+                    actual=head.version if head else 0,
+                )
+            return int(saved[0][0])
+
+        return await self.backend.run(work, write=True)
+
+    async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
+        """Contexts by id."""
+        # Ids are ASCII letters and less: any other character sorts after them, also one that no
+        # database takes, as DEL does.
+        start = "".join(c if c.isascii() else "\x7f" for c in after)
+        params = {"tenant": self.tenant, "after": start, "limit": max(bounded(limit), 0)}
+
+        def work() -> Steps[list[ContextRecord]]:
+            found = yield Query(s.LIST_CONTEXTS, params)
+            return [_context_record(row) for row in found]
+
+        return await self.backend.run(work, write=False)
+
+    async def delete(self, context_id: str) -> None:
+        """Remove a context with everything in it."""
+        if not can_exist(context_id):
+            raise no_context(context_id)
+
+        def work() -> Steps[None]:
+            head = yield from peek(self.params(context_id))
+            if head is None:
+                raise no_context(context_id)
+            if head.open_turn is not None and head.lease_live:
+                raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+            yield Query(s.DELETE_CONTEXT, self.params(context_id))
+
+        await self.backend.run(work, write=True)
+
+    async def claim(self, claim: Claim) -> Claimed:
+        """Own a context for a turn."""
+        check_context_id(claim.context_id)
+        given = encode_claim(self.params(claim.context_id), claim)
+        return await self.backend.run(partial(claim_steps, given), write=True)
+
+    async def renew(self, context_id: str, epoch: int, ttl_s: float) -> bool:
+        """Prolong the lease."""
+        params = self.params(context_id, epoch=bounded(epoch), ttl_us=as_us(ttl_s))
+
+        def work() -> Steps[bool]:
+            return bool((yield Query(s.RENEW, params)))
+
+        return can_exist(context_id) and await self.backend.run(work, write=True)
+
+    async def release(self, context_id: str, epoch: int) -> None:
+        """Give the lease back."""
+        params = self.params(context_id, epoch=bounded(epoch))
+
+        def work() -> Steps[None]:
+            yield Query(s.RELEASE, params)
+
+        if can_exist(context_id):
+            await self.backend.run(work, write=True)
+
+
+def _context_record(row: Sequence[Any]) -> ContextRecord:
+    """A context from the columns of `statements.LOAD_CONTEXT`."""
+    (
+        context_id,
+        epoch,
+        turn_count,
+        last_position,
+        last_seq,
+        visible_from,
+        cleared_seq,
+        holder,
+        lease_live,
+        owner_actor,
+        state,
+        metadata,
+        version,
+        created_at,
+        last_activity,
+    ) = row[:_OWN_COLUMNS]
+    open_turn: TurnRecord | None = None
+    if row[_OWN_COLUMNS] is not None:
+        open_turn = turn_record(row[_OWN_COLUMNS:])
+    return ContextRecord(
+        context_id=context_id,
+        epoch=epoch,
+        turn_count=turn_count,
+        last_position=last_position,
+        last_seq=last_seq,
+        visible_from=visible_from,
+        cleared_seq=cleared_seq,
+        open_turn=open_turn,
+        holder=holder,
+        lease_live=bool(lease_live),
+        owner_actor=owner_actor,
+        state=rows.decode_state(state),
+        metadata=json.loads(metadata),
+        version=version,
+        created_at=rows.from_us(created_at),
+        last_activity=rows.from_us(last_activity),
+    )

@@ -1,0 +1,49 @@
+"""What the stores of one tenant on one driver have in common: their parameters and their bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from looopy.errors import ValueRefused
+from looopy.stores.names import check_context_id
+from looopy.stores.sql.driver import Driver
+
+NO_LIMIT = 2**63 - 1
+"""The largest number both dialects hold."""
+
+
+class SQLStore:
+    """
+    One of the stores of a tenant.
+
+    Args:
+        backend: Open while the store is used; shared with the other stores.
+        tenant: Whose contexts these are.
+    """
+
+    def __init__(self, backend: Driver, tenant: str = "default") -> None:
+        self.backend = backend
+        self.tenant = tenant
+
+    def params(self, context_id: str, **others: Any) -> dict[str, Any]:
+        """Parameters of a statement about *context_id*."""
+        return {"tenant": self.tenant, "context": context_id, **others}
+
+
+def can_exist(context_id: str) -> bool:
+    """Whether a context may have this id; one that may not is unknown to every read."""
+    try:
+        check_context_id(context_id)
+    except ValueRefused:
+        return False
+    return True
+
+
+def bounded(value: int | None) -> int:
+    """*value* within what both dialects hold; `None` means no limit."""
+    return NO_LIMIT if value is None else max(-NO_LIMIT, min(value, NO_LIMIT))
+
+
+def as_us(seconds: float) -> int:
+    """Seconds as whole microseconds."""
+    return bounded(int(seconds * 1_000_000))

@@ -1,0 +1,190 @@
+"""What an `ArtifactStore` must do; see `looopy.testing.stores`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from looopy.errors import ArtifactNotFound, ValueRefused
+from looopy.stores.stores import Stores
+from looopy.testing import hostile
+from looopy.testing.turns import CONTEXT, a_turn, user
+from looopy.types.artifact import ArtifactKind, ArtifactStatus
+
+_BYTES = bytes(range(256)) * 8
+
+
+class ArtifactStoreContract:
+    """Kinds, versions, and what comes back."""
+
+    @pytest.fixture
+    async def stores(self) -> Stores:
+        """Open stores on an empty database."""
+        raise NotImplementedError("give your class a fixture named `stores`")
+
+    async def test_bytes_come_back_equal(self, stores: Stores) -> None:
+        """A file is its bytes, with size and hash; the context is created on first use."""
+        saved = await stores.artifacts.save(CONTEXT, "blob", _BYTES)
+        assert (saved.kind, saved.version, saved.status) == (
+            ArtifactKind.FILE,
+            1,
+            ArtifactStatus.COMPLETE,
+        )
+        assert (saved.size, saved.media_type) == (len(_BYTES), "application/octet-stream")
+        assert saved.sha256 == hashlib.sha256(_BYTES).hexdigest()
+        assert await stores.artifacts.load(CONTEXT, "blob") == _BYTES
+        assert await stores.state.load(CONTEXT) is not None
+
+    async def test_text_is_a_file_of_its_bytes(self, stores: Stores) -> None:
+        """`str` is kept as UTF-8 and read as bytes."""
+        saved = await stores.artifacts.save(CONTEXT, "note", "grüezi")
+        assert (saved.size, saved.media_type) == (7, "text/plain; charset=utf-8")
+        assert await stores.artifacts.load(CONTEXT, "note") == "grüezi".encode()
+
+    async def test_data_is_a_json_object(self, stores: Stores) -> None:
+        """An object comes back as an object, its keys in order."""
+        data = {"b": [1, 2.5, None], "a": {"x": "y"}}
+        saved = await stores.artifacts.save(CONTEXT, "numbers", data)
+        assert (saved.kind, saved.media_type) == (ArtifactKind.DATA, "application/json")
+        found = await stores.artifacts.load(CONTEXT, "numbers")
+        assert json.dumps(found) == json.dumps(data)
+
+    async def test_nothing_is_content_too(self, stores: Stores) -> None:
+        """Empty bytes, text and objects are kept."""
+        await stores.artifacts.save(CONTEXT, "a", b"")
+        await stores.artifacts.save(CONTEXT, "b", "")
+        await stores.artifacts.save(CONTEXT, "c", {})
+        assert await stores.artifacts.load(CONTEXT, "a") == b""
+        assert await stores.artifacts.load(CONTEXT, "b") == b""
+        assert await stores.artifacts.load(CONTEXT, "c") == {}
+
+    async def test_each_save_makes_the_next_version(self, stores: Stores) -> None:
+        """A version never changes; the newest is what is loaded by default."""
+        for n, content in enumerate((b"one", "two", {"three": 3}), start=1):
+            assert (await stores.artifacts.save(CONTEXT, "doc", content)).version == n
+        assert await stores.artifacts.load(CONTEXT, "doc", 1) == b"one"
+        assert await stores.artifacts.load(CONTEXT, "doc", version=2) == b"two"
+        assert await stores.artifacts.load(CONTEXT, "doc") == {"three": 3}
+
+    async def test_what_is_not_there_is_not_found(self, stores: Stores) -> None:
+        """Unknown context, artifact or version alike; it is a `KeyError` too."""
+        await stores.artifacts.save(CONTEXT, "doc", b"x")
+        for context_id, artifact_id, version in (
+            ("nobody", "doc", None),
+            (CONTEXT, "other", None),
+            (CONTEXT, "doc", 2),
+            (CONTEXT, "doc", 0),
+            (CONTEXT, "doc", -1),
+            (CONTEXT, "doc", 2**70),
+            (CONTEXT, "\ud800", None),
+            ("not an id", "doc", None),
+        ):
+            with pytest.raises(ArtifactNotFound) as missing:
+                await stores.artifacts.load(context_id, artifact_id, version)
+            assert isinstance(missing.value, KeyError)
+
+    async def test_the_list_holds_the_newest_of_each_by_id(self, stores: Stores) -> None:
+        """Sorted by code point; empty for an unknown context."""
+        assert await stores.artifacts.list(CONTEXT) == []
+        saved: dict[str, Any] = {}
+        for name in ("b", "a", "Z", "é", "b", "😀", "\uffff", "b"):
+            saved[name] = await stores.artifacts.save(CONTEXT, name, name)
+        assert await stores.artifacts.list(CONTEXT) == [saved[name] for name in sorted(saved)]
+
+    async def test_deleting_removes_all_versions(self, stores: Stores) -> None:
+        """And only of that artifact; a later save begins again at version 1."""
+        await stores.artifacts.save(CONTEXT, "doc", b"1")
+        await stores.artifacts.save(CONTEXT, "doc", b"2")
+        await stores.artifacts.save(CONTEXT, "other", b"3")
+        await stores.artifacts.delete(CONTEXT, "doc")
+        with pytest.raises(ArtifactNotFound):
+            await stores.artifacts.load(CONTEXT, "doc", 1)
+        assert [a.artifact_id for a in await stores.artifacts.list(CONTEXT)] == ["other"]
+        assert (await stores.artifacts.save(CONTEXT, "doc", b"4")).version == 1
+
+    async def test_deleting_what_is_not_there_is_not_found(self, stores: Stores) -> None:
+        """Unknown contexts and artifacts alike."""
+        await stores.artifacts.save(CONTEXT, "doc", b"1")
+        for context_id, artifact_id in ((CONTEXT, "x"), ("nobody", "doc"), (CONTEXT, "\ud800")):
+            with pytest.raises(ArtifactNotFound):
+                await stores.artifacts.delete(context_id, artifact_id)
+
+    async def test_an_id_is_data_and_never_a_path(self, stores: Stores) -> None:
+        """Names that a file system or a query would read otherwise are just names."""
+        names = ("../../etc/passwd", "a/b", "CON", ".", "%", "_", "x' OR '1'='1", "e\u0301", "é")
+        for name in names:
+            await stores.artifacts.save(CONTEXT, name, name)
+        for name in names:
+            assert await stores.artifacts.load(CONTEXT, name) == name.encode()
+
+    @pytest.mark.parametrize("artifact_id", ["", "x" * 257, "a\nb", "a\0", "\x9b", "\ud800"])
+    async def test_an_artifact_needs_a_usable_id(self, stores: Stores, artifact_id: str) -> None:
+        """1 to 256 characters, none of them a control character; nothing is written."""
+        with pytest.raises(ValueRefused) as refused:
+            await stores.artifacts.save(CONTEXT, artifact_id, b"x")
+        assert refused.value.path == "/artifact_id"
+        assert await stores.state.load(CONTEXT) is None
+
+    async def test_a_kind_must_fit_its_content(self, stores: Stores) -> None:
+        """An object is no file, bytes are no data, and an unknown kind is none."""
+        wrong: list[tuple[Any, str]] = [({"a": 1}, "file"), (b"x", "data"), (b"x", "picture")]
+        for content, kind in wrong:
+            with pytest.raises(ValueRefused) as refused:
+                await stores.artifacts.save(CONTEXT, "doc", content, kind=kind)
+            assert refused.value.path == "/kind"
+        assert await stores.state.load(CONTEXT) is None
+        right: list[tuple[Any, str]] = [({"a": 1}, "data"), (b"x", "file")]
+        for content, kind in right:
+            saved = await stores.artifacts.save(CONTEXT, kind, content, kind=kind, media_type="x/y")
+            assert (saved.kind, saved.media_type) == (kind, "x/y")
+
+    @pytest.mark.parametrize("name", hostile.REFUSED)
+    async def test_data_that_cannot_be_kept_is_refused(self, stores: Stores, name: str) -> None:
+        """With its path, before anything was written."""
+        with pytest.raises(ValueRefused) as refused:
+            await stores.artifacts.save(CONTEXT, "doc", {"v": hostile.REFUSED[name]})
+        assert (refused.value.path or "").startswith("/content/v")
+        assert await stores.state.load(CONTEXT) is None
+
+    @pytest.mark.parametrize("name", hostile.KEPT)
+    async def test_odd_data_is_kept(self, stores: Stores, name: str) -> None:
+        """Numbers, key order and depth survive."""
+        value = {"v": hostile.KEPT[name]}
+        await stores.artifacts.save(CONTEXT, "doc", value)
+        assert json.dumps(await stores.artifacts.load(CONTEXT, "doc")) == json.dumps(value)
+
+    async def test_an_artifact_names_the_turn_that_made_it(self, stores: Stores) -> None:
+        """0 before the first turn."""
+        assert (await stores.artifacts.save(CONTEXT, "early", b"x")).turn == 0
+        await a_turn(stores)
+        await stores.artifacts.save(CONTEXT, "late", b"x")
+        assert [a.turn for a in await stores.artifacts.list(CONTEXT)] == [0, 1]
+
+    async def test_concurrent_saves_get_versions_of_their_own(self, stores: Stores) -> None:
+        """No version is handed out twice, none is skipped."""
+
+        async def save(n: int) -> int:
+            return (await stores.artifacts.save(CONTEXT, "doc", str(n))).version
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(save(n)) for n in range(16)]
+        versions = {task.result(): n for n, task in enumerate(tasks)}
+        assert sorted(versions) == list(range(1, 17))
+        for version, n in versions.items():
+            assert await stores.artifacts.load(CONTEXT, "doc", version) == str(n).encode()
+
+    async def test_another_tenant_sees_nothing(self, stores: Stores) -> None:
+        """Neither list nor load nor delete reaches across."""
+        other = stores.for_tenant("other")
+        await stores.artifacts.save(CONTEXT, "doc", b"mine")
+        await other.messages.append(CONTEXT, [user("x")])
+        assert await other.artifacts.list(CONTEXT) == []
+        with pytest.raises(ArtifactNotFound):
+            await other.artifacts.load(CONTEXT, "doc")
+        with pytest.raises(ArtifactNotFound):
+            await other.artifacts.delete(CONTEXT, "doc")
+        assert await stores.artifacts.load(CONTEXT, "doc") == b"mine"

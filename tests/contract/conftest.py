@@ -1,0 +1,39 @@
+"""Empty stores of each backend."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from looopy.stores import open_stores
+from looopy.stores.sql import migrate
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory):
+    """A SQLite file whose schema is at the head, to be copied: migrating takes longer than a test."""
+    path = tmp_path_factory.mktemp("sqlite") / "empty.db"
+    migrate.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_file(empty_database: Path, tmp_path: Path) -> Path:
+    """A SQLite file of the test's own, without rows."""
+    return Path(shutil.copy(empty_database, tmp_path / "test.db"))
+
+
+@pytest.fixture
+async def sqlite_stores(sqlite_file: Path):
+    """Open stores in a file."""
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        yield stores
+
+
+@pytest.fixture
+async def memory_stores():
+    """Open stores in memory."""
+    async with open_stores("memory:") as stores:
+        yield stores

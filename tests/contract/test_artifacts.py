@@ -1,0 +1,25 @@
+"""The contract of artifacts, on each backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from looopy.testing.stores import ArtifactStoreContract
+
+
+class TestArtifactsInMemory(ArtifactStoreContract):
+    """In dictionaries."""
+
+    @pytest.fixture
+    async def stores(self, memory_stores):
+        """Open and empty."""
+        return memory_stores
+
+
+class TestArtifactsOnSQLite(ArtifactStoreContract):
+    """In a file."""
+
+    @pytest.fixture
+    async def stores(self, sqlite_stores):
+        """Open and empty."""
+        return sqlite_stores
