@@ -123,6 +123,7 @@ class OpenAIProvider:
             yield event
         call = _Call(model)
         try:
+            await self.prepare()  # before the clock starts
             call.key = await self._key(options)
             body, sources = to_body(
                 request, options, provider=self.name, model=model, official=self._official

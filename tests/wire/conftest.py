@@ -1,0 +1,10 @@
+"""What every test over a real socket starts from."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch):
+    """Whoever runs the tests may have keys and servers; the tests have none."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.delenv(name, raising=False)
