@@ -38,7 +38,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def imports(session: nox.Session) -> None:
     """Hold the floors."""
-    session.run("lint-imports", "--no-logo", env={"PYTHONPATH": str(ROOT / "src")})
+    session.run("lint-imports", "--no-logo", "--no-cache", env={"PYTHONPATH": str(ROOT / "src")})
 
 
 @nox.session

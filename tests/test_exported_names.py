@@ -46,14 +46,16 @@ HEAVY = {
 
 
 def _typed(name):
-    """The names that type checkers see: imported under `TYPE_CHECKING`, or at the top."""
+    """The names of ours that type checkers see: imported at the top or under `TYPE_CHECKING`."""
     tree = ast.parse(Path(importlib.import_module(name).__file__).read_text(encoding="utf-8"))
-    blocks = [n.body for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n)]
+    blocks = [tree.body]
+    conditions = [node for node in tree.body if isinstance(node, ast.If)]
+    blocks += [node.body for node in conditions if "TYPE_CHECKING" in ast.dump(node.test)]
     return {
         alias.asname or alias.name
         for body in blocks
         for node in body
-        if isinstance(node, ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("looopy.")
         for alias in node.names
     }
 
