@@ -1,9 +1,9 @@
 """
 Named places where a test may stop or kill this process; free when off.
 
-A test sets `LOOOPY_FAILPOINT=NAME[:N][=kill|raise]`: the N-th time (by default the first) that NAME is
-reached, the process kills itself with SIGKILL, or `FailpointReached` is raised. The names are the boundaries
-of a turn, in the order it passes them:
+A test sets `LOOOPY_FAILPOINT=NAME[:N][=kill|raise]`: the N-th time (by default the first) that NAME
+is reached, the process kills itself with SIGKILL, or `FailpointReached` is raised. The names are
+the boundaries of a turn, in the order it passes them:
 
     B1  before the claim                         B8   a tool call's start is committed
     B2  claim executed, not committed            B9   effect done, result not committed

@@ -1,9 +1,9 @@
 """
 The stateful agent: one conversation that outlives its process.
 
-An `Agent` owns a context. It starts (reading what there is, ending what a dead process left), runs turns,
-pauses, resumes and shuts down. Everything a turn produces is committed before it is shown; see
-`looopy.running` for a turn, `looopy.lifecycle` for the table of statuses.
+An `Agent` owns a context. It starts (reading what there is, ending what a dead process left), runs
+turns, pauses, resumes and shuts down. Everything a turn produces is committed before it is shown;
+see `looopy.running` for a turn, `looopy.lifecycle` for the table of statuses.
 """
 
 from __future__ import annotations
@@ -51,19 +51,21 @@ class Agent:
     """
     One conversation, kept in stores, continued in any process.
 
-    Constructing does no I/O. `start()` comes first; `async with Agent(...)` is `start()` and `shutdown()`.
+    Constructing does no I/O. `start()` comes first; `async with Agent(...)` is `start()` and
+    `shutdown()`.
 
     Args:
         context_id: Names the conversation: 1 to 128 of `A-Z a-z 0-9 . _ : -`.
         llm_provider: A provider, or a model name such as `"local"` or `"openai/gpt-5-mini"`.
         tools: Functions, `Tool`s or `ToolProvider`s.
-        system_prompt: Text, or a function of the `TurnContext`; asked for each model call, never stored.
+        system_prompt: Text, or a function of the `TurnContext`; asked for each model call, never
+            stored.
         stores: `Stores` that are open, or a URL that `start()` opens and `shutdown()` closes.
         loop_config: Limits and choices of a turn.
-        auto_save: `False` keeps turns in memory until `save_state()`, `pause()` or `shutdown()`; a crash
-            loses them.
-        on_busy: When a turn runs on the context already: `"reject"` with `AgentBusy`, or `"wait"` up to
-            `LoopConfig.busy_timeout_s`.
+        auto_save: `False` keeps turns in memory until `save_state()`, `pause()` or `shutdown()`; a
+            crash loses them.
+        on_busy: When a turn runs on the context already: `"reject"` with `AgentBusy`, or `"wait"`
+            up to `LoopConfig.busy_timeout_s`.
         agent_name: For people and traces.
 
     Raises:
@@ -110,17 +112,20 @@ class Agent:
         self._metadata: dict[str, Any] = {}
         self._error: LooopyError | None = None
 
-    # --- lifecycle ----------------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------
 
     async def start(self) -> None:
         """
-        Make the agent ready: open the stores, read the context, end a turn that a dead process left.
+        Make the agent ready: open the stores, read the context, end a turn that a dead process
+        left.
 
-        May be called twice. It is also the way back from `shutdown`, `failed` and another process; on a
-        paused agent it is `resume()`. While a living process runs a turn, the status is `busy` after it.
+        May be called twice. It is also the way back from `shutdown`, `failed` and another process;
+        on a paused agent it is `resume()`. While a living process runs a turn, the status is `busy`
+        after it.
 
         Raises:
-            ConfigurationError: An unknown model or URL, a missing key or extra, colliding tool names.
+            ConfigurationError: An unknown model or URL, a missing key or extra, colliding tool
+                names.
             SchemaOutOfDate: The database needs migrating, or is newer than this version.
             StoreUnavailable: The database cannot be reached.
         """
@@ -163,8 +168,8 @@ class Agent:
 
         Raises:
             AgentStateError: The agent is not started.
-            StoreConflict: With `auto_save=False`, another process has advanced the context; the buffer is
-                kept.
+            StoreConflict: With `auto_save=False`, another process has advanced the context; the
+                buffer is kept.
         """
         lifecycle.after(self._status, "pause")
         await self._finish_turn(cancel)
@@ -198,8 +203,8 @@ class Agent:
         Lets a running turn end first; *cancel* asks it to stop.
 
         Raises:
-            StoreConflict: With `auto_save=False`, another process has advanced the context: the buffered
-                turns are dropped.
+            StoreConflict: With `auto_save=False`, another process has advanced the context: the
+                buffered turns are dropped.
         """
         await self._finish_turn(cancel)
         async with self._lifecycle:
@@ -239,7 +244,7 @@ class Agent:
     ) -> None:
         await self.shutdown(cancel=exc_type is not None)
 
-    # --- turns --------------------------------------------------------------------------------------------
+    # --- turns ---------------------------------------------------------------------------------
 
     def execute_turn(
         self,
@@ -253,15 +258,15 @@ class Agent:
         Start a turn, at the call; the result is a view of it that nobody has to read.
 
         Args:
-            user_message: What the user says, or `None` to continue: an interrupted or failed turn, a history
-                that ends in something unanswered, or, with *inputs*, what waits for them.
+            user_message: What the user says, or `None` to continue: an interrupted or failed turn,
+                a history that ends in something unanswered, or, with *inputs*, what waits for them.
             auth_context: Credentials for this turn alone; never stored.
             inputs: Answers to pending requests, by `request_id`.
             metadata: Kept with the turn; JSON values.
 
         Returns:
-            `async for` gives its events, `await` its `TurnResult`, `accepted()` waits until the message is
-            safe, `cancel()` stops it.
+            `async for` gives its events, `await` its `TurnResult`, `accepted()` waits until the
+            message is safe, `cancel()` stops it.
 
         Raises:
             AgentNotStarted: `start()` comes first.
@@ -349,7 +354,10 @@ class Agent:
         self._changed.set()
 
     async def cancel(self) -> None:
-        """Ask the running turn to stop; it ends as `cancelled`, keeping what happened. Harmless when idle."""
+        """
+        Ask the running turn to stop; it ends as `cancelled`, keeping what happened. Harmless when
+        idle.
+        """
         if self._turn is not None:
             self._turn.cancel()
 
@@ -358,7 +366,7 @@ class Agent:
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
-    # --- reading ------------------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------
 
     @property
     def state(self) -> AgentState:
@@ -448,7 +456,7 @@ class Agent:
 
         return unsubscribe
 
-    # --- writing ------------------------------------------------------------------------------------------
+    # --- writing -------------------------------------------------------------------------------
 
     async def save_state(self, metadata: Mapping[str, Any] | None = None) -> None:
         """
@@ -490,9 +498,7 @@ class Agent:
             await self.wait_for_idle()
         self._buffer.clear()
         try:
-            await settle(
-                known.stores.journal.clear(self.context_id, force=force), lambda: None
-            )
+            await settle(known.stores.journal.clear(self.context_id, force=force), lambda: None)
         except ContextNotFound:
             return
         await known.refresh(await gather_tools(self._tools))
@@ -502,7 +508,9 @@ class Agent:
         self._changed.set()
 
     async def _flush(self) -> None:
-        """Append buffered turns, oldest first; those that are stored leave the buffer one by one."""
+        """
+        Append buffered turns, oldest first; those that are stored leave the buffer one by one.
+        """
         if self.auto_save or not self._buffer or self._known is None:
             return
         known = self._known
@@ -557,7 +565,7 @@ class Agent:
         known.saved_epoch = claimed.epoch
         return claimed.epoch
 
-    # --- inside -------------------------------------------------------------------------------------------
+    # --- inside --------------------------------------------------------------------------------
 
     def _require(self, action: str) -> Known:
         if self._known is None:

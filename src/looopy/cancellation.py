@@ -1,10 +1,10 @@
 """
 Stop what a turn waits for, and nothing else.
 
-A turn alternates between waits that may be cut short (a model, a tool) and steps that may not (a commit).
-`CancelScope` marks the former: while one is entered, cancelling the turn's token interrupts the current
-await; outside, the request waits for the next scope. So a cancel never lands in the middle of a commit,
-and asyncio's own cancellation, which may, stays distinguishable from it.
+A turn alternates between waits that may be cut short (a model, a tool) and steps that may not (a
+commit). `CancelScope` marks the former: while one is entered, cancelling the turn's token
+interrupts the current await; outside, the request waits for the next scope. So a cancel never lands
+in the middle of a commit, and asyncio's own cancellation, which may, stays distinguishable from it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import TracebackType
 from looopy.types.context import CancelToken
 
 
-class TurnInterrupted(Exception):  # noqa: N818 - a signal inside the loop, never an error of a user's
+class TurnInterrupted(Exception):  # a signal inside the loop, never an error of a user's
     """The turn's token was cancelled, or its time ran out; `reason` says which."""
 
     def __init__(self, reason: str) -> None:
@@ -27,8 +27,8 @@ class CancelScope:
     """
     A re-enterable section in which a turn can be interrupted.
 
-    One is made per turn and entered around each interruptible await. Entering is cheap enough to do so
-    for every delta.
+    One is made per turn and entered around each interruptible await. Entering is cheap enough to do
+    so for every delta.
 
     Args:
         token: What is cancelled from outside.

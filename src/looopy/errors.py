@@ -33,8 +33,8 @@ Every exception looopy raises, in one tree: catch wide or narrow.
       ConfigurationError        says what to install, set or change
         MissingExtra  MissingKey  UnknownModel  InvalidTool
 
-The message is one sentence for a human; the facts are keyword arguments and become attributes. Every
-error survives pickling, facts included. No message ever holds a credential.
+The message is one sentence for a human; the facts are keyword arguments and become attributes.
+Every error survives pickling, facts included. No message ever holds a credential.
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ class InputNotFound(AgentError):
 
 
 class Fenced(AgentError):
-    """Another owner has advanced this context: this one may write nothing more. Final, never retried."""
+    """
+    Another owner has advanced this context: this one may write nothing more. Final, never retried.
+    """
 
 
 class AccessDenied(AgentError):
@@ -241,7 +243,9 @@ class StorageFull(StoreUnavailable):
 
 
 class SchemaOutOfDate(StoreError):
-    """The database's schema is not the one this version needs; the message names the command to run."""
+    """
+    The database's schema is not the one this version needs; the message names the command to run.
+    """
 
     found: str | None
     expected: str | None

@@ -61,7 +61,7 @@ class Guards:
             return Verdict(
                 StopReason.BUDGET,
                 "budget",
-                f"the turn has cost {self.usage.cost.total:.4f} of {budget.cost_usd:.4f} US dollars",
+                f"the turn has cost {self.usage.cost.total:.4f} of {budget.cost_usd:.4f} dollars",
             )
         self.iterations += 1
         return None
@@ -116,5 +116,5 @@ class Guards:
         return Verdict(
             StopReason.DOOM_LOOP if stops else None,
             "doom_loop",
-            f"the model called {call.name!r} {self._repeats} times in a row with the same arguments",
+            f"the model called {call.name!r} {self._repeats} times running with the same arguments",
         )

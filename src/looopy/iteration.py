@@ -1,10 +1,11 @@
 """
 One iteration: a model call, and the tools it asked for.
 
-Written top to bottom as an async generator. What it yields is either one event that may be shown at once
-(a delta, a report), or a `Group`: events that belong together, of which the durable ones are committed
-before any is shown and before the generator goes on. A group closes before each model call, before a tool
-runs, and at the end of the turn; so an effect in the world is always preceded by its durable intent.
+Written top to bottom as an async generator. What it yields is either one event that may be shown at
+once (a delta, a report), or a `Group`: events that belong together, of which the durable ones are
+committed before any is shown and before the generator goes on. A group closes before each model
+call, before a tool runs, and at the end of the turn; so an effect in the world is always preceded
+by its durable intent.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -66,6 +68,7 @@ from looopy.types.request import LLMRequest, PartialMessage, StreamEvent, Stream
 from looopy.types.state import AgentStatus, Outcome, PendingRequest, outcome_of
 
 _logger = logging.getLogger("looopy")
+_chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 _GRACE_S = 5.0  # how long a cancelled tool may take to stop before it is left behind
 
 
@@ -86,7 +89,8 @@ class Turn:
 
     Attributes:
         history: What was said before and in this turn, oldest first.
-        open_calls: Calls of the last assistant message that an earlier turn left open and that run now.
+        open_calls: Calls of the last assistant message that an earlier turn left open and that run
+            now.
         call_turn: The turn that announced the open calls; their idempotency keys name it.
         added: Messages of this turn.
         stop: Set when the turn is over.
@@ -111,6 +115,7 @@ class Turn:
     stop: StopReason | None = None
     error: LooopyError | None = None
     partial: AssistantMessage | None = None
+    answer_of_model: AssistantMessage | None = None
     call_ids: set[str] = field(default_factory=set)
     _waiting: list[AgentEvent] = field(default_factory=list)
 
@@ -198,16 +203,15 @@ class Turn:
 async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
     """Call the model once and run what it asks for; sets `turn.stop` when the turn is over."""
     tools = await gather_tools(turn.sources)
-    assistant: Message | None = None
+    assistant: AssistantMessage | None = None
     if turn.open_calls:
         calls, turn.open_calls = turn.open_calls, ()
     else:
         async for out in _call_model(turn, tools):
             yield out
-        if turn.stop is not None:
+        assistant = turn.answer_of_model
+        if turn.stop is not None or assistant is None:
             return
-        assistant = turn.history[-1]
-        assert isinstance(assistant, AssistantMessage)
         turn.usage += assistant.usage
         turn.guards.usage = turn.usage
         calls = assistant.tool_calls
@@ -225,14 +229,14 @@ def end_iteration(turn: Turn, assistant: AssistantMessage | None) -> None:
     usage = assistant.usage if assistant else Usage()
     turn.emit(turn.make(UsageReport, usage=usage, turn_usage=turn.usage))
     turn.emit(
-        turn.make(
-            IterationEnd, message=assistant, tool_results=tuple(turn.results), usage=usage
-        )
+        turn.make(IterationEnd, message=assistant, tool_results=tuple(turn.results), usage=usage)
     )
 
 
 def _stop_of(assistant: AssistantMessage) -> StopReason:
-    """Why a turn ends whose last answer asks for no tool. A `toolUse` without a call is an answer."""
+    """
+    Why a turn ends whose last answer asks for no tool. A `toolUse` without a call is an answer.
+    """
     if assistant.stop_reason is StopReason.LENGTH:
         return StopReason.LENGTH
     if assistant.stop_reason is StopReason.SENSITIVE:
@@ -240,7 +244,7 @@ def _stop_of(assistant: AssistantMessage) -> StopReason:
     return StopReason.STOP
 
 
-# --- the model call -----------------------------------------------------------------------------------
+# --- the model call ----------------------------------------------------------------------------
 
 
 async def _call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
@@ -288,10 +292,11 @@ async def _call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out,
             return
         error = _failure(final)
         if isinstance(error, HistoryRejected) and not strict:
-            strict, delay = True, 0.0  # once, with everything optional left out (rule 11)
+            strict = True
+            delay: float | None = 0.0  # once, with everything optional left out (rule 11)
         else:
             failures += 1
-            delay = delay_before(failures, turn.config.retry, error)
+            delay = delay_before(failures, turn.config.retry, error, _chance)
         if delay is None:
             _fail(turn, error, message, started, first_delta_s, failures)
             return
@@ -386,8 +391,9 @@ def _take(
     first_delta_s: float | None,
     attempts: int,
 ) -> None:
+    turn.answer_of_model = _clean(turn, message)
     turn.append(
-        _clean(turn, message),
+        turn.answer_of_model,
         started=started,
         first_delta_s=first_delta_s,
         attempts=attempts,
@@ -433,7 +439,9 @@ def keep_partial(turn: Turn) -> None:
 
 
 def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
-    """The message as it can be stored and replayed: storable text, call ids unique within the turn."""
+    """
+    The message as it can be stored and replayed: storable text, call ids unique within the turn.
+    """
     blocks: list[AssistantBlock] = [_clean_block(turn, block) for block in message.content]
     if all(new is old for new, old in zip(blocks, message.content, strict=True)):
         return message
@@ -473,7 +481,7 @@ def _repaired(turn: Turn, block: AssistantBlock) -> AssistantBlock:
     return block
 
 
-# --- the tools ----------------------------------------------------------------------------------------
+# --- the tools ---------------------------------------------------------------------------------
 
 
 async def _run_tools(
@@ -572,7 +580,9 @@ async def _run_tool(
 async def _stop_tool(
     running: asyncio.Task[ToolResultMessage], call: ToolCall, tool: Tool | None
 ) -> ToolResultMessage:
-    """Cancel a running tool; what it still returns within the grace period counts, else what is known."""
+    """
+    Cancel a running tool; what it still returns within the grace period counts, else what is known.
+    """
     if not running.done():
         running.cancel()
         await asyncio.wait({running}, timeout=_GRACE_S)

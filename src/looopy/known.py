@@ -1,9 +1,10 @@
 """
-What an agent knows of its context: the record, the part of the history the model may see, what was left open.
+What an agent knows of its context: the record, the part of the history the model may see, what was
+left open.
 
-Loading reads a bounded window, newest first, and grows it only while the model could see more. Reading again
-fetches only what another process added. Whoever finds a turn whose owner is dead ends it here, in one fenced
-commit, before anything else happens.
+Loading reads a bounded window, newest first, and grows it only while the model could see more.
+Reading again fetches only what another process added. Whoever finds a turn whose owner is dead ends
+it here, in one fenced commit, before anything else happens.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Known:
         history: Visible messages, oldest first: at least all that the model may be shown.
         busy_turn: The turn that a living owner elsewhere runs, or `None`.
         stale: Whether another process may have advanced the context since.
-        saved_epoch, saved_position: Where the store stood when it was last read (for `auto_save=False`).
+        saved_epoch, saved_position: Where the store stood when it was last read (for
+            `auto_save=False`).
     """
 
     def __init__(self, stores: Stores, context_id: str, config: LoopConfig) -> None:
@@ -115,9 +117,7 @@ class Known:
             self._replace(())
             return
         if self._position and record.visible_from == self._visible_from:
-            self._extend(
-                await self.stores.messages.records(self.context_id, after=self._position)
-            )
+            self._extend(await self.stores.messages.records(self.context_id, after=self._position))
             return
         self._visible_from = record.visible_from
         limit = _WINDOW
@@ -160,9 +160,7 @@ class Known:
         if record is None:
             return
         if resumable is not None:
-            turns = await self.stores.journal.turns(
-                self.context_id, after=resumable - 1, limit=1
-            )
+            turns = await self.stores.journal.turns(self.context_id, after=resumable - 1, limit=1)
             self.last = turns[0] if turns else None
         calls = unanswered(self.history)
         if not calls:
@@ -264,4 +262,3 @@ class Known:
                 last_activity=now,
             )
         self.record = replace(self.record, last_activity=now, **changes)
-

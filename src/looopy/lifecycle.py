@@ -1,9 +1,9 @@
 """
 Which changes an agent's status may make, as a table.
 
-`docs/lifecycle.md` draws the same table, and a test compares the two. What a caller does comes first; what
-follows from loading or from a turn is written with a leading `to`. A caller's action that is not in the
-table is refused with an error that says what to do instead.
+`docs/lifecycle.md` draws the same table, and a test compares the two. What a caller does comes
+first; what follows from loading or from a turn is written with a leading `to`. A caller's action
+that is not in the table is refused with an error that says what to do instead.
 """
 
 from __future__ import annotations

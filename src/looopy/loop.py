@@ -6,9 +6,9 @@ One turn, from its first event to its last: stateless, and written like the algo
         one iteration: call the model, run the tools it asks for
     turn_end
 
-`run_turn` is the primitive: an async generator of events and commit groups (see `looopy.iteration`), which
-`Agent` pulls, committing each group before it goes on. `AgentLoop` and `agent_loop` are the same without a
-store, for those who keep their messages elsewhere.
+`run_turn` is the primitive: an async generator of events and commit groups (see
+`looopy.iteration`), which `Agent` pulls, committing each group before it goes on. `AgentLoop` and
+`agent_loop` are the same without a store, for those who keep their messages elsewhere.
 """
 
 from __future__ import annotations
@@ -78,16 +78,18 @@ async def run_turn(
 
     Args:
         history: What was said before, oldest first; grows with the turn.
-        prompts: What this turn adds first: results of calls that an earlier turn left open, then what the
-            user says. They are announced, and are the first group's messages.
+        prompts: What this turn adds first: results of calls that an earlier turn left open, then
+            what the user says. They are announced, and are the first group's messages.
         user_message: Which of *prompts* is the user's, for `turn_start`.
         open_calls: Calls of the last assistant message to run before the model is asked again.
         call_turn: The turn that announced them.
-        ends: End at once with this reason, after the first group: `input_required` or `auth_required`.
+        ends: End at once with this reason, after the first group: `input_required` or
+            `auth_required`.
         pending: What the turn then waits for.
 
     Yields:
-        Events to show at once, and groups to commit before going on. The first group opens the turn, the
+        Events to show at once, and groups to commit before going on. The first group opens the
+        turn, the
         last one closes it: whatever fails, there is exactly one `turn_end`.
     """
     scope = CancelScope(context.cancel, config.turn_timeout_s)
@@ -109,9 +111,7 @@ async def run_turn(
                     async for out in outs:
                         yield out
         except TurnInterrupted as exc:
-            turn.stop = (
-                StopReason.DEADLINE if exc.reason == "deadline" else StopReason.CANCELLED
-            )
+            turn.stop = StopReason.DEADLINE if exc.reason == "deadline" else StopReason.CANCELLED
             if turn.stop is StopReason.DEADLINE:
                 limit = config.turn_timeout_s
                 turn.error = LooopyError(f"the turn took longer than {limit} s")
@@ -169,7 +169,9 @@ def _close(turn: Turn) -> Group:
 
 
 def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
-    """The calls of the last assistant message that have no result yet; [] when a user spoke since."""
+    """
+    The calls of the last assistant message that have no result yet; [] when a user spoke since.
+    """
     answered: set[str] = set()
     for message in reversed(messages):
         if isinstance(message, ToolResultMessage):
@@ -187,8 +189,8 @@ def can_continue(messages: Sequence[Message]) -> bool:
     """
     Whether there is something to answer: calls left open, or a tail that is not an answer.
 
-    Trailing answers that failed or were aborted are looked through; a custom message is the caller's to
-    convert, and counts as something to answer.
+    Trailing answers that failed or were aborted are looked through; a custom message is the
+    caller's to convert, and counts as something to answer.
     """
     for message in reversed(messages):
         if not isinstance(message, AssistantMessage):
@@ -292,7 +294,8 @@ def agent_loop_continue(
     context: TurnContext | None = None,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
-    As `agent_loop`, answering what *messages* already end in: a user message, tool results, open calls.
+    As `agent_loop`, answering what *messages* already end in: a user message, tool results, open
+    calls.
 
     Raises:
         CannotContinue: There is nothing to answer; at the call.

@@ -1,9 +1,10 @@
 """
 What a turn that did not finish needs before its context may go on: decided here, without I/O.
 
-`close_dead_turn` says how a turn whose process died ends: each call that it announced and did not answer is
-answered, left open to run again, or left open behind an approval, as its tool's `on_resume` says.
-`plan_turn` says what the next turn begins with, given what was left open and what the caller brings.
+`close_dead_turn` says how a turn whose process died ends: each call that it announced and did not
+answer is answered, left open to run again, or left open behind an approval, as its tool's
+`on_resume` says. `plan_turn` says what the next turn begins with, given what was left open and what
+the caller brings.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ from looopy.types.message import (
 )
 from looopy.types.state import PendingKind, PendingRequest
 
-SUPERSEDED = "Cancelled: the user said something else instead of answering. The call was not run again."
+SUPERSEDED = (
+    "Cancelled: the user said something else instead of answering. The call was not run again."
+)
 DENIED = "The user denied this call. It was not run."
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A call without a result. `turn`: the one that announced it; `started`: it may have had effects."""
+    """
+    A call without a result. `turn`: the one that announced it; `started`: it may have had effects.
+    """
 
     call: ToolCall
     turn: int
@@ -146,16 +151,15 @@ def plan_turn(
                 resumable=state.resumable,
                 usage=state.usage,
             )
-            return Plan(
-                kept, continues=remaining[0].turn, ends=StopReason.INPUT_REQUIRED
-            )
+            return Plan(kept, continues=remaining[0].turn, ends=StopReason.INPUT_REQUIRED)
         return _answer(situation, fresh, user_message, answered, remaining)
     if user_message is not None:
         results = [_superseded(situation, c) for c in situation.open_calls]
         return Plan(fresh, (*results, user_message), user_message)
     if state.pending:
         raise CannotContinue(
-            "this context waits for an answer: pass inputs={request_id: value}, or say something else",
+            "this context waits for an answer: pass inputs={request_id: value}, or say something"
+            " else",
             status="waiting",
             action="continue",
         )
@@ -169,8 +173,10 @@ def _answers(
     found = []
     for request_id, value in inputs.items():
         request = by_id.get(request_id)
-        expired = request is not None and request.expires_at is not None and (
-            request.expires_at <= datetime.now(UTC)
+        expired = (
+            request is not None
+            and request.expires_at is not None
+            and (request.expires_at <= datetime.now(UTC))
         )
         if request is None or expired:
             raise InputNotFound(
@@ -179,7 +185,8 @@ def _answers(
             )
         if request.kind is PendingKind.APPROVAL and not isinstance(value, bool):
             raise ValueRefused(
-                f"inputs/{request_id}: an approval takes True or False", path=f"/inputs/{request_id}"
+                f"inputs/{request_id}: an approval takes True or False",
+                path=f"/inputs/{request_id}",
             )
         found.append((request, value))
     return found
@@ -213,9 +220,7 @@ def _answer(
     return Plan(fresh, prompts, user_message, run, origin, answered[0][0].turn)
 
 
-def _continue(
-    situation: Situation, fresh: ContextState, auth_context: AuthContext | None
-) -> Plan:
+def _continue(situation: Situation, fresh: ContextState, auth_context: AuthContext | None) -> Plan:
     resumable = situation.state.resumable
     open_calls = situation.open_calls
     if not open_calls and not can_continue(situation.history):

@@ -1,9 +1,9 @@
 """
 One turn of an agent, from the call to its last event: a supervised task that nobody has to watch.
 
-Claim, run, commit, announce. The generator of `looopy.loop` is pulled group by group; each group's durable
-events are committed, given their numbers, and only then shown. A commit in flight is never abandoned: a
-cancelled task waits for its outcome first, and the turn then ends in order.
+Claim, run, commit, announce. The generator of `looopy.loop` is pulled group by group; each group's
+durable events are committed, given their numbers, and only then shown. A commit in flight is never
+abandoned: a cancelled task waits for its outcome first, and the turn then ends in order.
 """
 
 from __future__ import annotations
@@ -71,9 +71,11 @@ _RENEWALS_PER_TTL = 3
 
 async def settle(work: Awaitable[T], cancelled: Callable[[], object]) -> T:
     """
-    Await *work* to its end whatever happens to this task; *cancelled* is told of a cancellation meanwhile.
+    Await *work* to its end whatever happens to this task; *cancelled* is told of a cancellation
+    meanwhile.
 
-    A commit whose caller went away is still a commit: its outcome has to be known before anything else.
+    A commit whose caller went away is still a commit: its outcome has to be known before anything
+    else.
     """
     task = asyncio.ensure_future(work)
     while not task.done():
@@ -170,7 +172,7 @@ class RunningTurn:
             if self._renewing is not None:
                 self._renewing.cancel()
 
-    # --- the claim ----------------------------------------------------------------------------------------
+    # --- the claim -----------------------------------------------------------------------------
 
     async def _claim(self) -> tuple[Plan, Claimed]:
         """Own the context, with what the turn begins with already stored."""
@@ -221,9 +223,7 @@ class RunningTurn:
                 context_id=context_id, user_message=plan.user_message, continues=plan.continues
             )
         ]
-        events += [
-            MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts
-        ]
+        events += [MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts]
         auth = self.auth_context
         reach("B1")
         claimed: Claimed = await settle(
@@ -246,7 +246,7 @@ class RunningTurn:
         self._open = True
         return claimed
 
-    # --- running ------------------------------------------------------------------------------------------
+    # --- running -------------------------------------------------------------------------------
 
     async def _drive(self, begun: tuple[Plan, Claimed]) -> TurnResult:
         plan, claimed = begun
@@ -430,7 +430,9 @@ class RunningTurn:
         )
 
     async def _close_after(self, exc: Exception) -> None:
-        """End a turn whose step could not be stored: read back what was, answer what is open, say why."""
+        """
+        End a turn whose step could not be stored: read back what was, answer what is open, say why.
+        """
         _logger.warning("turn %s could not go on: %s", self.turn, type(exc).__name__)
         error = exc if isinstance(exc, LooopyError) else LooopyError(repr(exc))
         common: dict[str, Any] = {"context_id": self.known.context_id, "turn": self.turn}
@@ -467,7 +469,7 @@ class RunningTurn:
             raise exc from None
         self.known.stale = True
 
-    # --- the lease ----------------------------------------------------------------------------------------
+    # --- the lease -----------------------------------------------------------------------------
 
     def _renew_later(self) -> None:
         if self._buffer is None:
@@ -489,7 +491,7 @@ class RunningTurn:
         elif self._open:
             self._renew_later()
 
-    # --- artifacts ----------------------------------------------------------------------------------------
+    # --- artifacts -----------------------------------------------------------------------------
 
     def _drain_artifacts(self) -> list[ArtifactUpdate]:
         saved, self._saved = self._saved, []
@@ -539,9 +541,7 @@ class _Writer:
 
     async def list(self) -> list[Artifact]:
         """The newest version of each artifact."""
-        found: list[Artifact] = await self._turn.stores.artifacts.list(
-            self._turn.known.context_id
-        )
+        found: list[Artifact] = await self._turn.stores.artifacts.list(self._turn.known.context_id)
         return found
 
 
@@ -551,4 +551,3 @@ def _used(messages: Sequence[Message]) -> Usage:
         if isinstance(message, AssistantMessage):
             usage += message.usage
     return usage
-

@@ -146,9 +146,10 @@ def test_a_turn_longer_than_the_window_keeps_its_question_and_its_newest_groups(
     """Groups go from the oldest; no result is parted from its call."""
     groups = [group(f"g{i}", "one", "two") for i in range(10)]
     history = [*chat(3), ask("do it"), *(m for g in groups for m in g)]
-    shown = visible(history, newest(8))
-    assert shown == [ask("do it"), *groups[-2], *groups[-1]]
-    assert render(shown) == shown
+    for most, groups_shown in ((4, 1), (6, 1), (7, 2), (8, 2), (11, 3)):
+        shown = visible(history, newest(most))
+        assert shown == [ask("do it"), *(m for g in groups[-groups_shown:] for m in g)]
+        assert render(shown) == shown
 
 
 def test_the_newest_group_is_shown_even_where_it_alone_is_too_long() -> None:
@@ -168,9 +169,9 @@ def test_a_result_behind_a_later_question_is_not_cut_off_from_its_call() -> None
     """A cut at that question would leave a result without a call."""
     called, result = group("a", "found")
     history = [*chat(5), ask("look"), called, ask("hurry"), result, say("ok")]
-    shown = visible(history, newest(5))
-    assert shown[0] == ask("look")
-    assert shown[-4:] == history[-4:]
+    assert visible(history, newest(5)) == history[-5:]
+    assert visible(history, newest(4)) == [ask("hurry"), say("ok")]
+    assert visible([*history, *chat(1)], newest(6)) == chat(1)
 
 
 def test_a_result_without_a_call_stops_nothing() -> None:
@@ -245,6 +246,18 @@ def test_the_newest_group_is_squeezed_until_it_fits() -> None:
     assert 3000 <= tokens_of(shown) <= 4000
     assert getattr(shown[-1], "text", "") == "short"
     assert render(shown) == shown
+    history = [ask("read"), *group("a", *["x" * 50_000] * 4, "y" * 2000)]
+    shown = visible(history, within(6000))
+    assert 5900 <= tokens_of(shown) <= 6000
+    assert shown[-1] == history[-1]
+
+
+def test_a_long_question_leaves_less_for_its_groups() -> None:
+    """It is counted with them."""
+    groups = [m for i in range(10) for m in group(f"g{i}", "x" * 400)]
+    shown = visible([ask("long " * 400), *groups], within(1000))
+    assert 700 <= tokens_of(shown) <= 1000
+    assert shown[1:] == groups[-len(shown) + 1 :]
 
 
 @pytest.mark.parametrize(

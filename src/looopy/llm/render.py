@@ -16,7 +16,6 @@ words that never change, so that prompt caches live.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -56,7 +55,7 @@ _CUT_OFF: Final = frozenset(
 )
 # What Anthropic and OpenAI both take as a call id: OpenAI's chat endpoint stops at 40 characters.
 _MAX_ID: Final = 40
-_PLAIN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_STRANGE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _SNAPSHOT: Final = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 
 
@@ -365,11 +364,7 @@ def _renamed(
 
 
 def _plain(call_id: str) -> str:
-    if not call_id or _PLAIN_ID.fullmatch(call_id):
-        return call_id
-    digest = hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()[:8]
-    readable = re.sub(r"[^A-Za-z0-9_-]", "_", call_id)
-    return f"{readable[: _MAX_ID - len(digest) - 1]}-{digest}"
+    return _STRANGE.sub("_", call_id)[:_MAX_ID]
 
 
 def _unused(call_id: str, taken: set[str]) -> str:

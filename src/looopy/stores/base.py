@@ -1,13 +1,14 @@
 """
 What a store promises: three narrow protocols, and the one write path of a turn.
 
-`MessageStore`, `ArtifactStore` and `StateStore` are bound to one tenant; `context_id` always comes first.
-What a durable turn needs besides (claims, fenced commits, the event log) is the `Journal`. The stores of
-one backend share a journal, and then everything that one step of a turn produces is one commit, applied
-whole or not at all.
+`MessageStore`, `ArtifactStore` and `StateStore` are bound to one tenant; `context_id` always comes
+first. What a durable turn needs besides (claims, fenced commits, the event log) is the `Journal`.
+The stores of one backend share a journal, and then everything that one step of a turn produces is
+one commit, applied whole or not at all.
 
-The order that keeps every promise: claim (with the user message), run, commit, announce. Each commit
-carries the epoch of its claim; a claim raises the epoch, so whoever lost a context can write nothing.
+The order that keeps every promise: claim (with the user message), run, commit, announce. Each
+commit carries the epoch of its claim; a claim raises the epoch, so whoever lost a context can write
+nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from looopy.types.state import Outcome, PendingRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRecord:
-    """A stored message and its place. `position` counts from 1 within the context, `seq` in its log."""
+    """
+    A stored message and its place. `position` counts from 1 within the context, `seq` in its log.
+    """
 
     position: int
     turn: int
@@ -42,8 +45,8 @@ class TurnRecord:
     Attributes:
         had_auth: Whether the turn was given an `AuthContext`; the context itself is never stored.
         outcome: `None` while the turn is open: running, or left by a process that died.
-        first_position: The first message it may have added, `last_position` the last; `last_position`
-            is smaller when there is none.
+        first_position: The first message it may have added, `last_position` the last;
+            `last_position` is smaller when there is none.
         start_seq: `seq` of its `turn_start`; `end_seq` of its `turn_end`, `None` while open.
     """
 
@@ -72,7 +75,8 @@ class ContextState:
         pending: Requests that wait for an answer.
         answered: Requests that were answered while others still wait, with their values.
         error: Class name and message of the last turn's failure, or `None`.
-        resumable: The last turn, when `execute_turn(None)` can go on from it: interrupted or failed.
+        resumable: The last turn, when `execute_turn(None)` can go on from it: interrupted or
+            failed.
         usage: Tokens and cost of all turns.
     """
 
@@ -89,12 +93,15 @@ class ContextRecord:
     A context without its messages.
 
     Attributes:
-        epoch: Raised by each claim and by `clear`; every write of a turn names the epoch of its claim.
+        epoch: Raised by each claim and by `clear`; every write of a turn names the epoch of its
+            claim.
         turn_count: Accepted turns.
         last_position: Position of the newest message, hidden ones included; 0 for none.
         last_seq: Number of the newest event; 0 for none.
-        visible_from: Messages below this position were cleared: no method reads them. 1 when none were.
-        cleared_seq: `seq` of the newest `history_cleared`, where the readable log begins; 0 for none.
+        visible_from: Messages below this position were cleared: no method reads them. 1 when none
+            were.
+        cleared_seq: `seq` of the newest `history_cleared`, where the readable log begins; 0 for
+            none.
         open_turn: The turn without an end, or `None`.
         holder: Who holds the lease (`Owner.token()`), or `None`.
         lease_live: Whether the lease had not expired by the store's clock when this was read.
@@ -130,8 +137,8 @@ class Claim:
         expected_epoch: The epoch the claimer knows; 0 for a context it believes does not exist.
         displace: The `holder` that the claimer has proved dead, or `None`.
         recover: Take over the open turn instead of starting one; `events` is then empty.
-        events: `TurnStart`, then a `MessageEnd` for each first message, in order. Their `turn` and `seq`
-            are not looked at.
+        events: `TurnStart`, then a `MessageEnd` for each first message, in order. Their `turn` and
+            `seq` are not looked at.
         state: Replaces the stored one, or `None` to leave it.
     """
 
@@ -166,8 +173,8 @@ class Commit:
     Attributes:
         epoch: Of the claim. Another one in the store: nothing is written and `Fenced` is raised.
         turn: The turn the events belong to.
-        events: Durable events in order. A `MessageEnd` also appends its message; a `TurnEnd` closes the
-            turn; each takes the next `seq`.
+        events: Durable events in order. A `MessageEnd` also appends its message; a `TurnEnd` closes
+            the turn; each takes the next `seq`.
         assistant_position: Position of the assistant message whose calls are being run, when it is
             not among `events`.
         state: Replaces the stored one, or `None` to leave it.
@@ -186,7 +193,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The numbers a commit handed out: of its first event, and of its first message (or the next one)."""
+    """
+    The numbers a commit handed out: of its first event, and of its first message (or the next one).
+    """
 
     first_seq: int
     first_position: int
@@ -196,8 +205,9 @@ class MessageStore(Protocol):
     """
     Keeps what was said, in order.
 
-    Positions start at 1, are handed out without gaps and never used again; the visible history may have
-    holes (cleared). What was appended is read back equal, or was refused before anything was written.
+    Positions start at 1, are handed out without gaps and never used again; the visible history may
+    have holes (cleared). What was appended is read back equal, or was refused before anything was
+    written.
     """
 
     async def append(self, context_id: str, messages: Sequence[Message]) -> int:
@@ -221,13 +231,25 @@ class MessageStore(Protocol):
         ...
 
     async def list(
-        self, context_id: str, *, after: int = 0, limit: int | None = None, include_hidden: bool = False
+        self,
+        context_id: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        include_hidden: bool = False,
     ) -> list[Message]:
-        """The messages with a position over *after*, oldest first, at most *limit*; [] if unknown."""
+        """
+        The messages with a position over *after*, oldest first, at most *limit*; [] if unknown.
+        """
         ...
 
     async def records(
-        self, context_id: str, *, after: int = 0, limit: int | None = None, include_hidden: bool = False
+        self,
+        context_id: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        include_hidden: bool = False,
     ) -> list[MessageRecord]:
         """As `list`, with each message's place."""
         ...
@@ -264,7 +286,8 @@ class ArtifactStore(Protocol):
                 `application/json`.
 
         Raises:
-            ValueRefused: The id, the kind for this content, or a value inside it; nothing was written.
+            ValueRefused: The id, the kind for this content, or a value inside it; nothing was
+                written.
             StoreUnavailable: The store did not answer.
         """
         ...
@@ -273,7 +296,8 @@ class ArtifactStore(Protocol):
         self, context_id: str, artifact_id: str, version: int | None = None
     ) -> bytes | dict[str, Any]:
         """
-        The content of a version, the newest by default: bytes of a file, the object of a data artifact.
+        The content of a version, the newest by default: bytes of a file, the object of a data
+        artifact.
 
         Raises:
             ArtifactNotFound: No such artifact or version in this context.
@@ -334,8 +358,8 @@ class StateStore(Protocol):
 
         Raises:
             AgentBusy: Another holder's lease is live and was not displaced; `turn` names its turn.
-            StoreConflict: The epoch is not the expected one, or (without `recover`) a turn is open, or
-                (with it) none is. Read the context again.
+            StoreConflict: The epoch is not the expected one, or (without `recover`) a turn is open,
+                or (with it) none is. Read the context again.
             ValueRefused: A message cannot be stored faithfully; nothing was written.
         """
         ...
@@ -359,7 +383,8 @@ class Journal(Protocol):
         Raises:
             Fenced: The context has another epoch; nothing was written.
             ValueRefused: A value cannot be stored faithfully; nothing was written.
-            StoreUnavailable: The store did not answer; `outcome_known` says whether nothing was written.
+            StoreUnavailable: The store did not answer; `outcome_known` says whether nothing was
+                written.
         """
         ...
 
@@ -368,7 +393,8 @@ class Journal(Protocol):
         Hide the history, drop artifacts and pending requests, raise the epoch.
 
         Returns:
-            The new epoch. Positions, `seq` and the turn count go on. A `HistoryCleared` event is stored.
+            The new epoch. Positions, `seq` and the turn count go on. A `HistoryCleared` event is
+            stored.
 
         Raises:
             AgentBusy: A turn is open and *force* is false. With it, the turn is fenced and ended as

@@ -1,16 +1,18 @@
 """
 What may be stored, decided once and before anything is written.
 
-Every value goes through `dump`, which walks it, refuses what some backend would change or reject, and
-serialises it once. The same text is what memory, SQLite and Postgres keep, so all three read back what
-was given or refuse it alike:
+Every value goes through `dump`, which walks it, refuses what some backend would change or reject,
+and serialises it once. The same text is what memory, SQLite and Postgres keep, so all three read
+back what was given or refuse it alike:
 
-- text must be encodable as UTF-8 and hold no NUL: lone surrogates and NUL break Postgres, printing and
+- text must be encodable as UTF-8 and hold no NUL: lone surrogates and NUL break Postgres, printing
+and
   every stream after they were stored;
 - numbers must be finite and integers fit 64 bits;
 - objects have string keys; nesting stays within 64 levels; a body stays within 8 MiB.
 
-What tools and models send is repaired (`repair`) where it comes in, before the model or anyone sees it.
+What tools and models send is repaired (`repair`) where it comes in, before the model or anyone sees
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 _MAX_INT = 2**63
 
 _encode = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict  # any other Mapping
+    ensure_ascii=False,
+    allow_nan=False,
+    separators=(",", ":"),
+    default=dict,  # any other Mapping
 ).encode
 
 
@@ -107,7 +112,9 @@ def _escape(key: str) -> str:
 
 
 def repair(text: str) -> str:
-    """Text from a tool or a model with NUL and lone surrogates replaced by U+FFFD; else *text* itself."""
+    """
+    Text from a tool or a model with NUL and lone surrogates replaced by U+FFFD; else *text* itself.
+    """
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
     if not text.isascii():
@@ -120,7 +127,8 @@ def repair(text: str) -> str:
 
 def repair_json(value: Any, depth: int = 1) -> Any:
     """
-    A JSON value from a tool or a model, made storable: text repaired, what cannot be kept said in words.
+    A JSON value from a tool or a model, made storable: text repaired, what cannot be kept said in
+    words.
 
     Returns *value* itself when nothing was wrong with it.
     """
@@ -143,7 +151,9 @@ def _repaired(value: Any, depth: int) -> Any:
         return "<nested too deep to be stored>"
     if isinstance(value, Mapping):
         return {
-            repair(k if isinstance(k, str) else str(_repaired(k, depth + 1))): _repaired(v, depth + 1)
+            repair(k if isinstance(k, str) else str(_repaired(k, depth + 1))): _repaired(
+                v, depth + 1
+            )
             for k, v in value.items()
         }
     if isinstance(value, (list, tuple)):

@@ -82,8 +82,8 @@ class EventRow:
     """
     Any other event to insert with `first_seq + seq_offset`.
 
-    `message_offset` points at the assistant message of this commit that announced the call (added to the
-    commit's first position); `None`: `Commit.assistant_position`, where the type needs it.
+    `message_offset` points at the assistant message of this commit that announced the call (added
+    to the commit's first position); `None`: `Commit.assistant_position`, where the type needs it.
     """
 
     seq_offset: int
@@ -96,7 +96,9 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class TurnOpening:
-    """`turn_start`: what the turn's row begins with. `user_offset`: which first message is the user's."""
+    """
+    `turn_start`: what the turn's row begins with. `user_offset`: which first message is the user's.
+    """
 
     continues: int | None
     started_us: int
@@ -150,7 +152,9 @@ def encode(events: Sequence[AgentEvent]) -> Rows:
         elif isinstance(event, ToolExecutionEnd):
             following = events[i + 1] if i + 1 < len(events) else None
             if not isinstance(following, MessageEnd) or following.message is not event.result:
-                raise ValueError("tool_execution_end must be followed by its tool result's message_end")
+                raise ValueError(
+                    "tool_execution_end must be followed by its tool result's message_end"
+                )
             ended = event
         elif isinstance(event, TurnStart):
             opening = TurnOpening(event.continues, created, _user_offset(event, events))
@@ -219,7 +223,7 @@ def _event_body(event: AgentEvent) -> dict[str, Any]:
     return {k: v for k, v in event_to_json(event).items() if k not in common}
 
 
-# --- and back -----------------------------------------------------------------------------------------
+# --- and back ----------------------------------------------------------------------------------
 
 
 def decode_message(body: str) -> Message:
@@ -238,7 +242,10 @@ def decode_message_events(
     body: str,
     meta: str | None,
 ) -> list[AgentEvent]:
-    """The events that a message's row stands for: `tool_execution_end` where there was one, `message_end`."""
+    """
+    The events that a message's row stands for: `tool_execution_end` where there was one,
+    `message_end`.
+    """
     message = decode_message(body)
     facts = json.loads(meta) if meta else {}
     events: list[AgentEvent] = []
@@ -350,9 +357,7 @@ def _decode_pending(data: Mapping[str, Any]) -> tuple[PendingRequest, ...]:
     return tuple(pending_from_json(p) for p in data.get("pending", ()))
 
 
-_DECODERS: dict[
-    str, Callable[[Mapping[str, Any], dict[str, Any], Message | None], AgentEvent]
-] = {
+_DECODERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Message | None], AgentEvent]] = {
     "tool_execution_start": _decode_tool_start,
     "artifact_update": lambda data, common, _: ArtifactUpdate(
         **common, **{**data, "kind": ArtifactKind(data["kind"])}
@@ -368,7 +373,7 @@ _DECODERS: dict[
 }
 
 
-# --- the small columns --------------------------------------------------------------------------------
+# --- the small columns -------------------------------------------------------------------------
 
 
 def usage_column(usage: Usage) -> str:

@@ -1,9 +1,9 @@
 """
 The stores of one tenant as one thing, and how a URL becomes them.
 
-`Stores` bundles the three stores with their journal. `open_stores(url)` makes one; it is an async context
-manager, and nothing is opened before it is entered. `shared_stores` is what an `Agent` uses for a URL: one
-set of connections for each URL and event loop, closed when its last user lets go.
+`Stores` bundles the three stores with their journal. `open_stores(url)` makes one; it is an async
+context manager, and nothing is opened before it is entered. `shared_stores` is what an `Agent` uses
+for a URL: one set of connections for each URL and event loop, closed when its last user lets go.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Stores:
         bind: Makes the same stores for another tenant.
 
     Raises:
-        ConfigurationError: The three have no journal in common, so no step of a turn could be one commit.
+        ConfigurationError: The three have no journal in common, so no step of a turn could be one
+            commit.
     """
 
     def __init__(
@@ -81,10 +82,12 @@ class Stores:
 
     def for_tenant(self, tenant: str) -> Stores:
         """
-        The same stores, bound to another tenant. They live as long as the stores they were made from.
+            The same stores, bound to another tenant. They live as long as the stores they were made
+        from.
 
-        Raises:
-            ConfigurationError: The tenant has no usable name, or these stores cannot be bound again.
+            Raises:
+                ConfigurationError: The tenant has no usable name, or these stores cannot be bound
+                    again.
         """
         check_tenant(tenant)
         if self._bind is None:
@@ -178,9 +181,7 @@ class _Shared:
         self.entries: dict[str, tuple[Stores, int]] = {}
 
 
-_shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = (
-    weakref.WeakKeyDictionary()
-)
+_shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = weakref.WeakKeyDictionary()
 
 
 async def acquire_shared(url: str) -> Stores:
@@ -203,7 +204,9 @@ async def acquire_shared(url: str) -> Stores:
 
 
 async def release_shared(url: str) -> None:
-    """Let go of what `acquire_shared` gave; the last user closes it. Memory stays until the loop ends."""
+    """
+    Let go of what `acquire_shared` gave; the last user closes it. Memory stays until the loop ends.
+    """
     shared = _shared.setdefault(asyncio.get_running_loop(), _Shared())
     async with shared.lock:
         stores, users = shared.entries[url]

@@ -1,8 +1,8 @@
 """
 Values that some database, encoder or stream changes or chokes on.
 
-Each is kept exactly, or refused with the path to it before anything is written. `text` values fit where a
-string belongs, the others where any JSON value does.
+Each is kept exactly, or refused with the path to it before anything is written. `text` values fit
+where a string belongs, the others where any JSON value does.
 """
 
 from __future__ import annotations

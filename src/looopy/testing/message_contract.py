@@ -32,7 +32,9 @@ _EVERY_KIND: tuple[Message, ...] = (
     answer("", _CALL),
     answer("plain"),
     result(_CALL, "3"),
-    ToolResultMessage(tool_call_id="c", tool_name="t", details={"k": [1]}, is_error=True, timestamp=6),
+    ToolResultMessage(
+        tool_call_id="c", tool_name="t", details={"k": [1]}, is_error=True, timestamp=6
+    ),
     CustomMessage("note", {"any": ["thing", 1]}, {"by": "app"}, timestamp=7),
 )
 
@@ -256,7 +258,9 @@ class MessageStoreContract:
         found = await stores.messages.list(CONTEXT)
         assert found == messages
         kept = found[1].details if isinstance(found[1], ToolResultMessage) else None
-        assert json.dumps(kept) == json.dumps(value)  # tells -0.0 from 0.0, 1.0 from 1, and key orders
+        assert json.dumps(kept) == json.dumps(
+            value
+        )  # tells -0.0 from 0.0, 1.0 from 1, and key orders
 
     @pytest.mark.parametrize("name", hostile.REFUSED)
     async def test_values_that_some_database_changes_are_refused(

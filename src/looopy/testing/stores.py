@@ -1,8 +1,9 @@
 """
 What every backend must do: the contracts of `looopy.stores.base`, sentence by sentence, as tests.
 
-Subclass the four classes in a test module of the backend and give each a fixture `stores` that yields open
-`Stores` on an empty database; pytest does the rest. A behaviour that is not in here is not a behaviour.
+Subclass the four classes in a test module of the backend and give each a fixture `stores` that
+yields open `Stores` on an empty database; pytest does the rest. A behaviour that is not in here is
+not a behaviour.
 
     class TestMessagesInMine(MessageStoreContract):
         @pytest.fixture
@@ -10,16 +11,20 @@ Subclass the four classes in a test module of the backend and give each a fixtur
             async with open_mine() as stores:
                 yield stores
 
-The classes are in `message_contract.py` and its neighbours, one a file; this module is where they are
-imported from.
+The classes are in `message_contract.py` and its neighbours, one a file; this module is where they
+are imported from.
 """
 
 from __future__ import annotations
 
 from looopy.testing.artifact_contract import ArtifactStoreContract
+from looopy.testing.journal_contract import JournalContract
 from looopy.testing.message_contract import MessageStoreContract
+from looopy.testing.state_contract import StateStoreContract
 
 __all__ = [
     "ArtifactStoreContract",
+    "JournalContract",
     "MessageStoreContract",
+    "StateStoreContract",
 ]

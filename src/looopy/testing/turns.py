@@ -137,14 +137,15 @@ def finishes(
         started=WHEN,
         duration_s=0.125,
     )
-    stored = MessageEnd(
-        context_id=context_id, timestamp=WHEN, iteration=iteration, message=message
-    )
+    stored = MessageEnd(context_id=context_id, timestamp=WHEN, iteration=iteration, message=message)
     return [ended, stored]
 
 
 def ends(
-    stop_reason: StopReason = StopReason.STOP, *, context_id: str = CONTEXT, usage: Usage | None = None
+    stop_reason: StopReason = StopReason.STOP,
+    *,
+    context_id: str = CONTEXT,
+    usage: Usage | None = None,
 ) -> TurnEnd:
     """The `turn_end` for *stop_reason*."""
     return TurnEnd(

@@ -21,8 +21,8 @@ class AuthContext:
     """
     Who a turn acts for, and the credentials it may use: fresh with every turn, gone with it.
 
-    It is handed to tools and hooks and never stored, logged or shown: pickling, copying and serialising
-    raise `TypeError`, and its `repr` names neither credentials nor scopes.
+    It is handed to tools and hooks and never stored, logged or shown: pickling, copying and
+    serialising raise `TypeError`, and its `repr` names neither credentials nor scopes.
 
     Args:
         actor_id: The person or service.
@@ -88,7 +88,9 @@ class CancelToken:
         return self.reason is not None
 
     def cancel(self, reason: str = "cancelled") -> None:
-        """Ask to stop. The first reason stands; callbacks run in order, a failing one harms no other."""
+        """
+        Ask to stop. The first reason stands; callbacks run in order, a failing one harms no other.
+        """
         if self.reason is not None:
             return
         self.reason = reason
@@ -97,7 +99,9 @@ class CancelToken:
             _call(callback)
 
     def on_cancel(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call *callback* on cancellation, at once if it has happened; returns what unsubscribes it."""
+        """
+        Call *callback* on cancellation, at once if it has happened; returns what unsubscribes it.
+        """
         if self.reason is not None:
             _call(callback)
             return lambda: None
@@ -179,12 +183,14 @@ class RetryPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """
-    Functions of the application that the loop calls; each sync or async. One that raises is reported as
-    a `warning` event and replaced by its default.
+    Functions of the application that the loop calls; each sync or async. One that raises is
+    reported as a `warning` event and replaced by its default.
 
     Attributes:
-        transform_context: Messages to messages, before each model call; the stored log is untouched.
-        convert_to_llm: Messages to what the provider may see; default: user, assistant and tool results.
+        transform_context: Messages to messages, before each model call; the stored log is
+            untouched.
+        convert_to_llm: Messages to what the provider may see; default: user, assistant and tool
+            results.
         get_api_key: Provider name and auth context to a key, per model call.
     """
 
@@ -270,9 +276,10 @@ def _check(
     value = getattr(part, name)
     if value is None and optional:
         return
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if number and (value > least if above else value >= least) and value != math.inf:
-        return
+    if isinstance(value, int if whole else (int, float)) and not isinstance(value, bool):
+        enough = value > least if above else value >= least
+        if enough and value != math.inf:
+            return
     raise ConfigurationError(
         f"{type(part).__name__}.{name} must be a {'whole ' if whole else ''}number"
         f" {'above' if above else 'of at least'} {least}{', or None' if optional else ''}"

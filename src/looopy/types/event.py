@@ -1,13 +1,15 @@
 """
 What a subscriber sees of a turn: frozen events, told apart by `type`.
 
-The words are pi's and pipy-agent's where they have one. An event with a `seq` is durable: it is seen only
-after the commit that stored it, its number is gapless within the context, and `Agent.events(after=seq)`
-replays it. An event without one (a delta, a start) promises nothing and is not stored.
+The words are pi's and pipy-agent's where they have one. An event with a `seq` is durable: it is
+seen only after the commit that stored it, its number is gapless within the context, and
+`Agent.events(after=seq)` replays it. An event without one (a delta, a start) promises nothing and
+is not stored.
 
-Order of one iteration: `iteration_start`; queued user messages (`message_start`, `message_end` each); the
-assistant's `message_start`, `message_update`*, `message_end`; per tool `tool_execution_start`,
-`tool_execution_update`*, `tool_execution_end`, `message_start`, `message_end`; `iteration_end`.
+Order of one iteration: `iteration_start`; queued user messages (`message_start`, `message_end`
+each); the assistant's `message_start`, `message_update`*, `message_end`; per tool
+`tool_execution_start`, `tool_execution_update`*, `tool_execution_end`, `message_start`,
+`message_end`; `iteration_end`.
 """
 
 from __future__ import annotations
@@ -207,7 +209,9 @@ class AuthRequired(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusChange(Event):
-    """The agent's status changed, or a model call is about to be tried again (`attempt`, `delay_s`)."""
+    """
+    The agent's status changed, or a model call is about to be tried again (`attempt`, `delay_s`).
+    """
 
     type: ClassVar[str] = "status_change"
     status: AgentStatus
@@ -236,7 +240,9 @@ class HistoryCleared(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnWarning(Event):
-    """Something worth knowing that does not end the turn. `code` is a guard's name or a short word."""
+    """
+    Something worth knowing that does not end the turn. `code` is a guard's name or a short word.
+    """
 
     type: ClassVar[str] = "warning"
     code: str
@@ -245,7 +251,9 @@ class TurnWarning(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnError(Event):
-    """Why a turn fails; `code` is its stop_reason. `error` is the exception, in this process only."""
+    """
+    Why a turn fails; `code` is its stop_reason. `error` is the exception, in this process only.
+    """
 
     type: ClassVar[str] = "error"
     durable: ClassVar[bool] = True
@@ -257,7 +265,9 @@ class TurnError(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnd(Event):
-    """The turn is over: exactly one for each accepted turn. `messages`: what it added, oldest first."""
+    """
+    The turn is over: exactly one for each accepted turn. `messages`: what it added, oldest first.
+    """
 
     type: ClassVar[str] = "turn_end"
     durable: ClassVar[bool] = True

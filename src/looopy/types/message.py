@@ -1,9 +1,10 @@
 """
 What is said in a context: messages, their blocks, and what a model call used.
 
-The vocabulary is pipy-ai's and pi's, field for field and value for value, so that a message written by
-either is one of ours: snake_case keys, values such as `toolResult` and `toolCall`, timestamps as integer
-milliseconds since 1970. `message_from_json` reads it and `message_to_json` writes it back.
+The vocabulary is pipy-ai's and pi's, field for field and value for value, so that a message written
+by
+either is one of ours: snake_case keys, values such as `toolResult` and `toolCall`, timestamps as
+integer milliseconds since 1970. `message_from_json` reads it and `message_to_json` writes it back.
 
 Messages are frozen and never edited: the log is evidence. What a model is shown is rendered from it
 (`looopy.llm.render`).
@@ -82,8 +83,8 @@ class ToolCall:
     """
     A model's wish to have a tool run.
 
-    `arguments` is the JSON object it sent. What was no JSON object is kept as sent in `invalid_arguments`
-    (ours, absent in pi), and `arguments` is then empty.
+    `arguments` is the JSON object it sent. What was no JSON object is kept as sent in
+    `invalid_arguments` (ours, absent in pi), and `arguments` is then empty.
     """
 
     type: ClassVar[str] = "toolCall"
@@ -171,7 +172,9 @@ class UserMessage:
 
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
-    """What the model answered: text, thinking and tool calls in order; a string stands for one text."""
+    """
+    What the model answered: text, thinking and tool calls in order; a string stands for one text.
+    """
 
     role: ClassVar[str] = "assistant"
     content: Sequence[AssistantBlock] = ()
@@ -332,7 +335,12 @@ def _block_to_json(block: Block, compact: bool) -> dict[str, Any]:
         data: dict[str, Any] = {"type": "text", "text": block.text}
         signature, key = block.text_signature, "text_signature"
     elif isinstance(block, ToolCall):
-        data = {"type": "toolCall", "id": block.id, "name": block.name, "arguments": block.arguments}
+        data = {
+            "type": "toolCall",
+            "id": block.id,
+            "name": block.name,
+            "arguments": block.arguments,
+        }
         if block.invalid_arguments is not None:
             data["invalid_arguments"] = block.invalid_arguments
         signature, key = block.thought_signature, "thought_signature"
@@ -348,7 +356,8 @@ def _block_to_json(block: Block, compact: bool) -> dict[str, Any]:
 
 def message_from_json(data: Mapping[str, Any]) -> Message:
     """
-    Read a message from pi's JSON object. Missing fields take their default; a missing timestamp is now.
+    Read a message from pi's JSON object. Missing fields take their default; a missing timestamp is
+    now.
 
     Raises:
         ValueRefused: A field has the wrong type or a value that is not known; `path` points at it.
@@ -460,7 +469,9 @@ def _content(value: Any) -> str | tuple[UserBlock, ...]:
     return cast("tuple[UserBlock, ...]", _read_blocks(value, _USER))
 
 
-def _read_blocks(value: Any, readers: Mapping[str, Callable[[Any, str], Block]]) -> tuple[Block, ...]:
+def _read_blocks(
+    value: Any, readers: Mapping[str, Callable[[Any, str], Block]]
+) -> tuple[Block, ...]:
     if isinstance(value, str):
         return (TextContent(value),)
     if not isinstance(value, (list, tuple)):

@@ -107,7 +107,8 @@ class StreamEvent:
     Attributes:
         type: One of pi's twelve.
         content_index: The block of the message it belongs to, counted from 0.
-        delta: The new piece of text, thinking or argument JSON (`*_delta`), or the whole block (`*_end`).
+        delta: The new piece of text, thinking or argument JSON (`*_delta`), or the whole block
+            (`*_end`).
         partial: The message so far, by reference; do not keep it beyond the event.
         tool_call: The finished call (`toolcall_end`).
         message: The final message (`done` and `error`).

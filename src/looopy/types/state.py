@@ -91,8 +91,8 @@ class AgentState:
         turn_count: Accepted turns, also those that failed.
         error: Why the last turn failed, or `None`.
         pending: What waits for an answer; empty unless the status is `waiting`.
-        interrupted_turn: The last turn, if its process died or it failed before its answer stood and it
-            can be continued by `execute_turn(None)`.
+        interrupted_turn: The last turn, if its process died or it failed before its answer stood
+            and it can be continued by `execute_turn(None)`.
         usage: Tokens and cost of the context so far.
     """
 

@@ -244,6 +244,7 @@ def test_signed_thinking_goes_back_to_the_model_that_made_it() -> None:
     assert render(log, provider="anthropic", model="claude-sonnet-4-5-20250929") == log
     assert render(log, provider="anthropic") == log
     assert render(log) == log
+    assert all(a is b for a, b in zip(render(log, **CLAUDE), log, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -117,13 +117,15 @@ def catalogue() -> tuple[LocalModel, ...]:
     return tuple(models)
 
 
-def find_model(name: str) -> LocalModel:
+def find_model(name: str | LocalModel) -> LocalModel:
     """
-    The model called *name*; `"default"` is the first of the catalogue.
+    The model called *name*; `"default"` is the first of the catalogue. A model is itself.
 
     Raises:
         UnknownModel: There is none of this name.
     """
+    if isinstance(name, LocalModel):
+        return name
     for model in catalogue():
         if name in (model.name, DEFAULT):
             return model
@@ -133,7 +135,7 @@ def find_model(name: str) -> LocalModel:
     )
 
 
-def is_cached(name: str = DEFAULT) -> bool:
+def is_cached(name: str | LocalModel = DEFAULT) -> bool:
     """Whether the model called *name* is there, complete and checked: no download is needed."""
     model = find_model(name)
     try:

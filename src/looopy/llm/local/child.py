@@ -24,6 +24,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
@@ -123,12 +124,14 @@ class Child:
                     ConfigurationError(f"the local model's process could not be started: {error}")
                 )
                 return
-            with process:
+            try:
                 self._talk(process)
+            finally:
+                _close(process)
             if not self._address.done():
                 log.seek(0)
                 words = log.read().decode(errors="replace")
-                self._address.set_exception(self._why(process.returncode, words))
+                self._address.set_exception(start_failure(self.config, process.returncode, words))
 
     def _start(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -153,33 +156,20 @@ class Child:
         }
         if process.stdin is None or process.stdout is None:
             raise AssertionError("both were asked for as pipes")
-        try:
+        with suppress(OSError):  # it may be dead already; the end of its output says so
             process.stdin.write(json.dumps(config).encode() + b"\n")
             process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it is dead already; the end of its output says so
         for line in process.stdout:  # until it ends; reading on keeps the pipe from filling up
             if line.startswith(_READY) and not self._address.done():
                 self._address.set_result(json.loads(line[len(_READY) :])["address"])
 
-    def _why(self, code: int, words: str) -> LooopyError:
-        if code in (-signal.SIGILL, _STATUS_ILLEGAL_INSTRUCTION):
-            return ConfigurationError(explain_missing_instructions())
-        if "No module named 'xllamacpp'" in words:
-            return missing_extra()
-        if code == -getattr(signal, "SIGKILL", 9):
-            return LLMUnavailable(
-                "the local model's process was killed while it started: probably too little memory",
-                provider="local",
-                model=self.config.name,
-                retryable=False,
-            )
-        lines = [line for line in words.splitlines() if line.strip()]
-        reason = f": {lines[-1].strip()[:300]}" if lines else ""
-        return ConfigurationError(
-            f"the local model {str(self.config.path)!r} could not be loaded "
-            f"(exit code {code}){reason}"
-        )
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(OSError):  # what was not written yet can go nowhere
+                stream.close()
+    process.wait()
 
 
 class SharedChild:
@@ -233,6 +223,33 @@ def release(shared: SharedChild) -> Child | None:
     if child is not None:
         child.stop()
     return child
+
+
+def start_failure(config: ChildConfig, code: int, words: str) -> LooopyError:
+    """
+    Say why a child ended before it served.
+
+    Args:
+        config: What it was to serve.
+        code: Its exit code; negative for a signal.
+        words: What it wrote to its standard error stream.
+    """
+    if code in (-signal.SIGILL, _STATUS_ILLEGAL_INSTRUCTION):
+        return ConfigurationError(explain_missing_instructions())
+    if "No module named 'xllamacpp'" in words:
+        return missing_extra()
+    if code == -getattr(signal, "SIGKILL", 9):
+        return LLMUnavailable(
+            "the local model's process was killed while it started: probably too little memory",
+            provider="local",
+            model=config.name,
+            retryable=False,
+        )
+    lines = [line for line in words.splitlines() if line.strip()]
+    reason = f": {lines[-1].strip()[:300]}" if lines else ""
+    return ConfigurationError(
+        f"the local model {str(config.path)!r} could not be loaded (exit code {code}){reason}"
+    )
 
 
 def missing_extra() -> MissingExtra:

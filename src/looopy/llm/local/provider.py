@@ -13,20 +13,19 @@ import importlib.util
 import sys
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from looopy.errors import (
     ConfigurationError,
-    InvalidLLMResponse,
     LLMError,
     LLMUnavailable,
     LooopyError,
 )
 from looopy.llm.accumulate import Accumulator
+from looopy.llm.local.call import Call
 from looopy.llm.local.catalogue import DEFAULT, Download, LocalModel, find_model, is_cached
 from looopy.llm.local.child import (
     Child,
@@ -37,12 +36,10 @@ from looopy.llm.local.child import (
     missing_extra,
     release,
 )
-from looopy.llm.local.jsonstream import Answer, AnswerReader
 from looopy.llm.local.processor import check_processor, physical_cores
 from looopy.llm.local.progress import Progress
-from looopy.llm.local.protocol import Prompt, build_prompt
+from looopy.llm.local.protocol import build_prompt
 from looopy.llm.local.weights import fetch
-from looopy.types.message import AssistantMessage, StopReason
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 if TYPE_CHECKING:
@@ -50,10 +47,8 @@ if TYPE_CHECKING:
 
 Consent: TypeAlias = Callable[[Download], bool]
 
-_MAX_TOKENS = 1024
 _IDLE_TIMEOUT_S = 600  # a full window takes minutes to read on a slow computer
 _DEATH_S = 1.0  # between a child's last byte and its end lies next to nothing
-_GRAMMAR_WORDS = ("grammar", "json schema", "$ref")
 
 
 class LocalProvider:
@@ -127,7 +122,7 @@ class LocalProvider:
             return
         caller = self._caller(child, address)
         for loose in (False, True):
-            call = _Call(answer, build_prompt(request, options, loose=loose), options)
+            call = Call(answer, build_prompt(request, options, loose=loose), options)
             async with aclosing(call.events(caller)) as events:
                 async for event in events:
                     yield await self._explained(event, answer, child)
@@ -221,101 +216,6 @@ class LocalProvider:
 
     def __repr__(self) -> str:
         return f"<LocalProvider {self.model}>"
-
-
-class _Call:
-    """One request to the child: a prompt there, and its answer back."""
-
-    def __init__(self, answer: Accumulator, prompt: Prompt, options: StreamOptions) -> None:
-        self._answer = answer
-        self._reader = AnswerReader() if prompt.speaks_json else None
-        self._may_ask_again = prompt.speaks_json and not prompt.loose
-        self._request = LLMRequest(messages=prompt.messages, system_prompt=prompt.system_prompt)
-        self._options = replace(
-            options,
-            # What was measured is 0: a small model that may choose freely chooses badly.
-            temperature=0.0 if options.temperature is None else options.temperature,
-            max_tokens=options.max_tokens or _MAX_TOKENS,
-            output_schema=prompt.schema,
-            tool_choice=None,
-            thinking_level=None,
-            thinking_budgets=None,
-            api_key=None,
-        )
-
-    async def events(self, caller: OpenAIProvider) -> AsyncGenerator[StreamEvent, None]:
-        """
-        Make the call.
-
-        Ends without an answer when the server can make no grammar of the tools' schemas: ask again
-        loosely.
-        """
-        heard = cast(
-            "AsyncGenerator[StreamEvent, None]", caller.stream(self._request, self._options)
-        )
-        async with aclosing(heard):
-            async for event in heard:
-                if event.type == "error" and self._refused_grammar(event.error):
-                    return
-                for ours in self._translate(event):
-                    yield ours
-
-    def _refused_grammar(self, error: Exception | None) -> bool:
-        text = str(error).lower()
-        return self._may_ask_again and any(word in text for word in _GRAMMAR_WORDS)
-
-    def _translate(self, event: StreamEvent) -> tuple[StreamEvent, ...]:
-        if event.type == "start":
-            return self._answer.start()
-        if event.type == "thinking_delta":
-            return self._answer.thinking_delta(event.delta)
-        if event.type == "text_delta":
-            return self._text(event.delta)
-        if event.type == "done" and event.message is not None:
-            return self._done(event.message)
-        if event.type == "error":
-            if event.message is not None:
-                self._answer.usage = event.message.usage
-            error = event.error or LLMUnavailable("the call failed", provider="local")
-            return self._answer.error(error)
-        return ()
-
-    def _text(self, delta: str) -> tuple[StreamEvent, ...]:
-        if self._reader is None:
-            return self._answer.text_delta(delta)
-        try:
-            return self._answer.text_delta(self._reader.feed(delta))
-        except ValueError:
-            return ()  # `finish` judges it
-
-    def _done(self, message: AssistantMessage) -> tuple[StreamEvent, ...]:
-        if self._reader is None:
-            return self._answer.done(message.stop_reason, message.usage)
-        self._answer.usage = message.usage
-        try:
-            said = self._reader.finish()
-        except ValueError as error:
-            return self._answer.error(self._invalid(str(error)))
-        return self._finish(said, message.stop_reason)
-
-    def _finish(self, said: Answer, stop_reason: StopReason) -> tuple[StreamEvent, ...]:
-        if said.kind == "call" and not said.complete:
-            return self._answer.error(
-                self._invalid("the tool call was cut off: allow more tokens (max_tokens)")
-            )
-        if said.kind == "unknown" and stop_reason != StopReason.LENGTH:
-            return self._answer.error(self._invalid("the answer broke off"))
-        if said.kind == "call":
-            called = self._answer.tool_call(0, name=said.tool_name, arguments_delta=said.arguments)
-            return (*called, *self._answer.done(StopReason.TOOL_USE))
-        return (*self._answer.text_delta(said.text), *self._answer.done(stop_reason))
-
-    def _invalid(self, why: str) -> InvalidLLMResponse:
-        return InvalidLLMResponse(
-            f"the local model did not answer as asked: {why}",
-            provider="local",
-            model=self._answer.model,
-        )
 
 
 def _is_path(model: str | Path) -> bool:

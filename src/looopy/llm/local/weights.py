@@ -67,7 +67,7 @@ def _is_terminal(stream: IO[str] | None) -> bool:
 
 
 def fetch(
-    name: str = DEFAULT,
+    name: str | LocalModel = DEFAULT,
     consent: Callable[[Download], bool] | None = None,
     progress: Progress | None = None,
     *,
@@ -80,7 +80,7 @@ def fetch(
     Blocks for as long as the download takes; run it in a thread beside an event loop.
 
     Args:
-        name: Of the catalogue.
+        name: Of the catalogue, or a model of your own making.
         consent: Asked once before anything is downloaded; `ask_first` by default.
         progress: Told what happens; by default the standard error stream shows it.
         stop: Once set, the fetch ends early with `ConfigurationError`.
@@ -123,7 +123,7 @@ class _Fetch:
         try:
             self.parts_folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / f"{self.model.file}.lock", self.progress, self.stop):
-                if not is_cached(self.model.name):  # it may have come while we waited for the lock
+                if not is_cached(self.model):  # it may have come while we waited for the lock
                     self._agree(consent)
                     self._bring_parts()
                     self._join()

@@ -133,7 +133,9 @@ class SQLArtifactStore(SQLStore):
 
 
 def _can_hold(context_id: str, artifact_id: str) -> bool:
-    """Whether there may be such an artifact; ids that no store takes are answered like unknown ones."""
+    """
+    Whether there may be such an artifact; ids that no store takes are answered like unknown ones.
+    """
     try:
         check_artifact_id(artifact_id)
     except ValueRefused:

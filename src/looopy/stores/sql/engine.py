@@ -1,4 +1,6 @@
-"""How a SQLite URL becomes stores: one driver for the file, bound to as many tenants as are asked for."""
+"""
+How a SQLite URL becomes stores: one driver for the file, bound to as many tenants as are asked for.
+"""
 
 from __future__ import annotations
 

@@ -96,11 +96,10 @@ class _LogReader:
         # Each source gives what it holds of the next *limit* numbers; the nearest of all are
         # decoded.
         found: list[tuple[int, Callable[[], Steps[list[AgentEvent]]]]] = []
-        for row in (yield from self._messages(limit)):
-            found.append((row[3], partial(self._message_events, row)))
-        params = {**self._key, "after": self._after, "limit": limit}
-        for row in (yield Query(s.LIST_EVENTS, params)):
-            found.append((row[0], partial(self._event, row)))
+        messages = yield from self._messages(limit)
+        found += [(row[3], partial(self._message_events, row)) for row in messages]
+        others = yield Query(s.LIST_EVENTS, {**self._key, "after": self._after, "limit": limit})
+        found += [(row[0], partial(self._event, row)) for row in others]
         for row in (yield from self._turns(limit)):
             record = turn_record(row)
             found.append((record.start_seq, partial(self._turn_start, record, row)))
@@ -109,11 +108,13 @@ class _LogReader:
         found.sort(key=_seq)
         events: list[AgentEvent] = []
         for seq, decode in found:
-            if seq > self._after:
-                events += yield from decode()
+            if seq <= self._after:  # of the turn that began before
+                continue
+            # A message may bring an event that is one number below its own.
+            events += [e for e in (yield from decode()) if e.seq is None or e.seq > self._after]
             if len(events) >= limit:
                 break
-        return rows.in_order(events, self._after, None if limit == NO_LIMIT else limit)
+        return events[:limit]
 
     def _messages(self, limit: int) -> Steps[list[tuple[Any, ...]]]:
         low, high = self._head.visible_from, self._head.last_position + 1

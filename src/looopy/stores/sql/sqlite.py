@@ -241,7 +241,8 @@ def _close(connection: sqlite3.Connection) -> None:
     connection.close()
 
 
-# --- on the thread ------------------------------------------------------------------------------------
+# --- on the thread
+# ------------------------------------------------------------------------------------
 
 
 def _drive(connection: sqlite3.Connection, work: Callable[[], Steps[T]]) -> T:
@@ -286,7 +287,9 @@ def _read_one(connection: sqlite3.Connection, job: _Job, path: Path, patience_s:
 def _write(
     connection: sqlite3.Connection, jobs: Sequence[_Job], path: Path, patience_s: float
 ) -> None:
-    """Run operations that write: several in one transaction, else, or after trouble, each in its own."""
+    """
+    Run operations that write: several in one transaction, else, or after trouble, each in its own.
+    """
     if len(jobs) > 1 and _write_together(connection, jobs, path, patience_s):
         return
     for job in jobs:
