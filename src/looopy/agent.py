@@ -538,7 +538,7 @@ class Agent:
         end = events[-1]
         if not isinstance(start, TurnStart) or not isinstance(end, TurnEnd):
             raise StoreConflict("a buffered turn has no end yet: let it end first")
-        firsts = [start]
+        firsts: list[AgentEvent] = [start]
         rest = events[1:]
         while rest and isinstance(rest[0], MessageEnd) and isinstance(rest[0].message, UserMessage):
             firsts.append(rest.pop(0))

@@ -71,7 +71,7 @@ def after(status: AgentStatus, action: str) -> AgentStatus:
         return found
     if status in _NOT_STARTED:
         raise AgentNotStarted(
-            f"{action}() needs a started agent, and this one is {status}: await agent.start() first",
+            f"{action}() needs a started agent, this one is {status}: await agent.start() first",
             status=status.value,
             action=action,
         )

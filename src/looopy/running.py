@@ -85,7 +85,7 @@ async def settle(work: Awaitable[T], cancelled: Callable[[], object]) -> T:
             if task.cancelled():
                 raise
             cancelled()
-        except Exception:  # the work's own failure: result() below raises it
+        except Exception:  # noqa: BLE001 - the work's own failure: result() raises it below
             break
     return task.result()
 
@@ -184,10 +184,7 @@ class RunningTurn:
             try:
                 if self.known.stale:
                     await self.known.refresh(await gather_tools(self.sources))
-                if self.known.busy_turn is not None:
-                    self.known.stale = True
-                    turn = self.known.busy_turn
-                    raise AgentBusy(f"turn {turn} is running in another process", turn=turn)
+                self._refuse_if_busy()
                 plan = plan_turn(
                     self.known.situation, self.user_message, self.inputs, self.auth_context
                 )
@@ -200,6 +197,11 @@ class RunningTurn:
                     raise
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads waiters
                 pause = min(pause * 2, longest)
+
+    def _refuse_if_busy(self) -> None:
+        turn = self.known.busy_turn
+        if turn is not None:
+            raise AgentBusy(f"turn {turn} is running in another process", turn=turn)
 
     def _stop_if_cancelled(self) -> None:
         if self.token.cancelled:

@@ -1,12 +1,13 @@
 """
 Between async generators and Observables: the one module that knows both.
 
-`cold` makes an Observable of a generator: subscribing runs it, disposing cancels it. That is the face of the
-stateless loop.
+`cold` makes an Observable of a generator: subscribing runs it, disposing cancels it. That is the
+face of the stateless loop.
 
-An agent's turn must not hang on who looks at it, so `TurnStream` is hot: the turn is a task that the agent
-supervises, and a `Broadcast` keeps what it said. Every view begins at `turn_start`; deltas come from the
-moment of attachment. A view that raises or goes away harms nobody. A slow reader loses nothing but
+An agent's turn must not hang on who looks at it, so `TurnStream` is hot: the turn is a task that
+the agent supervises, and a `Broadcast` keeps what it said. Every view begins at `turn_start`;
+deltas come from the moment of attachment. A view that raises or goes away harms nobody. A slow
+reader loses nothing but
 granularity: when many events wait for it, the text deltas among them are merged.
 """
 
@@ -50,14 +51,18 @@ def cold(start: Callable[[], AsyncGenerator[AgentEvent, None]]) -> Observable[Ag
                     await events.aclose()
             except asyncio.CancelledError:
                 raise
-            except Exception as exc:
+            except Exception as exc:  # noqa: BLE001 - an Observable reports by on_error
                 observer.on_error(exc)
             else:
                 observer.on_completed()
 
         # The Disposable holds the task, and the task the observer: both live as long as the run.
         task = asyncio.get_running_loop().create_task(run(), name="looopy turn")
-        return Disposable(task.cancel)
+
+        def dispose() -> None:
+            task.cancel()
+
+        return Disposable(dispose)
 
     return Observable(subscribe)
 
@@ -247,16 +252,22 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
     """
     A view of a turn that runs whether anybody looks or not.
 
-    It is an Observable (`subscribe`, and every operator of reactivex), an async iterable of events, and
-    awaitable for the `TurnResult`. None, two or late subscribers make no difference to the turn; leaving
-    detaches, `cancel()` cancels. Every view begins at `turn_start`.
+    It is an Observable (`subscribe`, and every operator of reactivex), an async iterable of events,
+    and awaitable for the `TurnResult`. None, two or late subscribers make no difference to the
+    turn; leaving detaches, `cancel()` cancels. Every view begins at `turn_start`.
 
-    Errors of the store (`AgentBusy` elsewhere, `Fenced`, `StoreUnavailable`) come from awaiting, iterating,
-    `accepted()` and `on_error`; a failure inside the turn is an event, and the stream completes.
+    Errors of the store (`AgentBusy` elsewhere, `Fenced`, `StoreUnavailable`) come from awaiting,
+    iterating, `accepted()` and `on_error`; a failure inside the turn is an event, and the stream
+    completes.
     """
 
     def __init__(self, broadcast: Broadcast, cancel: Callable[[], object]) -> None:
-        super().__init__(lambda observer, _scheduler=None: broadcast.observe(observer))
+        def subscribe(
+            observer: ObserverBase[AgentEvent], _scheduler: SchedulerBase | None = None
+        ) -> DisposableBase:
+            return broadcast.observe(observer)
+
+        super().__init__(subscribe)
         self._broadcast = broadcast
         self._cancel = cancel
 
@@ -276,5 +287,8 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
         return await self._broadcast.accepted()
 
     def cancel(self) -> None:
-        """Ask the turn to stop; it ends as `cancelled`, keeping what happened. Harmless when it is over."""
+        """
+        Ask the turn to stop; it ends as `cancelled`, keeping what happened. Harmless when it is
+        over.
+        """
         self._cancel()

@@ -1,9 +1,10 @@
 """
 The same `Agent`, blocking: for scripts, notebooks and prompts.
 
-All agents of a process share one event loop in one background thread. A blocking call hands its coroutine to
-that loop and waits; Ctrl-C while a turn is awaited cancels the turn, which then ends in order, and raises
-`KeyboardInterrupt` as usual. Inside a running event loop use `looopy.Agent`: blocking there would stop it.
+All agents of a process share one event loop in one background thread. A blocking call hands its
+coroutine to that loop and waits; Ctrl-C while a turn is awaited cancels the turn, which then ends
+in order, and raises `KeyboardInterrupt` as usual. Inside a running event loop use `looopy.Agent`:
+blocking there would stop it.
 """
 
 from __future__ import annotations
@@ -89,15 +90,15 @@ class Agent:
     """
     `looopy.Agent` with blocking methods; see there for arguments, results and errors.
 
-    `with Agent(...)` starts and shuts down. `execute_turn` returns the `TurnResult`, `stream_turn` iterates
-    over the events. Stores that are already open belong to another event loop: pass a URL.
+    `with Agent(...)` starts and shuts down. `execute_turn` returns the `TurnResult`, `stream_turn`
+    iterates over the events. Stores that are already open belong to another event loop: pass a URL.
     """
 
     def __init__(self, context_id: str, **options: Any) -> None:
         self._agent = _Agent(context_id, **options)
         if not isinstance(options.get("stores", ""), str):
             raise StoreUnavailable(
-                "open stores belong to the event loop that opened them: give looopy.sync.Agent a URL"
+                "open stores belong to the event loop that opened them: pass a URL instead"
             )
 
     @property
@@ -203,7 +204,7 @@ class Agent:
             try:
                 async for event in stream:
                     arrived.put(event)
-            except Exception as exc:
+            except Exception as exc:  # noqa: BLE001 - raised again in the caller's thread
                 arrived.put(exc)
             else:
                 arrived.put(None)

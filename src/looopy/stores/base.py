@@ -230,19 +230,6 @@ class MessageStore(Protocol):
         """
         ...
 
-    async def list(
-        self,
-        context_id: str,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        include_hidden: bool = False,
-    ) -> list[Message]:
-        """
-        The messages with a position over *after*, oldest first, at most *limit*; [] if unknown.
-        """
-        ...
-
     async def records(
         self,
         context_id: str,
@@ -260,6 +247,19 @@ class MessageStore(Protocol):
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:
         """How many messages there are; 0 for an unknown context."""
+        ...
+
+    async def list(
+        self,
+        context_id: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        include_hidden: bool = False,
+    ) -> list[Message]:
+        """
+        The messages with a position over *after*, oldest first, at most *limit*; [] if unknown.
+        """
         ...
 
 

@@ -1,9 +1,10 @@
 """
 All stores in dictionaries: the specification by example.
 
-Every other backend behaves like this one, errors and order included; only durability differs (nothing
-survives the process). Bodies are kept as the text that a database would keep, so what cannot be stored
-elsewhere is refused here too. Every method does its work between two awaits, so each is atomic.
+Every other backend behaves like this one, errors and order included; only durability differs
+(nothing survives the process). Bodies are kept as the text that a database would keep, so what
+cannot be stored elsewhere is refused here too. Every method does its work between two awaits, so
+each is atomic.
 """
 
 from __future__ import annotations
@@ -177,22 +178,13 @@ class InMemoryMessageStore(_Store):
         context.last_activity = utc_now()
         return context.last_position
 
-    async def list(
-        self, context_id: str, *, after: int = 0, limit: int | None = None, include_hidden: bool = False
-    ) -> list[Message]:
-        """Messages over *after*, oldest first."""
-        found = await self.records(
-            context_id, after=after, limit=limit, include_hidden=include_hidden
-        )
-        return [r.message for r in found]
-
     async def records(
         self,
         context_id: str,
         *,
         after: int = 0,
         limit: int | None = None,
-        include_hidden: bool = False,  # noqa: ARG002 - cleared messages are the only hidden ones yet
+        include_hidden: bool = False,  # noqa: ARG002 - nothing else is hidden yet
     ) -> list[MessageRecord]:
         """Messages with their places."""
         context = self._get(context_id)
@@ -214,6 +206,20 @@ class InMemoryMessageStore(_Store):
         """How many visible messages there are."""
         context = self._get(context_id)
         return 0 if context is None else context.last_position - context.visible_from + 1
+
+    async def list(
+        self,
+        context_id: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        include_hidden: bool = False,
+    ) -> list[Message]:
+        """Messages over *after*, oldest first."""
+        found = await self.records(
+            context_id, after=after, limit=limit, include_hidden=include_hidden
+        )
+        return [r.message for r in found]
 
 
 class InMemoryArtifactStore(_Store):
@@ -614,7 +620,9 @@ def _close_turn(context: _Context, closing: rows.TurnClosing, done: Committed) -
 
 
 def _interrupt(context: _Context) -> None:
-    """End the open turn as interrupted, without results for its open calls: they are hidden next."""
+    """
+    End the open turn as interrupted, without results for its open calls: they are hidden next.
+    """
     context.last_seq += 1
     closing = rows.TurnClosing(
         0,

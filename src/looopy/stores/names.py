@@ -27,7 +27,7 @@ def check_context_id(context_id: object) -> None:
     """
     if not isinstance(context_id, str) or not _CONTEXT_ID.fullmatch(context_id):
         shown = repr(context_id)
-        if len(shown) > 80:  # noqa: PLR2004 - enough to recognise it in an error
+        if len(shown) > 80:  # enough to recognise it in an error
             shown = shown[:76] + "...'"
         raise ValueRefused(
             f"context id {shown} is not usable: 1 to 128 of A-Z a-z 0-9 . _ : -", path="/context_id"
@@ -92,7 +92,7 @@ def artifact_content(
         )
     if len(raw) > MAX_BODY_BYTES:
         raise ValueRefused(
-            f"/content: {len(raw):,} bytes are more than the {MAX_BODY_BYTES:,} that one save may have",
+            f"/content: {len(raw):,} bytes are more than the {MAX_BODY_BYTES:,} of one save",
             path="/content",
         )
     return actual, raw, media_type or default

@@ -1,10 +1,10 @@
 """
 Who holds a lease, and how to prove that nobody does any more.
 
-An owner is a process: boot id and process-id namespace of its host, process id, start time, and a nonce
-for each turn. On the same host and in the same namespace, a process id that is gone, or that belongs to a
-process with another start time, is proof of death; no clock is asked. Elsewhere only the lease's expiry
-tells.
+An owner is a process: boot id and process-id namespace of its host, process id, start time, and a
+nonce for each turn. On the same host and in the same namespace, a process id that is gone, or that
+belongs to a process with another start time, is proof of death; no clock is asked. Elsewhere only
+the lease's expiry tells.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _live_here: set[str] = set()
 
 @cache
 def _host() -> str:
-    """Boot and process-id namespace; empty where neither can be known, and then nobody proves a death."""
+    """
+    Boot and process-id namespace; empty where neither can be known, and then nobody proves a death.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -59,7 +61,9 @@ def _own_start(pid: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One holder of a lease within this process. Make it with `Owner.new()`, end it with `retire()`."""
+    """
+    One holder of a lease within this process. Make it with `Owner.new()`, end it with `retire()`.
+    """
 
     nonce: str
     pid: int
@@ -93,4 +97,3 @@ def provably_dead(token: str) -> bool:
         return nonce not in _live_here
     found = _start_time(int(pid))
     return not _exists(int(pid)) if found is None else found != start
-

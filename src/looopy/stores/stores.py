@@ -82,12 +82,11 @@ class Stores:
 
     def for_tenant(self, tenant: str) -> Stores:
         """
-            The same stores, bound to another tenant. They live as long as the stores they were made
-        from.
+        The same stores, bound to another tenant; they live as long as those they were made from.
 
-            Raises:
-                ConfigurationError: The tenant has no usable name, or these stores cannot be bound
-                    again.
+        Raises:
+            ConfigurationError: The tenant has no usable name, or these stores cannot be bound
+                again.
         """
         check_tenant(tenant)
         if self._bind is None:
