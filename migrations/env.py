@@ -1,4 +1,4 @@
-"""Alembic's entrance: what it does is in the package, so that it is installed and checked with it."""
+"""Alembic's entrance: what it does is in the package, and so installed and checked with it."""
 
 from looopy.stores.sql.migrate import run_from_env
 

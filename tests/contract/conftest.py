@@ -13,7 +13,7 @@ from looopy.stores.sql import migrate
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory):
-    """A SQLite file whose schema is at the head, to be copied: migrating takes longer than a test."""
+    """A SQLite file at the head, to be copied: migrating takes longer than a test."""
     path = tmp_path_factory.mktemp("sqlite") / "empty.db"
     migrate.upgrade(f"sqlite:///{path}")
     return path

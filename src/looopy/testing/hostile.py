@@ -26,7 +26,7 @@ KEPT_TEXT: dict[str, str] = {
     "byte order mark": "\ufeffhello",
     "right to left": "\u202eolleh\u202c",
     "line separator": "a\u2028b\u2029c\u0085d",
-    "beyond the basic plane": "😀🧑‍🚀𝒳",
+    "beyond the basic plane": "😀🧑‍🚀\U0001d4b3",
     "not normalised": "e\u0301 and \u00e9",
     "replacement character": "\ufffd\uffff",
     "quotes": "'; DROP TABLE messages; --\"\\",

@@ -49,8 +49,7 @@ def peek(key: Mapping[str, Any]) -> Steps[Head | None]:
     return Head(*found[0]) if found else None
 
 
-# --- claim
-# --------------------------------------------------------------------------------------------
+# --- claim ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +138,7 @@ def _make_claimable(given: ClaimRows) -> Steps[None]:
     yield Query(s.CREATE, given.params)
 
 
-# --- commit
-# -------------------------------------------------------------------------------------------
+# --- commit ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +243,7 @@ def _insert(
         yield Query(s.ADD_EVENT, params)
 
 
-# --- outside a turn
-# -----------------------------------------------------------------------------------
+# --- outside a turn ---
 
 
 def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:

@@ -1,4 +1,4 @@
-"""`MessageStore` on SQL: ranges of the primary key, decoded where they are read, off the event loop."""
+"""`MessageStore` on SQL: ranges of the primary key, decoded where they are read."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def sqlite_path(url: str) -> Path:
     return Path(name)
 
 
-# --- for the stores -----------------------------------------------------------------------------------
+# --- for the stores ---
 
 
 def ensure_schema(path: Path, *, migrate: bool, patience_s: float = sqlite.PATIENCE_S) -> None:
@@ -113,7 +113,7 @@ def _out_of_date(found: str | None) -> SchemaOutOfDate:
     )
 
 
-# --- for the command line -----------------------------------------------------------------------------
+# --- for the command line ---
 
 
 def upgrade(url: str, revision: str = "head") -> None:
@@ -162,7 +162,7 @@ def sql(url: str) -> str:
 
 
 def _config(path: Path) -> Config:
-    """Alembic's configuration, from beside this file in a wheel, from the repository's top otherwise."""
+    """Alembic's configuration: beside this file in a wheel, else at the repository's top."""
     from alembic.config import Config
 
     here = Path(__file__).parent
@@ -186,8 +186,8 @@ def _run(path: Path, action: str, revision: str) -> None:
     found = _found(path)  # also has the settings made, and answers for a file that cannot be used
     if found is not None and found not in _known(config):
         raise SchemaOutOfDate(
-            f"the database {path} is at {found}, which this version of looopy (schema {HEAD}) does not"
-            " know: it was written by a newer one; upgrade looopy",
+            f"the database {path} is at {found}, which this version of looopy (schema {HEAD}) does"
+            " not know: it was written by a newer one; upgrade looopy",
             found=found,
             expected=HEAD,
         )
@@ -207,7 +207,7 @@ def _known(config: Config) -> set[str]:
     return {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
 
 
-# --- for migrations/env.py ----------------------------------------------------------------------------
+# --- for migrations/env.py ---
 
 
 def run_from_env() -> None:
@@ -291,13 +291,13 @@ def _row_counts(connection: Connection) -> dict[str, int]:
         " AND name <> 'alembic_version'"
     ).scalars()
     return {
-        name: connection.exec_driver_sql(f'SELECT COUNT(*) FROM "{name}"').scalar_one()  # noqa: S608 - of the schema
+        name: connection.exec_driver_sql(f'SELECT COUNT(*) FROM "{name}"').scalar_one()
         for name in list(names)
     }
 
 
 def _check_rows(connection: Connection, before: dict[str, int], path: Path) -> None:
-    """Refuse to commit a migration that lost rows of a table it kept, or left rows without their context."""
+    """Refuse a migration that lost rows of a table it kept, or left rows without their context."""
     after = _row_counts(connection)
     lost = [name for name, count in before.items() if after.get(name, count) < count]
     lost += [row[0] for row in connection.exec_driver_sql("PRAGMA foreign_key_check")]
@@ -309,7 +309,7 @@ def _check_rows(connection: Connection, before: dict[str, int], path: Path) -> N
 
 
 def _back_up(path: Path, current: str | None) -> None:
-    """Copy the file beside itself as it was at *current*; other writers are locked out meanwhile."""
+    """Copy the file beside itself as it was at *current*; others cannot write meanwhile."""
     target = path.with_name(f"{path.name}.before-leaving-{current or 'nothing'}")
     unfinished = target.with_name(f"{target.name}.unfinished")
     unfinished.unlink(missing_ok=True)

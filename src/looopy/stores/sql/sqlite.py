@@ -24,6 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql.driver import Steps
@@ -241,8 +242,7 @@ def _close(connection: sqlite3.Connection) -> None:
     connection.close()
 
 
-# --- on the thread
-# ------------------------------------------------------------------------------------
+# --- on the thread ---
 
 
 def _drive(connection: sqlite3.Connection, work: Callable[[], Steps[T]]) -> T:
@@ -337,6 +337,7 @@ def _write_alone(connection: sqlite3.Connection, job: _Job, path: Path, patience
 
 def _commit(connection: sqlite3.Connection, path: Path, patience_s: float) -> LooopyError | None:
     """Commit; or take all of it back and say what went wrong."""
+    reach("B2")
     try:
         sqlite.retry(lambda: connection.execute("COMMIT"), patience_s)
     except sqlite3.Error as error:

@@ -1,4 +1,3 @@
-# ruff: noqa: S608 - built from the constants of this module alone
 """
 Every statement of the SQL stores, as text that SQLite and Postgres both read.
 
@@ -19,8 +18,10 @@ TURN_COLUMNS = (
     " t.first_position, t.last_position, t.started_at, t.ended_at, t.usage, t.metadata"
 )
 _CONTEXT_COLUMNS = (
-    "c.context_id, c.epoch, c.turn_count, c.last_position, c.last_seq, c.visible_from, c.cleared_seq,"
-    " c.holder, c.holder IS NOT NULL AND c.lease_until > now_us(), c.owner_actor, c.state, c.metadata,"
+    "c.context_id, c.epoch, c.turn_count, c.last_position, c.last_seq, c.visible_from,"
+    " c.cleared_seq,"
+    " c.holder, c.holder IS NOT NULL AND c.lease_until > now_us(), c.owner_actor, c.state,"
+    " c.metadata,"
     " c.version, c.created_at, c.last_activity"
 )
 _CONTEXT = (
@@ -29,7 +30,7 @@ _CONTEXT = (
     " AND t.turn = c.open_turn WHERE c.tenant_id = :tenant"
 )
 
-# --- contexts -----------------------------------------------------------------------------------------
+# --- contexts ---
 
 LOAD_CONTEXT = f"{_CONTEXT} AND c.context_id = :context"
 
@@ -55,7 +56,7 @@ SAVE_METADATA = (
 
 DELETE_CONTEXT = f"DELETE FROM contexts WHERE {_THIS}"
 
-# --- who may write ------------------------------------------------------------------------------------
+# --- who may write ---
 
 # The lease is free, expired, or its holder was proved dead.
 _TAKEABLE = (
@@ -108,10 +109,11 @@ CLEAR = (
     f" last_activity = now_us() WHERE {_THIS} RETURNING epoch"
 )
 
-# --- turns --------------------------------------------------------------------------------------------
+# --- turns ---
 
 OPEN_TURN = (
-    "INSERT INTO turns (tenant_id, context_id, turn, epoch, continues, actor_id, had_auth, start_seq,"
+    "INSERT INTO turns (tenant_id, context_id, turn, epoch, continues, actor_id, had_auth,"
+    " start_seq,"
     " first_position, last_position, user_position, started_at, usage, metadata)"
     " VALUES (:tenant, :context, :turn, :epoch, :continues, :actor, :had_auth, :start_seq,"
     " :first_position, :first_position - 1, :user_position, :started_at, '{}', :metadata)"
@@ -129,11 +131,12 @@ LIST_TURNS = (
     " ORDER BY t.turn LIMIT :limit"
 )
 
-# --- messages -----------------------------------------------------------------------------------------
+# --- messages ---
 
 ADD_MESSAGE = (
     "INSERT INTO messages (tenant_id, context_id, position, turn, iteration, seq, role, created_at,"
-    " meta, body) VALUES (:tenant, :context, :position, :turn, :iteration, :seq, :role, :created_at,"
+    " meta, body) VALUES (:tenant, :context, :position, :turn, :iteration, :seq, :role,"
+    " :created_at,"
     " :meta, :body)"
 )
 
@@ -142,10 +145,11 @@ LIST_MESSAGES = (
     f" WHERE {_THIS} AND position > :after ORDER BY position LIMIT :limit"
 )
 
-# --- events -------------------------------------------------------------------------------------------
+# --- events ---
 
 ADD_EVENT = (
-    "INSERT INTO events (tenant_id, context_id, seq, turn, iteration, type, created_at, position, body)"
+    "INSERT INTO events (tenant_id, context_id, seq, turn, iteration, type, created_at,"
+    " position, body)"
     " VALUES (:tenant, :context, :seq, :turn, :iteration, :type, :created_at, :position, :body)"
 )
 
@@ -164,7 +168,8 @@ STARTED_CALLS = (
 # `seq` by halving the range: as many reads by primary key as the range has binary digits, and no
 # second index.
 _HALVE = (
-    "WITH RECURSIVE halve(low, high) AS (SELECT CAST(:low AS BIGINT), CAST(:high AS BIGINT) UNION ALL"
+    "WITH RECURSIVE halve(low, high) AS (SELECT CAST(:low AS BIGINT), CAST(:high AS BIGINT)"
+    " UNION ALL"
     " SELECT CASE WHEN r.{seq} > :after THEN h.low ELSE (h.low + h.high) / 2 + 1 END,"
     " CASE WHEN r.{seq} > :after THEN (h.low + h.high) / 2 ELSE h.high END"
     " FROM halve h JOIN {table} r ON r.tenant_id = :tenant AND r.context_id = :context"
@@ -177,12 +182,14 @@ _HALVE = (
 FIND_POSITION = _HALVE.format(table="messages", key="position", seq="seq")
 FIND_TURN = _HALVE.format(table="turns", key="turn", seq="start_seq")
 
-# --- artifacts ----------------------------------------------------------------------------------------
+# --- artifacts ---
 
 SAVE_ARTIFACT = (
-    "INSERT INTO artifacts (tenant_id, context_id, artifact_id, version, kind, media_type, status, size,"
+    "INSERT INTO artifacts (tenant_id, context_id, artifact_id, version, kind, media_type,"
+    " status, size,"
     " sha256, created_at, turn, data, bytes) SELECT :tenant, :context, :artifact, 1 + COALESCE("
-    "(SELECT MAX(a.version) FROM artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context"
+    "(SELECT MAX(a.version) FROM artifacts a WHERE a.tenant_id = :tenant AND a.context_id ="
+    " :context"
     " AND a.artifact_id = :artifact), 0), :kind, :media_type, 'complete', :size, :sha256, now_us(),"
     f" turn_count, :data, :bytes FROM contexts WHERE {_THIS} RETURNING version, created_at, turn"
 )
@@ -194,8 +201,10 @@ LOAD_ARTIFACT = (
 
 # Versions have no gaps: the newest is the one without a next.
 LIST_ARTIFACTS = (
-    "SELECT a.artifact_id, a.kind, a.version, a.status, a.size, a.media_type, a.sha256, a.created_at,"
-    " a.turn FROM artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context AND NOT EXISTS"
+    "SELECT a.artifact_id, a.kind, a.version, a.status, a.size, a.media_type, a.sha256,"
+    " a.created_at,"
+    " a.turn FROM artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context AND"
+    " NOT EXISTS"
     " (SELECT 1 FROM artifacts n WHERE n.tenant_id = a.tenant_id AND n.context_id = a.context_id"
     " AND n.artifact_id = a.artifact_id AND n.version = a.version + 1) ORDER BY a.artifact_id"
 )

@@ -1,0 +1,398 @@
+"""What a `Journal` must do; see `looopy.testing.stores`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from looopy.errors import AgentBusy, ContextNotFound, Fenced, ValueRefused
+from looopy.stores.base import Claimed, Commit, Committed, ContextState
+from looopy.stores.stores import Stores
+from looopy.testing.state_contract import STATE
+from looopy.testing.turns import (
+    CONTEXT,
+    LONG_S,
+    WHEN,
+    a_claim,
+    a_turn,
+    answer,
+    begin,
+    commit,
+    ends,
+    finishes,
+    opening,
+    result,
+    said,
+    starts,
+    user,
+)
+from looopy.types.artifact import ArtifactKind
+from looopy.types.event import (
+    AgentEvent,
+    ArtifactUpdate,
+    AuthRequired,
+    HistoryCleared,
+    InputRequired,
+    MessageEnd,
+    TurnEnd,
+    TurnError,
+)
+from looopy.types.message import (
+    CustomMessage,
+    Message,
+    StopReason,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+)
+from looopy.types.state import Outcome
+
+_ADD = ToolCall("call-1", "add", {"a": 1, "b": [2.5]})
+_SEND = ToolCall("call-2", "send", {"to": "bob"})
+
+
+def _as_replayed(
+    committed: Sequence[AgentEvent], *, turn: int, messages: Sequence[Message], position: int = 1
+) -> list[AgentEvent]:
+    """
+    The events of one turn as they must come back: numbered, placed, the end with its messages.
+    """
+    shown: list[AgentEvent] = []
+    for seq, event in enumerate(committed, start=1):
+        changed: dict[str, Any] = {"turn": turn, "seq": seq}
+        if isinstance(event, MessageEnd):
+            changed["position"] = position
+            position += 1
+        if isinstance(event, TurnEnd):
+            changed["messages"] = tuple(messages)
+            changed["iteration"] = max(e.iteration for e in committed if isinstance(e, MessageEnd))
+        shown.append(replace(event, **changed))
+    return shown
+
+
+def _seqs(events: Sequence[AgentEvent]) -> list[int | None]:
+    return [event.seq for event in events]
+
+
+class JournalContract:
+    """Commits, the fence, the log, and clearing."""
+
+    @pytest.fixture
+    async def stores(self) -> Stores:
+        """Open stores on an empty database."""
+        raise NotImplementedError("give your class a fixture named `stores`")
+
+    # --- commits ---
+
+    async def test_every_durable_event_is_replayed_as_it_was_committed(
+        self, stores: Stores
+    ) -> None:
+        """Of every type, in order, with the numbers that the commits handed out."""
+        first = opening("hello")
+        claimed = await stores.state.claim(a_claim(0, text=None, events=first))
+        groups: list[list[AgentEvent]] = [
+            [said(answer("let me see", _ADD, _SEND)), starts(_ADD), starts(_SEND)],
+            [
+                ArtifactUpdate(
+                    context_id=CONTEXT,
+                    timestamp=WHEN,
+                    iteration=1,
+                    artifact_id="doc",
+                    kind=ArtifactKind.DATA,
+                    version=3,
+                    append=True,
+                    last_chunk=False,
+                ),
+                *finishes(_SEND, "sent"),
+            ],
+            finishes(_ADD, "3.5"),
+            [
+                InputRequired(
+                    context_id=CONTEXT, timestamp=WHEN, iteration=1, pending=STATE.pending
+                ),
+                AuthRequired(
+                    context_id=CONTEXT, timestamp=WHEN, iteration=2, pending=STATE.pending
+                ),
+                TurnError(
+                    context_id=CONTEXT,
+                    timestamp=WHEN,
+                    iteration=2,
+                    code="budget",
+                    text="too dear",
+                    fatal=True,
+                ),
+            ],
+            [
+                said(answer("done"), iteration=2),
+                ends(StopReason.BUDGET, usage=Usage(input=14, output=6, total_tokens=20)),
+            ],
+        ]
+        committed = list(first)
+        position = 2
+        for group in groups:
+            assistant = 2 if position > 2 else None
+            done = await commit(stores, claimed, group, assistant_position=assistant)
+            assert done == Committed(first_seq=len(committed) + 1, first_position=position)
+            position += sum(isinstance(e, MessageEnd) for e in group)
+            committed += group
+        messages = await stores.messages.list(CONTEXT)
+        assert messages == [e.message for e in committed if isinstance(e, MessageEnd)]
+        expected = _as_replayed(committed, turn=1, messages=messages)
+        assert await stores.journal.events(CONTEXT) == expected
+
+    async def test_a_call_started_later_is_shown_with_its_arguments(self, stores: Stores) -> None:
+        """Name and arguments come from the assistant's message of an earlier commit."""
+        claimed = await begin(stores)
+        done = await commit(stores, claimed, [said(answer("", _ADD, _SEND)), starts(_ADD)])
+        await commit(stores, claimed, [starts(_SEND)], assistant_position=done.first_position)
+        shown = (await stores.journal.events(CONTEXT, after=4))[0]
+        assert shown == replace(starts(_SEND), seq=5, turn=1)
+        assert await stores.journal.started_calls(CONTEXT, 1) == {"call-1", "call-2"}
+
+    async def test_a_commit_keeps_all_parts_of_a_step(self, stores: Stores) -> None:
+        """Messages, events, turn, state and lease change together."""
+        claimed = await begin(stores)
+        usage = Usage(input=7, output=3, total_tokens=10)
+        group: list[AgentEvent] = [said(answer("hi")), ends(usage=usage)]
+        done = await commit(stores, claimed, group, state=STATE, release=True)
+        assert done == Committed(first_seq=3, first_position=2)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.last_seq, found.last_position, found.open_turn) == (4, 2, None)
+        assert (found.holder, found.lease_live, found.state) == (None, False, STATE)
+        (turn,) = await stores.journal.turns(CONTEXT)
+        assert (turn.outcome, turn.stop_reason) == (Outcome.COMPLETED, StopReason.STOP)
+        assert (turn.start_seq, turn.end_seq) == (1, 4)
+        assert (turn.first_position, turn.last_position) == (1, 2)
+        assert (turn.ended_at, turn.usage) == (WHEN, usage)
+
+    async def test_an_empty_commit_renews_the_lease(self, stores: Stores) -> None:
+        """It takes no number; a state alone can be replaced."""
+        claimed = await begin(stores, ttl_s=0)
+        done = await commit(stores, claimed, state=STATE)
+        assert done == Committed(first_seq=3, first_position=2)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.lease_live, found.last_seq, found.state) == (True, 2, STATE)
+
+    async def test_an_owner_that_is_late_but_not_displaced_may_write(self, stores: Stores) -> None:
+        """Expiry only permits a takeover: the epoch decides, never a clock."""
+        claimed = await begin(stores, ttl_s=0)
+        done = await commit(stores, claimed, [said(answer("late"))], ttl_s=0)
+        assert done == Committed(first_seq=3, first_position=2)
+
+    async def test_a_fenced_commit_writes_nothing(self, stores: Stores) -> None:
+        """Another epoch than the stored one, older or newer, or an unknown context."""
+        claimed = await begin(stores, ttl_s=0)
+        taken = await begin(stores, claimed.epoch, holder="h2", recover=True)
+        before = await stores.state.load(CONTEXT)
+        events = await stores.journal.events(CONTEXT)
+        group: list[AgentEvent] = [said(answer("x", _ADD)), starts(_ADD), ends()]
+        for epoch in (claimed.epoch, taken.epoch + 1, 0, -1):
+            with pytest.raises(Fenced):
+                await commit(stores, replace(claimed, epoch=epoch), group, state=STATE)
+        assert await stores.state.load(CONTEXT) == before
+        assert await stores.journal.events(CONTEXT) == events
+        for context_id in ("nobody", "no id"):
+            lost = Commit(context_id=context_id, epoch=1, turn=1, events=())
+            with pytest.raises(Fenced):
+                await stores.commit(lost)
+        assert await stores.state.load("nobody") is None
+
+    async def test_one_bad_value_refuses_the_whole_commit(self, stores: Stores) -> None:
+        """Nothing of it is written and no number is used up."""
+        claimed = await begin(stores)
+        bad = result(_ADD, "nul \0")
+        group: list[AgentEvent] = [
+            said(answer("fine")),
+            MessageEnd(context_id=CONTEXT, timestamp=WHEN, message=bad),
+            ends(),
+        ]
+        with pytest.raises(ValueRefused) as refused:
+            await commit(stores, claimed, group, state=STATE)
+        assert (refused.value.path or "").startswith("/1/content")
+        done = await commit(stores, claimed, [said(answer("fine"))])
+        assert done == Committed(first_seq=3, first_position=2)
+
+    async def test_the_end_of_a_turn_is_committed_once(self, stores: Stores) -> None:
+        """A second end of the same turn is a defect, and changes nothing."""
+        claimed = await begin(stores)
+        await commit(stores, claimed, [ends()])
+        with pytest.raises(ValueError, match="open"):
+            await commit(stores, claimed, [ends(StopReason.ERROR)])
+        (turn,) = await stores.journal.turns(CONTEXT)
+        assert turn.stop_reason is StopReason.STOP
+
+    async def test_concurrent_commits_get_numbers_without_gaps(self, stores: Stores) -> None:
+        """Results of parallel tools: each commit whole, each number once."""
+        claimed = await begin(stores)
+        calls = [ToolCall(f"c{n}", "t", {"n": n}) for n in range(16)]
+        await commit(stores, claimed, [said(answer("", *calls)), *map(starts, calls)])
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(commit(stores, claimed, finishes(call, call.id)))
+                for call in calls
+            ]
+        events = await stores.journal.events(CONTEXT)
+        assert _seqs(events) == list(range(1, 2 + 17 + 32 + 1))
+        for call, task in zip(calls, tasks, strict=True):
+            end, message = events[task.result().first_seq - 1 :][:2]
+            assert getattr(end, "tool_call_id", None) == call.id
+            assert isinstance(message, MessageEnd)
+            assert message.position == task.result().first_position
+            assert isinstance(message.message, ToolResultMessage)
+            assert message.message.tool_call_id == call.id
+
+    # --- the log ---
+
+    async def test_the_log_is_gapless_over_many_turns(self, stores: Stores) -> None:
+        """`seq` counts 1, 2, 3 within the context, whatever stored the event."""
+        for epoch in range(5):
+            await a_turn(stores, epoch, text=f"q{epoch}", reply=f"a{epoch}")
+            await stores.messages.append(CONTEXT, [CustomMessage("note", str(epoch), timestamp=1)])
+        events = await stores.journal.events(CONTEXT)
+        assert _seqs(events) == list(range(1, 26))
+        kinds = ["turn_start", "message_end", "message_end", "turn_end", "message_end"]
+        assert [e.type for e in events] == kinds * 5
+        assert [e.turn for e in events] == [n for n in range(1, 6) for _ in range(5)]
+
+    async def test_every_page_of_the_log_is_a_part_of_the_whole(self, stores: Stores) -> None:
+        """For each `after` and each limit: the next events, in order, none twice."""
+        claimed = await begin(stores)
+        await commit(stores, claimed, [said(answer("", _ADD, _SEND)), starts(_ADD)])
+        await commit(stores, claimed, finishes(_ADD, "1"))
+        await commit(
+            stores, claimed, [*finishes(_SEND, "2"), said(answer("ok")), ends()], release=True
+        )
+        await stores.messages.append(CONTEXT, [user("aside"), user("aside")])
+        await a_turn(stores, 1)
+        await begin(stores, 2, text="open")
+        whole = await stores.journal.events(CONTEXT)
+        assert _seqs(whole) == list(range(1, len(whole) + 1))
+        for after in range(-1, len(whole) + 2):
+            rest = whole[max(after, 0) :]
+            assert await stores.journal.events(CONTEXT, after=after) == rest
+            for limit in (0, 1, 2, 3, 5, 8):
+                page = await stores.journal.events(CONTEXT, after=after, limit=limit)
+                assert page == rest[:limit]
+        assert await stores.journal.events(CONTEXT, after=2**70, limit=2**70) == []
+
+    async def test_an_unknown_context_has_no_log(self, stores: Stores) -> None:
+        """Reading what does not exist is no error, and creates nothing."""
+        for context_id in ("nobody", "no id"):
+            assert await stores.journal.events(context_id) == []
+            assert await stores.journal.turns(context_id) == []
+            assert await stores.journal.started_calls(context_id, 1) == set()
+        assert await stores.state.list() == []
+
+    async def test_turns_are_read_in_order_in_pages(self, stores: Stores) -> None:
+        """After a number, oldest first, at most a limit; the open one last."""
+        for epoch in range(4):
+            await a_turn(stores, epoch)
+        await begin(stores, 4, metadata={"k": 1})
+        turns = await stores.journal.turns(CONTEXT)
+        assert [t.turn for t in turns] == [1, 2, 3, 4, 5]
+        assert [t.outcome for t in turns] == [Outcome.COMPLETED] * 4 + [None]
+        assert turns[4].metadata == {"k": 1}
+        assert await stores.journal.turns(CONTEXT, after=1, limit=2) == turns[1:3]
+        assert await stores.journal.turns(CONTEXT, after=-5, limit=1) == turns[:1]
+        assert await stores.journal.turns(CONTEXT, after=5) == []
+        assert await stores.journal.turns(CONTEXT, limit=0) == []
+
+    async def test_started_calls_are_those_of_their_turn(self, stores: Stores) -> None:
+        """Calls without a stored start, and those of other turns, are not among them."""
+        claimed = await begin(stores)
+        await commit(stores, claimed, [said(answer("", _ADD, _SEND)), starts(_ADD)])
+        await commit(stores, claimed, [ends(StopReason.INTERRUPTED)], release=True)
+        second = await begin(stores, 1)
+        await commit(stores, second, [said(answer("", _SEND)), starts(_SEND)])
+        assert await stores.journal.started_calls(CONTEXT, 1) == {"call-1"}
+        assert await stores.journal.started_calls(CONTEXT, 2) == {"call-2"}
+        assert await stores.journal.started_calls(CONTEXT, 3) == set()
+
+    # --- clearing ---
+
+    async def test_clearing_hides_everything_and_goes_on(self, stores: Stores) -> None:
+        """History, artifacts and pending requests go; numbers, counts and usage go on."""
+        await a_turn(stores)
+        await stores.artifacts.save(CONTEXT, "doc", b"x")
+        second = await stores.state.claim(a_claim(1, state=STATE))
+        await commit(stores, second, [ends(StopReason.INPUT_REQUIRED)], release=True)
+        await stores.state.save(CONTEXT, {"title": "kept"}, version=0)
+        assert await stores.journal.clear(CONTEXT) == 3
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.epoch, found.turn_count, found.last_position, found.last_seq) == (3, 2, 3, 8)
+        assert (found.visible_from, found.cleared_seq, found.holder) == (4, 8, None)
+        assert found.state == ContextState(usage=STATE.usage)
+        assert found.metadata == {"title": "kept"}
+        assert await stores.artifacts.list(CONTEXT) == []
+        assert await stores.messages.list(CONTEXT, include_hidden=True) == []
+
+    async def test_the_log_begins_at_the_newest_clearing(self, stores: Stores) -> None:
+        """An `after` below it gets that event first: what went before is not readable."""
+        await a_turn(stores, text="secret", reply="secret")
+        await stores.journal.clear(CONTEXT)
+        for after in (0, 1, 4):
+            (cleared,) = await stores.journal.events(CONTEXT, after=after)
+            assert isinstance(cleared, HistoryCleared)
+            assert (cleared.seq, cleared.covers, cleared.turn) == (5, (1, 2), 1)
+        assert await stores.journal.events(CONTEXT, after=5) == []
+        await a_turn(stores, 2, text="new", reply="new")
+        events = await stores.journal.events(CONTEXT)
+        assert _seqs(events) == [5, 6, 7, 8, 9]
+        assert "secret" not in repr(events)
+        assert isinstance(events[-1], TurnEnd)
+        assert list(events[-1].messages) == await stores.messages.list(CONTEXT)
+        await stores.journal.clear(CONTEXT)
+        events = await stores.journal.events(CONTEXT)
+        assert [(e.type, e.seq) for e in events] == [("history_cleared", 10)]
+
+    async def test_clearing_under_an_open_turn_is_refused(self, stores: Stores) -> None:
+        """Whether its owner lives or not; the refusal names the turn and changes nothing."""
+        for context_id, ttl_s in (("live", LONG_S), ("dead", 0.0)):
+            await begin(stores, context_id=context_id, ttl_s=ttl_s)
+            before = await stores.state.load(context_id)
+            with pytest.raises(AgentBusy) as refused:
+                await stores.journal.clear(context_id)
+            assert refused.value.turn == 1
+            assert await stores.state.load(context_id) == before
+
+    async def test_clearing_by_force_ends_the_turn_and_fences_its_owner(
+        self, stores: Stores
+    ) -> None:
+        """The turn ends as interrupted, and nothing in flight brings the history back."""
+        claimed = await begin(stores)
+        await commit(stores, claimed, [said(answer("", _ADD)), starts(_ADD)])
+        assert await stores.journal.clear(CONTEXT, force=True) == claimed.epoch + 1
+        with pytest.raises(Fenced):
+            await commit(stores, claimed, finishes(_ADD, "late"), assistant_position=2)
+        assert not await stores.state.renew(CONTEXT, claimed.epoch, LONG_S)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.open_turn, found.holder, found.last_seq) == (None, None, 6)
+        (turn,) = await stores.journal.turns(CONTEXT)
+        assert (turn.outcome, turn.stop_reason) == (Outcome.INTERRUPTED, StopReason.INTERRUPTED)
+        assert (turn.end_seq, turn.last_position) == (5, 2)
+        assert await stores.messages.list(CONTEXT) == []
+        claimed = await begin(stores, found.epoch, text="afresh")
+        assert claimed == Claimed(epoch=3, turn=2, first_seq=7, first_position=3)
+
+    async def test_clearing_an_empty_context_is_recorded_too(self, stores: Stores) -> None:
+        """There may be nothing to hide."""
+        await stores.state.save(CONTEXT, {}, version=0)
+        assert await stores.journal.clear(CONTEXT) == 1
+        (cleared,) = await stores.journal.events(CONTEXT)
+        assert isinstance(cleared, HistoryCleared)
+        assert cleared.covers == (1, 0)
+
+    async def test_clearing_an_unknown_context_is_not_found(self, stores: Stores) -> None:
+        """By force or not."""
+        for context_id in ("nobody", "no id"):
+            for force in (False, True):
+                with pytest.raises(ContextNotFound):
+                    await stores.journal.clear(context_id, force=force)

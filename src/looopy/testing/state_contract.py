@@ -1,0 +1,395 @@
+"""What a `StateStore` must do; see `looopy.testing.stores`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from looopy.errors import AgentBusy, ContextNotFound, Fenced, StoreConflict, ValueRefused
+from looopy.stores.base import Claimed, ContextState
+from looopy.stores.stores import Stores
+from looopy.testing import hostile
+from looopy.testing.turns import (
+    CONTEXT,
+    LONG_S,
+    WHEN,
+    a_claim,
+    a_turn,
+    answer,
+    begin,
+    commit,
+    ends,
+    finishes,
+    opening,
+    said,
+    starts,
+    user,
+)
+from looopy.types.message import Cost, StopReason, ToolCall, Usage
+from looopy.types.state import PendingKind, PendingRequest
+
+STATE = ContextState(
+    pending=(
+        PendingRequest(
+            request_id="r1",
+            kind=PendingKind.INPUT,
+            tool_name="ask",
+            args={"b": 1, "a": [2.5]},
+            tool_call_id="c1",
+            turn=1,
+            prompt="Which one?",
+            schema={"type": "string"},
+            options=("x", {"y": 1}),
+            expires_at=WHEN,
+        ),
+    ),
+    error=("RateLimited", "too many"),
+    resumable=1,
+    usage=Usage(input=5, output=2, total_tokens=7, cost=Cost(input=0.25, total=0.25)),
+)
+
+
+class StateStoreContract:
+    """Contexts, their metadata, and who may write to them."""
+
+    @pytest.fixture
+    async def stores(self) -> Stores:
+        """Open stores on an empty database."""
+        raise NotImplementedError("give your class a fixture named `stores`")
+
+    # --- metadata ---
+
+    async def test_an_unknown_context_is_none(self, stores: Stores) -> None:
+        """Looking creates nothing."""
+        for context_id in ("nobody", "", "no id"):
+            assert await stores.state.load(context_id) is None
+        assert await stores.state.list() == []
+
+    async def test_saving_creates_and_raises_the_version(self, stores: Stores) -> None:
+        """Version 0 is a context that may not be there yet; each save gives the next."""
+        assert await stores.state.save(CONTEXT, {"b": 1, "a": [None]}, version=0) == 1
+        assert await stores.state.save(CONTEXT, {"b": 2}, version=1) == 2
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.version, found.metadata, found.epoch, found.turn_count) == (2, {"b": 2}, 0, 0)
+
+    async def test_saving_over_another_writer_is_a_conflict(self, stores: Stores) -> None:
+        """Nothing is written; the error says which version there is."""
+        with pytest.raises(StoreConflict) as refused:
+            await stores.state.save(CONTEXT, {}, version=3)
+        assert (refused.value.expected, refused.value.actual) == (3, 0)
+        assert await stores.state.load(CONTEXT) is None
+        await stores.state.save(CONTEXT, {"mine": 1}, version=0)
+        for version in (0, 2, -1):
+            with pytest.raises(StoreConflict) as refused:
+                await stores.state.save(CONTEXT, {"other": 1}, version=version)
+            assert (refused.value.expected, refused.value.actual) == (version, 1)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert found.metadata == {"mine": 1}
+
+    async def test_metadata_of_a_context_that_only_has_messages_can_be_saved(
+        self, stores: Stores
+    ) -> None:
+        """It is at version 0 as well."""
+        await stores.messages.append(CONTEXT, [user("a")])
+        assert await stores.state.save(CONTEXT, {"k": "v"}, version=0) == 1
+        assert await stores.messages.count(CONTEXT) == 1
+
+    @pytest.mark.parametrize("name", hostile.KEPT)
+    async def test_odd_metadata_is_kept(self, stores: Stores, name: str) -> None:
+        """Numbers, key order and depth survive."""
+        value = {"v": hostile.KEPT[name]}
+        await stores.state.save(CONTEXT, value, version=0)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert json.dumps(found.metadata) == json.dumps(value)
+
+    @pytest.mark.parametrize("name", hostile.REFUSED)
+    async def test_metadata_that_cannot_be_kept_is_refused(self, stores: Stores, name: str) -> None:
+        """With its path, before anything was written."""
+        with pytest.raises(ValueRefused) as refused:
+            await stores.state.save(CONTEXT, {"v": hostile.REFUSED[name]}, version=0)
+        assert (refused.value.path or "").startswith("/metadata/v")
+        assert await stores.state.load(CONTEXT) is None
+
+    async def test_contexts_are_listed_by_id_in_pages(self, stores: Stores) -> None:
+        """After an id, in order of code points, at most a limit."""
+        for name in ("b", "a", "Z", "a.b", "10", "9", "_", "a-b", "a:b"):
+            await stores.state.save(name, {}, version=0)
+        names = sorted(("b", "a", "Z", "a.b", "10", "9", "_", "a-b", "a:b"))
+        assert [c.context_id for c in await stores.state.list()] == names
+        assert [c.context_id for c in await stores.state.list(limit=2)] == names[:2]
+        assert [c.context_id for c in await stores.state.list(after="a", limit=2)] == ["a-b", "a.b"]
+        assert await stores.state.list(after="zz") == []
+        assert await stores.state.list(limit=0) == []
+        for after in ("a\0", "a\ud800", "é", "a%", "a'b"):
+            expected = [name for name in names if name > after]
+            assert [c.context_id for c in await stores.state.list(after=after)] == expected
+
+    async def test_times_are_aware_and_move_on(self, stores: Stores) -> None:
+        """A context knows when it was made and when it was last used."""
+        earliest = datetime.now(UTC) - timedelta(seconds=5)
+        await stores.messages.append(CONTEXT, [user("a")])
+        first = await stores.state.load(CONTEXT)
+        await stores.messages.append(CONTEXT, [user("b")])
+        second = await stores.state.load(CONTEXT)
+        assert first is not None
+        assert second is not None
+        assert earliest < first.created_at == second.created_at
+        assert first.created_at <= first.last_activity <= second.last_activity
+        assert second.last_activity < datetime.now(UTC) + timedelta(seconds=5)
+
+    # --- deleting ---
+
+    async def test_deleting_leaves_nothing_behind(self, stores: Stores) -> None:
+        """Messages, artifacts, turns and events go; the id can be used afresh."""
+        await a_turn(stores)
+        await stores.artifacts.save(CONTEXT, "doc", b"x")
+        await stores.state.delete(CONTEXT)
+        assert await stores.state.load(CONTEXT) is None
+        assert await stores.messages.list(CONTEXT) == []
+        assert await stores.artifacts.list(CONTEXT) == []
+        assert await stores.journal.turns(CONTEXT) == []
+        assert await stores.journal.events(CONTEXT) == []
+        claimed = await begin(stores)
+        assert claimed == Claimed(epoch=1, turn=1, first_seq=1, first_position=1)
+
+    async def test_deleting_an_unknown_context_is_not_found(self, stores: Stores) -> None:
+        """The answer for every id that is not there; it is a `KeyError` too."""
+        for context_id in ("nobody", "no id"):
+            with pytest.raises(ContextNotFound) as missing:
+                await stores.state.delete(context_id)
+            assert isinstance(missing.value, KeyError)
+
+    async def test_a_running_turn_keeps_its_context(self, stores: Stores) -> None:
+        """Deleting under a live lease is refused and names the turn; a dead turn goes with it."""
+        await begin(stores, context_id="live")
+        with pytest.raises(AgentBusy) as refused:
+            await stores.state.delete("live")
+        assert refused.value.turn == 1
+        await begin(stores, context_id="dead", ttl_s=0)
+        await stores.state.delete("dead")
+        assert [c.context_id for c in await stores.state.list()] == ["live"]
+
+    async def test_a_stale_owner_cannot_bring_a_deleted_context_back(self, stores: Stores) -> None:
+        """Its commits are fenced."""
+        claimed = await begin(stores, ttl_s=0)
+        await stores.state.delete(CONTEXT)
+        with pytest.raises(Fenced):
+            await commit(stores, claimed, [ends()])
+        assert await stores.state.load(CONTEXT) is None
+
+    # --- claims ---
+
+    async def test_a_claim_begins_the_turn(self, stores: Stores) -> None:
+        """Epoch, turn and numbers are handed out; the user message and the turn are stored."""
+        await stores.messages.append(CONTEXT, [user("before")])
+        claim = a_claim(
+            0, actor_id="u1", had_auth=True, metadata={"k": [1]}, state=STATE, text="hello"
+        )
+        claimed = await stores.state.claim(claim)
+        assert claimed == Claimed(epoch=1, turn=1, first_seq=2, first_position=2)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.epoch, found.turn_count, found.last_position, found.last_seq) == (1, 1, 2, 3)
+        assert (found.holder, found.lease_live, found.owner_actor) == ("holder-1", True, "u1")
+        assert found.state == STATE
+        turn = found.open_turn
+        assert turn is not None
+        assert (turn.turn, turn.continues, turn.actor_id, turn.had_auth) == (1, None, "u1", True)
+        assert (turn.outcome, turn.stop_reason, turn.end_seq, turn.ended_at) == (None,) * 4
+        assert (turn.start_seq, turn.first_position, turn.last_position) == (2, 2, 1)
+        assert (turn.started_at, turn.metadata) == (WHEN, {"k": [1]})
+        assert await stores.messages.list(CONTEXT, after=1) == [user("hello")]
+
+    async def test_a_claim_without_a_state_leaves_the_stored_one(self, stores: Stores) -> None:
+        """`None` is not an empty state."""
+        first = await stores.state.claim(a_claim(0, state=STATE))
+        await commit(stores, first, [ends()], release=True)
+        await begin(stores, 1)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert found.state == STATE
+
+    async def test_the_owner_is_the_actor_of_the_first_turn(self, stores: Stores) -> None:
+        """Later turns of others do not change it; an anonymous one leaves it open."""
+        for epoch, actor in enumerate((None, "u1", "u2")):
+            claimed = await begin(stores, epoch, actor_id=actor)
+            await commit(stores, claimed, [ends()], release=True)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert found.owner_actor == "u1"
+        turns = await stores.journal.turns(CONTEXT)
+        assert [t.actor_id for t in turns] == [None, "u1", "u2"]
+
+    async def test_a_live_lease_is_refused_naming_its_turn(self, stores: Stores) -> None:
+        """Even to one who knows the epoch; nothing is written."""
+        claimed = await begin(stores)
+        before = await stores.state.load(CONTEXT)
+        for expected in (0, claimed.epoch):
+            for recover in (False, True):
+                with pytest.raises(AgentBusy) as refused:
+                    await begin(stores, expected, holder="holder-2", recover=recover)
+                assert refused.value.turn == 1
+        assert await stores.state.load(CONTEXT) == before
+
+    async def test_one_of_two_claimers_wins(self, stores: Stores) -> None:
+        """At most one turn advances a context, also when all try at once."""
+
+        async def attempt(n: int) -> Claimed | None:
+            try:
+                return await begin(stores, text=str(n), holder=f"holder-{n}")
+            except (AgentBusy, StoreConflict):
+                return None
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(attempt(n)) for n in range(16)]
+        won = [n for n, task in enumerate(tasks) if task.result() is not None]
+        assert len(won) == 1
+        assert await stores.messages.list(CONTEXT) == [user(str(won[0]))]
+
+    async def test_a_stale_epoch_is_a_conflict(self, stores: Stores) -> None:
+        """Whoever has not read what came meanwhile may not begin; the error says what there is."""
+        claimed = await a_turn(stores)
+        for expected in (0, claimed.epoch + 1, -1):
+            with pytest.raises(StoreConflict) as refused:
+                await begin(stores, expected, text="stale")
+            assert (refused.value.expected, refused.value.actual) == (expected, claimed.epoch)
+        with pytest.raises(StoreConflict) as refused:
+            await begin(stores, 3, context_id="new")
+        assert (refused.value.expected, refused.value.actual) == (3, 0)
+        assert await stores.state.load("new") is None
+
+    async def test_an_open_turn_must_be_recovered_first(self, stores: Stores) -> None:
+        """A dead turn is neither skipped nor recovered when there is none."""
+        claimed = await begin(stores, ttl_s=0)
+        with pytest.raises(StoreConflict):
+            await begin(stores, claimed.epoch, text="skip it")
+        with pytest.raises(StoreConflict):
+            await begin(stores, 0, context_id="new", recover=True)
+        taken = await begin(stores, claimed.epoch, holder="holder-2", recover=True)
+        assert taken == Claimed(epoch=claimed.epoch + 1, turn=1, first_seq=3, first_position=2)
+        await commit(stores, taken, [ends(StopReason.INTERRUPTED)], release=True)
+        with pytest.raises(StoreConflict):
+            await begin(stores, taken.epoch, recover=True)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.turn_count, found.open_turn, found.epoch) == (1, None, taken.epoch)
+
+    async def test_a_holder_that_is_proved_dead_is_displaced(self, stores: Stores) -> None:
+        """Its lease is live, but naming it takes it over; naming another does not."""
+        claimed = await begin(stores, holder="dead")
+        with pytest.raises(AgentBusy):
+            await begin(stores, claimed.epoch, holder="h2", displace="other", recover=True)
+        taken = await begin(stores, claimed.epoch, holder="h2", displace="dead", recover=True)
+        assert taken.epoch == claimed.epoch + 1
+        with pytest.raises(Fenced):
+            await commit(stores, claimed, [said(answer("too late")), ends()])
+        assert not await stores.state.renew(CONTEXT, claimed.epoch, LONG_S)
+        await stores.state.release(CONTEXT, claimed.epoch)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.holder, found.lease_live) == ("h2", True)
+
+    async def test_a_refused_claim_writes_nothing(self, stores: Stores) -> None:
+        """A value that cannot be stored leaves no context, no turn and no lease."""
+        with pytest.raises(ValueRefused):
+            await begin(stores, text="a\0b")
+        with pytest.raises(ValueRefused):
+            await begin(stores, metadata={"k": float("nan")})
+        with pytest.raises(ValueRefused):
+            await begin(stores, context_id="no id")
+        assert await stores.state.list() == []
+
+    async def test_a_turn_may_begin_without_a_message(self, stores: Stores) -> None:
+        """To go on from another turn there need not be one."""
+        await a_turn(stores)
+        events = opening(None, continues=1)
+        claimed = await stores.state.claim(a_claim(1, text=None, events=events))
+        assert claimed == Claimed(epoch=2, turn=2, first_seq=5, first_position=3)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert found.open_turn is not None
+        assert found.open_turn.continues == 1
+
+    async def test_a_turn_may_begin_with_answers_before_its_message(self, stores: Stores) -> None:
+        """Results for open calls come first; `turn_start` still shows the user's message."""
+        call = ToolCall("c1", "t")
+        first = await begin(stores)
+        await commit(stores, first, [said(answer("", call)), starts(call)])
+        await commit(stores, first, [ends(StopReason.INTERRUPTED)], release=True)
+        start, message = opening("and now?")
+        events = [start, *finishes(call, "unknown", iteration=0), message]
+        await stores.state.claim(a_claim(1, text=None, events=events))
+        shown = await stores.journal.events(CONTEXT, after=5)
+        assert shown[0].type == "turn_start"
+        assert getattr(shown[0], "user_message", None) == user("and now?")
+        assert [e.type for e in shown[1:]] == ["tool_execution_end", "message_end", "message_end"]
+
+    async def test_renewing_prolongs_the_lease_of_its_epoch(self, stores: Stores) -> None:
+        """An expired lease that nobody took is live again; another epoch, or none, is refused."""
+        claimed = await begin(stores, ttl_s=0)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert not found.lease_live
+        assert await stores.state.renew(CONTEXT, claimed.epoch, LONG_S)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert found.lease_live
+        assert not await stores.state.renew(CONTEXT, claimed.epoch + 1, LONG_S)
+        assert not await stores.state.renew(CONTEXT, claimed.epoch - 1, LONG_S)
+        assert not await stores.state.renew("nobody", 1, LONG_S)
+
+    async def test_releasing_frees_the_lease_of_its_epoch(self, stores: Stores) -> None:
+        """Another epoch changes nothing; a released lease is neither renewed nor written under."""
+        claimed = await begin(stores)
+        await stores.state.release(CONTEXT, claimed.epoch + 1)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert found.lease_live
+        await stores.state.release(CONTEXT, claimed.epoch)
+        await stores.state.release("nobody", 1)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.holder, found.lease_live, found.epoch) == (None, False, claimed.epoch)
+        assert not await stores.state.renew(CONTEXT, claimed.epoch, LONG_S)
+        with pytest.raises(Fenced):
+            await commit(stores, claimed, [ends()])
+        taken = await begin(stores, claimed.epoch, holder="h2", recover=True)
+        assert taken.epoch == claimed.epoch + 1
+
+    async def test_another_tenant_can_neither_see_nor_touch(self, stores: Stores) -> None:
+        """Another tenant's context is indistinguishable from none, on every method."""
+        other = stores.for_tenant("other")
+        claimed = await begin(stores)
+        await stores.state.save(CONTEXT, {"mine": 1}, version=0)
+        before = await stores.state.load(CONTEXT)
+        assert await other.state.load(CONTEXT) is None
+        assert await other.state.list() == []
+        with pytest.raises(ContextNotFound):
+            await other.state.delete(CONTEXT)
+        with pytest.raises(ContextNotFound):
+            await other.journal.clear(CONTEXT, force=True)
+        with pytest.raises(Fenced):
+            await commit(other, claimed, [ends()])
+        assert not await other.state.renew(CONTEXT, claimed.epoch, LONG_S)
+        await other.state.release(CONTEXT, claimed.epoch)
+        assert await other.journal.events(CONTEXT) == []
+        assert await other.journal.turns(CONTEXT) == []
+        assert await other.journal.started_calls(CONTEXT, 1) == set()
+        assert await other.state.save(CONTEXT, {"theirs": 1}, version=0) == 1
+        assert (await begin(other)).epoch == 1
+        assert await stores.state.load(CONTEXT) == before
+
+    @pytest.mark.parametrize("tenant", ["a'b", "a\u2028b", "x" * 300, "*", "%", "default "])
+    async def test_a_tenant_is_a_name_and_nothing_more(self, stores: Stores, tenant: str) -> None:
+        """Names that a query could read otherwise are just names."""
+        other: Any = stores.for_tenant(tenant)
+        await other.state.save(CONTEXT, {"t": tenant}, version=0)
+        assert await stores.state.list() == []
+        assert (await other.state.load(CONTEXT)).metadata == {"t": tenant}

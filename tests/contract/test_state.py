@@ -1,0 +1,25 @@
+"""The contract of state, on each backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from looopy.testing.stores import StateStoreContract
+
+
+class TestStateInMemory(StateStoreContract):
+    """In dictionaries."""
+
+    @pytest.fixture
+    async def stores(self, memory_stores):
+        """Open and empty."""
+        return memory_stores
+
+
+class TestStateOnSQLite(StateStoreContract):
+    """In a file."""
+
+    @pytest.fixture
+    async def stores(self, sqlite_stores):
+        """Open and empty."""
+        return sqlite_stores
