@@ -1,0 +1,143 @@
+"""What the words of many servers mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
+from looopy.llm.failures import failure_of
+
+KEY = "sk-0123456789abcdef"
+
+
+def failed(status, body, **options):
+    return failure_of(status, body, provider="p", model="m", **options)
+
+
+OVERFLOWS = [
+    (400, "This model's maximum context length is 4097 tokens. However, you requested 5000", 4097),
+    (400, "the request exceeds the available context size (4096 tokens), try increasing it", 4096),
+    (400, "prompt is too long: 213462 tokens > 200000 maximum", None),
+    (400, "Input is too long for requested model.", None),
+    (400, "Please reduce the length of the messages or completion.", None),
+    (400, "The input token count (1196265) exceeds the maximum number of tokens allowed", None),
+    (400, "This model's maximum prompt length is 131072 but it contains 537812", 131072),
+    (400, "Your input exceeds the context window of this model.", None),
+    (400, "tokens to keep is greater than the context length", None),
+    (400, "Prompt has 300 tokens: too large for model with 128 maximum context length", None),
+    (500, "context window is full", None),
+    (413, "", None),
+    (400, "", None),
+]
+
+
+@pytest.mark.parametrize(("status", "text", "limit"), OVERFLOWS)
+def test_a_full_window_is_recognised_in_many_words(status, text, limit):
+    """Also a bare 400 or 413, which some servers send."""
+    error = failed(status, {"message": text} if text else "")
+    assert isinstance(error, ContextOverflow)
+    assert not error.retryable
+    if limit:
+        assert error.limit_tokens == limit
+
+
+@pytest.mark.parametrize(
+    "text", ["maximum context length reached, slow down", "rate limit", "too many tokens"]
+)
+def test_a_rate_limit_is_never_an_overflow(text):
+    """429 is 429, whatever it says."""
+    assert isinstance(failed(429, {"message": text}), RateLimited)
+
+
+def test_a_413_about_tokens_per_minute_is_a_rate_limit():
+    """Groq's way to say it."""
+    text = "Request too large for model on tokens per minute (TPM): Limit 6000. Try again in 3s"
+    error = failed(413, {"message": text})
+    assert isinstance(error, RateLimited)
+    assert error.retry_after_s == 3.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "An assistant message with 'tool_calls' must be followed by tool messages",
+        "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'",
+        "Invalid assistant message: content or tool_calls must be set",
+        "Conversation roles must alternate user/assistant/user/assistant",
+        "`tool_use` ids were found without `tool_result` blocks immediately after: toolu_1",
+        "messages.4: all messages must have non-empty content",
+        "`thinking` or `redacted_thinking` blocks in the latest message cannot be modified",
+    ],
+)
+@pytest.mark.parametrize("status", [400, 422])
+def test_refused_messages_are_recognised(status, text):
+    """The words of the rejections that brick a context elsewhere."""
+    error = failed(status, {"error": {"message": text}})
+    assert isinstance(error, HistoryRejected)
+    assert not error.retryable
+
+
+@pytest.mark.parametrize(
+    ("body", "position"),
+    [
+        ({"message": "bad", "param": "messages[3].content"}, 2),
+        ({"message": "messages.1: must have non-empty content"}, 0),
+        ({"message": "Invalid value in messages.[2].role: empty content"}, 1),
+        ({"message": "bad", "param": "messages[0]"}, None),
+        ({"message": "bad", "param": "messages[99]"}, None),
+        ({"message": "bad", "param": "messages"}, None),
+    ],
+)
+def test_the_place_is_that_in_the_request(body, position):
+    """The server counts what was sent; the system prompt is nobody's message."""
+    error = failed(400, body, sources=[-1, 0, 1, 2])
+    assert isinstance(error, HistoryRejected)
+    assert error.position == position
+
+
+def test_a_bad_request_of_another_kind_is_neither():
+    """A wrong schema or option is no fault of the history and no overflow."""
+    error = failed(400, {"message": "Invalid schema for function 'x'", "param": "tools[0]"})
+    assert type(error) is LLMError
+    assert not error.retryable
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 500, 503, 529])
+def test_what_may_pass_is_retryable(status):
+    """With the delay the server asks for."""
+    error = failed(status, "", headers={"Retry-After": "4"})
+    assert isinstance(error, LLMUnavailable)
+    assert error.retryable
+    assert error.retry_after_s == 4.0
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"error": {"message": "busy", "code": 503}}, LLMUnavailable),
+        ({"error": {"message": "busy", "code": "429"}}, RateLimited),
+        ({"error": {"message": "busy", "type": "rate_limit_error"}}, RateLimited),
+        ({"error": {"message": "odd", "type": "invalid_request_error"}}, LLMError),
+        ({"error": "something went wrong"}, LLMUnavailable),
+        ([{"error": {"message": "no", "status": "401"}}], LLMError),
+    ],
+)
+def test_an_error_within_a_stream_is_read_by_its_code(body, kind):
+    """It has no HTTP status; without any code it may pass."""
+    assert type(failed(None, body)) is kind
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500, None])
+def test_the_key_never_shows(status):
+    """Wherever a server quotes it."""
+    body = {"error": {"message": f"key {KEY}!", "param": KEY}}
+    error = failed(status, body, secrets=(KEY,))
+    assert KEY not in f"{error}{error!r}{error.facts}"
+
+
+def test_a_page_of_html_is_told_in_short():
+    """Tags are left out and the text is cut."""
+    error = failed(502, "<html><h1>Bad   gateway</h1>" + "x" * 9000)
+    assert "Bad gateway" in str(error)
+    assert "<h1>" not in str(error)
+    assert len(str(error)) < 700
