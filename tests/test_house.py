@@ -54,7 +54,7 @@ HOSTS = "|".join(
 PATHS = r"(?<![\w.}])/(?:root|work|home/[a-z]\w*|Users/[a-z]\w*)(?:/|\b)"
 SECRETS = "|".join(
     [
-        "sk" + r"-(?:ant-|proj-)?[A-Za-z0-9_-]{24,}",
+        "sk" + r"-(?:ant-\w+-|ant-|proj-)?[A-Za-z0-9_]{24,}",
         "gh" + r"[pousr]_[A-Za-z0-9]{30,}",
         "AK" + r"IA[0-9A-Z]{16}",
         "xo" + r"x[abpr]-[A-Za-z0-9-]{10,}",

@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from looopy.errors import LooopyError
 from looopy.types import event as events
 from looopy.types.artifact import ArtifactKind
 from looopy.types.event import AgentEvent, Event, event_to_json, is_durable
@@ -59,7 +60,7 @@ SAMPLES: dict[str, dict] = {
     "usage": {"usage": Usage(input=3), "turn_usage": Usage(input=5)},
     "history_cleared": {"covers": (1, 9)},
     "warning": {"code": "doom_loop", "text": "again"},
-    "error": {"code": "budget", "text": "spent", "fatal": True},
+    "error": {"code": "budget", "text": "spent", "error": LooopyError("spent")},
     "turn_end": {
         "outcome": Outcome.COMPLETED,
         "stop_reason": StopReason.STOP,
@@ -112,8 +113,8 @@ def test_an_event_is_written_as_json(cls):
         1,
     )
     assert data["timestamp"] == "2026-01-02T12:00:00.000005+00:00"
-    wanted = {f.name for f in dataclasses.fields(cls)} - {"event", "partial", "has_effects", "seq"}
-    assert data.keys() == wanted | {"type"}
+    left_out = {"error", "event", "has_effects", "partial", "seq"}
+    assert data.keys() == {f.name for f in dataclasses.fields(cls)} - left_out | {"type"}
     assert event_to_json(_sample(cls, seq=7))["seq"] == 7
 
 
