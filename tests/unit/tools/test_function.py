@@ -17,12 +17,14 @@ import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from looopy.errors import InvalidTool
-from looopy.tools import FunctionTool, Tool, ToolContext, ToolResult, gather_tools, tool
+from looopy.tools import FunctionTool, Tool, ToolResult, gather_tools, tool
 from looopy.tools import __all__ as exported
 from looopy.types.message import ToolResultMessage
 
 if TYPE_CHECKING:
     from decimal import Decimal
+
+    from looopy.tools import ToolContext  # for type checkers only, as linters want it
 
 Run = Callable[..., Awaitable[ToolResultMessage]]
 
