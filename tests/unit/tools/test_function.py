@@ -311,7 +311,7 @@ async def test_a_parameter_without_annotation_takes_any_json_value(run: Run) -> 
     """Nothing is known of it, so nothing is refused."""
 
     @tool
-    def keep(value, other=1):  # type: ignore[no-untyped-def]  # that is the point  # noqa: ANN202, ANN001
+    def keep(value, other=1):  # type: ignore[no-untyped-def]  # untyped on purpose
         return [value, other]
 
     assert properties(keep) == {"value": {}, "other": {"default": 1}}

@@ -8,7 +8,14 @@ import pytest
 
 from looopy.errors import InvalidTool, InvalidToolArguments
 from looopy.tools.provider import Tool
-from looopy.tools.schema import _CACHE, MAX_RECEIVED_CHARS, check_schema, shorten, show_path, validate
+from looopy.tools.schema import (
+    _CACHE,
+    MAX_RECEIVED_CHARS,
+    check_schema,
+    shorten,
+    show_path,
+    validate,
+)
 
 
 def make(properties: dict[str, Any], **rest: Any) -> Tool:

@@ -1,8 +1,9 @@
-"""Threads for tools: bounded, reused, abandoned when hung, and no hindrance to the process's end."""
+"""Threads for tools: bounded, reused, abandoned when hung, no hindrance to the process's end."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import subprocess
 import sys
 import threading
@@ -54,7 +55,7 @@ async def test_never_more_threads_than_the_limit() -> None:
             order.append(number)
             names.append(threading.current_thread().name)
 
-    await asyncio.gather(*(pool.run(lambda n=n: work(n)) for n in range(50)))  # type: ignore[misc]  # lambda default
+    await asyncio.gather(*(pool.run(functools.partial(work, n)) for n in range(50)))
     assert sorted(order) == list(range(50))
     assert len(set(names)) <= 2
 
