@@ -97,9 +97,9 @@ def fetch(
     model = find_model(name)
     if is_cached(name):
         return model.path
-    return _Fetch(model, progress or StderrProgress(), stop or threading.Event(), tools).run(
-        consent or ask_first
-    )
+    shown = StderrProgress() if progress is None else progress
+    one = _Fetch(model, shown, threading.Event() if stop is None else stop, tools)
+    return one.run(ask_first if consent is None else consent)
 
 
 class _Fetch:
