@@ -1,17 +1,19 @@
 """
 Named places where a test may stop or kill this process; free when off.
 
-A test sets `LOOOPY_FAILPOINT=NAME[:N][=kill|raise]`: the N-th time (by default the first) that NAME
-is reached, the process kills itself with SIGKILL, or `FailpointReached` is raised. The names are
-the boundaries of a turn, in the order it passes them:
+`arm("NAME")`, or the variable `LOOOPY_FAILPOINT` at start-up, sets one: `NAME[:N][=kill|raise]`. The N-th
+time (by default the first) that NAME is reached, the process kills itself with SIGKILL, or
+`FailpointReached` is raised. The names are the boundaries of a turn, in the order it passes them:
 
-    B1  before the claim                         B8   a tool call's start is committed
-    B2  claim executed, not committed            B9   effect done, result not committed
-    B3  claim committed, not acknowledged        B10  result executed, not committed
-    B4  before the model call                    B11  result committed, not shown
-    B5  in the middle of the model's stream      B13  last commit executed, not committed
-    B6  model done, answer not committed         B14  last commit committed, not shown
-    B7  intent committed                         R1-R3 the same three moments of a recovery
+    B1  before the claim                      B8   a call's start is committed, the tool not run
+    B2  a write executed, not committed       B9   the tool has run, its result not committed
+    B3  the claim committed, not acknowledged B13  before the last commit of the turn
+    B4  before the model call                 B14  the last commit committed, not shown
+    B5  in the middle of the model's stream   R1   before a dead turn is taken over
+    B6  before a commit within the turn       R2   taken over, not closed
+    B7  that commit committed, not shown      R3   closed, not read again
+
+B2 lies in the SQL stores, so `B2:1` is within the claim, `B2:2` within the second write, and so on.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ import os
 import signal
 from typing import Final
 
-NAMES: Final = frozenset(
-    {f"B{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14)} | {"R1", "R2", "R3"}
+NAMES: Final = (
+    *("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B13", "B14"),
+    *("R1", "R2", "R3"),
 )
 
 
@@ -33,24 +36,31 @@ class _Armed:
     def __init__(self, spec: str) -> None:
         place, _, action = spec.partition("=")
         name, _, count = place.partition(":")
-        if name not in NAMES:
-            raise ValueError(f"LOOOPY_FAILPOINT: {name!r} is no failpoint")
+        if name not in NAMES or action not in ("", "kill", "raise"):
+            raise ValueError(f"{spec!r} is no failpoint: NAME[:N][=kill|raise]")
         self.name = name
         self.left = int(count or 1)
-        self.action = action or "kill"
+        self.kills = action != "raise"
 
     def hit(self) -> None:
         self.left -= 1
         if self.left == 0:
-            if self.action == "raise":
-                raise FailpointReached(self.name)
-            os.kill(os.getpid(), signal.SIGKILL)
+            if self.kills:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise FailpointReached(self.name)
 
 
-_armed: Final = _Armed(os.environ["LOOOPY_FAILPOINT"]) if "LOOOPY_FAILPOINT" in os.environ else None
+def arm(spec: str | None) -> None:
+    """Set the one failpoint, or none."""
+    global _armed  # noqa: PLW0603 - one registry for the process, looked at in hot paths
+    _armed = None if spec is None else _Armed(spec)
 
 
 def reach(name: str) -> None:
     """Pass the place called *name*."""
     if _armed is not None and _armed.name == name:
         _armed.hit()
+
+
+_armed: _Armed | None = None
+arm(os.environ.get("LOOOPY_FAILPOINT"))

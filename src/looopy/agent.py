@@ -34,7 +34,7 @@ from looopy.stores.names import check_context_id
 from looopy.stores.owner import Owner
 from looopy.stores.stores import Stores, acquire_shared, release_shared
 from looopy.streams import TurnStream
-from looopy.tools.provider import ToolSource, gather_tools
+from looopy.tools.provider import ToolSource, gather_tools, wrap_tools
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt
 from looopy.types.event import AgentEvent, MessageEnd, StatusChange, TurnEnd, TurnStart
@@ -95,7 +95,7 @@ class Agent:
         self.auto_save = auto_save
         self.on_busy = on_busy
         self._llm = llm_provider
-        self._tools = tuple(tools)
+        self._tools: tuple[ToolSource, ...] = tuple(tools)
         self._system_prompt = system_prompt
         self._where = stores
         self._status = AgentStatus.CREATED
@@ -146,6 +146,7 @@ class Agent:
 
         if self._provider is None:
             self._provider = resolve_provider(self._llm)
+        self._tools = wrap_tools(self._tools)
         tools = await gather_tools(self._tools)
         prepare = getattr(self._provider, "prepare", None)
         if prepare is not None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from looopy._failpoints import reach
 from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.errors import (
     HistoryRejected,
@@ -256,6 +257,7 @@ async def _call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out,
         started, first_delta_s, shown = utc_now(), None, False
         final: StreamEvent | None = None
         partial: PartialMessage | None = None
+        reach("B4")
         stream = turn.provider.stream(request, options)
         try:
             events = aiter(stream)
@@ -275,6 +277,7 @@ async def _call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out,
                 if event.type != "start":
                     if first_delta_s is None:
                         first_delta_s = (utc_now() - started).total_seconds()
+                    reach("B5")
                     yield _update(turn, event)
         except (TurnInterrupted, asyncio.CancelledError):
             turn.partial = None if partial is None else partial.snapshot()
@@ -528,6 +531,7 @@ async def _run_tool(
 ) -> AsyncGenerator[Out, None]:
     turn.begin(call, tool)
     yield turn.close_group()  # from here on the call is known to have started
+    reach("B8")
     started = utc_now()
     reports: list[Any] = []
     reported = asyncio.Event()
@@ -574,6 +578,7 @@ async def _run_tool(
         result = await _stop_tool(running, call, tool)
         turn.answer(call, _storable(result), started=started)
         raise
+    reach("B9")
     turn.answer(call, _storable(_result_of(running, call, tool)), started=started)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from looopy._failpoints import reach
 from looopy.errors import AgentBusy, Fenced, StoreConflict
 from looopy.history import visible
 from looopy.loop import unanswered
@@ -103,6 +104,7 @@ class Known:
             if record.lease_live and not dead:
                 self.busy_turn = record.open_turn.turn
                 break
+            reach("R1")
             try:
                 await self._close(record, record.open_turn, tools)
             except (StoreConflict, AgentBusy, Fenced):
@@ -191,6 +193,7 @@ class Known:
                     recover=True,
                 )
             )
+            reach("R2")
             await self._find_open_calls()
             closing = close_dead_turn(turn.turn, self.open_calls, tools)
             events: list[AgentEvent] = []
@@ -237,6 +240,7 @@ class Known:
                     release=True,
                 )
             )
+            reach("R3")
         finally:
             owner.retire()
 

@@ -31,7 +31,7 @@ from looopy.iteration import (
     run_iteration,
 )
 from looopy.llm.provider import LLMProvider
-from looopy.tools.provider import ToolSource
+from looopy.tools.provider import ToolSource, wrap_tools
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
@@ -218,7 +218,7 @@ class AgentLoop:
         from looopy.llm.resolve import resolve_provider
 
         self.llm_provider = resolve_provider(llm_provider)
-        self.tools = tuple(tools)
+        self.tools = wrap_tools(tools)
         self.config = config or LoopConfig()
 
     def execute_turn(

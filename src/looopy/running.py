@@ -142,7 +142,6 @@ class RunningTurn:
         self._saved: list[ArtifactUpdate] = []
         self._error: LooopyError | None = None
         self._result: TurnResult | None = None
-        self._lock = asyncio.Lock()
         self._renewal: asyncio.TimerHandle | None = None
         self._renewing: asyncio.Task[None] | None = None
 
@@ -174,8 +173,8 @@ class RunningTurn:
 
     # --- the claim -----------------------------------------------------------------------------
 
-    async def _claim(self) -> tuple[Plan, Claimed]:
-        """Own the context, with what the turn begins with already stored."""
+    async def _claim(self) -> tuple[Plan, Claimed, Sequence[AgentEvent]]:
+        """Own the context, with what the turn begins with already stored: the events given back."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.busy_timeout_s
         pause, longest = _POLL_S
@@ -188,7 +187,8 @@ class RunningTurn:
                 plan = plan_turn(
                     self.known.situation, self.user_message, self.inputs, self.auth_context
                 )
-                return plan, await self._try_claim(plan)
+                events = self._first_events(plan)
+                return plan, await self._try_claim(plan, events), events
             except StoreConflict:
                 self.known.stale = True
             except AgentBusy:
@@ -210,7 +210,17 @@ class RunningTurn:
                 outcome=Outcome.CANCELLED.value,
             )
 
-    async def _try_claim(self, plan: Plan) -> Claimed:
+    def _first_events(self, plan: Plan) -> list[AgentEvent]:
+        """What the claim stores: the durable events of the turn's first group."""
+        context_id = self.known.context_id
+        return [
+            TurnStart(
+                context_id=context_id, user_message=plan.user_message, continues=plan.continues
+            ),
+            *(MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts),
+        ]
+
+    async def _try_claim(self, plan: Plan, events: Sequence[AgentEvent]) -> Claimed:
         context_id = self.known.context_id
         if self._buffer is not None:
             record = self.known.record
@@ -220,12 +230,6 @@ class RunningTurn:
                 first_seq=0,
                 first_position=(record.last_position if record else 0) + 1,
             )
-        events: list[AgentEvent] = [
-            TurnStart(
-                context_id=context_id, user_message=plan.user_message, continues=plan.continues
-            )
-        ]
-        events += [MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts]
         auth = self.auth_context
         reach("B1")
         claimed: Claimed = await settle(
@@ -250,8 +254,8 @@ class RunningTurn:
 
     # --- running -------------------------------------------------------------------------------
 
-    async def _drive(self, begun: tuple[Plan, Claimed]) -> TurnResult:
-        plan, claimed = begun
+    async def _drive(self, begun: tuple[Plan, Claimed, Sequence[AgentEvent]]) -> TurnResult:
+        plan, claimed, stored = begun
         self.turn, self._epoch = claimed.turn, claimed.epoch
         self._last_position = claimed.first_position - 1
         self.known.remember(
@@ -288,14 +292,12 @@ class RunningTurn:
                 async for out in outs:
                     if not isinstance(out, Group):
                         self._show(out)
-                        continue
-                    events = [*self._drain_artifacts(), *out.events]
-                    async with self._lock:
-                        if first:
-                            self._announce(events, claimed.first_seq, claimed.first_position)
-                        else:
-                            await self._commit(events, plan.state)
-                    first = False
+                    elif first:
+                        first = False
+                        events = _as_stored(out.events, stored)
+                        self._announce(events, claimed.first_seq, claimed.first_position)
+                    else:
+                        await self._commit([*self._drain_artifacts(), *out.events], plan.state)
         except asyncio.CancelledError:
             if self._result is None:
                 raise
@@ -545,6 +547,12 @@ class _Writer:
         """The newest version of each artifact."""
         found: list[Artifact] = await self._turn.stores.artifacts.list(self._turn.known.context_id)
         return found
+
+
+def _as_stored(events: Sequence[AgentEvent], stored: Sequence[AgentEvent]) -> list[AgentEvent]:
+    """The first group with the times that the claim has stored for its durable events."""
+    times = iter([event.timestamp for event in stored])
+    return [replace(e, timestamp=next(times)) if is_durable(e) else e for e in events]
 
 
 def _used(messages: Sequence[Message]) -> Usage:

@@ -156,6 +156,26 @@ class ToolProvider(Protocol):
 ToolSource: TypeAlias = Tool | ToolProvider | Callable[..., Any]
 
 
+def wrap_tools(sources: Sequence[ToolSource]) -> tuple[Tool | ToolProvider, ...]:
+    """
+    *sources* with plain functions made into tools, once: reading a signature is no work for each turn.
+
+    Raises:
+        InvalidTool: No schema can be made of a function, or a source is none of the allowed kinds.
+    """
+    return tuple(_wrapped(source) for source in sources)
+
+
+def _wrapped(source: ToolSource) -> Tool | ToolProvider:
+    if isinstance(source, (Tool, ToolProvider)):
+        return source
+    if callable(source):
+        from looopy.tools.function import tool
+
+        return tool(source)
+    raise InvalidTool(f"{source!r} is no tool: pass a function, a Tool or a ToolProvider")
+
+
 async def gather_tools(sources: Sequence[ToolSource]) -> dict[str, Tool]:
     """
     The enabled tools of *sources* by name, in order.
@@ -176,13 +196,8 @@ async def gather_tools(sources: Sequence[ToolSource]) -> dict[str, Tool]:
 
 
 async def _tools_of(source: ToolSource) -> Sequence[Tool]:
-    if isinstance(source, Tool):
-        return (source,)
-    if isinstance(source, ToolProvider):
-        listed = source.list_tools()
-        return await listed if inspect.isawaitable(listed) else listed
-    if callable(source):
-        from looopy.tools.function import tool
-
-        return (tool(source),)
-    raise InvalidTool(f"{source!r} is no tool: pass a function, a Tool or a ToolProvider")
+    wrapped = _wrapped(source)
+    if isinstance(wrapped, Tool):
+        return (wrapped,)
+    listed = wrapped.list_tools()
+    return await listed if inspect.isawaitable(listed) else listed
