@@ -112,7 +112,8 @@ def _odd(draw: Any, messages: list[Message]) -> Message:
         return AssistantMessage(draw(st.sampled_from([(), (TextContent(blank),)])), **_SAID)
     if kind == 5:  # another model's, with ids that are blank, repeated or strange
         ids = draw(st.lists(st.sampled_from(["", "x", "call_0_0_0", "a|b" * 30]), max_size=3))
-        calls = [ToolCall(i, "add", thought_signature="opaque") for i in ids]
+        names = st.sampled_from(["add", "", "functions.add", "n" * 70])
+        calls = [ToolCall(i, draw(names), thought_signature="opaque") for i in ids]
         thought = ThinkingContent("elsewhere", thinking_signature="theirs")
         theirs = {**_SAID, "provider": "elsewhere", "model": "other"}
         return AssistantMessage((thought, TextContent("theirs"), *calls), **theirs)

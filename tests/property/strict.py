@@ -85,8 +85,8 @@ def _openai_calls(i: int, message: Wire, problems: list[str]) -> list[str]:
             problems.append(f"messages[{i}]: two calls are {call_id!r}")
         ids.append(call_id)
         function = call.get("function") or {}
-        if not function.get("name"):
-            problems.append(f"messages[{i}]: a call without a name")
+        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", function.get("name") or ""):
+            problems.append(f"messages[{i}]: no function can be named {function.get('name')!r}")
         try:
             arguments = json.loads(function.get("arguments", ""))
         except ValueError:
@@ -171,6 +171,8 @@ def _anthropic_assistant(
             if block.get("id") in seen:
                 problems.append(f"messages.{i}.content.{j}: `tool_use` ids must be unique")
             seen.add(block.get("id") or "")
+            if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", block.get("name") or ""):
+                problems.append(f"messages.{i}.content.{j}.name: no tool can have this name")
             if not isinstance(block.get("input"), Mapping):
                 problems.append(f"messages.{i}.content.{j}.input: must be an object")
         else:

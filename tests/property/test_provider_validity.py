@@ -273,6 +273,7 @@ def test_the_judge_refuses_what_providers_refuse() -> None:
         [ask, said, done, done],
         [ask, said, ask, done],
         [ask, twice, done],
+        [ask, AssistantMessage((ToolCall("c1", "a.b"),), timestamp=2), done],
         [ask, AssistantMessage((), timestamp=3), ask],
         [UserMessage("", timestamp=1)],
         [UserMessage((TextContent(" "),), timestamp=1)],

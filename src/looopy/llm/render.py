@@ -55,6 +55,7 @@ _CUT_OFF: Final = frozenset(
 )
 # What Anthropic and OpenAI both take as a call id: OpenAI's chat endpoint stops at 40 characters.
 _MAX_ID: Final = 40
+_MAX_NAME: Final = 64
 _STRANGE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _SNAPSHOT: Final = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 
@@ -296,8 +297,7 @@ def _assistant(message: AssistantMessage, reader: _Reader) -> AssistantMessage |
             if may_replay and _replayable(block, signed_only=signed_only):
                 blocks.append(block)
         elif isinstance(block, ToolCall):
-            signed = block.thought_signature is not None and not may_replay
-            blocks.append(replace(block, thought_signature=None) if signed else block)
+            blocks.append(_call(block, may_replay=may_replay))
         elif _says_something(block.text):
             signed = block.text_signature is not None and not may_replay
             blocks.append(replace(block, text_signature=None) if signed else block)
@@ -312,11 +312,23 @@ def _sound(content: Sequence[AssistantBlock], *, may_replay: bool) -> bool:
                 return False
             if block.text_signature is not None and not may_replay:
                 return False
-        elif not isinstance(block, ToolCall) or (
-            block.thought_signature is not None and not may_replay
+        elif not isinstance(block, ToolCall) or not (
+            (may_replay or block.thought_signature is None)
+            and block.name.isidentifier()
+            and block.name.isascii()
+            and len(block.name) <= _MAX_NAME
         ):
             return False
     return bool(content)
+
+
+def _call(call: ToolCall, *, may_replay: bool) -> ToolCall:
+    # Models make names up, and one that no tool could have is refused with the whole request.
+    name = _plain(call.name, _MAX_NAME) or "unnamed"
+    signature = call.thought_signature if may_replay else None
+    if name == call.name and signature == call.thought_signature:
+        return call
+    return replace(call, name=name, thought_signature=signature)
 
 
 def _replayable(block: ThinkingContent, *, signed_only: bool) -> bool:
@@ -340,7 +352,7 @@ def _with_content(
 
 def _new_ids(calls: Sequence[ToolCall], taken: set[str], *, plain: bool) -> list[str] | None:
     """Take ids that are not blank, not *taken* and, if asked, plain; `None`: as they are."""
-    wanted = [_plain(call.id) for call in calls] if plain else [call.id for call in calls]
+    wanted = [_plain(call.id, _MAX_ID) for call in calls] if plain else [call.id for call in calls]
     changed = False
     for i, call in enumerate(calls):
         new_id = wanted[i]
@@ -363,8 +375,8 @@ def _renamed(
     return replace(message, content=content), renamed
 
 
-def _plain(call_id: str) -> str:
-    return _STRANGE.sub("_", call_id)[:_MAX_ID]
+def _plain(text: str, most_chars: int) -> str:
+    return _STRANGE.sub("_", text)[:most_chars]
 
 
 def _unused(call_id: str, taken: set[str]) -> str:

@@ -168,6 +168,16 @@ def test_ids_of_another_provider_become_short_and_plain() -> None:
     assert rendered[2:] == [done("1", first), done("2", second)]
 
 
+@pytest.mark.parametrize(
+    ("made_up", "shown"),
+    [("functions.add", "functions_add"), ("", "unnamed"), ("n" * 70, "n" * 64), ("add-2", "add-2")],
+)
+def test_a_name_that_no_tool_can_have_becomes_one(made_up: str, shown: str) -> None:
+    """A model's invention, answered by an error result, must not spoil every later request."""
+    log = [ASK, said(ToolCall("c1", made_up)), done("no such tool")]
+    assert render(log) == [ASK, said(ToolCall("c1", shown)), done("no such tool")]
+
+
 def test_an_aborted_answer_keeps_its_text_and_loses_its_calls_and_unsigned_thinking() -> None:
     """What the user saw stays; what had not come to its end goes."""
     for stop in (StopReason.ERROR, StopReason.ABORTED):
