@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -46,7 +47,7 @@ from looopy.types.message import (
 )
 from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel, ToolSpec
 
-KEY = "sk-very-secret-key-0123456789"
+KEY = "a-very-secret-key-0123456789"
 ASK = LLMRequest(messages=[UserMessage("hello")])
 PNG = base64.b64encode(b"\x89PNG").decode()
 ADD = ToolSpec(name="add", description="Add.", parameters={"type": "object", "properties": {}})
@@ -668,15 +669,25 @@ async def test_one_provider_serves_many_calls_at_once():
     assert [e[-1].message.text for e in ends] == [f"echo n{i}" for i in range(8)]
 
 
-def test_a_provider_outlives_an_event_loop():
-    """Connections belong to a loop; the provider goes on in the next one."""
+def test_a_provider_serves_several_event_loops():
+    """Connections belong to a loop: each has its own, though the first one's are still open."""
+    serving_loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=serving_loop.run_forever)
+    thread.start()
 
-    async def once():
-        async with FakeOpenAI(says("hi")) as server:
-            provider.base_url = server.url
-            last = (await play(provider))[-1]
-            await provider.aclose()
-            return last.message.text
+    def in_server(coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, serving_loop).result(10)
 
-    provider = OpenAIProvider("fake", base_url="http://127.0.0.1:1/v1")
-    assert [asyncio.run(once()), asyncio.run(once())] == ["hi", "hi"]
+    server = FakeOpenAI(says("one"), says("two"))
+    in_server(server.__aenter__())
+    provider = OpenAIProvider("fake", base_url=server.url)
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        assert first.run(play(provider))[-1].message.text == "one"
+        assert second.run(play(provider))[-1].message.text == "two"
+        first.run(provider.aclose())
+        second.run(provider.aclose())
+    in_server(server.__aexit__())
+    serving_loop.call_soon_threadsafe(serving_loop.stop)
+    thread.join()
+    serving_loop.close()
+    assert server.connections == 2

@@ -7,7 +7,7 @@ import pytest
 from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
 from looopy.llm.failures import failure_of
 
-KEY = "sk-0123456789abcdef"
+KEY = "key-0123456789abcdef"
 
 
 def failed(status, body, **options):
