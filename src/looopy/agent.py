@@ -9,10 +9,11 @@ see `looopy.running` for a turn, `looopy.lifecycle` for the table of statuses.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from looopy import errors, lifecycle
 from looopy.errors import (
@@ -33,14 +34,22 @@ from looopy.stores.gate import dump
 from looopy.stores.names import check_context_id
 from looopy.stores.owner import Owner
 from looopy.stores.stores import Stores, acquire_shared, release_shared
-from looopy.streams import TurnStream
 from looopy.tools.provider import ToolSource, gather_tools, wrap_tools
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt
 from looopy.types.event import AgentEvent, MessageEnd, StatusChange, TurnEnd, TurnStart
-from looopy.types.message import ImageContent, Message, UserMessage, message_to_json
+from looopy.types.message import (
+    AssistantMessage,
+    ImageContent,
+    Message,
+    UserMessage,
+    message_to_json,
+)
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, AgentStatus
+
+if TYPE_CHECKING:
+    from looopy.streams import TurnStream
 
 _logger = logging.getLogger("looopy")
 _FOLLOW_POLL_S = 0.2  # how often `events()` looks for what another process committed
@@ -102,15 +111,12 @@ class Agent:
         self._stores: Stores | None = stores if isinstance(stores, Stores) else None
         self._known: Known | None = None
         self._provider: LLMProvider | None = None
-        self._turn: RunningTurn | None = None
+        self._turns: list[RunningTurn] = []  # in order of arrival; the first one runs
         self._tasks: set[asyncio.Task[None]] = set()
-        self._last_task: asyncio.Task[None] | None = None
-        self._subscribers: list[Callable[[AgentEvent], object]] = []
+        self._subscribers: dict[object, Callable[[AgentEvent], object]] = {}
         self._changed = asyncio.Event()
         self._lifecycle = asyncio.Lock()
         self._buffer: list[list[AgentEvent]] = []
-        self._metadata: dict[str, Any] = {}
-        self._error: LooopyError | None = None
 
     # --- lifecycle -----------------------------------------------------------------------------
 
@@ -129,17 +135,25 @@ class Agent:
             SchemaOutOfDate: The database needs migrating, or is newer than this version.
             StoreUnavailable: The database cannot be reached.
         """
+        if self._running is not None:
+            return
         async with self._lifecycle:
-            if self._status is AgentStatus.READY or self._turn is not None:
+            if self._status is AgentStatus.READY or self._running is not None:
                 return
-            before = self._status
-            self._set(lifecycle.after(before, "start"))
-            try:
-                await self._start()
-            except BaseException:
-                self._set(lifecycle.after(self._status, "to created"))
+            await self._start_from(self._status, "start")
+
+    async def _start_from(self, before: AgentStatus, action: str) -> None:
+        """Start; when that fails, be what the agent was before."""
+        new = self._known is None
+        self._set(lifecycle.after(before, action))
+        try:
+            await self._start()
+        except BaseException:
+            if new:
+                self._known = None
                 await self._let_go()
-                raise
+            self._set(lifecycle.after(self._status, "to created" if new else f"to {before}"))
+            raise
 
     async def _start(self) -> None:
         from looopy.llm.resolve import resolve_provider
@@ -157,8 +171,7 @@ class Agent:
             self._known = Known(self._stores, self.context_id, self.loop_config)
         if not self._buffer:
             await self._known.refresh(tools)
-            if self._known.record is not None:
-                self._metadata = dict(self._known.record.metadata)
+        self._known.forgive()
         self._settle()
 
     async def pause(self, cancel: bool = False) -> None:
@@ -172,12 +185,16 @@ class Agent:
             StoreConflict: With `auto_save=False`, another process has advanced the context; the
                 buffer is kept.
         """
-        lifecycle.after(self._status, "pause")
-        await self._finish_turn(cancel)
         async with self._lifecycle:
-            status = lifecycle.after(self._status, "pause")
-            await self._flush()
-            self._set(status)
+            lifecycle.after(self._status, "pause")
+            await self._finish_turns(cancel)
+            before = self._status
+            self._set(lifecycle.after(before, "pause"))  # from here on, turns are refused
+            try:
+                await self._flush()
+            except BaseException:
+                self._set(before)
+                raise
 
     async def resume(self) -> None:
         """
@@ -187,15 +204,8 @@ class Agent:
             AgentNotStarted: The agent is not started.
         """
         async with self._lifecycle:
-            status = lifecycle.after(self._status, "resume")
-            if status is not AgentStatus.STARTING:
-                return
-            self._set(status)
-            try:
-                await self._start()
-            except BaseException:
-                self._set(AgentStatus.PAUSED)
-                raise
+            if lifecycle.after(self._status, "resume") is AgentStatus.STARTING:
+                await self._start_from(self._status, "resume")
 
     async def shutdown(self, cancel: bool = False) -> None:
         """
@@ -207,15 +217,14 @@ class Agent:
             StoreConflict: With `auto_save=False`, another process has advanced the context: the
                 buffered turns are dropped.
         """
-        await self._finish_turn(cancel)
         async with self._lifecycle:
-            status = lifecycle.after(self._status, "shutdown")
+            await self._finish_turns(cancel)
+            self._set(lifecycle.after(self._status, "shutdown"))
             try:
                 await self._flush()
             finally:
                 self._buffer.clear()
                 self._known = None
-                self._set(status)
                 await self._let_go()
 
     async def _let_go(self) -> None:
@@ -228,9 +237,10 @@ class Agent:
             if close is not None:
                 await close()
 
-    async def _finish_turn(self, cancel: bool) -> None:
-        if cancel and self._turn is not None:
-            self._turn.cancel()
+    async def _finish_turns(self, cancel: bool) -> None:
+        if cancel:
+            for turn in self._turns:
+                turn.cancel()
         await self.wait_for_idle()
 
     async def __aenter__(self) -> Self:
@@ -279,6 +289,8 @@ class Agent:
         What only the store knows comes from the stream: `AgentBusy` elsewhere, `CannotContinue`,
         `InputNotFound`, `Fenced`, `StoreUnavailable`.
         """
+        from looopy.streams import TurnStream  # reactivex: not paid for at start-up
+
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -294,11 +306,11 @@ class Agent:
             raise AgentStateError("the agent is not started", status=self._status.value)
         if auth_context is not None and auth_context.tenant_id not in (None, self._stores.tenant):
             raise AccessDenied("the auth context belongs to another tenant than these stores")
-        if self._turn is not None and self.on_busy == "reject":
-            number = self._turn.turn or None
+        running = self._running
+        if running is not None and self.on_busy == "reject":
             raise AgentBusy(
                 "a turn of this agent is running: wait for it, or use on_busy='wait'",
-                turn=number,
+                turn=running.turn or None,
                 status=self._status.value,
                 action="execute_turn",
             )
@@ -316,20 +328,16 @@ class Agent:
             announce=self._tell,
             buffer=None if self.auto_save else self._buffer,
         )
+        self._turns.append(turn)
+        self._turns[0].first.set()
         self._set(status)
-        before, self._turn = self._last_task, turn
-        task = loop.create_task(self._supervise(turn, before), name=f"looopy {self.context_id}")
-        self._last_task = task
+        task = loop.create_task(self._supervise(turn), name=f"looopy {self.context_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return TurnStream(turn.broadcast, turn.cancel)
 
-    async def _supervise(self, turn: RunningTurn, before: asyncio.Task[None] | None) -> None:
-        """Run a turn after the one before it; its errors belong to its stream."""
-        if before is not None and not before.done():
-            await asyncio.wait({before})
-        if not self.auto_save:
-            self._buffer.append([])
+    async def _supervise(self, turn: RunningTurn) -> None:
+        """Run a turn; its errors belong to its stream."""
         try:
             result = await turn.run()
         except asyncio.CancelledError:
@@ -339,8 +347,6 @@ class Agent:
         except Exception as exc:
             if not isinstance(exc, LooopyError):
                 _logger.exception("a turn of %s failed unexpectedly", self.agent_name)
-            if not self.auto_save and not self._buffer[-1]:
-                self._buffer.pop()
             self._over(turn)
             turn.broadcast.fail(exc)
         else:
@@ -348,19 +354,25 @@ class Agent:
             turn.broadcast.finish(result)
 
     def _over(self, turn: RunningTurn) -> None:
-        if self._turn is turn:
-            self._turn = None
-            if self._status is AgentStatus.BUSY:
-                self._settle()
+        self._turns.remove(turn)
+        if self._turns:
+            self._turns[0].first.set()
+        elif self._status is AgentStatus.BUSY:
+            self._settle()
         self._changed.set()
+
+    @property
+    def _running(self) -> RunningTurn | None:
+        """The turn that runs, or is the next to run."""
+        return next((turn for turn in self._turns if not turn.ended), None)
 
     async def cancel(self) -> None:
         """
         Ask the running turn to stop; it ends as `cancelled`, keeping what happened. Harmless when
         idle.
         """
-        if self._turn is not None:
-            self._turn.cancel()
+        if self._running is not None:
+            self._running.cancel()
 
     async def wait_for_idle(self) -> None:
         """Wait until no turn of this agent runs."""
@@ -374,7 +386,7 @@ class Agent:
         """A snapshot of what this process knows; does no I/O."""
         record = self._known.record if self._known else None
         if record is None:
-            return AgentState(status=self._status, metadata=MappingProxyType(self._metadata))
+            return AgentState(status=self._status)
         error = record.state.error
         interrupted = record.state.resumable if error is None else None
         return AgentState(
@@ -386,7 +398,7 @@ class Agent:
             pending=tuple(record.state.pending),
             interrupted_turn=interrupted,
             usage=record.state.usage,
-            metadata=MappingProxyType(self._metadata),
+            metadata=MappingProxyType(dict(record.metadata)),
         )
 
     async def get_messages(
@@ -449,11 +461,11 @@ class Agent:
         Returns:
             What unsubscribes it.
         """
-        self._subscribers.append(callback)
+        key = object()
+        self._subscribers[key] = callback
 
         def unsubscribe() -> None:
-            if callback in self._subscribers:
-                self._subscribers.remove(callback)
+            self._subscribers.pop(key, None)
 
         return unsubscribe
 
@@ -471,18 +483,22 @@ class Agent:
             ValueRefused: The metadata cannot be stored.
         """
         known = self._require("save_state")
-        if metadata is not None:
-            self._metadata = _checked(metadata, "/metadata")
+        kept = _checked(metadata or {}, "/metadata")
         await self._flush()
         record = known.record
-        if metadata is not None or record is None:
+        if metadata is None and record is not None:
+            return
+        try:
             version = await known.stores.state.save(
-                self.context_id, self._metadata, version=record.version if record else 0
+                self.context_id, kept, version=record.version if record else 0
             )
-            if record is None:
-                known.record = await known.stores.state.load(self.context_id)
-            else:
-                known.remember(now=record.last_activity, version=version, metadata=self._metadata)
+        except StoreConflict:
+            known.stale = True
+            raise
+        if record is None:
+            known.record = await known.stores.state.load(self.context_id)
+        else:
+            known.remember(now=record.last_activity, version=version, metadata=kept)
 
     async def clear(self, force: bool = False) -> None:
         """
@@ -492,20 +508,17 @@ class Agent:
             AgentBusy: A turn runs on the context, here or elsewhere; *force* fences it.
         """
         known = self._require("clear")
-        if self._turn is not None:
-            if not force:
-                raise AgentBusy("a turn of this agent is running", turn=self._turn.turn or None)
-            self._turn.cancel()
-            await self.wait_for_idle()
+        if self._running is not None and not force:
+            raise AgentBusy("a turn of this agent is running", turn=self._running.turn or None)
+        await self._finish_turns(cancel=True)
+        tools = await gather_tools(self._tools)
         self._buffer.clear()
-        try:
+        known.forget()
+        await known.refresh(tools)  # ends what a dead process left: that is no turn that runs
+        with contextlib.suppress(ContextNotFound):  # then there is nothing to hide
             await settle(known.stores.journal.clear(self.context_id, force=force), lambda: None)
-        except ContextNotFound:
-            return
-        await known.refresh(await gather_tools(self._tools))
-        if self._status not in (AgentStatus.PAUSED, AgentStatus.BUSY):
-            self._status = AgentStatus.BUSY
-            self._settle()
+        await known.refresh(tools)
+        self._set(lifecycle.after(self._status, "clear"))
         self._changed.set()
 
     async def _flush(self) -> None:
@@ -541,7 +554,7 @@ class Agent:
             raise StoreConflict("a buffered turn has no end yet: let it end first")
         firsts: list[AgentEvent] = [start]
         rest = events[1:]
-        while rest and isinstance(rest[0], MessageEnd) and isinstance(rest[0].message, UserMessage):
+        while isinstance(rest[0], MessageEnd) and not isinstance(rest[0].message, AssistantMessage):
             firsts.append(rest.pop(0))
         claimed = await known.stores.state.claim(
             Claim(
@@ -597,9 +610,10 @@ class Agent:
     def _tell(self, event: AgentEvent) -> None:
         if event.seq is not None:
             self._changed.set()
-        if isinstance(event, TurnEnd) and self._status is AgentStatus.BUSY:
+        over = isinstance(event, TurnEnd) and self._running is None
+        if over and self._status is AgentStatus.BUSY:
             self._settle()
-        for callback in tuple(self._subscribers):
+        for callback in tuple(self._subscribers.values()):
             try:
                 callback(event)
             except Exception:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from looopy._failpoints import reach
+from looopy.broadcast import Broadcast
 from looopy.errors import (
     AgentBusy,
     Fenced,
@@ -36,7 +37,6 @@ from looopy.recovery import Plan, plan_turn
 from looopy.stores.base import Claim, Claimed, Commit, ContextState
 from looopy.stores.owner import Owner
 from looopy.stores.stores import Stores
-from looopy.streams import Broadcast
 from looopy.tools.provider import ToolSource, gather_tools
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.context import AuthContext, CancelToken, LoopConfig, SystemPrompt, TurnContext

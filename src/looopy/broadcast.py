@@ -1,0 +1,227 @@
+"""
+What one turn says, kept and handed to any number of views.
+
+A turn must not hang on who looks at it. So it speaks to a `Broadcast`, which keeps what matters and
+never
+waits: every view begins at `turn_start`, deltas come from the moment of attachment, a view that
+raises or goes away harms nobody. A slow reader loses nothing but granularity: when many events wait
+for it, the text deltas among them are merged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from looopy.types.event import AgentEvent, MessageUpdate, ToolExecutionUpdate
+from looopy.types.result import TurnResult
+
+_logger = logging.getLogger("looopy")
+_MERGE_ABOVE = 1024  # waiting events of one reader from which on its text deltas are merged
+
+
+class Observer(Protocol):
+    """Who is told: an observer of reactivex, without importing it."""
+
+    def on_next(self, value: AgentEvent, /) -> None:
+        """Be told of an event."""
+        ...
+
+    def on_error(self, error: Exception, /) -> None:
+        """Be told that the turn's outcome is not known."""
+        ...
+
+    def on_completed(self) -> None:
+        """Be told that the turn is over."""
+        ...
+
+
+class _Reader:
+    """One `async for`: a queue that merges waiting deltas instead of growing without end."""
+
+    def __init__(self, backlog: list[AgentEvent]) -> None:
+        self.queue: deque[AgentEvent] = deque(backlog)
+        self._wake: asyncio.Future[None] | None = None
+        self.closed = False
+
+    def push(self, event: AgentEvent) -> None:
+        queue = self.queue
+        if len(queue) >= _MERGE_ABOVE and (merged := _merge(queue[-1], event)) is not None:
+            queue[-1] = merged
+        else:
+            queue.append(event)
+        self.wake()
+
+    def wake(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def wait(self) -> None:
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+
+
+def _merge(last: AgentEvent, event: AgentEvent) -> AgentEvent | None:
+    """Two neighbouring text deltas of one block as one, or `None`."""
+    if (
+        isinstance(event, MessageUpdate)
+        and isinstance(last, MessageUpdate)
+        and last.delta
+        and event.delta
+        and last.content_index == event.content_index
+    ):
+        return replace(event, delta=last.delta + event.delta, event=None)
+    return None
+
+
+class Broadcast:
+    """
+    What one turn says, to any number of views.
+
+    Everything but deltas and reports is kept until the turn is forgotten; its limits bound that.
+    """
+
+    def __init__(self) -> None:
+        self._log: list[AgentEvent] = []
+        self._readers: list[_Reader] = []
+        self._observers: list[Observer] = []
+        self._done = False
+        self._error: Exception | None = None
+        self._accepted: asyncio.Future[int] | None = None
+        self._finished: asyncio.Future[TurnResult] | None = None
+        self._turn: int | None = None
+        self._result: TurnResult | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the turn is over for its viewers."""
+        return self._done
+
+    def accept(self, turn: int) -> None:
+        """Say that the turn's claim is committed."""
+        self._turn = turn
+        _resolve(self._accepted, turn)
+
+    def push(self, event: AgentEvent) -> None:
+        """Show an event to every view."""
+        if not isinstance(event, (MessageUpdate, ToolExecutionUpdate)):
+            self._log.append(event)
+        for reader in self._readers:
+            reader.push(event)
+        if self._observers:
+            for observer in list(self._observers):
+                self._tell(observer, event)
+
+    def finish(self, result: TurnResult) -> None:
+        """End every view; awaiting gives *result*."""
+        self._done, self._result = True, result
+        for observer in self._end():
+            _guarded(observer.on_completed)
+        _resolve(self._finished, result)
+
+    def fail(self, error: Exception) -> None:
+        """End every view with an error."""
+        self._done, self._error = True, error
+        for observer in self._end():
+            _guarded(observer.on_error, error)
+        for future in (self._accepted, self._finished):
+            if future is not None and not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever awaits it sees it; nobody has to
+
+    def _end(self) -> list[Observer]:
+        observers, self._observers = self._observers, []
+        for reader in self._readers:
+            reader.wake()
+        return observers
+
+    def _tell(self, observer: Observer, event: AgentEvent) -> None:
+        try:
+            observer.on_next(event)
+        except Exception:
+            _logger.exception("a subscriber of a turn failed and was detached")
+            if observer in self._observers:
+                self._observers.remove(observer)
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """
+        Attach an observer: it is told what was said, then what comes. Returns what detaches it.
+        """
+        self._observers.append(observer)
+        for event in list(self._log):
+            if observer not in self._observers:
+                break
+            self._tell(observer, event)
+        if self._done:
+            if observer in self._observers:
+                self._observers.remove(observer)
+                if self._error is not None:
+                    _guarded(observer.on_error, self._error)
+                else:
+                    _guarded(observer.on_completed)
+            return _nothing
+
+        def detach() -> None:
+            if observer in self._observers:
+                self._observers.remove(observer)
+
+        return detach
+
+    async def read(self) -> AsyncIterator[AgentEvent]:
+        """What was said, then what comes, until the turn is over."""
+        reader = _Reader(self._log)
+        self._readers.append(reader)
+        try:
+            while True:
+                while reader.queue:
+                    yield reader.queue.popleft()
+                if self._done:
+                    break
+                await reader.wait()
+        finally:
+            self._readers.remove(reader)
+        if self._error is not None:
+            raise self._error
+
+    async def accepted(self) -> int:
+        """The turn's number, once its claim is committed."""
+        if self._turn is not None:
+            return self._turn
+        if self._error is not None:
+            raise self._error
+        if self._accepted is None:
+            self._accepted = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._accepted)
+
+    async def result(self) -> TurnResult:
+        """What the turn came to, once it is over."""
+        if self._error is not None:
+            raise self._error
+        if self._result is not None:
+            return self._result
+        if self._finished is None:
+            self._finished = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._finished)
+
+
+def _nothing() -> None:
+    """What detaches an observer that is not attached any more."""
+
+
+def _resolve(future: asyncio.Future[Any] | None, value: Any) -> None:
+    if future is not None and not future.done():
+        future.set_result(value)
+
+
+def _guarded(call: Callable[..., Any], *args: Any) -> None:
+    try:
+        call(*args)
+    except Exception:
+        _logger.exception("a subscriber of a turn failed")
