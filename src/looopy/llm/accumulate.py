@@ -41,7 +41,7 @@ _DELTA: dict[str, StreamEventType] = {"text": "text_delta", "thinking": "thinkin
 _END: dict[str, StreamEventType] = {"text": "text_end", "thinking": "thinking_end"}
 
 
-def _new_call_id() -> str:
+def _fresh_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
@@ -99,7 +99,7 @@ class Accumulator:
         api: str,
         provider: str,
         model: str,
-        new_call_id: Callable[[], str] = _new_call_id,
+        new_call_id: Callable[[], str] = _fresh_call_id,
     ) -> None:
         self.api = api
         self.provider = provider

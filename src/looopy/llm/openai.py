@@ -47,6 +47,7 @@ _FIRST_EVENT_FACTOR = 3.0
 _USAGE_WAIT_S = 5.0
 _DRAIN_WAIT_S = 0.5
 _NO_KEY = "none"
+_WITH_USAGE = {"stream_options": {"include_usage": True}}
 _TRANSPORTS = frozenset({"httpx2", "httpcore2", "httpx", "httpcore", "h11", "ssl", "anyio"})
 
 
@@ -214,17 +215,17 @@ class OpenAIProvider:
         sdk = await self._sdk()
         import openai
 
-        rest = {k: v for k, v in body.items() if k not in ("model", "messages", "stream")}
-        if self._stream_options:
-            rest.setdefault("stream_options", {"include_usage": True})
+        # The SDK walks its typed arguments, at 0.15 ms a message; this body it sends as it is, over
+        # theirs.
+        whole = body if not self._stream_options else _WITH_USAGE | body
         try:
             return await stack.enter_async_context(
                 sdk.chat.completions.with_streaming_response.create(
                     model=body["model"],
-                    messages=body["messages"],
+                    messages=[],
                     stream=True,
                     extra_headers=self._headers(call, options),
-                    extra_body=rest,
+                    extra_body=whole,
                 )
             )
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:

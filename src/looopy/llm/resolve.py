@@ -81,12 +81,10 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
 
     if place == "ollama":
         url = f"{_ollama_url(os.environ)}/v1"
-        return OpenAIProvider(
-            model, **{"base_url": url, "name": place, "api_key": "ollama"} | options
-        )
-    if place == "openrouter":
-        fixed = {"base_url": _OPENROUTER_URL, "name": place, "key_variable": "OPENROUTER_API_KEY"}
-        return OpenAIProvider(model, **fixed | options)
+        options = {"base_url": url, "name": place, "api_key": "ollama"} | options
+    elif place == "openrouter":
+        url, variable = _OPENROUTER_URL, "OPENROUTER_API_KEY"
+        options = {"base_url": url, "name": place, "key_variable": variable} | options
     return OpenAIProvider(model, **options)
 
 
