@@ -129,6 +129,7 @@ class RunningTurn:
         self.token = CancelToken()
         self.broadcast = Broadcast()
         self.turn = 0
+        self.first = asyncio.Event()  # set when no earlier turn of the agent is left
         self._announce_to_agent = announce
         self._buffer = buffer
         self._owner = Owner.new()
@@ -154,6 +155,11 @@ class RunningTurn:
         """Ask the turn to stop."""
         self.token.cancel()
 
+    @property
+    def ended(self) -> bool:
+        """Whether its last event has been made."""
+        return self._result is not None
+
     async def run(self) -> TurnResult:
         """
         Run the turn to its end.
@@ -162,6 +168,7 @@ class RunningTurn:
             LooopyError: What only the store knows; the stream fails with it too.
         """
         try:
+            await self._wait_in_line()
             plan = await self._claim()
             return await self._drive(plan)
         finally:
@@ -173,6 +180,19 @@ class RunningTurn:
 
     # --- the claim -----------------------------------------------------------------------------
 
+    async def _wait_in_line(self) -> None:
+        """Let the agent's earlier turns end, in order of arrival."""
+        leave = self.token.on_cancel(self.first.set)
+        try:
+            async with asyncio.timeout(self.config.busy_timeout_s):
+                await self.first.wait()
+        except TimeoutError:
+            turn = self.known.record.turn_count if self.known.record else None
+            waited = f"waited {self.config.busy_timeout_s} s"
+            raise AgentBusy(f"an earlier turn is still running: {waited}", turn=turn) from None
+        finally:
+            leave()
+
     async def _claim(self) -> tuple[Plan, Claimed, Sequence[AgentEvent]]:
         """Own the context, with what the turn begins with already stored: the events given back."""
         loop = asyncio.get_running_loop()
@@ -181,7 +201,7 @@ class RunningTurn:
         while True:
             self._stop_if_cancelled()
             try:
-                if self.known.stale:
+                if self.known.stale or self.known.busy_turn is not None:
                     await self.known.refresh(await gather_tools(self.sources))
                 self._refuse_if_busy()
                 plan = plan_turn(
@@ -224,6 +244,8 @@ class RunningTurn:
         context_id = self.known.context_id
         if self._buffer is not None:
             record = self.known.record
+            self._buffer.append([])
+            self._open = True
             return Claimed(
                 epoch=self.known.epoch,
                 turn=(record.turn_count if record else 0) + 1,
@@ -321,6 +343,7 @@ class RunningTurn:
         end = durable[-1] if isinstance(durable[-1], TurnEnd) else None
         state = None if end is None else self._state_after(end, durable, begun)
         if self._buffer is not None:
+            self._open = end is None
             self._announce(events, 0, self._last_position + 1)
         else:
             reach("B6" if end is None else "B13")
