@@ -137,7 +137,17 @@ class Known:
         self._position = 0
         self._extend(records)
 
+    def forget(self) -> None:
+        """Keep nothing of the history: the next `refresh` reads it anew."""
+        self._replace(())
+
+    def forgive(self) -> None:
+        """Take the last turn's failure as seen; what it left can still be continued."""
+        if self.record is not None and self.record.state.error is not None:
+            self.record = replace(self.record, state=replace(self.record.state, error=None))
+
     def _extend(self, records: Sequence[MessageRecord]) -> None:
+        del self.history[len(self._turns) :]  # what a turn said that could not store it
         self.history += [r.message for r in records]
         self._turns += [r.turn for r in records]
         if records:
