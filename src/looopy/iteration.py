@@ -11,6 +11,7 @@ by its durable intent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import random
@@ -578,6 +579,9 @@ async def _run_tool(
         result = await _stop_tool(running, call, tool)
         turn.answer(call, _storable(result), started=started)
         raise
+    except GeneratorExit:  # nobody pulls any more
+        running.cancel()
+        raise
     reach("B9")
     turn.answer(call, _storable(_result_of(running, call, tool)), started=started)
 
@@ -590,7 +594,8 @@ async def _stop_tool(
     """
     if not running.done():
         running.cancel()
-        await asyncio.wait({running}, timeout=_GRACE_S)
+        with contextlib.suppress(asyncio.CancelledError):  # asked again: wait no longer
+            await asyncio.wait({running}, timeout=_GRACE_S)
     return _result_of(running, call, tool)
 
 
