@@ -96,6 +96,7 @@ async def run_turn(
     turn = Turn(
         context, provider, sources, config, history, scope, Guards(config), open_calls, call_turn
     )
+    turn.call_ids.update(call.id for call in open_calls)
     try:
         yield _open(turn, prompts, user_message)
         turn.stop, turn.pending = ends, pending
