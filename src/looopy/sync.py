@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from looopy.agent import Agent as _Agent
-from looopy.errors import AgentStateError, StoreUnavailable
+from looopy.errors import AgentStateError, LooopyError, StoreUnavailable
 from looopy.streams import TurnStream
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext
@@ -225,7 +226,8 @@ class Agent:
     def _stop(stream: TurnStream) -> None:
         async def stop() -> None:
             stream.cancel()
-            await stream
+            with contextlib.suppress(LooopyError):  # the interrupt is what the caller hears of
+                await stream
 
         _thread.call(stop())
 
