@@ -1,0 +1,99 @@
+"""Agents on memory and on SQLite, shut down after each test, with nothing left running."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from looopy import Agent, RetryPolicy, open_stores
+from looopy.errors import LooopyError
+from looopy.stores.sql import migrate
+from looopy.testing import ScriptedProvider
+from looopy.types.context import LoopConfig
+
+FAST = RetryPolicy(base_s=0)
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory) -> Path:
+    """A SQLite file whose schema is at the head; migrating takes longer than most tests."""
+    path = tmp_path_factory.mktemp("sqlite") / "empty.db"
+    migrate.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_file(empty_database: Path, tmp_path: Path) -> Path:
+    """A SQLite file of the test's own, without rows."""
+    return Path(shutil.copy(empty_database, tmp_path / "test.db"))
+
+
+@pytest.fixture
+def sqlite_url(sqlite_file: Path) -> str:
+    """The URL of that file."""
+    return f"sqlite:///{sqlite_file}"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store_url(request) -> str:
+    """Where `stores` are."""
+    return "memory:" if request.param == "memory" else request.getfixturevalue("sqlite_url")
+
+
+@pytest.fixture
+async def stores(store_url):
+    """Open stores, empty."""
+    async with open_stores(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def memory_stores():
+    """Open stores in memory, for what has nothing to do with durability."""
+    async with open_stores("memory:") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def make_agent():
+    """
+    Make a started agent of a script: `await make_agent(replies, stores=..., **options)`.
+
+    After the test every agent is shut down, and no task may be left over.
+    """
+    before = asyncio.all_tasks()
+    async with AsyncExitStack() as stack:
+
+        async def make(replies: Any = (), *, start: bool = True, **options: Any) -> Agent:
+            provider = replies if hasattr(replies, "stream") else ScriptedProvider(replies)
+            options.setdefault("loop_config", LoopConfig(retry=FAST))
+            agent = Agent(
+                options.pop("context_id", "ada"),
+                llm_provider=options.pop("llm_provider", provider),
+                **options,
+            )
+            stack.push_async_callback(_shut_down, agent)
+            if start:
+                await agent.start()
+            return agent
+
+        yield make
+    await asyncio.sleep(0)  # what was cancelled may take one round of the loop to end
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert [task for task in left if not task.done()] == []
+
+
+async def _shut_down(agent: Agent) -> None:
+    try:
+        await agent.shutdown(cancel=True)
+    except LooopyError:
+        await agent.shutdown(cancel=True)
+
+
+Make = Callable[..., Any]

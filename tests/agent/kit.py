@@ -1,0 +1,160 @@
+"""What the tests of the agent share: scripts, spies, and what must hold of every context."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tests.property.strict import check_anthropic, check_openai
+
+from looopy import tool
+from looopy.llm.render import render
+from looopy.stores.stores import Stores
+from looopy.types.event import AgentEvent, MessageEnd, TurnEnd, TurnStart
+from looopy.types.message import AssistantMessage, Message, ToolResultMessage
+
+
+class Spy:
+    """
+    Stands before a store and its journal: counts, records, and calls `hook(name, argument)`.
+
+    `calls` holds `("claim", Claim)`, `("commit", Commit)` and the names of reads, in order.
+    """
+
+    def __init__(self, stores: Stores) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.done: list[str] = []
+        self.hook: Any = None
+        self.stores = Stores(
+            _Proxy(self, stores.messages, ("records", "recent", "list", "count")),
+            _Proxy(self, stores.artifacts, ("save", "load", "list")),
+            _Proxy(self, stores.state, ("claim", "renew", "release", "load", "save")),
+            _Proxy(self, stores.journal, ("commit", "clear", "events", "turns")),
+            tenant=stores.tenant,
+        )
+
+    def of(self, *names: str) -> list[Any]:
+        """The arguments of calls with these names."""
+        return [argument for name, argument in self.calls if name in names]
+
+    @property
+    def writes(self) -> int:
+        """Claims and commits that were made."""
+        return sum(1 for name in self.done if name in ("claim", "commit"))
+
+
+class _Proxy:
+    def __init__(self, spy: Spy, inner: Any, names: Sequence[str]) -> None:
+        self._spy, self._inner, self._names = spy, inner, names
+
+    def __getattr__(self, name: str) -> Any:
+        inner = getattr(self._inner, name)
+        if name not in self._names:
+            return inner
+
+        async def call(*args: Any, **options: Any) -> Any:
+            argument = args[0] if len(args) == 1 and not options else (args, options)
+            self._spy.calls.append((name, argument))
+            if self._spy.hook is not None:
+                made = self._spy.hook(name, argument)
+                if asyncio.iscoroutine(made):
+                    made = await made
+                if made is not None:
+                    return made
+            value = await inner(*args, **options)
+            self._spy.done.append(name)
+            return value
+
+        return call
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(effects="none")
+def look() -> str:
+    """Look, and change nothing."""
+    return "seen"
+
+
+@tool
+def boom() -> str:
+    """Fail."""
+    raise ValueError("it broke")
+
+
+class Gate:
+    """A tool that waits until it is let go, and says when it was entered."""
+
+    def __init__(self, **options: Any) -> None:
+        self.entered = asyncio.Event()
+        self.open = asyncio.Event()
+        self.runs = 0
+
+        @tool(name="gate", **options)
+        async def gate() -> str:
+            """Wait to be let through."""
+            self.runs += 1
+            self.entered.set()
+            await self.open.wait()
+            return "through"
+
+        self.tool = gate
+
+
+async def collect(stream: Any) -> list[AgentEvent]:
+    """Every event of a stream."""
+    return [event async for event in stream]
+
+
+def types(events: Sequence[AgentEvent], *, deltas: bool = False) -> list[str]:
+    """The types of *events*, without deltas unless asked for."""
+    return [e.type for e in events if deltas or e.type != "message_update"]
+
+
+def assert_valid(messages: Sequence[Message]) -> None:
+    """The history, as it would be sent, is one that providers take; each call has one result."""
+    sent = render(messages, provider="scripted", model="scripted")
+    assert check_openai(sent) == []
+    assert check_anthropic(sent) == []
+
+
+def assert_answered(messages: Sequence[Message]) -> None:
+    """In the log itself each announced call has exactly one result, and no result is an orphan."""
+    owed: Counter[str] = Counter()
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            assert not +owed, f"no result for {owed}"
+            owed = Counter(call.id for call in message.tool_calls)
+        elif isinstance(message, ToolResultMessage):
+            owed[message.tool_call_id] -= 1
+            assert owed[message.tool_call_id] >= 0, f"a result too many: {message.tool_call_id}"
+        else:
+            assert not +owed, f"no result for {owed}"
+    assert not +owed, f"no result for {owed}"
+
+
+async def assert_whole(stores: Stores, context_id: str = "ada") -> None:
+    """What holds of every context between turns, however the turns went."""
+    record = await stores.state.load(context_id)
+    assert record is not None
+    assert record.open_turn is None
+    assert record.holder is None
+    events = await stores.journal.events(context_id)
+    assert [e.seq for e in events] == list(range(1, record.last_seq + 1))
+    starts = [e.turn for e in events if isinstance(e, TurnStart)]
+    ends = [e.turn for e in events if isinstance(e, TurnEnd)]
+    assert starts == ends == list(range(1, record.turn_count + 1))
+    stored = [e for e in events if isinstance(e, MessageEnd)]
+    assert [e.position for e in stored] == list(range(1, record.last_position + 1))
+    messages = await stores.messages.list(context_id)
+    assert [e.message for e in stored] == messages
+    by_turn = [m for e in events if isinstance(e, TurnEnd) for m in e.messages]
+    assert by_turn == messages
+    assert_answered(messages)
+    assert_valid(messages)
