@@ -200,8 +200,9 @@ class RunningTurn:
         pause, longest = _POLL_S
         while True:
             self._stop_if_cancelled()
+            fresh = self.known.stale or self.known.busy_turn is not None
             try:
-                if self.known.stale or self.known.busy_turn is not None:
+                if fresh:
                     await self.known.refresh(await gather_tools(self.sources))
                 self._refuse_if_busy()
                 plan = plan_turn(
@@ -213,6 +214,8 @@ class RunningTurn:
                 self.known.stale = True
             except AgentBusy:
                 self.known.stale = True
+                if not fresh:
+                    continue  # the owner may be dead: look before giving up
                 if self.on_busy != "wait" or loop.time() >= deadline:
                     raise
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads waiters
