@@ -1,0 +1,1 @@
+"""The command line: `looopy chat`, and a look at what a database holds. Nothing imports it."""

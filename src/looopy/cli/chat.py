@@ -1,0 +1,320 @@
+"""
+`looopy chat`: a conversation in a terminal that goes on after whatever ended the last one.
+
+It is the blocking `looopy.sync.Agent` with a prompt. While a turn runs, Ctrl-C is a wish to cancel
+it and nothing else, so the turn ends in order, its last events are shown, and the prompt comes
+back. With `--message` nobody is asked anything, and the exit status tells.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from looopy.cli.paths import default_url, make_data_folder, shown_place
+from looopy.cli.render import PROMPT, JsonRenderer, Renderer, TextRenderer, show_history
+from looopy.cli.terminal import Terminal, edit_lines
+from looopy.cli.tools import BUILTIN_TOOLS, SYSTEM_PROMPT
+from looopy.errors import CannotContinue, ConfigurationError, LooopyError, ValueRefused
+from looopy.sync import Agent
+from looopy.types.context import LoopConfig
+from looopy.types.event import TurnEnd
+from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest
+
+_LOCAL_HISTORY_TOKENS = 2_400  # the embedded model's window also has to hold tools and the answer
+_PAST_MESSAGES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """
+    What was asked for on the command line.
+
+    Attributes:
+        db: A URL, or `None` for the one in the data folder.
+        messages: What to say, a turn each; empty for a prompt.
+        as_json: One event a line on standard output, and nothing else.
+        agreed: A download need not be asked for.
+        go_on: Continue an interrupted turn without asking.
+    """
+
+    context_id: str
+    db: str | None
+    model: str | None
+    messages: Sequence[str]
+    as_json: bool
+    agreed: bool
+    with_tools: bool
+    go_on: bool
+
+
+def chat(options: ChatOptions) -> int:
+    """
+    Hold a conversation.
+
+    Returns:
+        The exit status: 0, or 1 when a turn did not complete (for a person at a terminal always 0).
+
+    Raises:
+        LooopyError: It could not begin, or what was to be said cannot be stored.
+    """
+    terminal = Terminal(quiet_out=options.as_json or bool(options.messages))
+    model, reason = _choose_model(options.model)
+    url = options.db or default_url()
+    local = model.partition("/")[0] == "local"
+    agent = Agent(
+        options.context_id,
+        llm_provider=model,
+        tools=BUILTIN_TOOLS if options.with_tools else (),
+        system_prompt=SYSTEM_PROMPT,
+        stores=url,
+        loop_config=LoopConfig(history_tokens=_LOCAL_HISTORY_TOKENS if local else "auto"),
+    )
+    terminal.notice(f"Model: {model}. {reason}")
+    if local:
+        _fetch_weights(model, terminal, agreed=options.agreed)
+    terminal.notice(f"Database: {shown_place(url)}")
+    terminal.notice(f"Conversation: {options.context_id}")
+    if options.db is None:
+        make_data_folder()
+    if not options.messages and not options.as_json:
+        _show_past(terminal, url, options.context_id)
+    with agent:
+        renderer = (JsonRenderer if options.as_json else TextRenderer)(terminal)
+        conversation = Conversation(agent, terminal, renderer)
+        if options.messages:
+            return conversation.recite(options.messages, go_on=options.go_on)
+        return conversation.converse(go_on=options.go_on)
+
+
+def _choose_model(named: str | None) -> tuple[str, str]:
+    if named is not None:
+        return named, "--model names it."
+    from looopy.llm.resolve import pick_default
+
+    return pick_default(os.environ)
+
+
+def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
+    """
+    Have the embedded model's weights here, before anything else begins.
+
+    In the main thread, where a question can be answered and Ctrl-C stops the download.
+    """
+    from importlib.util import find_spec
+
+    from looopy.llm.local import catalogue, fetch, is_cached
+    from looopy.llm.local.processor import check_processor
+
+    name = model.partition("/")[2] or "default"
+    if name != "default" and name not in {known.name for known in catalogue()}:
+        return  # a path, or unknown: the provider says so
+    if not is_cached(name) and find_spec("xllamacpp") and find_spec("openai"):
+        check_processor()
+        fetch(name, (lambda _: True) if agreed else None)
+    terminal.notice(
+        "It is small, runs on this computer, and makes mistakes. Starting it takes some seconds."
+    )
+
+
+def _show_past(terminal: Terminal, url: str, context_id: str) -> None:
+    """Show the end of the conversation, if there is one; makes no database."""
+    import asyncio
+
+    from looopy.cli.contexts import read_past
+
+    past = asyncio.run(read_past(url, context_id, _PAST_MESSAGES + 1))
+    if past:
+        terminal.line()
+        show_history(terminal, past[-_PAST_MESSAGES:], earlier=len(past) > _PAST_MESSAGES)
+        terminal.line()
+
+
+class Conversation:
+    """Turns of one started agent, one after the other, as a person or a script wants them."""
+
+    def __init__(self, agent: Agent, terminal: Terminal, renderer: Renderer) -> None:
+        self._agent = agent
+        self._terminal = terminal
+        self._renderer = renderer
+        self._all_completed = True
+
+    def recite(self, messages: Sequence[str], *, go_on: bool) -> int:
+        """
+        Say *messages*, a turn each, until one does not complete; nobody is asked anything.
+
+        Raises:
+            ValueRefused: A message cannot be stored.
+        """
+        self._say_if_busy()
+        if go_on and not self._go_on():
+            return 1
+        return 0 if all(self._turn(message) for message in messages) else 1
+
+    def converse(self, *, go_on: bool) -> int:
+        """Ask for messages until there are no more."""
+        terminal = self._terminal
+        if terminal.has_person:
+            edit_lines()
+            terminal.notice("Ctrl-C cancels an answer, Ctrl-D leaves.")
+        self._say_if_busy()
+        said = None
+        if go_on:
+            self._go_on()
+        else:
+            said = self._offer_to_go_on()
+        while True:
+            self._ask_for_approvals()
+            try:
+                said = said if said is not None else terminal.read_line(PROMPT)
+            except KeyboardInterrupt:
+                if not terminal.has_person:
+                    raise
+                terminal.notice("(Ctrl-D leaves)")
+                continue
+            if said is None:
+                return 0 if terminal.has_person or self._all_completed else 1
+            if said.strip():
+                self._try(said)
+            said = None
+
+    # --- what an earlier process left --------------------------------------------------------
+
+    def _say_if_busy(self) -> None:
+        state = self._agent.state
+        if state.status is AgentStatus.BUSY:
+            self._terminal.notice(
+                f"Turn {state.turn_count} of this conversation runs in another process; until it"
+                " ends, nothing can be said here."
+            )
+
+    def _go_on(self) -> bool:
+        """Continue what stopped; true also when there is nothing to continue."""
+        state = self._agent.state
+        if state.interrupted_turn is None and state.status is not AgentStatus.FAILED:
+            if not state.pending:
+                self._terminal.notice("There is no interrupted turn to continue.")
+                return True
+            self._terminal.error("a tool call waits for approval: answer it in a terminal first")
+            return False
+        return self._try(None)
+
+    def _offer_to_go_on(self) -> str | None:
+        """Ask whether to continue; what is neither yes nor no is the next thing to say."""
+        state = self._agent.state
+        if state.pending or state.status is AgentStatus.BUSY:
+            return None
+        if state.interrupted_turn is not None:
+            what = f"Turn {state.interrupted_turn} was interrupted."
+        elif state.status is AgentStatus.FAILED:
+            what = f"Turn {state.turn_count} failed: {state.error}"
+        else:
+            return None
+        self._terminal.notice(what)
+        try:
+            answer = self._terminal.read_line("Continue it? [Y/n] ")
+        except KeyboardInterrupt:
+            return None
+        if answer is None or answer.strip().lower() in ("n", "no"):
+            return None
+        if answer.strip().lower() not in ("", "y", "yes"):
+            return answer
+        self._try(None)
+        return None
+
+    def _ask_for_approvals(self) -> None:
+        """Ask about each call that waits for it; what is left unanswered goes on waiting."""
+        inputs: dict[str, bool] = {}
+        for request in self._agent.state.pending:
+            allowed = self._ask_about(request)
+            if allowed is None:
+                self._terminal.notice("It goes on waiting; saying something else drops it.")
+                break
+            inputs[request.request_id] = allowed
+        if inputs:
+            self._try(None, inputs)
+
+    def _ask_about(self, request: PendingRequest) -> bool | None:
+        terminal = self._terminal
+        terminal.notice(request.prompt or f"{request.tool_name} waits for an answer.")
+        if request.kind is not PendingKind.APPROVAL:
+            return None
+        # All of it: who approves has to see what is approved.
+        args = json.dumps(dict(request.args), ensure_ascii=False, indent=2, default=str)
+        terminal.notice(f"{request.tool_name} {args}")
+        while True:
+            try:
+                answer = terminal.read_line("Allow it? [y/n] ")
+            except KeyboardInterrupt:
+                return None
+            if answer is None:
+                return None
+            if answer.strip().lower() in ("y", "yes", "n", "no"):
+                return answer.strip().lower() in ("y", "yes")
+
+    # --- a turn ------------------------------------------------------------------------------
+
+    def _try(self, text: str | None, inputs: Mapping[str, Any] | None = None) -> bool:
+        """A turn whose failure to begin is shown and leaves the prompt."""
+        try:
+            return self._turn(text, inputs)
+        except (ValueRefused, ConfigurationError) as error:
+            self._terminal.error(str(error))
+            self._all_completed = False
+            return False
+
+    def _turn(self, text: str | None, inputs: Mapping[str, Any] | None = None) -> bool:
+        """Run a turn and show it; whether it completed."""
+        outcome = None
+        try:
+            with _interrupts_cancel(self._agent) as check:
+                events = self._agent.stream_turn(text, inputs=inputs)
+                check()
+                for event in events:
+                    self._renderer.show(event)
+                    if isinstance(event, TurnEnd):
+                        outcome = event.outcome
+        except (ValueRefused, ConfigurationError):
+            raise
+        except CannotContinue as error:
+            self._terminal.notice(str(error))
+            return True
+        except LooopyError as error:
+            self._terminal.error(str(error))
+        completed = outcome is Outcome.COMPLETED
+        self._all_completed = self._all_completed and completed
+        return completed
+
+
+class _Interrupts:
+    """Ctrl-C while a turn runs: the agent is asked to cancel it, by a thread that may wait."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._pressed = False
+
+    def press(self, _signal: int, _frame: FrameType | None) -> None:
+        self._pressed = True
+        threading.Thread(target=self._agent.cancel, daemon=True).start()
+
+    def check(self) -> None:
+        """Cancel the turn that began after the key was pressed."""
+        if self._pressed:
+            self._agent.cancel()
+
+
+@contextmanager
+def _interrupts_cancel(agent: Agent) -> Iterator[Any]:
+    interrupts = _Interrupts(agent)
+    before = signal.signal(signal.SIGINT, interrupts.press)
+    try:
+        yield interrupts.check
+    finally:
+        signal.signal(signal.SIGINT, before)

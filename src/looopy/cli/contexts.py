@@ -1,0 +1,241 @@
+"""
+What a database holds: its conversations, and one of them with turns and messages.
+
+Read through the stores, page by page, and never by making or changing a database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from looopy.cli.paths import default_url, shown_place
+from looopy.cli.render import json_line, shown_call
+from looopy.cli.terminal import Terminal
+from looopy.errors import ConfigurationError, ContextNotFound
+from looopy.stores.base import ContextRecord, MessageRecord, TurnRecord
+from looopy.stores.names import check_context_id
+from looopy.stores.owner import provably_dead
+from looopy.stores.stores import Stores, open_stores
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    ToolResultMessage,
+    UserMessage,
+    message_to_json,
+    usage_to_json,
+)
+from looopy.types.state import AgentStatus, PendingRequest
+
+_PAGE = 200
+
+
+def list_contexts(url: str | None, *, as_json: bool) -> int:
+    """Print the conversations in a database: a line each, or one JSON object."""
+    return asyncio.run(_list(url or default_url(), as_json=as_json))
+
+
+def show_context(url: str | None, context_id: str, *, as_json: bool) -> int:
+    """
+    Print one conversation, its turns and its messages.
+
+    Raises:
+        ContextNotFound: There is none of this name.
+    """
+    check_context_id(context_id)
+    return asyncio.run(_show(url or default_url(), context_id, as_json=as_json))
+
+
+async def read_past(url: str, context_id: str, limit: int) -> list[Message]:
+    """The newest *limit* messages of a context, oldest first; makes no database."""
+    if not _exists(url):
+        return []
+    async with open_stores(url) as stores:
+        return [r.message for r in await stores.messages.recent(context_id, limit=limit)]
+
+
+def _exists(url: str) -> bool:
+    from looopy.stores.sql.migrate import sqlite_path
+
+    return url.startswith("sqlite") and sqlite_path(url).exists()
+
+
+@asynccontextmanager
+async def _existing(url: str) -> AsyncIterator[Stores]:
+    if not url.startswith("sqlite"):
+        raise ConfigurationError("name a database that is kept: --db sqlite:///path/to/file.db")
+    if not _exists(url):
+        raise ConfigurationError(
+            f"there is no database at {shown_place(url)}: `looopy chat` makes one, --db names"
+            " another"
+        )
+    async with open_stores(url, migrate=False) as stores:
+        yield stores
+
+
+async def _list(url: str, *, as_json: bool) -> int:
+    terminal = Terminal(quiet_out=True)
+    items: list[dict[str, Any]] = []
+    async with _existing(url) as stores:
+        after = ""
+        while page := await stores.state.list(after=after, limit=_PAGE):
+            after = page[-1].context_id
+            for record in page:
+                if as_json:
+                    items.append(_context_to_json(record))
+                else:
+                    terminal.line(_context_line(record))
+        if as_json:
+            terminal.raw_line(json_line({"items": items, "next": None}))
+        elif not after:
+            terminal.notice(f"There are no conversations in {shown_place(url)}.")
+    return 0
+
+
+async def _show(url: str, context_id: str, *, as_json: bool) -> int:
+    terminal = Terminal(quiet_out=True)
+    async with _existing(url) as stores:
+        record = await stores.state.load(context_id)
+        if record is None:
+            raise ContextNotFound(f"there is no conversation {context_id!r} in {shown_place(url)}")
+        if as_json:
+            turns = [_turn_to_json(turn) async for turn in _turns(stores, context_id)]
+            messages = [_message_to_json(m) async for m in _messages(stores, context_id)]
+            whole = {**_context_to_json(record), "turns": turns, "messages": messages}
+            terminal.raw_line(json_line(whole))
+            return 0
+        terminal.line(_context_line(record))
+        shown = 0
+        turns_left = _turns(stores, context_id)
+        async for message in _messages(stores, context_id):
+            while shown < message.turn and (turn := await anext(turns_left, None)) is not None:
+                shown = turn.turn
+                if shown == message.turn:
+                    terminal.line(f"\n{_turn_line(turn)}")
+            _show_message(terminal, message)
+    return 0
+
+
+async def _turns(stores: Stores, context_id: str) -> AsyncIterator[TurnRecord]:
+    after = 0
+    while page := await stores.journal.turns(context_id, after=after, limit=_PAGE):
+        after = page[-1].turn
+        for turn in page:
+            yield turn
+
+
+async def _messages(stores: Stores, context_id: str) -> AsyncIterator[MessageRecord]:
+    after = 0
+    while page := await stores.messages.records(context_id, after=after, limit=_PAGE):
+        after = page[-1].position
+        for record in page:
+            yield record
+
+
+# --- for people --------------------------------------------------------------------------------
+
+
+def _status(record: ContextRecord) -> tuple[AgentStatus, int | None]:
+    """What an agent would say of the context, and the turn that it could continue."""
+    turn = record.open_turn
+    if turn is not None:
+        dead = not record.lease_live or record.holder is None or provably_dead(record.holder)
+        return (AgentStatus.READY, turn.turn) if dead else (AgentStatus.BUSY, None)
+    if record.state.pending:
+        return AgentStatus.WAITING, None
+    if record.state.error is not None:
+        return AgentStatus.FAILED, None
+    return AgentStatus.READY, record.state.resumable
+
+
+def _context_line(record: ContextRecord) -> str:
+    status, interrupted = _status(record)
+    how = status.value if interrupted is None else f"turn {interrupted} interrupted"
+    turns = "1 turn" if record.turn_count == 1 else f"{record.turn_count} turns"
+    return f"{record.context_id}  {how}  {turns}  last activity {_time(record.last_activity)}"
+
+
+def _turn_line(turn: TurnRecord) -> str:
+    outcome = turn.outcome.value if turn.outcome else "open"
+    parts = [f"turn {turn.turn}", outcome]
+    if turn.stop_reason is not None and turn.stop_reason.value != outcome:
+        parts[1] += f" ({turn.stop_reason})"
+    if turn.continues is not None:
+        parts.append(f"continues turn {turn.continues}")
+    parts.append(_time(turn.started_at))
+    if turn.ended_at is not None:
+        parts.append(f"{(turn.ended_at - turn.started_at).total_seconds():.1f} s")
+    if turn.usage.total_tokens:
+        parts.append(f"{turn.usage.total_tokens:,} tokens")
+    return "  ".join(parts)
+
+
+def _show_message(terminal: Terminal, record: MessageRecord) -> None:
+    message = record.message
+    where = f"{record.position:>4}"
+    if isinstance(message, UserMessage):
+        terminal.line(f"{where} user: {message.text}")
+    elif isinstance(message, AssistantMessage):
+        if message.text:
+            terminal.line(f"{where} assistant: {message.text}")
+        for call in message.tool_calls:
+            terminal.line(f"{where} calls {shown_call(call.name, call.arguments)}")
+    elif isinstance(message, ToolResultMessage):
+        how = "failed" if message.is_error else "answers"
+        terminal.line(f"{where} {message.tool_name} {how}: {message.text}")
+    else:
+        terminal.line(f"{where} {message.role}: {json_line(message.content)}")
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+# --- for programs ------------------------------------------------------------------------------
+
+
+def _context_to_json(record: ContextRecord) -> dict[str, Any]:
+    status, interrupted = _status(record)
+    return {
+        "context_id": record.context_id,
+        "status": status.value,
+        "turn_count": record.turn_count,
+        "interrupted_turn": interrupted,
+        "pending": [_pending_to_json(request) for request in record.state.pending],
+        "error": None if record.state.error is None else record.state.error[1],
+        "created_at": record.created_at.isoformat(),
+        "last_activity": record.last_activity.isoformat(),
+        "usage": usage_to_json(record.state.usage),
+        "metadata": dict(record.metadata),
+    }
+
+
+def _pending_to_json(request: PendingRequest) -> dict[str, Any]:
+    data = {f.name: getattr(request, f.name) for f in fields(request)}
+    return {**data, "args": dict(request.args), "options": list(request.options)}
+
+
+def _turn_to_json(turn: TurnRecord) -> dict[str, Any]:
+    return {
+        "turn": turn.turn,
+        "outcome": turn.outcome.value if turn.outcome else None,
+        "stop_reason": turn.stop_reason.value if turn.stop_reason else None,
+        "continues": turn.continues,
+        "actor_id": turn.actor_id,
+        "started_at": turn.started_at.isoformat(),
+        "ended_at": turn.ended_at.isoformat() if turn.ended_at else None,
+        "usage": usage_to_json(turn.usage),
+        "metadata": dict(turn.metadata),
+    }
+
+
+def _message_to_json(record: MessageRecord) -> dict[str, Any]:
+    return {
+        "position": record.position,
+        "turn": record.turn,
+        "message": message_to_json(record.message),
+    }

@@ -1,0 +1,266 @@
+"""
+The program `looopy`: reads its arguments, runs one command, turns errors into a line and a status.
+
+Each command is imported when it is asked for, so that `looopy --help` loads next to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+_DEFAULT_CONTEXT = "chat"
+_DB_HELP = "such as sqlite:///chat.db; by default a file in your data folder"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Run the program.
+
+    Args:
+        argv: The arguments; by default the process's own.
+
+    Returns:
+        0 when all went well; 1 for a turn that did not complete, or what was not found; 2 for wrong
+        usage or configuration; 130 when Ctrl-C ended the program.
+    """
+    from looopy.cli.terminal import prepare_streams
+
+    prepare_streams()
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.version:
+        return _version()
+    if not hasattr(options, "run"):
+        parser.print_help()
+        return USAGE
+    debug = os.environ.get("LOOOPY_DEBUG", "") not in ("", "0")
+    _prepare_logs(debug)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - the last resort: a line, not a traceback
+        return _fail(error, debug)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="looopy", description="Conversations with models that outlive their process."
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_chat(commands)
+    _add_contexts(commands)
+    _add_db(commands)
+    models = commands.add_parser("models", help="say which model would answer, and what there is")
+    models.set_defaults(run=_run_models)
+    return parser
+
+
+def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    chat = commands.add_parser(
+        "chat",
+        help="talk to a model",
+        description="Talk to a model; the conversation goes on the next time, whatever happens.",
+        epilog="With --message the exit status is 0 if every turn completed, 1 if one did not, and"
+        " 2 for wrong usage or configuration.",
+    )
+    chat.add_argument(
+        "context_id",
+        nargs="?",
+        default=_DEFAULT_CONTEXT,
+        metavar="CONTEXT_ID",
+        help=f"names the conversation, {_DEFAULT_CONTEXT!r} by default",
+    )
+    chat.add_argument("--db", metavar="URL", help=_DB_HELP)
+    chat.add_argument(
+        "--model", metavar="NAME", help="such as openai/gpt-5-mini, ollama/llama3.2 or local"
+    )
+    chat.add_argument(
+        "--message",
+        metavar="TEXT",
+        action="append",
+        type=_message,
+        help="say this instead of asking for it; may be repeated; - is all of standard input",
+    )
+    chat.add_argument("--json", action="store_true", help="print one event a line, as JSON")
+    chat.add_argument("--yes", action="store_true", help="agree to the download of a local model")
+    chat.add_argument("--no-tools", action="store_true", help="offer the model no tools")
+    chat.add_argument(
+        "--continue",
+        dest="go_on",
+        action="store_true",
+        help="continue an interrupted or failed turn first, without asking",
+    )
+    chat.set_defaults(run=_run_chat)
+
+
+def _message(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the message is empty")
+    return text
+
+
+def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    contexts = commands.add_parser("contexts", help="look at the conversations in a database")
+    actions = contexts.add_subparsers(metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="list all of them")
+    show = actions.add_parser("show", help="print one with its turns and messages")
+    show.add_argument("context_id", metavar="CONTEXT_ID")
+    for action, run in ((listing, _run_contexts_list), (show, _run_contexts_show)):
+        action.add_argument("--db", metavar="URL", help=_DB_HELP)
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+        action.set_defaults(run=run)
+
+
+def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    db = commands.add_parser("db", help="migrate a database, or check its schema")
+    actions = db.add_subparsers(metavar="ACTION", required=True)
+    upgrade = actions.add_parser("upgrade", help="migrate up, to the newest schema by default")
+    upgrade.add_argument("revision", nargs="?", default="head", metavar="REVISION")
+    downgrade = actions.add_parser("downgrade", help="migrate down; 'base' removes everything")
+    downgrade.add_argument("revision", metavar="REVISION")
+    check = actions.add_parser("check", help="exit with 0 if the schema is the newest, else with 1")
+    sql = actions.add_parser("sql", help="print the statements that make the schema")
+    for action, run in (
+        (upgrade, _run_db_upgrade),
+        (downgrade, _run_db_downgrade),
+        (check, _run_db_check),
+        (sql, _run_db_sql),
+    ):
+        action.add_argument("--db", metavar="URL", help=_DB_HELP)
+        action.set_defaults(run=run)
+
+
+# --- the commands ------------------------------------------------------------------------------
+
+
+def _run_chat(options: argparse.Namespace) -> int:
+    from looopy.cli.chat import ChatOptions, chat
+
+    messages = [
+        sys.stdin.read().removesuffix("\n") if message == "-" else message
+        for message in options.message or ()
+    ]
+    return chat(
+        ChatOptions(
+            context_id=options.context_id,
+            db=options.db,
+            model=options.model,
+            messages=messages,
+            as_json=options.json,
+            agreed=options.yes,
+            with_tools=not options.no_tools,
+            go_on=options.go_on,
+        )
+    )
+
+
+def _run_contexts_list(options: argparse.Namespace) -> int:
+    from looopy.cli.contexts import list_contexts
+
+    return list_contexts(options.db, as_json=options.json)
+
+
+def _run_contexts_show(options: argparse.Namespace) -> int:
+    from looopy.cli.contexts import show_context
+
+    return show_context(options.db, options.context_id, as_json=options.json)
+
+
+def _run_db_upgrade(options: argparse.Namespace) -> int:
+    from looopy.cli import db
+
+    return db.upgrade(options.db, options.revision)
+
+
+def _run_db_downgrade(options: argparse.Namespace) -> int:
+    from looopy.cli import db
+
+    return db.downgrade(options.db, options.revision)
+
+
+def _run_db_check(options: argparse.Namespace) -> int:
+    from looopy.cli import db
+
+    return db.check(options.db)
+
+
+def _run_db_sql(options: argparse.Namespace) -> int:
+    from looopy.cli import db
+
+    return db.sql(options.db)
+
+
+def _run_models(_options: argparse.Namespace) -> int:
+    from looopy.cli.models import list_models
+
+    return list_models()
+
+
+def _version() -> int:
+    from importlib.metadata import version
+
+    from looopy.cli.terminal import Terminal
+
+    Terminal().line(f"looopy {version('looopy')}")
+    return 0
+
+
+# --- how it ends -------------------------------------------------------------------------------
+
+
+def _prepare_logs(debug: bool) -> None:
+    """Nothing but errors of our own making reaches the terminal, unless it is asked for."""
+    import logging
+
+    if debug:
+        logging.basicConfig(level=logging.INFO)
+    else:
+        logging.getLogger().addHandler(logging.NullHandler())
+
+
+def _fail(error: Exception, debug: bool) -> int:
+    from looopy.cli.terminal import Terminal
+    from looopy.errors import (
+        ConfigurationError,
+        LooopyError,
+        SchemaOutOfDate,
+        StoreUnavailable,
+        ValueRefused,
+    )
+
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    terminal = Terminal(quiet_out=True)
+    if not isinstance(error, LooopyError):
+        terminal.error(
+            f"{type(error).__name__}: {error} - a mistake in looopy; LOOOPY_DEBUG=1 shows more"
+        )
+        return FAILED
+    terminal.error(str(error))
+    ours = (ConfigurationError, SchemaOutOfDate, StoreUnavailable, ValueRefused)
+    return USAGE if isinstance(error, ours) else FAILED
+
+
+def _forget_stdout() -> None:
+    """Whoever read the output has left: the rest goes nowhere, at exit too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

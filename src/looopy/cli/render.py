@@ -1,0 +1,210 @@
+"""
+How a conversation looks: a running turn as its events come, and what was said before.
+
+A tool call is one line in brackets that grows while the tool runs: name and arguments first, then
+its reports, then how long it took and what came of it. So a reader, a pipe and a log all see the
+same, and no line is ever drawn over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from looopy.cli.terminal import Terminal, one_line
+from looopy.types.event import (
+    AgentEvent,
+    MessageEnd,
+    MessageUpdate,
+    StatusChange,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    ToolExecutionUpdate,
+    TurnEnd,
+    TurnError,
+    TurnWarning,
+    event_to_json,
+)
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    StopReason,
+    ToolResultMessage,
+    UserMessage,
+)
+from looopy.types.state import Outcome
+
+PROMPT = "> "
+_ARGS_CHARS = 100
+_RESULT_CHARS = 160
+_REPORT_CHARS = 40
+_PAST_CHARS = 300
+
+_WHY = {
+    StopReason.LENGTH: "The answer was cut off: the model reached its limit of tokens.",
+    StopReason.MAX_ITERATIONS: "Stopped: the turn reached its limit of model calls.",
+    StopReason.MAX_TOOL_CALLS: "Stopped: the turn reached its limit of tool calls.",
+}
+
+
+class Renderer(Protocol):
+    """Shows the events of turns, in order."""
+
+    def show(self, event: AgentEvent) -> None:
+        """Show *event* at once."""
+        ...
+
+
+class JsonRenderer:
+    """One JSON object a line, for programs."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+
+    def show(self, event: AgentEvent) -> None:
+        """Print *event*, deltas too."""
+        self._terminal.raw_line(json_line(event_to_json(event)))
+
+
+def json_line(data: object) -> str:
+    """*data* as one line of ASCII without control characters, so that no terminal obeys it."""
+    return json.dumps(data, default=str).replace("\x7f", "\\u007f")
+
+
+class TextRenderer:
+    """Text as it comes, and a line for each tool call, for people."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._streamed = False
+        self._calls: dict[str, str] = {}
+        self._open = ""  # the call whose line the cursor is in
+
+    def show(self, event: AgentEvent) -> None:
+        """Print what a person wants to see of *event*; of most, nothing."""
+        match event:
+            case MessageUpdate():
+                self._say(event.delta)
+            case MessageEnd(message=AssistantMessage() as message):
+                if not self._streamed:
+                    self._say(message.text)
+                self._streamed = False
+                self._terminal.fresh_line()
+            case ToolExecutionStart():
+                self._begin(event)
+            case ToolExecutionUpdate():
+                self._report(event)
+            case ToolExecutionEnd():
+                self._end(event)
+            case StatusChange(attempt=int(), reason=reason, delay_s=delay_s):
+                self._aside(f"[{one_line(reason or '', _RESULT_CHARS)}]")
+                self._aside(f"[trying again in {delay_s or 0:.0f} s]")
+                self._streamed = False
+            case TurnWarning(text=text):
+                self._aside(f"[warning: {text}]")
+            case TurnError(text=text):
+                self._terminal.error(text)
+            case TurnEnd():
+                self._finish(event)
+            case _:
+                pass
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._leave_call()
+            self._streamed = True
+            self._terminal.write(text)
+
+    def _aside(self, text: str) -> None:
+        self._leave_call()
+        self._terminal.notice(text)
+
+    def _leave_call(self) -> None:
+        if self._open:
+            self._open = ""
+            self._terminal.fresh_line()
+
+    def _begin(self, event: ToolExecutionStart) -> None:
+        self._leave_call()
+        self._terminal.fresh_line()
+        self._calls[event.tool_call_id] = call = shown_call(event.tool_name, event.args)
+        self._terminal.write(f"[{call} ...", dim=True)
+        self._open = event.tool_call_id
+
+    def _report(self, event: ToolExecutionUpdate) -> None:
+        if self._open != event.tool_call_id:
+            return
+        if event.progress is not None:
+            self._terminal.write(f" {event.progress:.0%}", dim=True)
+        else:
+            self._terminal.write(f" {one_line(str(event.partial_result), _REPORT_CHARS)}", dim=True)
+
+    def _end(self, event: ToolExecutionEnd) -> None:
+        call = self._calls.pop(event.tool_call_id, event.tool_name)
+        if self._open != event.tool_call_id:
+            self._leave_call()
+            self._terminal.fresh_line()
+            self._terminal.write(f"[{call} ...", dim=True)
+        self._open = ""
+        said = shown_result(event.result)
+        how = "failed after" if event.is_error else "done in"
+        self._terminal.write(f" {how} {event.duration_s:.1f} s{said}]\n", dim=True)
+
+    def _finish(self, event: TurnEnd) -> None:
+        self._leave_call()
+        self._terminal.fresh_line()
+        if event.outcome is Outcome.CANCELLED:
+            self._terminal.notice(f"[turn {event.turn} was cancelled]")
+        elif why := _WHY.get(event.stop_reason):
+            self._terminal.notice(f"[{why}]")
+
+
+def shown_call(name: str, args: Mapping[str, Any]) -> str:
+    """A tool call in one line: `wait seconds=5`."""
+    parts = [f"{key}={json.dumps(args[key], ensure_ascii=False, default=str)}" for key in args]
+    return f"{one_line(name, 64)} {one_line(' '.join(parts), _ARGS_CHARS)}".rstrip()
+
+
+def shown_result(result: ToolResultMessage) -> str:
+    """The beginning of a result, after a colon; empty when it says nothing."""
+    text = one_line(result.text, _RESULT_CHARS)
+    return f": {text}" if text else ""
+
+
+def show_history(terminal: Terminal, messages: Sequence[Message], *, earlier: bool) -> None:
+    """
+    Print what was said before, each message shortened.
+
+    Args:
+        messages: Oldest first.
+        earlier: Whether there is more before them.
+    """
+    results = {m.tool_call_id: m for m in messages if isinstance(m, ToolResultMessage)}
+    if earlier:
+        terminal.notice("...")
+    for message in messages:
+        match message:
+            case UserMessage():
+                terminal.line(PROMPT + _shortened(message.text))
+            case AssistantMessage():
+                if message.text.strip():
+                    terminal.line(_shortened(message.text))
+                for call in message.tool_calls:
+                    terminal.notice(_past_call(call.name, call.arguments, results.get(call.id)))
+            case _:
+                pass
+
+
+def _past_call(name: str, args: Mapping[str, Any], result: ToolResultMessage | None) -> str:
+    if result is None:
+        return f"[{shown_call(name, args)} ... has no result yet]"
+    how = "failed" if result.is_error else "done"
+    return f"[{shown_call(name, args)} ... {how}{shown_result(result)}]"
+
+
+def _shortened(text: str) -> str:
+    text = text.strip()
+    if len(text) <= _PAST_CHARS:
+        return text
+    return f"{text[:_PAST_CHARS].rstrip()}... ({len(text) - _PAST_CHARS:,} more characters)"

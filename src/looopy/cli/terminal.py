@@ -1,0 +1,181 @@
+"""
+Where the command line reads and writes, and the one gate for text that is not ours.
+
+What models, tools and stored conversations say may hold sequences that a terminal obeys: clear the
+screen, write the clipboard, show one link and open another, turn text around. `safe_text` replaces
+each such character by a visible one. It looks at one character at a time and keeps nothing in
+mind, so a sequence that comes in pieces is as harmless as a whole one.
+
+Everything that is printed goes through `Terminal`, which applies it, knows whether the cursor is
+at the beginning of a line, and colours only what goes to a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final, TextIO
+
+_UNPRINTABLE: Final = "\N{REPLACEMENT CHARACTER}"
+_CONTROL_PICTURES: Final = 0x2400
+_BIDI: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+
+
+def _table() -> dict[int, str]:
+    table = {code: chr(_CONTROL_PICTURES + code) for code in range(0x20) if chr(code) not in "\n\t"}
+    table[0x7F] = "\N{SYMBOL FOR DELETE}"
+    hidden = (*range(0x80, 0xA0), *_BIDI, 0x2028, 0x2029, *range(0xD800, 0xE000))
+    table.update(dict.fromkeys(hidden, _UNPRINTABLE))
+    return table
+
+
+_TABLE: Final[Mapping[int, str]] = _table()
+
+
+def safe_text(text: str) -> str:
+    """
+    *text* as any terminal may be given it: one visible character for each that it could obey.
+
+    Replaced are the C0 controls but newline and tab, DEL, C1, the marks that change the direction
+    of writing, line and paragraph separators, and surrogates.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return text.translate(_TABLE)
+
+
+def one_line(text: str, limit: int) -> str:
+    """*text*, safe, as one line of at most *limit* characters; what is left out is marked."""
+    # Only so much is looked at: a result may be a megabyte.
+    line = " ".join(safe_text(text[: limit * 4]).split())
+    if len(line) <= limit and len(text) <= limit * 4:
+        return line
+    return line[: limit - 3].rstrip() + "..."
+
+
+class Terminal:
+    """
+    The streams of one run.
+
+    Args:
+        quiet_out: Standard output is for the answers, or for JSON, alone: what else there is to say
+            goes to standard error.
+        out: Standard output by default.
+        err: Standard error by default.
+        env: For `NO_COLOR` and `TERM`.
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet_out: bool = False,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        env: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self._aside = self._err if quiet_out else self._out
+        wanted = not env.get("NO_COLOR") and env.get("TERM") != "dumb"
+        self._coloured = {s for s in (self._out, self._err) if wanted and s.isatty()}
+        self._in_line = False
+
+    @property
+    def has_person(self) -> bool:
+        """Whether somebody can be asked."""
+        return sys.stdin is not None and sys.stdin.isatty()
+
+    def write(self, text: str, *, dim: bool = False) -> None:
+        """Print a piece of text at once, wherever the cursor is."""
+        if text:
+            self._put(self._out, text, "2" if dim else "")
+            self._in_line = not text.endswith("\n")
+
+    def fresh_line(self) -> None:
+        """Begin a new line, unless the cursor is at the beginning of one."""
+        if self._in_line:
+            self._in_line = False
+            self._put(self._out, "\n", "")
+
+    def line(self, text: str = "") -> None:
+        """Print *text* as a line of its own."""
+        self.fresh_line()
+        self._put(self._out, f"{text}\n", "")
+
+    def notice(self, text: str) -> None:
+        """Say something about the program, not about the conversation."""
+        self.fresh_line()
+        self._put(self._aside, f"{text}\n", "2")
+
+    def error(self, text: str) -> None:
+        """Say in one line what went wrong."""
+        self.fresh_line()
+        self._put(self._err, f"error: {one_line(text, 600)}\n", "31")
+
+    def raw_line(self, text: str) -> None:
+        """Print a line of JSON, which holds no character that needs a replacement."""
+        self._out.write(f"{text}\n")
+        self._out.flush()
+
+    def read_line(self, prompt: str) -> str | None:
+        """
+        Read a line from standard input, editable where it is a terminal.
+
+        Returns:
+            The line without its end; `None` when there are no more.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed; the line is dropped.
+        """
+        self.fresh_line()
+        if sys.stdin is None:
+            return None
+        try:
+            if self.has_person and self._aside is sys.stdout and self._aside.isatty():
+                return input(prompt)
+            if self.has_person:
+                self._put(self._aside, prompt, "")
+            line = sys.stdin.readline()
+        except EOFError:
+            line = ""
+        except KeyboardInterrupt:
+            self._put(self._aside, "\n", "")
+            raise
+        if not line and self.has_person:
+            self._put(self._aside, "\n", "")
+        return line.removesuffix("\n") if line else None
+
+    def _put(self, stream: TextIO, text: str, style: str) -> None:
+        shown = safe_text(text)
+        if style and stream in self._coloured:
+            body = shown.removesuffix("\n")
+            shown = f"\x1b[{style}m{body}\x1b[0m{shown[len(body) :]}"
+        stream.write(shown)
+        stream.flush()
+
+
+def prepare_streams() -> None:
+    """
+    Let no character of the input or for the output end the program.
+
+    What the encoding of a stream cannot say is written as an escape; bytes that are no text come in
+    as surrogates, which the stores refuse with an error that says so.
+    """
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "backslashreplace"),
+        (sys.stderr, "backslashreplace"),
+    ):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors=errors)
+
+
+def edit_lines() -> None:
+    """Give `input` the arrow keys and a history, where the system has readline."""
+    try:
+        import readline
+    except ImportError:
+        return
+    readline.set_auto_history(True)
