@@ -159,7 +159,11 @@ class Agent:
         from looopy.llm.resolve import resolve_provider
 
         if self._provider is None:
-            self._provider = resolve_provider(self._llm)
+            # With a hook that brings the key of each call, none has to be set.
+            by_call = self.loop_config.hooks.get_api_key is not None
+            named = isinstance(self._llm, str) and not self._llm.startswith("local")
+            options = {"api_key": ""} if by_call and named else {}
+            self._provider = resolve_provider(self._llm, **options)
         self._tools = wrap_tools(self._tools)
         tools = await gather_tools(self._tools)
         prepare = getattr(self._provider, "prepare", None)
