@@ -64,7 +64,8 @@ class ArtifactStoreContract:
 
     async def test_each_save_makes_the_next_version(self, stores: Stores) -> None:
         """A version never changes; the newest is what is loaded by default."""
-        for n, content in enumerate((b"one", "two", {"three": 3}), start=1):
+        contents: list[Any] = [b"one", "two", {"three": 3}]
+        for n, content in enumerate(contents, start=1):
             assert (await stores.artifacts.save(CONTEXT, "doc", content)).version == n
         assert await stores.artifacts.load(CONTEXT, "doc", 1) == b"one"
         assert await stores.artifacts.load(CONTEXT, "doc", version=2) == b"two"

@@ -14,6 +14,7 @@ on it in this process.
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
@@ -91,6 +92,10 @@ def _check_place(path: Path) -> None:
         )
     if not path.parent.is_dir():
         raise StoreUnavailable(f"the folder {path.parent} does not exist: create it first")
+    # SQLite would open it for reading alone, and the first write would be the one to find out.
+    for place in (path, path.parent):
+        if place.exists() and not os.access(place, os.W_OK):
+            raise StoreUnavailable(f"{place} may not be written: check its owner and permissions")
 
 
 def _make_settings(connection: sqlite3.Connection, path: Path) -> None:

@@ -65,10 +65,11 @@ class SQLiteDriver:
         """
         if self._writer is not None and self._pid == os.getpid():
             return
-        path, patience_s = self._path, self._patience_s
+        # Not `self`: a driver that the threads refer to is never forgotten.
+        path, patience_s, migrate = self._path, self._patience_s, self._migrate
 
         def connect_writer() -> sqlite3.Connection:
-            ensure_schema(path, migrate=self._migrate, patience_s=patience_s)
+            ensure_schema(path, migrate=migrate, patience_s=patience_s)
             return sqlite.connect(path, patience_s=patience_s)
 
         def connect_reader() -> sqlite3.Connection:

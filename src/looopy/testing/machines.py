@@ -1,0 +1,290 @@
+"""
+State machines that drive a store beside the stores in memory, which are the specification.
+
+Hypothesis chooses what to do next; after each step both have answered the same, or refused with the
+same error and the same facts. What depends on the moment (times of rows that a store makes itself)
+is left out of the comparison.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from looopy.errors import LooopyError
+from looopy.stores.base import Claimed, ContextState
+from looopy.stores.memory import MemoryBackend
+from looopy.stores.stores import Stores
+from looopy.testing.hostile import nested
+from looopy.testing.state_contract import STATE
+from looopy.testing.turns import (
+    LONG_S,
+    a_claim,
+    answer,
+    commit,
+    ends,
+    finishes,
+    opening,
+    said,
+    starts,
+    user,
+)
+from looopy.types.event import AgentEvent, TurnError
+from looopy.types.message import CustomMessage, Message, StopReason, ToolCall
+
+_CONTEXTS = st.sampled_from(["a", "b", "no id"])
+_TEXTS = st.text(max_size=6) | st.sampled_from(["\0", "\ud800", "é😀\u2028", "'; --"])
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _TEXTS | st.just(nested(70)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
+    max_leaves=4,
+)
+_OBJECTS = st.dictionaries(_TEXTS, _VALUES, max_size=3)
+_MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    _TEXTS.map(user),
+    st.builds(lambda text, args: answer(text, ToolCall("c", "t", args)), _TEXTS, _OBJECTS),
+    _VALUES.map(lambda value: CustomMessage("note", value, timestamp=1)),
+)
+_EPOCHS = st.integers(-1, 1)
+_TTLS = st.sampled_from([0.0, LONG_S])
+_AFTER = st.integers(-2, 40)
+_LIMIT = st.none() | st.integers(0, 20)
+_STATES = st.sampled_from([None, STATE, ContextState()])
+_TENANTS = itertools.count()
+
+
+class StoresAgree(RuleBasedStateMachine):
+    """
+    Drive `stores` beside a fresh memory; subclass it and set both class variables.
+
+    Attributes:
+        stores: Open stores of the backend; each run takes a tenant of its own in them.
+        run: Runs a coroutine to its end on the event loop of `stores`.
+    """
+
+    stores: ClassVar[Stores]
+    run: ClassVar[Callable[[Any], Any]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tested = self.stores.for_tenant(f"tenant-{next(_TENANTS)}")
+        self.memory = MemoryBackend().stores()
+        # What a claimer of each context was given last, in the words of the memory.
+        self.claims: dict[str, Claimed] = {}
+
+    def both(self, ask: Callable[[Stores], Awaitable[Any]]) -> Any:
+        """Ask both; return the answer, or `None` for a refusal, after comparing them."""
+        tested, memory = type(self).run(_outcomes(ask, self.tested, self.memory))
+        assert _plain(tested) == _plain(memory)
+        return None if isinstance(memory, BaseException) else memory
+
+    # --- messages ---
+
+    @rule(context=_CONTEXTS, messages=st.lists(_MESSAGES, max_size=3))
+    def append(self, context: str, messages: list[Message]) -> None:
+        """Append outside a turn."""
+        self.both(lambda s: s.messages.append(context, messages))
+
+    @rule(context=_CONTEXTS, after=_AFTER, limit=_LIMIT)
+    def read_messages(self, context: str, after: int, limit: int | None) -> None:
+        """Read a range."""
+        self.both(lambda s: s.messages.records(context, after=after, limit=limit))
+        self.both(lambda s: s.messages.list(context, after=after, limit=limit))
+        self.both(lambda s: s.messages.recent(context, limit=limit or 0))
+
+    # --- artifacts ---
+
+    @rule(
+        context=_CONTEXTS,
+        name=_TEXTS,
+        content=_TEXTS | st.binary(max_size=5) | _OBJECTS,
+        kind=st.sampled_from([None, "file", "data"]),
+    )
+    def save_artifact(self, context: str, name: str, content: Any, kind: str | None) -> None:
+        """Save the next version."""
+        self.both(lambda s: s.artifacts.save(context, name, content, kind=kind))
+
+    @rule(context=_CONTEXTS, name=_TEXTS, version=st.none() | st.integers(-1, 3))
+    def read_artifacts(self, context: str, name: str, version: int | None) -> None:
+        """Load one that may not be there, and every one that is."""
+        self._load_artifact(context, name, version)
+        for artifact in self.both(lambda s: s.artifacts.list(context)):
+            self._load_artifact(context, artifact.artifact_id, version)
+
+    def _load_artifact(self, context: str, name: str, version: int | None) -> None:
+        self.both(lambda s: s.artifacts.load(context, name, version))
+
+    @rule(context=_CONTEXTS, name=_TEXTS, newest=st.booleans())
+    def delete_artifact(self, context: str, name: str, newest: bool) -> None:
+        """Delete one that is there, or not."""
+        known = self.both(lambda s: s.artifacts.list(context))
+        chosen = known[-1].artifact_id if newest and known else name
+        self.both(lambda s: s.artifacts.delete(context, chosen))
+
+    # --- contexts ---
+
+    @rule(context=_CONTEXTS, metadata=_OBJECTS, off_by=_EPOCHS)
+    def save_metadata(self, context: str, metadata: dict[str, Any], off_by: int) -> None:
+        """Save at the version that is there, or beside it."""
+        found = self.both(lambda s: s.state.load(context))
+        version = (found.version if found else 0) + off_by
+        self.both(lambda s: s.state.save(context, metadata, version=version))
+
+    @rule(after=_TEXTS, limit=st.integers(0, 3))
+    def list_contexts(self, after: str, limit: int) -> None:
+        """Read a page of contexts."""
+        self.both(lambda s: s.state.list(after=after, limit=limit))
+
+    @rule(context=_CONTEXTS)
+    def delete_context(self, context: str) -> None:
+        """Delete it with all it holds."""
+        self.both(lambda s: s.state.delete(context))
+
+    @rule(
+        context=_CONTEXTS,
+        text=st.none() | _TEXTS,
+        off_by=st.sampled_from([0, 0, 0, 1, -1]),
+        recover=st.booleans() | st.none(),
+        ttl_s=_TTLS,
+        displace=st.sampled_from([None, "holder-1"]),
+        state=_STATES,
+        metadata=_OBJECTS,
+    )
+    def claim(
+        self,
+        context: str,
+        text: str | None,
+        off_by: int,
+        recover: bool | None,
+        state: ContextState | None,
+        **others: Any,
+    ) -> None:
+        """Claim, as the context would have it (`recover` is `None`) or not."""
+        found = self.both(lambda s: s.state.load(context))
+        is_open = found is not None and found.open_turn is not None
+        expected = (found.epoch if found else 0) + off_by
+        take_over = is_open if recover is None else recover
+        events = [] if take_over else opening(text, context_id=context)
+        claim = a_claim(
+            expected,
+            context_id=context,
+            text=None,
+            recover=take_over,
+            state=state,
+            **{**others, "events": events},
+        )
+        claimed = self.both(lambda s: s.state.claim(claim))
+        if claimed is not None:
+            self.claims[context] = claimed
+
+    @rule(context=_CONTEXTS, off_by=_EPOCHS, ttl_s=_TTLS, release=st.booleans())
+    def lease(self, context: str, off_by: int, ttl_s: float, release: bool) -> None:
+        """Renew or release under a known epoch, or beside it."""
+        epoch = (self.claims[context].epoch if context in self.claims else 0) + off_by
+        if release:
+            self.both(lambda s: s.state.release(context, epoch))
+        else:
+            self.both(lambda s: s.state.renew(context, epoch, ttl_s))
+
+    # --- turns ---
+
+    @rule(context=_CONTEXTS, text=_TEXTS, args=_OBJECTS, state=_STATES, ttl_s=_TTLS)
+    def commit_call(
+        self,
+        context: str,
+        text: str,
+        args: dict[str, Any],
+        state: ContextState | None,
+        ttl_s: float,
+    ) -> None:
+        """Commit a tool's call, its start and its result under the last claim."""
+        call = ToolCall("c", "t", args)
+        events = [
+            said(answer(text, call), context_id=context),
+            starts(call, context_id=context),
+            *finishes(call, text, context_id=context),
+        ]
+        self._commit(context, events, state=state, ttl_s=ttl_s)
+
+    @rule(
+        context=_CONTEXTS,
+        text=_TEXTS,
+        stop_reason=st.sampled_from([StopReason.STOP, StopReason.ERROR, StopReason.INTERRUPTED]),
+        release=st.booleans(),
+    )
+    def commit_end(self, context: str, text: str, stop_reason: StopReason, release: bool) -> None:
+        """End the open turn under the last claim."""
+        found = self.both(lambda s: s.state.load(context))
+        if found is None or found.open_turn is None:
+            return
+        error = TurnError(context_id=context, code=stop_reason.value, text=text)
+        events: list[AgentEvent] = [
+            *([error] if stop_reason is StopReason.ERROR else []),
+            ends(stop_reason, context_id=context),
+        ]
+        self._commit(context, events, release=release)
+
+    def _commit(self, context: str, events: list[AgentEvent], **others: Any) -> None:
+        claimed = self.claims.get(context)
+        if claimed is not None:
+            self.both(lambda s: commit(s, claimed, events, context_id=context, **others))
+
+    @rule(context=_CONTEXTS, force=st.booleans())
+    def clear(self, context: str, force: bool) -> None:
+        """Hide the history."""
+        self.both(lambda s: s.journal.clear(context, force=force))
+
+    @rule(context=_CONTEXTS, after=_AFTER, limit=_LIMIT, turn=st.integers(0, 5))
+    def read_log(self, context: str, after: int, limit: int | None, turn: int) -> None:
+        """Read a part of the log, of the turns, and the calls of a turn."""
+        self.both(lambda s: s.journal.events(context, after=after, limit=limit))
+        self.both(lambda s: s.journal.turns(context, after=after, limit=limit or 0))
+        self.both(lambda s: s.journal.started_calls(context, turn))
+
+    # --- what holds after every step ---
+
+    @invariant()
+    def contexts_agree(self) -> None:
+        """Every context is the same, and its readable log has no gap."""
+        for found in self.both(lambda s: s.state.list()):
+            events = self._whole_log(found.context_id)
+            first = max(found.cleared_seq, 1)
+            assert [e.seq for e in events] == list(range(first, found.last_seq + 1))
+
+    def _whole_log(self, context: str) -> Any:
+        return self.both(lambda s: s.journal.events(context))
+
+
+async def _outcomes(ask: Callable[[Stores], Awaitable[Any]], *both: Stores) -> list[Any]:
+    return [await _outcome(ask, stores) for stores in both]
+
+
+async def _outcome(ask: Callable[[Stores], Awaitable[Any]], stores: Stores) -> Any:
+    try:
+        return await ask(stores)
+    except LooopyError as error:
+        return error
+
+
+def _plain(value: Any) -> Any:
+    """*value* in a form that compares its type, tells -0.0 from 0.0, and leaves moments out."""
+    if isinstance(value, LooopyError):
+        return type(value).__name__, value.message, repr(value.facts)
+    if isinstance(value, datetime):
+        return "a moment"
+    if is_dataclass(value):
+        content = [(f.name, _plain(getattr(value, f.name))) for f in fields(value)]
+        return type(value).__name__, content
+    if isinstance(value, dict):
+        return "object", [(k, _plain(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        return "list", [_plain(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return "set", sorted(value)
+    return type(value).__name__, repr(value)

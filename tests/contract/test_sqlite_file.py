@@ -1,0 +1,582 @@
+"""What only a file can promise: its settings, its threads, its neighbours, and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from looopy.errors import (
+    ConfigurationError,
+    SchemaOutOfDate,
+    StorageFull,
+    StoreConflict,
+    StoreUnavailable,
+)
+from looopy.stores import open_stores
+from looopy.stores.sql import connection as sqlite
+from looopy.stores.sql.driver import Query
+from looopy.stores.sql.sqlite import SQLiteDriver
+from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
+
+PROCESSES = 8
+
+
+def _url(path):
+    return f"sqlite:///{path}"
+
+
+def _ours():
+    return [t.name for t in threading.enumerate() if t.name.startswith("looopy-")]
+
+
+def _one(sql, **params):
+    """An operation of one statement; it answers with the rows."""
+
+    def work():
+        return (yield Query(sql, params))
+
+    return work
+
+
+@pytest.fixture
+async def driver(sqlite_file):
+    """An open driver on a file of the test's own, with little patience."""
+    opened = SQLiteDriver(sqlite_file, patience_s=0.05)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize("write", [True, False])
+async def test_each_connection_has_the_settings_the_promises_rest_on(driver, write):
+    """A write-ahead log, a sync for each commit, foreign keys, and a short wait inside SQLite."""
+    for name, wanted in (
+        ("journal_mode", "wal"),
+        ("synchronous", 2),
+        ("foreign_keys", 1),
+        ("busy_timeout", 200),
+        ("query_only", 0 if write else 1),
+    ):
+        assert await driver.run(_one(f"PRAGMA {name}"), write=write) == [(wanted,)]
+
+
+async def test_reads_cannot_write_to_the_file(driver):
+    """The connection that reads refuses every change."""
+    with pytest.raises(StoreUnavailable):
+        await driver.run(_one("DELETE FROM contexts"), write=False)
+
+
+async def test_a_read_sees_one_snapshot(driver):
+    """Two statements of one read see the same rows, though another commits in between."""
+    count = "SELECT COUNT(*) FROM contexts"
+    reached, go_on = threading.Event(), threading.Event()
+
+    def two_reads():
+        first = yield Query(count, {})
+        reached.set()
+        assert go_on.wait(10)
+        second = yield Query(count, {})
+        return first, second
+
+    reading = asyncio.create_task(driver.run(two_reads, write=False))
+    await asyncio.to_thread(reached.wait, 10)
+    await driver.run(_one(_INSERT, tenant="t", context="c"), write=True)
+    go_on.set()
+    assert await reading == ([(0,)], [(0,)])
+    assert await driver.run(_one(count), write=False) == [(1,)]
+
+
+_INSERT = (
+    "INSERT INTO contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"
+    " visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
+    " VALUES (:tenant, :context, 0, 0, 0, 0, 1, 0, '{}', '{}', 0, 0, 0)"
+)
+
+
+async def test_a_row_without_a_tenant_is_refused_by_the_database(driver):
+    """The last line of defence, should a caller get past all others."""
+    with pytest.raises(StoreUnavailable):
+        await driver.run(_one(_INSERT, tenant="", context="c"), write=True)
+
+
+# --- one transaction for many ---
+
+
+async def test_operations_that_wait_are_committed_together(driver, sqlite_file):
+    """While one is carried out the others gather, and share one commit."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        reached.set()
+        assert go_on.wait(10)
+        yield Query("SELECT 1", {})
+
+    first = asyncio.create_task(driver.run(slow, write=True))
+    await asyncio.to_thread(reached.wait, 10)
+    version = "PRAGMA data_version"
+    with contextlib.closing(sqlite3.connect(sqlite_file)) as other:
+        before = other.execute(version).fetchone()[0]
+        waiting = [
+            asyncio.create_task(driver.run(_one(_INSERT, tenant="t", context=str(n)), write=True))
+            for n in range(5)
+        ]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(first, *waiting)
+        assert other.execute(version).fetchone()[0] == before + 1
+        assert other.execute("SELECT COUNT(*) FROM contexts").fetchone() == (5,)
+
+
+@pytest.mark.parametrize("kind", ["refusal", "database"])
+async def test_one_that_fails_takes_only_itself_back(driver, kind):
+    """Of those that are committed together, the others are kept."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        reached.set()
+        assert go_on.wait(10)
+        yield Query("SELECT 1", {})
+
+    def fails():
+        yield Query(_INSERT, {"tenant": "t", "context": "half"})
+        if kind == "refusal":
+            raise StoreConflict("no", expected=1, actual=2)
+        yield Query(_INSERT, {"tenant": "t", "context": "half"})
+
+    first = asyncio.create_task(driver.run(slow, write=True))
+    await asyncio.to_thread(reached.wait, 10)
+    works = [
+        _one(_INSERT, tenant="t", context="before"),
+        fails,
+        _one(_INSERT, tenant="t", context="after"),
+    ]
+    waiting = [asyncio.create_task(driver.run(work, write=True)) for work in works]
+    await asyncio.sleep(0)
+    go_on.set()
+    await first
+    before, failed, after = await asyncio.gather(*waiting, return_exceptions=True)
+    assert (before, after) == ([], [])
+    assert type(failed) is (StoreConflict if kind == "refusal" else StoreUnavailable)
+    names = await driver.run(
+        _one("SELECT context_id FROM contexts ORDER BY context_id"), write=False
+    )
+    assert names == [("after",), ("before",)]
+
+
+async def test_an_operation_whose_caller_was_cancelled_is_carried_out(driver):
+    """Cancelled is not rolled back, and leaves no transaction open."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        yield Query(_INSERT, {"tenant": "t", "context": "c"})
+        reached.set()
+        assert go_on.wait(10)
+
+    task = asyncio.create_task(driver.run(slow, write=True))
+    await asyncio.to_thread(reached.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    await driver.run(_one(_INSERT, tenant="t", context="d"), write=True)
+    assert await driver.run(_one("SELECT COUNT(*) FROM contexts"), write=False) == [(2,)]
+
+
+async def test_a_defect_in_an_operation_reaches_its_caller_and_nobody_else(driver):
+    """An error that is none of ours takes the operation back and leaves the thread working."""
+
+    def broken():
+        yield Query(_INSERT, {"tenant": "t", "context": "c"})
+        raise ZeroDivisionError
+
+    for write in (True, False):
+        with pytest.raises(ZeroDivisionError if write else StoreUnavailable):
+            await driver.run(broken, write=write)
+    assert await driver.run(_one("SELECT COUNT(*) FROM contexts"), write=False) == [(0,)]
+
+
+# --- neighbours ---
+
+
+async def test_a_file_locked_for_too_long_is_unavailable(driver, sqlite_file):
+    """After the deadline the error says so, nothing was written, and the next write works."""
+    with contextlib.closing(sqlite3.connect(sqlite_file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked") as refused:
+            await driver.run(_one(_INSERT, tenant="t", context="c"), write=True)
+        assert refused.value.outcome_known
+        assert await driver.run(_one("SELECT COUNT(*) FROM contexts"), write=False) == [(0,)]
+        other.execute("ROLLBACK")
+    await driver.run(_one(_INSERT, tenant="t", context="c"), write=True)
+
+
+_WRITER = """
+import asyncio, sys
+from looopy.stores import open_stores
+from looopy.testing.turns import user
+
+async def main(url, name, count):
+    async with open_stores(url) as stores:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for n in range(count):
+            await stores.messages.append("shared", [user(f"{name}.{n}")])
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+def _start(code, *args):
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code, *map(str, args)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+async def test_processes_that_write_to_one_file_at_once_all_succeed(sqlite_file):
+    """None of them is told that the database is locked, and nothing is lost or doubled."""
+    path, count = sqlite_file, 25
+    writers = [_start(_WRITER, _url(path), name, count) for name in range(PROCESSES)]
+    for writer in writers:  # each has opened the file: let them write together
+        assert await asyncio.to_thread(writer.stdout.readline) == "ready\n"
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    for writer in writers:
+        _, errors = await asyncio.to_thread(writer.communicate)
+        assert (errors, writer.returncode) == ("", 0)
+    async with open_stores(_url(path)) as stores:
+        found = await stores.messages.records("shared")
+    assert [r.position for r in found] == list(range(1, PROCESSES * count + 1))
+    for name in range(PROCESSES):
+        mine = [r.message for r in found if r.message.text.startswith(f"{name}.")]
+        assert mine == [user(f"{name}.{n}") for n in range(count)]
+
+
+async def test_tasks_that_write_to_contexts_of_their_own_all_succeed(sqlite_stores):
+    """Many at once, each a whole turn: nothing is lost between them."""
+
+    async def turns(n):
+        for epoch in range(3):
+            await _turn(sqlite_stores, f"context-{n}", epoch)
+
+    await asyncio.gather(*(turns(n) for n in range(32)))
+    for n in range(32):
+        assert await sqlite_stores.messages.count(f"context-{n}") == 6
+
+
+async def _turn(stores, context_id, epoch):
+    claimed = await begin(stores, epoch, context_id=context_id)
+    events = [said(answer("a"), context_id=context_id), ends(context_id=context_id)]
+    await commit(stores, claimed, events, context_id=context_id, release=True)
+
+
+# --- opening and closing ---
+
+
+async def test_closing_leaves_no_thread_and_no_log(tmp_path):
+    """Twice is once; the file alone is left, and opening again finds what was kept."""
+    path = tmp_path / "chat.db"
+    stores = open_stores(_url(path))
+    for _ in range(2):
+        async with stores:
+            assert sorted(_ours()) == ["looopy-reader", "looopy-writer"]
+            await stores.messages.append(CONTEXT, [user("a")])
+        await stores.__aexit__(None, None, None)
+        assert _ours() == []
+        assert [p.name for p in tmp_path.iterdir()] == ["chat.db"]
+    async with stores:
+        assert await stores.messages.count(CONTEXT) == 2
+
+
+async def test_closing_carries_out_what_was_accepted(sqlite_file):
+    """Writes that wait when the stores are closed are committed first."""
+    stores = open_stores(_url(sqlite_file))
+    async with stores:
+        waiting = [
+            asyncio.create_task(stores.messages.append(CONTEXT, [user(str(n))])) for n in range(9)
+        ]
+        await asyncio.sleep(0)
+    assert sorted(await asyncio.gather(*waiting)) == list(range(1, 10))
+
+
+async def test_stores_that_nobody_closed_leave_no_thread(sqlite_file):
+    """Once they are forgotten, their threads end by themselves."""
+    driver = SQLiteDriver(sqlite_file)
+    await driver.open()
+    threads = [t for t in threading.enumerate() if t.name.startswith("looopy-")]
+    del driver
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 10)
+        assert not thread.is_alive()
+
+
+async def test_a_program_that_forgets_to_close_ends_without_complaint(sqlite_file):
+    """It neither hangs nor prints anything."""
+    code = """
+import asyncio, sys
+from looopy.stores import open_stores
+from looopy.testing.turns import user
+
+async def main():
+    stores = await open_stores(sys.argv[1]).__aenter__()
+    print(await stores.messages.append("c", [user("kept")]))
+
+asyncio.run(main())
+"""
+    out, errors = await asyncio.to_thread(_start(code, _url(sqlite_file)).communicate, "", 20)
+    assert (out, errors) == ("1\n", "")
+    async with open_stores(_url(sqlite_file)) as stores:
+        assert await stores.messages.count("c") == 1
+
+
+async def test_a_forked_child_is_told_to_open_for_itself(sqlite_file):
+    """It has neither the threads nor the right to the connection; the parent goes on."""
+    code = """
+import asyncio, os, sys
+from looopy.errors import StoreUnavailable
+from looopy.stores import open_stores
+from looopy.testing.turns import user
+
+async def main():
+    async with open_stores(sys.argv[1]) as stores:
+        await stores.messages.append("c", [user("parent")])
+        pid = os.fork()
+        if pid == 0:
+            try:
+                stores.messages.append("c", [user("child")]).send(None)
+            except StoreUnavailable as error:
+                await stores.__aexit__(None, None, None)
+                os._exit(7 if "fork" in str(error) else 1)
+            os._exit(2)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        print(await stores.messages.append("c", [user("parent")]))
+
+asyncio.run(main())
+"""
+    out, errors = await asyncio.to_thread(_start(code, _url(sqlite_file)).communicate, "", 20)
+    assert (out, errors) == ("7\n2\n", "")
+
+
+async def test_opening_a_file_at_the_head_loads_no_database_library(sqlite_file):
+    """A restarted process must take a turn within a second: SQLAlchemy would take most of it."""
+    code = """
+import asyncio, sys
+from looopy.stores import open_stores
+from looopy.testing.turns import a_turn
+
+async def main():
+    async with open_stores(sys.argv[1]) as stores:
+        await a_turn(stores)
+
+asyncio.run(main())
+print(sorted({"sqlalchemy", "alembic", "aiosqlite"} & set(sys.modules)))
+"""
+    out, errors = await asyncio.to_thread(_start(code, _url(sqlite_file)).communicate, "", 20)
+    assert (out, errors) == ("[]\n", "")
+
+
+# --- what can be wrong with a file ---
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:///folder/",
+        "sqlite://chat.db",
+        "sqlite:///chat.db?mode=ro",
+        "sqlite:///file:chat.db",
+    ],
+)
+def test_a_url_that_names_no_file_is_refused_at_the_call(url):
+    """With what to write instead; a database in SQLite's memory is not offered."""
+    with pytest.raises(ConfigurationError, match=r"memory:|name"):
+        open_stores(url)
+
+
+async def test_a_relative_path_is_looked_up_from_here(tmp_path, monkeypatch):
+    """Three slashes name a file in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    async with open_stores("sqlite:///chat.db") as stores:
+        await stores.messages.append(CONTEXT, [user("a")])
+    assert (tmp_path / "chat.db").is_file()
+
+
+async def _refused_with(url, *words, **options):
+    with pytest.raises(StoreUnavailable) as refused:
+        async with open_stores(url, **options):
+            pass
+    for word in words:
+        assert word in str(refused.value)
+    assert _ours() == []
+
+
+async def test_a_missing_folder_is_named_in_the_error(tmp_path):
+    """It is not made: the path may be a slip."""
+    folder = tmp_path / "not" / "there"
+    await _refused_with(_url(folder / "chat.db"), str(folder), "create")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_folder_in_place_of_the_file_is_named_in_the_error(tmp_path):
+    """With a path that would do."""
+    await _refused_with(_url(tmp_path), str(tmp_path), "folder")
+
+
+async def test_a_file_that_is_no_database_is_left_alone(tmp_path):
+    """The error names it and says what to do."""
+    path = tmp_path / "letter.txt"
+    path.write_bytes(b"Dear database, " * 400)
+    await _refused_with(_url(path), str(path), "no SQLite database")
+    assert path.read_bytes() == b"Dear database, " * 400
+
+
+async def test_a_damaged_file_is_named_in_the_error(sqlite_file):
+    """Whether its beginning is damaged or its middle."""
+    async with open_stores(_url(sqlite_file)) as stores:
+        for n in range(50):
+            await stores.messages.append(f"c{n}", [user("x" * 3000)])
+    content = bytearray(sqlite_file.read_bytes())
+    for page in range(1, len(content) // 4096):
+        content[page * 4096 : page * 4096 + 64] = b"\xff" * 64
+    sqlite_file.write_bytes(content)
+    with pytest.raises(StoreUnavailable, match="damaged") as refused:
+        async with open_stores(_url(sqlite_file)) as stores:
+            await stores.messages.list("c7")
+    assert str(sqlite_file) in str(refused.value)
+
+
+async def test_a_file_is_not_made_where_the_schema_may_not_be(tmp_path):
+    """With `migrate=False`, what is not there stays so."""
+    await _refused_with(_url(tmp_path / "chat.db"), "no database", migrate=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_empty_file_is_not_changed_where_the_schema_may_not_be(tmp_path):
+    """The error names the command that changes it."""
+    (tmp_path / "chat.db").touch()
+    with pytest.raises(SchemaOutOfDate, match="looopy db upgrade") as refused:
+        async with open_stores(_url(tmp_path / "chat.db"), migrate=False):
+            pass
+    assert (refused.value.found, refused.value.expected) == (None, "0001")
+
+
+_UNPRIVILEGED = """
+import asyncio, os, sys
+from looopy.errors import StoreUnavailable
+from looopy.stores import open_stores
+open_stores(sys.argv[1])  # loads what it needs while it may
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+
+async def main():
+    try:
+        async with open_stores(sys.argv[1]):
+            print("opened")
+    except StoreUnavailable as error:
+        print(error)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("locked", ["file", "folder"])
+async def test_what_may_not_be_written_is_named_in_the_error(empty_database, locked):
+    """A file without permission to write, or a folder that takes no log beside the file."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "chat.db"
+        path.write_bytes(empty_database.read_bytes())
+        path.chmod(0o444 if locked == "file" else 0o666)
+        folder.chmod(0o777 if locked == "file" else 0o555)
+        child = _start(_UNPRIVILEGED, _url(path))
+        out, errors = await asyncio.to_thread(child.communicate, "", 20)
+        folder.chmod(0o700)
+    assert errors == ""
+    assert str(path if locked == "file" else folder) in out
+    assert "permissions" in out
+
+
+_FULL = """
+import asyncio, resource, signal, sys
+from looopy.errors import StorageFull
+from looopy.stores import open_stores
+from looopy.testing.turns import user
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+async def main():
+    async with open_stores(sys.argv[1]) as stores:
+        limit = int(sys.argv[2])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        kept = 0
+        try:
+            for kept in range(10_000):
+                await stores.messages.append("c", [user("x" * 2000)])
+        except StorageFull as error:
+            assert error.outcome_known
+        else:
+            raise AssertionError("it never filled up")
+        assert await stores.messages.count("c") == kept
+        print(kept)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("limit", [150_000, 400_000])
+async def test_a_full_disk_is_said_and_keeps_what_was_acknowledged(sqlite_file, limit):
+    """Reads still work, closing does, and the next opening finds every acknowledged message."""
+    child = _start(_FULL, _url(sqlite_file), limit)
+    out, errors = await asyncio.to_thread(child.communicate, "", 50)
+    assert errors == ""
+    kept = int(out)
+    assert kept > 0
+    async with open_stores(_url(sqlite_file)) as stores:
+        assert await stores.messages.count("c") == kept
+        assert await stores.messages.append("c", [user("room again")]) == kept + 1
+
+
+def test_no_error_shows_what_is_in_a_row(tmp_path):
+    """Whatever SQLite says, our sentence holds the path and the kind of trouble alone."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE t (secret TEXT PRIMARY KEY)")
+        connection.execute("INSERT INTO t VALUES ('hunter2')")
+        for statement in ("INSERT INTO t VALUES ('hunter2')", "SELECT hunter2 FROM t", "hunter2"):
+            with pytest.raises(sqlite3.Error) as raw:
+                connection.execute(statement)
+            shown = sqlite.translate(raw.value, tmp_path / "chat.db")
+            assert "hunter2" not in str(shown)
+            assert "chat.db" in str(shown)
+
+
+def test_a_full_disk_is_told_from_other_trouble(tmp_path):
+    """`StorageFull` where freeing space helps, `StoreUnavailable` elsewhere."""
+    for code, kind in (
+        (sqlite3.SQLITE_FULL, StorageFull),
+        (sqlite3.SQLITE_IOERR_WRITE, StorageFull),
+        (sqlite3.SQLITE_IOERR_READ, StoreUnavailable),
+        (sqlite3.SQLITE_BUSY, StoreUnavailable),
+    ):
+        error = sqlite3.OperationalError("x")
+        error.sqlite_errorcode = code
+        assert type(sqlite.translate(error, tmp_path / "chat.db")) is kind
