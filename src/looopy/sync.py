@@ -16,7 +16,7 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from looopy.agent import Agent as _Agent
 from looopy.errors import AgentStateError, LooopyError, StoreUnavailable
@@ -29,6 +29,7 @@ from looopy.types.result import TurnResult
 from looopy.types.state import AgentState
 
 T = TypeVar("T")
+_Arrived: TypeAlias = "queue.SimpleQueue[AgentEvent | BaseException | None]"
 
 
 class _LoopThread:
@@ -185,7 +186,29 @@ class Agent:
 
         Leaving the loop early leaves the turn running; Ctrl-C inside it cancels the turn.
         """
-        return self._events(self._begin(user_message, auth_context, options))
+        arrived: _Arrived = queue.SimpleQueue()
+
+        async def pump(begun: asyncio.Future[TurnStream]) -> None:
+            # It begins and attaches in one step of the loop: no delta comes in between.
+            try:
+                stream = self._agent.execute_turn(user_message, auth_context, **options)
+                begun.set_result(stream)
+                async for event in stream:
+                    arrived.put(event)
+            except Exception as exc:  # noqa: BLE001 - raised again in the caller's thread
+                if not begun.done():
+                    begun.set_exception(exc)
+                arrived.put(exc)
+            else:
+                arrived.put(None)
+
+        async def begin() -> tuple[TurnStream, asyncio.Task[None]]:
+            loop = asyncio.get_running_loop()
+            begun: asyncio.Future[TurnStream] = loop.create_future()
+            pumping = loop.create_task(pump(begun), name="looopy stream")
+            return await begun, pumping
+
+        return self._events(*_thread.call(begin()), arrived)
 
     def _begin(
         self,
@@ -198,19 +221,9 @@ class Agent:
 
         return _thread.call(begin())
 
-    def _events(self, stream: TurnStream) -> Iterator[AgentEvent]:
-        arrived: queue.SimpleQueue[AgentEvent | BaseException | None] = queue.SimpleQueue()
-
-        async def pump() -> None:
-            try:
-                async for event in stream:
-                    arrived.put(event)
-            except Exception as exc:  # noqa: BLE001 - raised again in the caller's thread
-                arrived.put(exc)
-            else:
-                arrived.put(None)
-
-        pumping = asyncio.run_coroutine_threadsafe(pump(), _thread.loop())
+    def _events(
+        self, stream: TurnStream, pumping: asyncio.Task[None], arrived: _Arrived
+    ) -> Iterator[AgentEvent]:
         try:
             while (item := arrived.get()) is not None:
                 if isinstance(item, BaseException):
@@ -220,7 +233,9 @@ class Agent:
             self._stop(stream)
             raise
         finally:
-            pumping.cancel()
+            loop = pumping.get_loop()
+            if not loop.is_closed():  # at exit it may be
+                loop.call_soon_threadsafe(pumping.cancel)
 
     @staticmethod
     def _stop(stream: TurnStream) -> None:
