@@ -8,6 +8,7 @@ back. With `--message` nobody is asked anything, and the exit status tells.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,9 +19,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from looopy.cli.contexts import read_past
 from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.render import PROMPT, JsonRenderer, Renderer, TextRenderer, show_history
-from looopy.cli.terminal import Terminal, edit_lines
+from looopy.cli.terminal import Terminal, edit_lines, one_line
 from looopy.cli.tools import BUILTIN_TOOLS, SYSTEM_PROMPT
 from looopy.errors import CannotContinue, ConfigurationError, LooopyError, ValueRefused
 from looopy.sync import Agent
@@ -84,22 +86,30 @@ def chat(options: ChatOptions) -> int:
     terminal.notice(f"Conversation: {options.context_id}")
     if options.db is None:
         make_data_folder()
-    if not options.messages and not options.as_json:
-        _show_past(terminal, url, options.context_id)
-    with agent:
-        renderer = (JsonRenderer if options.as_json else TextRenderer)(terminal)
-        conversation = Conversation(agent, terminal, renderer)
-        if options.messages:
+    renderer = (JsonRenderer if options.as_json else TextRenderer)(terminal)
+    conversation = Conversation(agent, terminal, renderer)
+    if options.messages:
+        with agent:
             return conversation.recite(options.messages, go_on=options.go_on)
-        return conversation.converse(go_on=options.go_on)
+    past = asyncio.run(read_past(url, options.context_id, _PAST_MESSAGES + 1))
+    if past.messages and not options.as_json:
+        terminal.line()
+        earlier = len(past.messages) > _PAST_MESSAGES
+        show_history(terminal, past.messages[-_PAST_MESSAGES:], earlier=earlier)
+        terminal.line()
+    with agent:
+        return conversation.converse(failure=past.failure, go_on=options.go_on)
 
 
 def _choose_model(named: str | None) -> tuple[str, str]:
-    if named is not None:
-        return named, "--model names it."
-    from looopy.llm.resolve import pick_default
+    """
+    The model to use, and why; one that cannot be used is refused before anything is made or shown.
+    """
+    from looopy.llm.resolve import pick_default, resolve_provider
 
-    return pick_default(os.environ)
+    model, reason = (named, "--model names it.") if named is not None else pick_default(os.environ)
+    resolve_provider(model)
+    return model, reason
 
 
 def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
@@ -114,27 +124,13 @@ def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
     from looopy.llm.local.processor import check_processor
 
     name = model.partition("/")[2] or "default"
-    if name != "default" and name not in {known.name for known in catalogue()}:
-        return  # a path, or unknown: the provider says so
-    if not is_cached(name) and find_spec("xllamacpp") and find_spec("openai"):
+    in_catalogue = name == "default" or name in {known.name for known in catalogue()}
+    if not in_catalogue or find_spec("xllamacpp") is None:
+        return  # a file, or not installed: the provider deals with it
+    terminal.notice("It is small, runs on this computer, and makes mistakes; it starts in seconds.")
+    if not is_cached(name):
         check_processor()
         fetch(name, (lambda _: True) if agreed else None)
-    terminal.notice(
-        "It is small, runs on this computer, and makes mistakes. Starting it takes some seconds."
-    )
-
-
-def _show_past(terminal: Terminal, url: str, context_id: str) -> None:
-    """Show the end of the conversation, if there is one; makes no database."""
-    import asyncio
-
-    from looopy.cli.contexts import read_past
-
-    past = asyncio.run(read_past(url, context_id, _PAST_MESSAGES + 1))
-    if past:
-        terminal.line()
-        show_history(terminal, past[-_PAST_MESSAGES:], earlier=len(past) > _PAST_MESSAGES)
-        terminal.line()
 
 
 class Conversation:
@@ -158,8 +154,14 @@ class Conversation:
             return 1
         return 0 if all(self._turn(message) for message in messages) else 1
 
-    def converse(self, *, go_on: bool) -> int:
-        """Ask for messages until there are no more."""
+    def converse(self, *, failure: str | None, go_on: bool) -> int:
+        """
+        Ask for messages until there are no more.
+
+        Args:
+            failure: Why the last turn failed, if it did.
+            go_on: Continue what stopped without asking.
+        """
         terminal = self._terminal
         if terminal.has_person:
             edit_lines()
@@ -169,9 +171,9 @@ class Conversation:
         if go_on:
             self._go_on()
         else:
-            said = self._offer_to_go_on()
+            said = self._offer_to_go_on(failure)
+        self._ask_for_approvals()
         while True:
-            self._ask_for_approvals()
             try:
                 said = said if said is not None else terminal.read_line(PROMPT)
             except KeyboardInterrupt:
@@ -183,6 +185,7 @@ class Conversation:
                 return 0 if terminal.has_person or self._all_completed else 1
             if said.strip():
                 self._try(said)
+                self._ask_for_approvals()
             said = None
 
     # --- what an earlier process left --------------------------------------------------------
@@ -198,7 +201,7 @@ class Conversation:
     def _go_on(self) -> bool:
         """Continue what stopped; true also when there is nothing to continue."""
         state = self._agent.state
-        if state.interrupted_turn is None and state.status is not AgentStatus.FAILED:
+        if state.interrupted_turn is None:
             if not state.pending:
                 self._terminal.notice("There is no interrupted turn to continue.")
                 return True
@@ -206,18 +209,13 @@ class Conversation:
             return False
         return self._try(None)
 
-    def _offer_to_go_on(self) -> str | None:
+    def _offer_to_go_on(self, failure: str | None) -> str | None:
         """Ask whether to continue; what is neither yes nor no is the next thing to say."""
-        state = self._agent.state
-        if state.pending or state.status is AgentStatus.BUSY:
+        turn = self._agent.state.interrupted_turn
+        if turn is None or self._agent.state.pending:
             return None
-        if state.interrupted_turn is not None:
-            what = f"Turn {state.interrupted_turn} was interrupted."
-        elif state.status is AgentStatus.FAILED:
-            what = f"Turn {state.turn_count} failed: {state.error}"
-        else:
-            return None
-        self._terminal.notice(what)
+        what = "was interrupted." if failure is None else f"failed: {one_line(failure, 300)}"
+        self._terminal.notice(f"Turn {turn} {what}")
         try:
             answer = self._terminal.read_line("Continue it? [Y/n] ")
         except KeyboardInterrupt:

@@ -7,9 +7,9 @@ Read through the stores, page by page, and never by making or changing a databas
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -50,12 +50,25 @@ def show_context(url: str | None, context_id: str, *, as_json: bool) -> int:
     return asyncio.run(_show(url or default_url(), context_id, as_json=as_json))
 
 
-async def read_past(url: str, context_id: str, limit: int) -> list[Message]:
-    """The newest *limit* messages of a context, oldest first; makes no database."""
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The newest messages of a context, oldest first, and why its last turn failed, if it did."""
+
+    messages: Sequence[Message] = ()
+    failure: str | None = None
+
+
+async def read_past(url: str, context_id: str, limit: int) -> Past:
+    """What was said last, at most *limit* messages; makes no database."""
     if not _exists(url):
-        return []
+        return Past()
     async with open_stores(url) as stores:
-        return [r.message for r in await stores.messages.recent(context_id, limit=limit)]
+        record = await stores.state.load(context_id)
+        if record is None:
+            return Past()
+        recent = await stores.messages.recent(context_id, limit=limit)
+        failure = record.state.error[1] if record.state.error is not None else None
+        return Past([r.message for r in recent], failure)
 
 
 def _exists(url: str) -> bool:

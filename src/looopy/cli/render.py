@@ -180,20 +180,31 @@ def show_history(terminal: Terminal, messages: Sequence[Message], *, earlier: bo
         messages: Oldest first.
         earlier: Whether there is more before them.
     """
-    results = {m.tool_call_id: m for m in messages if isinstance(m, ToolResultMessage)}
     if earlier:
         terminal.notice("...")
-    for message in messages:
+    for place, message in enumerate(messages):
         match message:
             case UserMessage():
                 terminal.line(PROMPT + _shortened(message.text))
             case AssistantMessage():
                 if message.text.strip():
                     terminal.line(_shortened(message.text))
+                results = _results_after(messages, place)
                 for call in message.tool_calls:
                     terminal.notice(_past_call(call.name, call.arguments, results.get(call.id)))
             case _:
                 pass
+
+
+def _results_after(messages: Sequence[Message], place: int) -> dict[str, ToolResultMessage]:
+    """The results of the calls at *place*, by call id, which other answers may use again."""
+    found: dict[str, ToolResultMessage] = {}
+    for message in messages[place + 1 :]:
+        if isinstance(message, AssistantMessage):
+            break
+        if isinstance(message, ToolResultMessage):
+            found[message.tool_call_id] = message
+    return found
 
 
 def _past_call(name: str, args: Mapping[str, Any], result: ToolResultMessage | None) -> str:
