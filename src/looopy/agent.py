@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
@@ -337,17 +338,13 @@ class Agent:
         self._set(status)
         task = loop.create_task(self._supervise(turn), name=f"looopy {self.context_id}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(functools.partial(self._ended, turn))
         return TurnStream(turn.broadcast, turn.cancel)
 
     async def _supervise(self, turn: RunningTurn) -> None:
         """Run a turn; its errors belong to its stream."""
         try:
             result = await turn.run()
-        except asyncio.CancelledError:
-            self._over(turn)
-            turn.broadcast.fail(AgentStateError("the event loop stopped before the turn ended"))
-            raise
         except Exception as exc:
             if not isinstance(exc, LooopyError):
                 _logger.exception("a turn of %s failed unexpectedly", self.agent_name)
@@ -356,6 +353,13 @@ class Agent:
         else:
             self._over(turn)
             turn.broadcast.finish(result)
+
+    def _ended(self, turn: RunningTurn, task: asyncio.Task[None]) -> None:
+        """Let go of a turn's task; one that was cancelled may never have begun."""
+        self._tasks.discard(task)
+        if turn in self._turns:
+            self._over(turn)
+            turn.broadcast.fail(AgentStateError("the event loop stopped before the turn ended"))
 
     def _over(self, turn: RunningTurn) -> None:
         self._turns.remove(turn)
