@@ -1,0 +1,492 @@
+"""Cancelling keeps what happened: the turn ends in order, whenever and however it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.agent.kit import Gate, Spy, add, assert_valid, assert_whole, collect, types
+
+from looopy import Agent, tool
+from looopy.errors import LooopyError, TurnIncomplete
+from looopy.llm.render import OUTCOME_UNKNOWN
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.types.context import LoopConfig
+from looopy.types.event import MessageUpdate
+from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage
+from looopy.types.state import AgentStatus, Outcome
+
+
+class Silent:
+    """A model that says a few words and then nothing more; knows whether it was closed."""
+
+    name = model = "silent"
+
+    def __init__(self, words="half a"):
+        self.words = words
+        self.spoke = asyncio.Event()
+        self.closed = False
+
+    async def stream(self, request, options=None):
+        """Say the words, then hang."""
+        events = ScriptedProvider([text(self.words + "X")], chunk_chars=len(self.words) or 1)
+        last = "text_delta" if self.words else "start"
+        try:
+            async for event in events.stream(request):
+                yield event
+                if event.type == last:
+                    break
+            self.spoke.set()
+            await asyncio.Event().wait()
+        finally:
+            self.closed = True
+
+
+async def assert_goes_on(agent, stores):
+    """The agent is ready, and its next turn works on a valid history."""
+    assert agent.state.status is AgentStatus.READY
+    assert agent.state.error is None
+    seen = []
+
+    def reply(request):
+        seen.extend(request.messages)
+        return text("still here")
+
+    agent._provider = ScriptedProvider(reply)
+    assert (await agent.execute_turn("and now?")).text == "still here"
+    assert_valid(seen)
+    await assert_whole(stores)
+
+
+async def test_cancelling_before_the_claim_stores_nothing(make_agent, stores):
+    """The turn never was: every view says so, and there is no context yet."""
+    agent = await make_agent([text("hi")], stores=stores)
+    stream = agent.execute_turn("hello")
+    stream.cancel()
+    for wait in (stream, stream.accepted()):
+        with pytest.raises(TurnIncomplete) as caught:
+            await wait
+        assert caught.value.outcome == "cancelled"
+    assert await stores.state.load("ada") is None
+    assert agent.state.turn_count == 0
+    assert (await agent.execute_turn("hello")).text == "hi"
+
+
+async def test_cancelling_during_the_model_keeps_its_words(make_agent, stores):
+    """The partial text is stored as aborted; the request is closed; the outcome is cancelled."""
+    model = Silent()
+    agent = await make_agent(model, stores=stores)
+    stream = agent.execute_turn("go")
+    await model.spoke.wait()
+    await agent.cancel()
+    events = await collect(stream)
+    result = await stream
+    assert (result.outcome, result.stop_reason) == (Outcome.CANCELLED, StopReason.CANCELLED)
+    assert result.error is None
+    with pytest.raises(TurnIncomplete) as caught:
+        result.raise_for_outcome()
+    assert caught.value.outcome == "cancelled"
+    assert model.closed
+    last = (await agent.get_messages())[-1]
+    assert isinstance(last, AssistantMessage)
+    assert (last.text, last.stop_reason) == ("half a", StopReason.ABORTED)
+    assert last.error_message
+    assert types(events)[-4:] == ["message_end", "usage", "iteration_end", "turn_end"]
+    await assert_goes_on(agent, stores)
+
+
+async def test_the_model_is_shown_what_it_had_said(make_agent, stores):
+    """The words of an aborted answer are in the next request, its marks are not a problem."""
+    model = Silent()
+    agent = await make_agent(model, stores=stores)
+    stream = agent.execute_turn("go")
+    await model.spoke.wait()
+    stream.cancel()
+    await stream
+    provider = agent._provider = ScriptedProvider([text("ok")])
+    await agent.execute_turn("again")
+    assert [m.text for m in provider.requests[0].messages] == ["go", "half a", "again"]
+
+
+async def test_a_model_that_said_nothing_leaves_no_empty_message(make_agent, stores):
+    """No text, no message: nothing but what the user said is in the log."""
+    model = Silent(words="")
+    agent = await make_agent(model, stores=stores)
+    stream = agent.execute_turn("go")
+    await model.spoke.wait()
+    stream.cancel()
+    await stream
+    assert [m.text for m in await agent.get_messages()] == ["go"]
+    await assert_goes_on(agent, stores)
+
+
+async def test_cancelling_during_a_tool_answers_every_call(make_agent, stores):
+    """The running one has an unknown outcome, those behind it were not run."""
+    gate = Gate()
+    agent = await make_agent(
+        [(tool_call("gate"), tool_call("add", a=1, b=2), tool_call("add", a=3, b=4))],
+        tools=[gate.tool, add],
+        stores=stores,
+    )
+    stream = agent.execute_turn("go")
+    await gate.entered.wait()
+    stream.cancel()
+    result = await stream
+    assert result.outcome is Outcome.CANCELLED
+    results = [m for m in result.messages if isinstance(m, ToolResultMessage)]
+    assert len(results) == 3
+    assert all(r.is_error for r in results)
+    assert results[0].text == OUTCOME_UNKNOWN
+    assert {r.tool_call_id for r in results} == {"call_1", "call_2", "call_3"}
+    assert "7" not in [r.text for r in results]
+    await assert_goes_on(agent, stores)
+
+
+async def test_what_a_cancelled_tool_still_returns_counts(make_agent, stores):
+    """A tool that cleans up and answers when it is stopped has answered."""
+    entered = asyncio.Event()
+
+    @tool
+    async def careful() -> str:
+        """Answer even when stopped."""
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "stopped half way"
+        return "never"
+
+    agent = await make_agent([tool_call("careful")], tools=[careful], stores=stores)
+    stream = agent.execute_turn("go")
+    await entered.wait()
+    stream.cancel()
+    result = await stream
+    assert [m.text for m in result.messages if isinstance(m, ToolResultMessage)] == [
+        "stopped half way"
+    ]
+    await assert_whole(stores)
+
+
+async def test_cancelling_during_a_commit_lets_it_finish(make_agent, stores):
+    """What was being stored is stored; the turn ends after it, and nothing runs twice."""
+    spy = Spy(stores)
+    agent = await make_agent(
+        [tool_call("add", a=1, b=2), text("never")], tools=[add], stores=spy.stores
+    )
+    stream = agent.execute_turn("go")
+
+    def on_first_commit(name, _argument):
+        if name == "commit" and len(spy.of("commit")) == 1:
+            stream.cancel()
+
+    spy.hook = on_first_commit
+    result = await stream
+    assert result.outcome is Outcome.CANCELLED
+    assert len(spy.of("commit")) == 2
+    assert [m.is_error for m in result.messages if isinstance(m, ToolResultMessage)] == [True]
+    await assert_goes_on(agent, stores)
+
+
+async def test_cancelling_while_a_retry_is_awaited_ends_the_turn(make_agent, memory_stores):
+    """The wait before the next try is as cancellable as the call."""
+    from looopy.errors import RateLimited
+    from looopy.testing import failure
+
+    agent = await make_agent(
+        [failure(RateLimited("slow down", retry_after_s=50.0))], stores=memory_stores
+    )
+    stream = agent.execute_turn("go")
+    async for event in stream:
+        if event.type == "status_change":
+            stream.cancel()
+    assert (await stream).outcome is Outcome.CANCELLED
+    await assert_goes_on(agent, memory_stores)
+
+
+async def test_cancelling_when_idle_or_twice_does_nothing(make_agent, stores):
+    """An end is an end."""
+    agent = await make_agent([text("1"), text("2")], stores=stores)
+    await agent.cancel()
+    stream = agent.execute_turn("a")
+    result = await stream
+    stream.cancel()
+    stream.cancel()
+    await agent.cancel()
+    assert (await stream) is result
+    assert (await agent.execute_turn("b")).text == "2"
+    await assert_whole(stores)
+
+
+async def test_cancel_stops_the_turn_that_runs_not_the_one_that_waits(make_agent, stores):
+    """With `on_busy="wait"` the first in line is the running one."""
+    gate = Gate()
+    agent = await make_agent(
+        [tool_call("gate"), text("second")], tools=[gate.tool], stores=stores, on_busy="wait"
+    )
+    first = agent.execute_turn("a")
+    await gate.entered.wait()
+    second = agent.execute_turn("b")
+    await agent.cancel()
+    assert (await first).outcome is Outcome.CANCELLED
+    assert (await second).text == "second"
+    await assert_whole(stores)
+
+
+async def test_a_turn_that_waits_in_line_can_be_cancelled_at_once(make_agent, stores):
+    """It never was accepted, and the running one goes on."""
+    gate = Gate()
+    agent = await make_agent(
+        [tool_call("gate"), text("first")], tools=[gate.tool], stores=stores, on_busy="wait"
+    )
+    first = agent.execute_turn("a")
+    await gate.entered.wait()
+    second = agent.execute_turn("b")
+    second.cancel()
+    with pytest.raises(TurnIncomplete):
+        await second
+    gate.open.set()
+    assert (await first).text == "first"
+    assert agent.state.status is AgentStatus.READY
+    assert agent.state.turn_count == 1
+
+
+async def test_pausing_and_shutting_down_with_cancel_end_the_turn(make_agent, stores):
+    """Both return when the turn is closed; every turn in line is stopped."""
+    for stop in ("pause", "shutdown"):
+        gate = Gate()
+        agent = await make_agent(
+            [tool_call("gate")],
+            tools=[gate.tool],
+            stores=stores,
+            context_id=stop,
+            on_busy="wait",
+        )
+        first = agent.execute_turn("a")
+        await gate.entered.wait()
+        second = agent.execute_turn("b")
+        await getattr(agent, stop)(cancel=True)
+        assert (await first).outcome is Outcome.CANCELLED
+        with pytest.raises(TurnIncomplete):
+            await second
+        await assert_whole(stores, stop)
+
+
+async def test_leaving_the_block_by_an_exception_cancels_the_turn(stores):
+    """`async with` shuts down: with an error in flight it does not wait for the answer."""
+    gate = Gate()
+    agent = Agent(
+        "ada", llm_provider=ScriptedProvider([tool_call("gate")]), tools=[gate.tool], stores=stores
+    )
+    with pytest.raises(KeyError, match="mine"):
+        async with agent:
+            stream = agent.execute_turn("go")
+            await gate.entered.wait()
+            raise KeyError("mine")
+    assert (await stream).outcome is Outcome.CANCELLED
+    assert agent.state.status is AgentStatus.SHUTDOWN
+    await assert_whole(stores)
+
+
+def test_an_event_loop_that_is_torn_down_leaves_a_closed_turn(sqlite_url):
+    """`asyncio.run` cancels every task at its end; the turn still closes in order."""
+
+    async def begin():
+        gate = Gate()
+        agent = Agent(
+            "ada",
+            llm_provider=ScriptedProvider([(text("wait"), tool_call("gate"))]),
+            tools=[gate.tool],
+            stores=sqlite_url,
+        )
+        await agent.start()
+        agent.execute_turn("go")
+        await gate.entered.wait()
+
+    async def look():
+        agent = Agent("ada", llm_provider=ScriptedProvider([text("ok")]), stores=sqlite_url)
+        async with agent:
+            assert agent.state.status is AgentStatus.READY
+            assert agent.state.interrupted_turn is None
+            await assert_whole(agent._stores)
+            [turn] = await agent._stores.journal.turns("ada")
+            assert turn.outcome is Outcome.CANCELLED
+            await agent.execute_turn("again")
+            await assert_whole(agent._stores)
+
+    asyncio.run(begin())
+    asyncio.run(look())
+
+
+class Ticker:
+    """
+    Counts the rounds of the event loop in which a turn is suspended, and acts at one of them.
+
+    Every round in which the turn's task waits is a place where a cancellation can strike.
+    """
+
+    def __init__(self, at, act):
+        self.at = at
+        self.act = act
+        self.rounds = 0
+        self.stopped = False
+
+    async def run(self, task):
+        """Tick until *task* is done."""
+        while not task.done() and not self.stopped:
+            self.rounds += 1
+            if self.rounds == self.at:
+                self.act(task)
+            await asyncio.sleep(0)
+
+
+async def play(stores, at, act):
+    """Run the scripted turn with *act* at round *at*; give back the rounds it took, or None."""
+
+    @tool
+    async def slow() -> str:
+        """Take a few rounds of the loop."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return "done"
+
+    @tool(effects="none")
+    async def glance() -> str:
+        """Take one."""
+        await asyncio.sleep(0)
+        return "seen"
+
+    provider = ScriptedProvider(
+        [
+            (text("let me see"), tool_call("slow"), tool_call("glance")),
+            tool_call("glance"),
+            text("all done"),
+        ],
+        chunk_chars=5,
+    )
+    agent = Agent("ada", llm_provider=provider, tools=[slow, glance], stores=stores)
+    await agent.start()
+    before = asyncio.all_tasks()
+    stream = agent.execute_turn("go")
+    [task] = agent._tasks
+    ticker = Ticker(at, lambda task: act(stream, task))
+    await ticker.run(task)
+    try:
+        outcome = (await stream).outcome
+    except LooopyError:
+        outcome = None
+    await agent.wait_for_idle()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    left = [t for t in asyncio.all_tasks() - before if not t.done()]
+    assert left == [], f"left over at round {at}: {left}"
+    again = Agent(
+        "ada",
+        llm_provider=ScriptedProvider([text("still here")]),
+        tools=[slow, glance],
+        stores=stores,
+    )
+    await again.start()
+    assert (await again.execute_turn("and now?")).text == "still here"
+    await again.shutdown()
+    await agent.shutdown()
+    if await stores.state.load("ada") is not None:
+        await assert_whole(stores)
+    return ticker.rounds, outcome
+
+
+def by_token(stream, _task):
+    """Ask the turn to stop, as `cancel()` does."""
+    stream.cancel()
+
+
+def by_task(_stream, task):
+    """Cancel the turn's task, as a loop that is torn down does."""
+    task.cancel()
+
+
+def twice(stream, task):
+    """Ask, and then cancel the task in the next round."""
+    stream.cancel()
+    asyncio.get_running_loop().call_soon(task.cancel)
+
+
+def task_twice(_stream, task):
+    """Cancel the task in two rounds that follow each other."""
+    task.cancel()
+    asyncio.get_running_loop().call_soon(task.cancel)
+
+
+@pytest.mark.parametrize("act", [by_token, by_task, twice, task_twice])
+async def test_a_turn_may_be_cancelled_at_every_suspension(act):
+    """Wherever it strikes: the history is valid, the turn closed, and no task left over."""
+    from looopy import open_stores
+
+    async with open_stores("memory:") as stores:
+        rounds, outcome = await play(stores, 0, act)
+    assert outcome is Outcome.COMPLETED
+    assert rounds > 30
+    outcomes = set()
+    for at in range(1, rounds + 1):
+        async with open_stores("memory:") as stores:
+            outcomes.add((await play(stores, at, act))[1])
+    assert Outcome.CANCELLED in outcomes
+
+
+@pytest.mark.parametrize("act", [by_token, by_task, twice, task_twice])
+async def test_a_turn_on_sqlite_may_be_cancelled_at_any_moment(act, sqlite_file, tmp_path):
+    """The same where a commit takes longer than a round of the loop."""
+    import shutil
+
+    from looopy import open_stores
+
+    for at in range(1, 60, 6):
+        copy = shutil.copy(sqlite_file, tmp_path / f"{at}.db")
+        async with open_stores(f"sqlite:///{copy}") as stores:
+            await play(stores, at, act)
+
+
+async def test_a_tool_that_will_not_stop_is_left_behind(make_agent, memory_stores, monkeypatch):
+    """After the grace period the turn ends, and the call's outcome is unknown."""
+    monkeypatch.setattr("looopy.iteration._GRACE_S", 0.01)
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def stubborn() -> str:
+        """Refuse to stop."""
+        entered.set()
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return "at last"
+
+    agent = await make_agent([tool_call("stubborn")], tools=[stubborn], stores=memory_stores)
+    stream = agent.execute_turn("go")
+    await entered.wait()
+    stream.cancel()
+    result = await stream
+    assert result.messages[-1].text == OUTCOME_UNKNOWN
+    release.set()
+    await assert_goes_on(agent, memory_stores)
+    for task in asyncio.all_tasks():
+        if task.get_name().startswith("looopy tool"):
+            await task
+
+
+async def test_the_turn_ends_at_its_deadline(make_agent, memory_stores):
+    """A turn that takes too long fails as `deadline`, keeping what happened."""
+    model = Silent()
+    agent = await make_agent(
+        model, stores=memory_stores, loop_config=LoopConfig(turn_timeout_s=0.05)
+    )
+    events = await collect(agent.execute_turn("go"))
+    end = events[-1]
+    assert (end.outcome, end.stop_reason) == (Outcome.FAILED, StopReason.DEADLINE)
+    assert types(events)[-2] == "error"
+    assert events[-2].code == "deadline"
+    assert "0.05" in events[-2].text
+    assert "".join(e.delta for e in events if isinstance(e, MessageUpdate)) == "half a"
+    assert agent.state.status is AgentStatus.FAILED
+    assert (await agent.get_messages())[-1].stop_reason is StopReason.ABORTED
+    await assert_whole(memory_stores)
