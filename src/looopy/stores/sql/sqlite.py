@@ -54,6 +54,7 @@ class SQLiteDriver:
         self._writer: _Worker | None = None
         self._reader: _Worker | None = None
         self._pid = 0
+        self._forgotten: weakref.finalize[..., SQLiteDriver] | None = None
 
     async def open(self) -> None:
         """
@@ -86,7 +87,7 @@ class SQLiteDriver:
             raise
         self._writer, self._reader, self._pid = writer, reader, os.getpid()
         # Whoever forgets to close leaves no thread behind once the driver is gone.
-        weakref.finalize(self, _stop, (reader, writer), self._pid)
+        self._forgotten = weakref.finalize(self, _stop, (reader, writer), self._pid)
 
     async def run(self, work: Callable[[], Steps[T]], *, write: bool) -> T:
         """Run one operation on the thread that fits it; see `Driver.run`."""
@@ -107,6 +108,8 @@ class SQLiteDriver:
         self._writer = self._reader = None
         if writer is None or reader is None or self._pid != os.getpid():
             return
+        if self._forgotten is not None:
+            self._forgotten.detach()
         try:
             await reader.stopped()
         finally:
