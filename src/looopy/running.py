@@ -34,7 +34,15 @@ from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import run_turn, unanswered
 from looopy.recovery import Plan, plan_turn
-from looopy.stores.base import Claim, Claimed, Commit, ContextState
+from looopy.stores.base import (
+    ArtifactWrite,
+    Claim,
+    Claimed,
+    Commit,
+    Committed,
+    ContextState,
+)
+from looopy.stores.names import artifact_write
 from looopy.stores.owner import Owner
 from looopy.stores.stores import Stores
 from looopy.tools.provider import ToolSource, gather_tools
@@ -140,11 +148,17 @@ class RunningTurn:
         self._added: list[Message] = []
         self._iterations: list[IterationResult] = []
         self._artifacts: list[Artifact] = []
-        self._saved: list[ArtifactUpdate] = []
+        self._iteration = 0
+        self._committing = asyncio.Lock()
         self._error: LooopyError | None = None
         self._result: TurnResult | None = None
         self._renewal: asyncio.TimerHandle | None = None
         self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def buffered(self) -> bool:
+        """Whether nothing of this turn is stored before somebody saves it."""
+        return self._buffer is not None
 
     @property
     def stores(self) -> Stores:
@@ -322,7 +336,7 @@ class RunningTurn:
                         events = _as_stored(out.events, stored)
                         self._announce(events, claimed.first_seq, claimed.first_position)
                     else:
-                        await self._commit([*self._drain_artifacts(), *out.events], plan.state)
+                        await self._commit(list(out.events), plan.state)
         except asyncio.CancelledError:
             if self._result is None:
                 raise
@@ -347,29 +361,24 @@ class RunningTurn:
         state = None if end is None else self._state_after(end, durable, begun)
         if self._buffer is not None:
             self._open = end is None
-            self._announce(events, 0, self._last_position + 1)
-        else:
-            reach("B6" if end is None else "B13")
-            done = await settle(
-                self.stores.commit(
-                    Commit(
-                        context_id=self.known.context_id,
-                        epoch=self._epoch,
-                        turn=self.turn,
-                        events=durable,
-                        assistant_position=self._assistant_position,
-                        state=state,
-                        release=end is not None,
-                        ttl_s=self.config.lease_ttl_s,
-                    )
-                ),
-                self.token.cancel,
+            self._announce(events, 0, self._last_position + 1, state=state)
+            return
+        reach("B6" if end is None else "B13")
+        async with self._committing:
+            commit = Commit(
+                context_id=self.known.context_id,
+                epoch=self._epoch,
+                turn=self.turn,
+                events=durable,
+                assistant_position=self._assistant_position,
+                state=state,
+                release=end is not None,
+                ttl_s=self.config.lease_ttl_s,
             )
+            done = await settle(self.stores.commit(commit), self.token.cancel)
             reach("B7" if end is None else "B14")
             self._open = end is None
             self._announce(events, done.first_seq, done.first_position, state=state)
-        if self._buffer is not None and state is not None:
-            self.known.remember(now=utc_now(), state=state)
 
     def _state_after(
         self, end: TurnEnd, events: Sequence[AgentEvent], begun: ContextState
@@ -422,6 +431,7 @@ class RunningTurn:
             self._show(event)
 
     def _show(self, event: AgentEvent) -> None:
+        self._iteration = event.iteration
         if isinstance(event, IterationEnd):
             self._iterations.append(
                 IterationResult(
@@ -523,22 +533,34 @@ class RunningTurn:
 
     # --- artifacts -----------------------------------------------------------------------------
 
-    def _drain_artifacts(self) -> list[ArtifactUpdate]:
-        saved, self._saved = self._saved, []
-        return saved
-
-    def saved(self, artifact: Artifact) -> None:
-        """Note that a tool saved an artifact: its event rides with the tool's result."""
-        self._artifacts.append(artifact)
-        self._saved.append(
-            ArtifactUpdate(
-                context_id=self.known.context_id,
-                turn=self.turn,
-                artifact_id=artifact.artifact_id,
-                kind=artifact.kind,
-                version=artifact.version,
-            )
+    async def save_artifact(self, write: ArtifactWrite) -> Artifact:
+        """Save a version together with its event, under this turn's epoch, and show the event."""
+        event = ArtifactUpdate(
+            context_id=self.known.context_id,
+            turn=self.turn,
+            iteration=self._iteration,
+            artifact_id=write.artifact_id,
+            kind=write.kind,
+            version=0,
         )
+        commit = Commit(
+            context_id=self.known.context_id,
+            epoch=self._epoch,
+            turn=self.turn,
+            events=[event],
+            artifact=write,
+            ttl_s=self.config.lease_ttl_s,
+        )
+        async with self._committing:
+            done: Committed = await settle(self.stores.commit(commit), self.token.cancel)
+            artifact = done.artifact
+            if artifact is None:
+                raise StoreUnavailable("the store saved no artifact and did not say why")
+            self._artifacts.append(artifact)
+            self._announce(
+                [replace(event, version=artifact.version)], done.first_seq, done.first_position
+            )
+        return artifact
 
 
 class _Writer:
@@ -557,11 +579,11 @@ class _Writer:
     ) -> Artifact:
         """Save a new version."""
         turn = self._turn
-        artifact: Artifact = await turn.stores.artifacts.save(
-            turn.known.context_id, artifact_id, content, kind=kind, media_type=media_type
-        )
-        turn.saved(artifact)
-        return artifact
+        if turn.buffered:
+            return await turn.stores.artifacts.save(
+                turn.known.context_id, artifact_id, content, kind=kind, media_type=media_type
+            )
+        return await turn.save_artifact(artifact_write(artifact_id, content, kind, media_type))
 
     async def load(self, artifact_id: str, version: int | None = None) -> Any:
         """Load a version, the newest by default."""
@@ -571,8 +593,7 @@ class _Writer:
 
     async def list(self) -> list[Artifact]:
         """The newest version of each artifact."""
-        found: list[Artifact] = await self._turn.stores.artifacts.list(self._turn.known.context_id)
-        return found
+        return await self._turn.stores.artifacts.list(self._turn.known.context_id)
 
 
 def _as_stored(events: Sequence[AgentEvent], stored: Sequence[AgentEvent]) -> list[AgentEvent]:

@@ -166,6 +166,21 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactWrite:
+    """A version to save, checked and serialised: JSON text of a data artifact, bytes of a file."""
+
+    artifact_id: str
+    kind: ArtifactKind
+    stored: str | bytes
+    media_type: str
+
+    @property
+    def raw(self) -> bytes:
+        """What size and hash are taken of."""
+        return self.stored.encode() if isinstance(self.stored, str) else self.stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """
     One step of a turn, applied whole or not at all.
@@ -177,6 +192,8 @@ class Commit:
             the turn; each takes the next `seq`.
         assistant_position: Position of the assistant message whose calls are being run, when it is
             not among `events`.
+        artifact: A version to save in the same step; `events` is then its one `ArtifactUpdate`, and
+            the version in that is the one handed out.
         state: Replaces the stored one, or `None` to leave it.
         release: Give the lease back. Otherwise it is renewed for `ttl_s`.
     """
@@ -186,6 +203,7 @@ class Commit:
     turn: int
     events: Sequence[AgentEvent]
     assistant_position: int | None = None
+    artifact: ArtifactWrite | None = None
     state: ContextState | None = None
     release: bool = False
     ttl_s: float = 10.0
@@ -199,6 +217,7 @@ class Committed:
 
     first_seq: int
     first_position: int
+    artifact: Artifact | None = None
 
 
 class MessageStore(Protocol):

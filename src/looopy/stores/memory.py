@@ -9,7 +9,6 @@ each is atomic.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from looopy.errors import (
 )
 from looopy.stores import rows
 from looopy.stores.base import (
+    ArtifactWrite,
     Claim,
     Claimed,
     Commit,
@@ -38,13 +38,13 @@ from looopy.stores.base import (
 )
 from looopy.stores.gate import dump
 from looopy.stores.names import (
-    artifact_content,
+    artifact_write,
     busy_message,
-    check_artifact_id,
     check_context_id,
+    made_artifact,
 )
 from looopy.stores.stores import Stores
-from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import AgentEvent, HistoryCleared, utc_now
 from looopy.types.message import Message, StopReason
 from looopy.types.state import Outcome
@@ -236,24 +236,8 @@ class InMemoryArtifactStore(_Store):
     ) -> Artifact:
         """Save the next version."""
         check_context_id(context_id)
-        check_artifact_id(artifact_id)
-        actual, stored, media = artifact_content(content, kind, media_type)
-        context = self.backend.make(self.tenant, context_id)
-        versions = context.artifacts.setdefault(artifact_id, [])
-        raw = stored.encode() if isinstance(stored, str) else stored
-        artifact = Artifact(
-            artifact_id=artifact_id,
-            kind=actual,
-            version=versions[-1][0].version + 1 if versions else 1,
-            status=ArtifactStatus.COMPLETE,
-            size=len(raw),
-            media_type=media,
-            sha256=hashlib.sha256(raw).hexdigest(),
-            created_at=utc_now(),
-            turn=context.turn_count,
-        )
-        versions.append((artifact, stored))
-        return artifact
+        write = artifact_write(artifact_id, content, kind, media_type)
+        return _save_artifact(self.backend.make(self.tenant, context_id), write)
 
     async def load(
         self, context_id: str, artifact_id: str, version: int | None = None
@@ -384,13 +368,17 @@ class InMemoryJournal(_Store):
         if state is not None:
             context.state = state
         context.lease_until = time.monotonic() + commit.ttl_s
+        artifact = None
+        if commit.artifact is not None:
+            artifact = _save_artifact(context, commit.artifact)
+            encoded = rows.with_version(encoded, artifact.version)
         done = _append(context, commit.turn, encoded, commit.assistant_position)
         if encoded.closing is not None:
             _close_turn(context, encoded.closing, done)
         if commit.release:
             context.holder = None
         context.last_activity = utc_now()
-        return done
+        return replace(done, artifact=artifact)
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:
         """Hide the history."""
@@ -585,6 +573,18 @@ def _append(
         )
     context.last_seq += encoded.seqs
     return Committed(first_seq=first_seq, first_position=first_position)
+
+
+def _save_artifact(context: _Context, write: ArtifactWrite) -> Artifact:
+    versions = context.artifacts.setdefault(write.artifact_id, [])
+    artifact = made_artifact(
+        write,
+        version=versions[-1][0].version + 1 if versions else 1,
+        created_at=utc_now(),
+        turn=context.turn_count,
+    )
+    versions.append((artifact, write.stored))
+    return artifact
 
 
 def _insert_messages(context: _Context, encoded: rows.Rows, turn: int) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from looopy.errors import ValueRefused
+from looopy.stores.base import ArtifactWrite
 from looopy.stores.gate import MAX_BODY_BYTES, check_text, dump
-from looopy.types.artifact import ArtifactKind
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 
 _CONTEXT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -53,17 +56,46 @@ def check_artifact_id(artifact_id: object) -> None:
     check_text(artifact_id, "/artifact_id")
 
 
-def artifact_content(
+def artifact_write(
+    artifact_id: str,
     content: bytes | str | Mapping[str, Any],
     kind: ArtifactKind | str | None,
     media_type: str | None,
-) -> tuple[ArtifactKind, str | bytes, str]:
+) -> ArtifactWrite:
     """
     Decide how *content* is stored: its kind, JSON text or bytes, and its media type.
 
     Raises:
-        ValueRefused: The kind does not fit the content, or a value inside it cannot be stored.
+        ValueRefused: The id is not usable, the kind does not fit the content, or a value inside it
+            cannot be stored.
     """
+    check_artifact_id(artifact_id)
+    actual, stored, media = _content(content, kind, media_type)
+    return ArtifactWrite(artifact_id=artifact_id, kind=actual, stored=stored, media_type=media)
+
+
+def made_artifact(
+    write: ArtifactWrite, *, version: int, created_at: datetime, turn: int
+) -> Artifact:
+    """The artifact that *write* has become."""
+    return Artifact(
+        artifact_id=write.artifact_id,
+        kind=write.kind,
+        version=version,
+        status=ArtifactStatus.COMPLETE,
+        size=len(write.raw),
+        media_type=write.media_type,
+        sha256=hashlib.sha256(write.raw).hexdigest(),
+        created_at=created_at,
+        turn=turn,
+    )
+
+
+def _content(
+    content: bytes | str | Mapping[str, Any],
+    kind: ArtifactKind | str | None,
+    media_type: str | None,
+) -> tuple[ArtifactKind, str | bytes, str]:
     is_data = isinstance(content, Mapping)
     try:
         wanted = ArtifactKind(kind) if kind is not None else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -170,6 +170,17 @@ def encode(events: Sequence[AgentEvent]) -> Rows:
                 )
             )
     return Rows(messages, others, opening, closing, len(events))
+
+
+def with_version(encoded: Rows, version: int) -> Rows:
+    """*encoded* with the version of the artifact that its `artifact_update` tells of."""
+    events = [
+        replace(row, body=dump({**json.loads(row.body), "version": version}))
+        if row.type == ArtifactUpdate.type
+        else row
+        for row in encoded.events
+    ]
+    return replace(encoded, events=events)
 
 
 def message_rows(messages: Sequence[Message]) -> Rows:

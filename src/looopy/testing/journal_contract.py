@@ -11,6 +11,7 @@ import pytest
 
 from looopy.errors import AgentBusy, ContextNotFound, Fenced, ValueRefused
 from looopy.stores.base import Claimed, Commit, Committed, ContextState
+from looopy.stores.names import artifact_write
 from looopy.stores.stores import Stores
 from looopy.testing.state_contract import STATE
 from looopy.testing.turns import (
@@ -202,6 +203,26 @@ class JournalContract:
             with pytest.raises(Fenced):
                 await stores.commit(lost)
         assert await stores.state.load("nobody") is None
+
+    async def test_an_artifact_and_its_event_are_one_commit(self, stores: Stores) -> None:
+        """The event names the version handed out; both are there, or a stale owner keeps neither."""
+        claimed = await begin(stores, ttl_s=0)
+        await stores.artifacts.save(CONTEXT, "report", "first")
+        write = artifact_write("report", {"n": 2}, None, None)
+        update = ArtifactUpdate(
+            context_id=CONTEXT, turn=1, artifact_id="report", kind=write.kind, version=0
+        )
+        done = await commit(stores, claimed, [update], artifact=write)
+        assert done.artifact == (await stores.artifacts.list(CONTEXT))[0]
+        assert await stores.artifacts.load(CONTEXT, "report") == {"n": 2}
+        (shown,) = await stores.journal.events(CONTEXT, after=2)
+        assert isinstance(shown, ArtifactUpdate)
+        assert (shown.seq, shown.version) == (done.first_seq, 2)
+        await begin(stores, claimed.epoch, holder="h2", recover=True)
+        with pytest.raises(Fenced):
+            await commit(stores, claimed, [update], artifact=write)
+        assert (await stores.artifacts.list(CONTEXT))[0].version == 2
+        assert len(await stores.journal.events(CONTEXT, after=2)) == 1
 
     async def test_one_bad_value_refuses_the_whole_commit(self, stores: Stores) -> None:
         """Nothing of it is written and no number is used up."""

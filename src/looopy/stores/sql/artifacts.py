@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from looopy.errors import ArtifactNotFound, ValueRefused
 from looopy.stores import rows
-from looopy.stores.names import artifact_content, check_artifact_id, check_context_id
+from looopy.stores.memory import no_context
+from looopy.stores.names import artifact_write, check_artifact_id, check_context_id
 from looopy.stores.sql import statements as s
+from looopy.stores.sql.commit import save_artifact
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
@@ -30,41 +31,19 @@ class SQLArtifactStore(SQLStore):
     ) -> Artifact:
         """Save the next version."""
         check_context_id(context_id)
-        check_artifact_id(artifact_id)
-        actual, stored, media = artifact_content(content, kind, media_type)
-        raw = stored.encode() if isinstance(stored, str) else stored
-        size, sha256 = len(raw), hashlib.sha256(raw).hexdigest()
-        params = self.params(
-            context_id,
-            artifact=artifact_id,
-            kind=actual.value,
-            media_type=media,
-            size=size,
-            sha256=sha256,
-            data=stored if isinstance(stored, str) else None,
-            bytes=None if isinstance(stored, str) else stored,
-        )
+        write = artifact_write(artifact_id, content, kind, media_type)
+        key = self.params(context_id)
 
-        def work() -> Steps[tuple[int, int, int]]:
-            saved = yield Query(s.SAVE_ARTIFACT, params)
-            if not saved:
-                yield Query(s.CREATE, params)
-                saved = yield Query(s.SAVE_ARTIFACT, params)
-            version, created_us, turn = saved[0]
-            return version, created_us, turn
+        def work() -> Steps[Artifact]:
+            saved = yield from save_artifact(key, write)
+            if saved is None:
+                yield Query(s.CREATE, key)
+                saved = yield from save_artifact(key, write)
+            if saved is None:
+                raise no_context(context_id)
+            return saved
 
-        version, created_us, turn = await self.backend.run(work, write=True)
-        return Artifact(
-            artifact_id=artifact_id,
-            kind=actual,
-            version=version,
-            status=ArtifactStatus.COMPLETE,
-            size=size,
-            media_type=media,
-            sha256=sha256,
-            created_at=rows.from_us(created_us),
-            turn=turn,
-        )
+        return await self.backend.run(work, write=True)
 
     async def load(
         self, context_id: str, artifact_id: str, version: int | None = None

@@ -9,19 +9,21 @@ fail in between.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
-from looopy.stores.base import Claim, Claimed, Commit, Committed, ContextState
+from looopy.stores.base import ArtifactWrite, Claim, Claimed, Commit, Committed, ContextState
 from looopy.stores.gate import dump
 from looopy.stores.memory import fenced, no_context
-from looopy.stores.names import busy_message
+from looopy.stores.names import busy_message, made_artifact
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import as_us, bounded
+from looopy.types.artifact import Artifact
 from looopy.types.event import HistoryCleared, utc_now
 from looopy.types.state import Outcome
 
@@ -182,11 +184,36 @@ def commit_steps(given: CommitRows) -> Steps[Committed]:
         first_seq=last_seq - encoded.seqs + 1,
         first_position=last_position - len(encoded.messages) + 1,
     )
+    artifact = None
+    if commit.artifact is not None:
+        artifact = yield from save_artifact(given.params, commit.artifact)
+        encoded = rows.with_version(encoded, artifact.version if artifact else 0)
     yield from _insert(given.params, commit.turn, encoded, done, commit.assistant_position)
     if (closing := encoded.closing) is not None:
         end_seq = done.first_seq + closing.seq_offset
         yield from _close_turn(given.params, commit.turn, closing, end_seq, last_position)
-    return done
+    return replace(done, artifact=artifact)
+
+
+def save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifact | None]:
+    """Save the next version of an artifact; `None` when there is no such context."""
+    is_text = isinstance(write.stored, str)
+    params = {
+        "tenant": key["tenant"],
+        "context": key["context"],
+        "artifact": write.artifact_id,
+        "kind": write.kind.value,
+        "media_type": write.media_type,
+        "size": len(write.raw),
+        "sha256": hashlib.sha256(write.raw).hexdigest(),
+        "data": write.stored if is_text else None,
+        "bytes": None if is_text else write.stored,
+    }
+    saved = yield Query(s.SAVE_ARTIFACT, params)
+    if not saved:
+        return None
+    version, created_us, turn = saved[0]
+    return made_artifact(write, version=version, created_at=rows.from_us(created_us), turn=turn)
 
 
 def _close_turn(
