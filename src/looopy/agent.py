@@ -307,6 +307,7 @@ class Agent:
         status = lifecycle.after(self._status, "execute_turn")
         message = _as_user_message(user_message)
         kept = _checked(metadata or {}, "/metadata")
+        answers = _checked(inputs or {}, "/inputs")
         if self._known is None or self._provider is None or self._stores is None:
             raise AgentStateError("the agent is not started", status=self._status.value)
         if auth_context is not None and auth_context.tenant_id not in (None, self._stores.tenant):
@@ -326,7 +327,7 @@ class Agent:
             config=self.loop_config,
             system_prompt=self._system_prompt,
             user_message=message,
-            inputs=inputs,
+            inputs=answers,
             auth_context=auth_context,
             metadata=kept,
             on_busy=self.on_busy,
@@ -591,7 +592,7 @@ class Agent:
 
     def _require(self, action: str) -> Known:
         if self._known is None:
-            lifecycle.after(AgentStatus.CREATED, action)
+            lifecycle.after(self._status, action)
         if self._known is None:
             raise AgentStateError("the agent is not started")
         return self._known
