@@ -25,6 +25,9 @@ if TYPE_CHECKING:
         InMemoryStateStore,
         MemoryBackend,
     )
+    from looopy.stores.sql.artifacts import SQLArtifactStore
+    from looopy.stores.sql.messages import SQLMessageStore
+    from looopy.stores.sql.state import SQLStateStore
     from looopy.stores.stores import Stores, open_stores
 
 _HOME = {
@@ -38,6 +41,9 @@ _HOME = {
     "MemoryBackend": "memory",
     "MessageRecord": "base",
     "MessageStore": "base",
+    "SQLArtifactStore": "sql.artifacts",
+    "SQLMessageStore": "sql.messages",
+    "SQLStateStore": "sql.state",
     "StateStore": "base",
     "Stores": "stores",
     "open_stores": "stores",
@@ -54,6 +60,9 @@ __all__ = [
     "MemoryBackend",
     "MessageRecord",
     "MessageStore",
+    "SQLArtifactStore",
+    "SQLMessageStore",
+    "SQLStateStore",
     "StateStore",
     "Stores",
     "open_stores",

@@ -19,8 +19,6 @@ from typing import Any
 from looopy.errors import (
     AgentBusy,
     ArtifactNotFound,
-    ContextNotFound,
-    Fenced,
     StoreConflict,
     StoreUnavailable,
 )
@@ -41,7 +39,9 @@ from looopy.stores.names import (
     artifact_write,
     busy_message,
     check_context_id,
+    fenced,
     made_artifact,
+    no_context,
 )
 from looopy.stores.stores import Stores
 from looopy.types.artifact import Artifact, ArtifactKind
@@ -465,16 +465,6 @@ class InMemoryJournal(_Store):
             for e in context.events
             if e.turn == turn and e.type == "tool_execution_start"
         }
-
-
-def no_context(context_id: str) -> ContextNotFound:
-    """The error of every backend for a context that is not there, or is another tenant's."""
-    return ContextNotFound(f"there is no context {context_id!r}")
-
-
-def fenced(context_id: str) -> Fenced:
-    """The error of every backend for a write under an epoch that has passed."""
-    return Fenced(f"context {context_id!r} has another owner now: nothing was written")
 
 
 def _no_artifact(artifact_id: str, version: int | None) -> ArtifactNotFound:

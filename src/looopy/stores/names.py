@@ -1,4 +1,4 @@
-"""What ids and contents may look like, the same for every backend."""
+"""What every backend says alike: which ids and contents it takes, and how it refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from looopy.errors import ValueRefused
+from looopy.errors import ContextNotFound, Fenced, ValueRefused
 from looopy.stores.base import ArtifactWrite
 from looopy.stores.gate import MAX_BODY_BYTES, check_text, dump
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
@@ -134,3 +134,13 @@ def busy_message(turn: int | None) -> str:
     """The sentence of `AgentBusy`."""
     which = "a turn" if turn is None else f"turn {turn}"
     return f"{which} is running on this context: wait for it, or use on_busy='wait'"
+
+
+def no_context(context_id: str) -> ContextNotFound:
+    """The error of every backend for a context that is not there, or is another tenant's."""
+    return ContextNotFound(f"there is no context {context_id!r}")
+
+
+def fenced(context_id: str) -> Fenced:
+    """The error of every backend for a write under an epoch that has passed."""
+    return Fenced(f"context {context_id!r} has another owner now: nothing was written")

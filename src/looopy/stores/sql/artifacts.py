@@ -8,8 +8,7 @@ from typing import Any
 
 from looopy.errors import ArtifactNotFound, ValueRefused
 from looopy.stores import rows
-from looopy.stores.memory import no_context
-from looopy.stores.names import artifact_write, check_artifact_id, check_context_id
+from looopy.stores.names import artifact_write, check_artifact_id, check_context_id, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import save_artifact
 from looopy.stores.sql.driver import Query, Steps

@@ -18,8 +18,7 @@ from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
 from looopy.stores.base import ArtifactWrite, Claim, Claimed, Commit, Committed, ContextState
 from looopy.stores.gate import dump
-from looopy.stores.memory import fenced, no_context
-from looopy.stores.names import busy_message, made_artifact
+from looopy.stores.names import busy_message, fenced, made_artifact, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import as_us, bounded

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from looopy.stores import rows
 from looopy.stores.base import Commit, Committed, TurnRecord
-from looopy.stores.memory import fenced, no_context
+from looopy.stores.names import fenced, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import Head, clear_steps, commit_steps, encode_commit, peek
 from looopy.stores.sql.driver import Query, Steps

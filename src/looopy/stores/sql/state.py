@@ -11,8 +11,7 @@ from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
 from looopy.stores.base import Claim, Claimed, ContextRecord, TurnRecord
 from looopy.stores.gate import dump
-from looopy.stores.memory import no_context
-from looopy.stores.names import busy_message, check_context_id
+from looopy.stores.names import busy_message, check_context_id, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import claim_steps, encode_claim, peek
 from looopy.stores.sql.driver import Query, Steps
