@@ -50,7 +50,9 @@ def weights():
 @pytest.fixture(scope="module")
 def shared(weights):
     """A user of the child beside every test's own, so that it is started once."""
-    shared = acquire(ChildConfig(path=weights, name=SMALL, n_ctx=N_CTX, threads=1))
+    shared = acquire(
+        ChildConfig(path=weights, name=SMALL, n_ctx=N_CTX, threads=1, prompt_threads=1)
+    )
     yield shared
     release(shared)
 
@@ -221,6 +223,12 @@ async def test_a_reader_that_leaves_does_not_hold_up_the_next(provider):
     assert events[-1].type == "done"
 
 
+async def test_many_calls_in_a_row_all_succeed(provider):
+    """No call meets a connection that the server is about to close."""
+    ends = [(await answer(provider, request_of("Hi"), max_tokens=1))[-1] for _ in range(30)]
+    assert [end.error for end in ends] == [None] * 30
+
+
 async def test_without_the_key_the_server_answers_401(provider):
     """Other users of the computer get nothing from it."""
     await provider.prepare()
@@ -321,7 +329,14 @@ def test_the_child_dies_with_its_parent(weights, how):
 
 def test_the_server_ends_when_its_input_does(weights):
     """That is how a dead parent looks on every system."""
-    config = {"path": str(weights), "name": "x", "n_ctx": 256, "threads": 1, "key": "k" * 32}
+    config = {
+        "path": str(weights),
+        "name": "x",
+        "n_ctx": 256,
+        "threads": 1,
+        "prompt_threads": 1,
+        "key": "k",
+    }
     with subprocess.Popen(
         [sys.executable, "-m", "looopy.llm.local.server"],
         stdin=subprocess.PIPE,
@@ -329,9 +344,12 @@ def test_the_server_ends_when_its_input_does(weights):
     ) as server:
         server.stdin.write(json.dumps(config).encode() + b"\n")
         server.stdin.flush()
-        assert any(line.startswith(b"ready ") for line in server.stdout)
-        server.stdin.close()
-        assert server.wait(20) == 0
+        try:
+            assert any(line.startswith(b"ready ") for line in server.stdout)
+            server.stdin.close()
+            assert server.wait(20) == 0
+        finally:
+            server.kill()
 
 
 async def test_a_file_that_is_no_model_is_a_clear_error(tmp_path):

@@ -22,6 +22,8 @@ from looopy.types.message import AssistantMessage, StopReason
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 _MAX_TOKENS = 1024
+# The child's server closes a kept connection without warning, just when it is used again.
+_HEADERS = {"Connection": "close"}
 _GRAMMAR_WORDS = ("grammar", "json schema", "$ref")
 
 
@@ -51,6 +53,7 @@ class Call:
             thinking_level=None,
             thinking_budgets=None,
             api_key=None,
+            headers=_HEADERS,
         )
 
     async def events(self, caller: LLMProvider) -> AsyncGenerator[StreamEvent, None]:

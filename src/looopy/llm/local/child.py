@@ -42,12 +42,20 @@ _STATUS_ILLEGAL_INSTRUCTION = 0xC000001D  # Windows' word for SIGILL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildConfig:
-    """What a child serves; equal ones share a process."""
+    """
+    What a child serves; equal ones share a process.
+
+    Attributes:
+        n_ctx: The window in tokens.
+        threads: For writing an answer.
+        prompt_threads: For reading a prompt.
+    """
 
     path: Path
     name: str
     n_ctx: int
     threads: int
+    prompt_threads: int
 
 
 class Child:
@@ -152,6 +160,7 @@ class Child:
             "name": self.config.name,
             "n_ctx": self.config.n_ctx,
             "threads": self.config.threads,
+            "prompt_threads": self.config.prompt_threads,
             "key": self.key,
         }
         if process.stdin is None or process.stdout is None:

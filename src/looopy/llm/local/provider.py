@@ -61,7 +61,7 @@ class LocalProvider:
     Args:
         model: A name from `catalogue()`, `"default"`, or the path of a `.gguf` file.
         n_ctx: The window in tokens; more takes more memory.
-        threads: How many; by default one for each core.
+        threads: How many; by default one for each core while reading, and one less while writing.
         consent: Asked before anything is downloaded, in a thread of its own; by default a question
             on the terminal, which `LOOOPY_YES=1` answers beforehand.
         progress: Shows the download; by default on the standard error stream.
@@ -144,11 +144,15 @@ class LocalProvider:
         if self._shared is None:
             _check_installed()
             await self._have_weights()
+            cores = physical_cores()
             config = ChildConfig(
                 path=self._path,
                 name=self.model,
                 n_ctx=self.n_ctx,
-                threads=self._threads or physical_cores(),
+                # Each token is a race that the slowest thread decides, so a core that somebody else
+                # uses costs more than it brings: one is left to the others.
+                threads=self._threads or max(1, cores - 1),
+                prompt_threads=self._threads or cores,
             )
             if self._shared is None:  # another task may have come this far while we waited
                 self._shared = acquire(config)

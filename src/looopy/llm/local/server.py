@@ -47,7 +47,10 @@ def main() -> None:
     params.n_ctx = config["n_ctx"]
     params.n_parallel = 1
     params.cpuparams.n_threads = config["threads"]
-    params.cpuparams_batch.n_threads = config["threads"]
+    params.cpuparams_batch.n_threads = config["prompt_threads"]
+    # Threads that wait for each other give up the processor instead of spinning: beside two other
+    # busy processes on two cores an answer came several times as fast, and on idle ones no slower.
+    params.cpuparams.poll = params.cpuparams_batch.poll = 0
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.api_keys = [config["key"]]

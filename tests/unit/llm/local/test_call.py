@@ -23,7 +23,7 @@ from looopy.types.message import AssistantMessage, StopReason, TextContent, User
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
 
 ADD = ToolSpec(name="add", description="", parameters={"type": "object", "properties": {}})
-CONFIG = ChildConfig(path=Path("m.gguf"), name="m", n_ctx=512, threads=1)
+CONFIG = ChildConfig(path=Path("m.gguf"), name="m", n_ctx=512, threads=1, prompt_threads=1)
 
 
 class CutAt:
