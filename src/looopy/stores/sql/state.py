@@ -28,10 +28,6 @@ class SQLStateStore(SQLStore):
         """The journal that goes with this store."""
         return SQLJournal(self.backend, self.tenant)
 
-    def make_journal(self) -> SQLJournal:
-        """The journal that goes with this store."""
-        return SQLJournal(self.backend, self.tenant)
-
     async def load(self, context_id: str) -> ContextRecord | None:
         """The context, or `None`."""
 
