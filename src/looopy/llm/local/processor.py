@@ -48,7 +48,9 @@ def physical_cores(cpuinfo: str | None = None) -> int:
     Args:
         cpuinfo: The text of `/proc/cpuinfo`; read by default.
     """
-    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    allowed = os.cpu_count() or 1
+    if sys.platform == "linux":
+        allowed = len(os.sched_getaffinity(0))
     cores: set[tuple[str, str]] = set()
     package = ""
     for line in (_cpuinfo() if cpuinfo is None else cpuinfo).splitlines():

@@ -13,10 +13,12 @@ lacks an instruction or a lack of memory ends this process and not the user's.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import signal
 import sys
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -39,7 +41,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = json.loads(sys.stdin.buffer.readline())
 
-    import xllamacpp  # type: ignore[import-untyped]  # it ships no types
+    xllamacpp: Any = importlib.import_module("xllamacpp")  # it ships no types
 
     params = xllamacpp.CommonParams()
     params.model.path = config["path"]
