@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from looopy.types.context import LoopConfig
 from looopy.types.message import StopReason, ToolCall, Usage
 
+_LONGEST_CYCLE = 4  # calls in a circle that counts as a doom loop
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -37,9 +39,9 @@ class Guards:
     iterations: int = 0
     tool_calls: int = 0
     failures: int = 0
-    _last_call: str = ""
-    _repeats: int = 0
     usage: Usage = field(default_factory=Usage)
+    _calls: list[str] = field(default_factory=list)
+    _warned: bool = False
 
     def before_model_call(self) -> Verdict | None:
         """Asked before each model call: may there be another?"""
@@ -103,18 +105,28 @@ class Guards:
         )
 
     def _doom_loop(self, call: ToolCall) -> Verdict | None:
+        """Whether the calls go round in a circle: one call again and again, or a few in turn."""
         arguments = call.invalid_arguments or json.dumps(call.arguments, sort_keys=True)
-        key = f"{call.name}\0{arguments}"
-        self._repeats = self._repeats + 1 if key == self._last_call else 1
-        self._last_call = key
         threshold = self.config.doom_loop_threshold
-        if self._repeats < threshold:
+        self._calls.append(f"{call.name}\0{arguments}")
+        del self._calls[: -threshold * _LONGEST_CYCLE]
+        length = next((n for n in range(1, _LONGEST_CYCLE + 1) if self._goes_round(n)), None)
+        if length is None:
+            self._warned = False
             return None
         stops = self.config.on_doom_loop == "stop"
-        if not stops and self._repeats > threshold:
-            return None  # said once
+        if not stops and self._warned:
+            return None  # said once for each circle
+        self._warned = True
+        what = f"called {call.name!r}" if length == 1 else f"made the same {length} calls"
         return Verdict(
             StopReason.DOOM_LOOP if stops else None,
             "doom_loop",
-            f"the model called {call.name!r} {self._repeats} times running with the same arguments",
+            f"the model {what} {threshold} times running with the same arguments",
         )
+
+    def _goes_round(self, length: int) -> bool:
+        """Whether the newest calls are the same *length* ones, `doom_loop_threshold` times over."""
+        calls = self._calls[-length * self.config.doom_loop_threshold :]
+        whole = len(calls) == length * self.config.doom_loop_threshold
+        return whole and calls == calls[:length] * self.config.doom_loop_threshold
