@@ -20,7 +20,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from looopy.cancellation import CancelScope, TurnInterrupted
-from looopy.errors import CannotContinue, LooopyError
+from looopy.errors import CannotContinue, LimitExceeded, LooopyError
 from looopy.guards import Guards
 from looopy.iteration import (
     Group,
@@ -115,7 +115,8 @@ async def run_turn(
             turn.stop = StopReason.DEADLINE if exc.reason == "deadline" else StopReason.CANCELLED
             if turn.stop is StopReason.DEADLINE:
                 limit = config.turn_timeout_s
-                turn.error = LooopyError(f"the turn took longer than {limit} s")
+                text = f"the turn took longer than {limit} s (LoopConfig.turn_timeout_s)"
+                turn.error = LimitExceeded(text, limit="turn_timeout_s", value=limit)
         except asyncio.CancelledError as exc:
             interrupted, turn.stop = exc, StopReason.CANCELLED
         except Exception as exc:
@@ -155,8 +156,8 @@ def _close(turn: Turn) -> Group:
     elif outcome is Outcome.AUTH_REQUIRED:
         turn.emit(turn.make(AuthRequired, pending=tuple(turn.pending)))
     elif outcome is Outcome.FAILED:
-        text = turn.error.message if turn.error is not None else str(stop)
-        turn.emit(turn.make(TurnError, code=stop.value, text=text, error=turn.error))
+        error = turn.error or LooopyError(f"the turn failed: {stop}")
+        turn.emit(turn.make(TurnError, code=stop.value, text=error.message, error=error))
     turn.emit(
         turn.make(
             TurnEnd,
