@@ -2,7 +2,7 @@
 What a change has to pass, as sessions.
 
 uv owns the one environment, so the sessions run in the one they are started from:
-`uv run --all-extras --group dev nox` runs them all but the long campaign, `... nox -s lint` one.
+`uv run --all-extras --group dev nox` runs them all but the long campaigns, `... nox -s lint` one.
 Only `build` makes an environment of its own, because it tests the wheel and not the tree.
 """
 
@@ -88,5 +88,13 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def campaign(session: nox.Session) -> None:
-    """Run the long fault campaigns whole, not the share of them that `tests` runs."""
-    session.run("pytest", "-m", "campaign", *session.posargs, env={"LOOOPY_CAMPAIGN": "full"})
+    """Run the kill campaign whole; arguments go to it (`-- --random 1000`), `--help` names them."""
+    counts = session.posargs or ["--random", "300", "--boundary", "20", "--wrong-order", "60"]
+    session.run("python", "-m", "tests.crash.campaign", *counts)
+
+
+@nox.session
+def properties(session: nox.Session) -> None:
+    """Run the property tests at length: hours, where `tests` takes seconds."""
+    env = {"LOOOPY_EXAMPLES": "20000", "LOOOPY_MACHINE_RUNS": "2000"}
+    session.run("pytest", "--timeout=0", "tests/property", *session.posargs, env=env)
