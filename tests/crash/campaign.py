@@ -3,9 +3,9 @@ Kill a process that runs turns, again and again, and see what is left.
 
     python -m tests.crash.campaign --random 300 --boundary 20 --double 50
 
-prints one row a test: kills, violations, the seed. A violation is printed with the seed of its case, which
-replays it. Children are forked from this process, so a life costs no interpreter start; and each opening
-after a kill happens in a process of its own.
+prints one row a test: kills, violations, the seed. A violation is printed with the seed of its
+case, which replays it. Children are forked from this process, so a life costs no interpreter start;
+and each opening after a kill happens in a process of its own.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+from tests.crash.life import Life, begin, examine
+
 import looopy.stores.sql.engine  # noqa: F401 - loaded once here, not in each child
 from looopy import open_stores
 from looopy._failpoints import NAMES
-
-from tests.crash.life import Life, begin, examine
 
 _TURN_NAMES = tuple(n for n in NAMES if n.startswith("B"))
 _RECOVERY_NAMES = tuple(n for n in NAMES if n.startswith("R"))
@@ -61,7 +61,7 @@ def fork(body: Callable[[], None], log: Path) -> int:
         os.dup2(out, 2)
         body()
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the child must not return into its parent's code
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -123,9 +123,13 @@ def _template() -> Path:
 
 
 def one_case(
-    seed: int, lives: list[tuple[str | None, float | None]], tally: Tally, *, save_at_end: bool = False
+    seed: int,
+    lives: list[tuple[str | None, float | None]],
+    tally: Tally,
+    *,
+    save_at_end: bool = False,
 ) -> None:
-    """One context, lived on several times, each life killed at its place or after its time, then examined."""
+    """Live on one context several times, each time killed at its place or time, then examine it."""
     folder = Path(tempfile.mkdtemp(prefix="looopy-crash-"))
     try:
         problems: list[str] = []
@@ -144,7 +148,7 @@ def one_case(
 def random_kills(count: int, seed: int, *, save_at_end: bool = False) -> Tally:
     """*count* kills at random times, up to three lives a context."""
     tally = Tally("save at the end of the turn" if save_at_end else "random kills")
-    rng = random.Random(seed)  # noqa: S311 - chance, no secret
+    rng = random.Random(seed)
     case = 0
     while tally.kills < count:
         case += 1
@@ -187,13 +191,15 @@ def report(tallies: list[Tally], seed: int) -> int:
 
 def main() -> int:
     """Run the campaign as asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--random", type=int, default=300, help="kills at random times")
     parser.add_argument("--boundary", type=int, default=20, help="kills at each boundary")
     parser.add_argument("--double", type=int, default=20, help="kills at each step of a recovery")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
     parser.add_argument(
-        "--wrong-order", type=int, default=0, metavar="N", help="N kills of save-at-end: has to fail"
+        "--wrong-order", type=int, default=0, metavar="N", help="kills of save-at-end: it must fail"
     )
     args = parser.parse_args()
     tallies = [random_kills(args.random, args.seed)] if args.random else []

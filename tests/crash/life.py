@@ -1,10 +1,10 @@
 """
 One life of a process that is going to be killed, and the check of what it left behind.
 
-A life runs scripted turns on one context and writes to a ledger, a plain file outside of what is tested,
-what it was told: `ack` when a user message was accepted, `event` for every numbered event it was shown,
-`effect` for everything a tool did. After the kill, `examine` opens the context through the public API, as
-any next process would, and compares.
+A life runs scripted turns on one context and writes to a ledger, a plain file outside of what is
+tested, what it was told: `ack` when a user message was accepted, `event` for every numbered event
+it was shown, `effect` for everything a tool did. After the kill, `examine` opens the context
+through the public API, as any next process would, and compares.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.property.strict import check_anthropic, check_openai
+
 from looopy import (
     Agent,
     AgentEvent,
@@ -30,14 +32,13 @@ from looopy import (
     ToolResultMessage,
     UserMessage,
     event_to_json,
+    open_stores,
     tool,
 )
 from looopy._failpoints import arm
 from looopy.llm.render import render
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.request import LLMRequest
-
-from tests.property.strict import check_anthropic, check_openai
 
 CONTEXT = "life"
 # What a user asks for: groups of calls, one group a model answer. e: external, i: idempotent, n: no
@@ -62,8 +63,8 @@ class Life:
 
     Attributes:
         failpoint: Where it kills itself; `None`: it is killed from outside.
-        save_at_end: Keep each turn in memory and store it when it is over: the wrong order, which the
-            campaign has to find out.
+        save_at_end: Keep each turn in memory and store it when it is over: the wrong order, which
+            the campaign has to find out.
     """
 
     database: Path
@@ -76,7 +77,7 @@ class Life:
 
 def make_agent(life: Life, ledger: Ledger, provider: ScriptedProvider) -> Agent:
     """The agent of a life; the same in each."""
-    rng = random.Random(life.seed)  # noqa: S311 - chance, no secret
+    rng = random.Random(life.seed)
 
     async def act(context: ToolContext) -> str:
         await asyncio.sleep(rng.random() * 0.004)
@@ -122,7 +123,7 @@ def make_agent(life: Life, ledger: Ledger, provider: ScriptedProvider) -> Agent:
 
 
 def answer(request: LLMRequest, ledger: Ledger) -> Any:
-    """The model: follows the plan in the last user message, and refuses an invalid history as real ones do."""
+    """Play the model: follow the plan in the last user message, note an invalid history."""
     for problem in check(request.messages):
         ledger.write("invalid", problem=problem)
     asked = max(i for i, m in enumerate(request.messages) if isinstance(m, UserMessage))
@@ -145,7 +146,7 @@ def check(messages: Sequence[Message]) -> list[str]:
 async def live(life: Life) -> None:
     """Go on from what is there, then say new things until killed or done."""
     ledger = Ledger(life.ledger)
-    rng = random.Random(life.seed)  # noqa: S311
+    rng = random.Random(life.seed)
     provider = ScriptedProvider(lambda request: answer(request, ledger), chunk_chars=6)
     agent = make_agent(life, ledger, provider)
     await agent.start()
@@ -187,7 +188,7 @@ def begin(life: Life) -> None:
     asyncio.run(live(life))
 
 
-# --- afterwards ---------------------------------------------------------------------------------------
+# --- afterwards ----------------------------------------------------------------------------------
 
 
 async def examine(life: Life) -> list[str]:
@@ -204,11 +205,15 @@ async def examine(life: Life) -> list[str]:
     said = Counter(m.text for m in messages if isinstance(m, UserMessage))
     for line in lines:
         if line["kind"] == "ack" and line["said"] is not None and said[line["said"]] != 1:
-            problems.append(f"acknowledged message {line['said']!r} is there {said[line['said']]} times")
-    problems += _events_agree(lines, events := await _replay(agent))
+            times = said[line["said"]]
+            problems.append(f"acknowledged message {line['said']!r} is there {times} times")
+    async with open_stores(f"sqlite:///{life.database}") as stores:
+        events = await stores.journal.events(CONTEXT)
+    problems += _events_agree(lines, events)
     problems += _effects_agree(lines, messages, events)
     problems += [f"history: {p}" for p in check(messages)]
-    problems += _log_is_whole(messages, pending=bool(agent.state.pending or agent.state.interrupted_turn))
+    waits = bool(agent.state.pending or agent.state.interrupted_turn)
+    problems += _log_is_whole(messages, pending=waits)
     if agent.state.turn_count != sum(e.type == "turn_start" for e in events):
         problems.append("turn_count differs from the turns of the log")
     result = await agent.execute_turn("afterwards plan=e")
@@ -221,19 +226,6 @@ async def examine(life: Life) -> list[str]:
     return problems + [f"afterwards: {x['problem']}" for x in later if x["kind"] == "invalid"]
 
 
-async def _replay(agent: Agent) -> list[AgentEvent]:
-    events: list[AgentEvent] = []
-    following = agent.events(0)
-    head = (await agent._known.stores.state.load(CONTEXT)) if agent._known else None
-    if head is None or head.last_seq == 0:
-        return events
-    async for event in following:
-        events.append(event)
-        if event.seq == head.last_seq:
-            break
-    return events
-
-
 def _events_agree(lines: list[dict[str, Any]], events: list[AgentEvent]) -> list[str]:
     problems = []
     if [e.seq for e in events] != list(range(1, len(events) + 1)):
@@ -243,7 +235,8 @@ def _events_agree(lines: list[dict[str, Any]], events: list[AgentEvent]) -> list
         if seq > len(events):
             problems.append(f"event {seq} was shown and is not stored")
         elif comparable(events[seq - 1]) != event:
-            problems.append(f"event {seq} was shown as {event}, is now {comparable(events[seq - 1])}")
+            now = comparable(events[seq - 1])
+            problems.append(f"event {seq} was shown as {event}, is now {now}")
     open_turn = None
     for event in events:
         if event.type == "turn_start":
@@ -262,7 +255,7 @@ def _events_agree(lines: list[dict[str, Any]], events: list[AgentEvent]) -> list
 def _effects_agree(
     lines: list[dict[str, Any]], messages: list[Message], events: list[AgentEvent]
 ) -> list[str]:
-    """No effect after its result was shown; none of an external tool twice without somebody's yes."""
+    """No effect after its result was shown, none of an external tool twice without a yes."""
     problems = []
     effects: Counter[str] = Counter()
     names: dict[str, str] = {}

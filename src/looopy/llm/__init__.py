@@ -9,8 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# At once, and not lazily like the rest: importing the module of this name later would put the module in
-# the function's place.
+# At once, and not lazily like the rest: importing the module of this name later would put the
+# module in the function's place.
 from looopy.llm.render import render
 
 if TYPE_CHECKING:

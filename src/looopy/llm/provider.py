@@ -19,15 +19,17 @@ class LLMProvider(Protocol):
     Something that answers requests with a stream of events.
 
     Contract:
-        - `stream` never raises for a failed request: the last event is `done` or `error`, and carries
-          the final message (on `error` with stop reason `error`, the partial content kept). The `error`
-          event's `error` is an `LLMError` whose `retryable` says whether trying again may help.
+        - `stream` never raises for a failed request: the last event is `done` or `error`, and
+        carries
+          the final message (on `error` with stop reason `error`, the partial content kept). The
+          `error` event's `error` is an `LLMError` whose `retryable` says whether trying again may
+          help.
         - Cancelling the task that reads the stream, or closing the iterator, closes the connection.
         - A provider holds no state between calls, so one may serve many agents at once.
         - The SDK's own retries are off: the loop retries, visibly.
 
-    Optional attributes, read with `getattr`: `name` (such as `"openai"`), `model` (default model name),
-    and the coroutine `aclose()`, which frees connections and child processes.
+    Optional attributes, read with `getattr`: `name` (such as `"openai"`), `model` (default model
+    name), and the coroutine `aclose()`, which frees connections and child processes.
     """
 
     def stream(self, request: LLMRequest, options: StreamOptions) -> AsyncIterator[StreamEvent]:

@@ -76,7 +76,7 @@ async def run_call(
     context = dataclasses.replace(context, report=reporter)
     try:
         answer = await _attempt(tool, call, context, default_timeout_s, known)
-    except (Exception, SystemExit) as error:  # whatever a tool does, its call is answered
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - each call is answered
         answer = failure(error_text(error))
     except asyncio.CancelledError:
         task = asyncio.current_task()

@@ -241,8 +241,10 @@ def _bind_classic(
     named: dict[str, Any] = {}
     for parameter in signature.parameters.values():
         is_context = parameter.name in signature.context_names
-        if parameter.kind in _BY_POSITION and (is_context or (key := next(left, None))):
-            positional.append(context if is_context else values[str(key)])
+        if parameter.kind in _BY_POSITION and is_context:
+            positional.append(context)
+        elif parameter.kind in _BY_POSITION and (key := next(left, None)):
+            positional.append(values[key])
         elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             positional += [values[key] for key in values if key not in order[: len(places)]]
         elif parameter.kind is inspect.Parameter.KEYWORD_ONLY and is_context:

@@ -1,9 +1,10 @@
 """
-What a tool is: the contract between the loop, which announces and runs calls, and whoever writes tools.
+What a tool is: the contract between the loop, which announces and runs calls, and whoever writes
+tools.
 
-A tool is described once, for the model (`name`, `description`, `parameters`) and for the loop (timeout,
-effects, what to do after a crash). Failure is an exception; its text becomes the error result that the
-model sees.
+A tool is described once, for the model (`name`, `description`, `parameters`) and for the loop
+(timeout, effects, what to do after a crash). Failure is an exception; its text becomes the error
+result that the model sees.
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ class ToolContext:
     What a running tool may know and use.
 
     Attributes:
-        idempotency_key: Stable for this call, also when it runs again after a crash: hand it to services
-            that deduplicate. It names context, turn and call.
+        idempotency_key: Stable for this call, also when it runs again after a crash: hand it to
+            services that deduplicate. It names context, turn and call.
         auth_context: Credentials of this turn; never keep them.
         artifacts: Writes artifacts of this context, or `None` in a bare loop.
-        report: Show progress (any JSON value; a number from 0 to 1 is a fraction). Callable from threads.
+        report: Show progress (any JSON value; a number from 0 to 1 is a fraction). Callable from
+            threads.
         cancel: Tells a long-running tool to stop.
     """
 
@@ -78,9 +80,11 @@ class Tool:
         label: For people; the name by default.
         timeout_s: `None`: the loop's `tool_timeout_s`.
         parallel: May run beside other parallel tools; otherwise it runs alone.
-        effects: `"none"` (only looks), `"idempotent"` (again does no harm), `"external"` (again may harm).
-        on_resume: What happens to a call whose process died while it ran: `"rerun"` it, `"ask"` a person,
-            or `"fail"`: tell the model that the outcome is unknown. Default: rerun, or fail for external.
+        effects: `"none"` (only looks), `"idempotent"` (again does no harm), `"external"` (again may
+            harm).
+        on_resume: What happens to a call whose process died while it ran: `"rerun"` it, `"ask"` a
+            person, or `"fail"`: tell the model that the outcome is unknown. Default: rerun, or fail
+            for external.
         is_enabled: Offered to the model only when this returns true.
         max_result_bytes: `None`: the loop's.
 
@@ -106,7 +110,8 @@ class Tool:
             raise InvalidTool(
                 f"tool name {name!r} is not usable: 1 to 64 letters, digits, '_' or '-'"
             )
-        schema = dict(parameters) if parameters is not None else {"type": "object", "properties": {}}
+        empty = {"type": "object", "properties": {}}
+        schema = empty if parameters is None else dict(parameters)
         if schema.get("type") != "object":
             raise InvalidTool(f"tool {name!r}: parameters must be a JSON Schema of type object")
         if effects not in ("none", "idempotent", "external"):
@@ -158,7 +163,8 @@ ToolSource: TypeAlias = Tool | ToolProvider | Callable[..., Any]
 
 def wrap_tools(sources: Sequence[ToolSource]) -> tuple[Tool | ToolProvider, ...]:
     """
-    *sources* with plain functions made into tools, once: reading a signature is no work for each turn.
+    *sources* with plain functions made into tools, once: reading a signature is no work for each
+    turn.
 
     Raises:
         InvalidTool: No schema can be made of a function, or a source is none of the allowed kinds.

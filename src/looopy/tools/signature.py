@@ -221,10 +221,11 @@ def _check_kind(name: str, parameter: inspect.Parameter) -> None:
 
 
 def _field(parameter: inspect.Parameter, signature: Signature) -> Any:
+    from typing import NotRequired, Required
+
     from pydantic import Field
     from pydantic.fields import FieldInfo
     from pydantic_core import PydanticSerializationError, to_jsonable_python
-    from typing_extensions import NotRequired, Required
 
     annotation = signature.annotations[parameter.name]
     base, own = annotation, ()

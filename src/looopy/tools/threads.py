@@ -135,7 +135,7 @@ _lock = threading.Lock()
 
 def tool_threads() -> ToolThreads:
     """The pool of this process, made on first use; a forked child makes its own."""
-    global _threads
+    global _threads  # noqa: PLW0603 - one pool for the process
     with _lock:
         if _threads is None:
             _threads = ToolThreads()

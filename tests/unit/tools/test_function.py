@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -195,8 +195,8 @@ async def test_a_missing_argument_with_a_default_is_left_to_python(run: Run) -> 
 
     @tool
     def check(
-        a: int = 4, b: Any = sentinel, c: Optional[Place] = None, d: Unit = Unit.CELSIUS
-    ) -> str:  # noqa: UP045
+        a: int = 4, b: Any = sentinel, c: Place | None = None, d: Unit = Unit.CELSIUS
+    ) -> str:
         return f"{a} {b is sentinel} {c} {d}"
 
     assert (await run(check)).text == "4 True None Unit.CELSIUS"

@@ -103,7 +103,7 @@ def test_empty_text_is_no_block(value: Any) -> None:
 @pytest.mark.parametrize("value", [b"x", bytearray(b"x"), memoryview(b"x")])
 def test_bytes_are_refused_with_the_way_out(value: Any) -> None:
     """A model reads no bytes; an artifact keeps them."""
-    with pytest.raises(TypeError, match="artifacts.save"):
+    with pytest.raises(TypeError, match=r"artifacts\.save"):
         to_answer(value)
 
 

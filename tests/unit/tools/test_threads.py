@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from looopy.tools import tool
 from looopy.tools import threads as threads_module
+from looopy.tools import tool
 from looopy.tools.threads import NOT_STARTED, ToolThreads, tool_threads
 
 
