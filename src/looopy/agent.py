@@ -27,7 +27,7 @@ from looopy.errors import (
     StoreConflict,
     ValueRefused,
 )
-from looopy.known import Known
+from looopy.known import Known, left_by_the_dead
 from looopy.llm.provider import LLMProvider
 from looopy.running import RunningTurn, settle
 from looopy.stores.base import Claim, Commit
@@ -448,8 +448,13 @@ class Agent:
         if after is None:
             record = await known.stores.state.load(self.context_id)
             after = record.last_seq if record else 0
+        loop = asyncio.get_running_loop()
+        look_at = loop.time()  # when to look next whether a dead process left a turn open
         while True:
             self._changed.clear()
+            if not self._turns and loop.time() >= look_at:
+                look_at = loop.time() + self.loop_config.lease_ttl_s
+                await self._end_dead_turn(known)
             found = await known.stores.journal.events(self.context_id, after=after, limit=_PAGE)
             for event in found:
                 after = event.seq or after
@@ -460,6 +465,13 @@ class Agent:
                         await self._changed.wait()
                 except TimeoutError:
                     pass
+
+    async def _end_dead_turn(self, known: Known) -> None:
+        record = await known.stores.state.load(self.context_id)
+        if record is not None and left_by_the_dead(record):
+            reading = Known(known.stores, self.context_id, self.loop_config)
+            await reading.refresh(await gather_tools(self._tools))
+            known.stale = True
 
     def subscribe(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
         """

@@ -43,6 +43,13 @@ from looopy.types.state import Outcome
 _WINDOW = 256  # messages read at first; doubled while the model could see more
 
 
+def left_by_the_dead(record: ContextRecord) -> bool:
+    """Whether a turn is open that nobody runs any more."""
+    if record.open_turn is None:
+        return False
+    return not record.lease_live or record.holder is None or provably_dead(record.holder)
+
+
 class Known:
     """
     One context as this process last saw it.
@@ -100,8 +107,7 @@ class Known:
             self.busy_turn = None
             if record is None or record.open_turn is None:
                 break
-            dead = record.holder is None or provably_dead(record.holder)
-            if record.lease_live and not dead:
+            if not left_by_the_dead(record):
                 self.busy_turn = record.open_turn.turn
                 break
             reach("R1")
