@@ -1,0 +1,517 @@
+"""Several agents on one context: one turn at a time, nothing lost, and the stale one stops."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.agent.kit import Gate, Spy, add, assert_whole, collect, types
+
+from looopy import Agent, LoopConfig, open_stores
+from looopy.errors import AgentBusy, Fenced, StoreConflict
+from looopy.stores.base import ContextState
+from looopy.stores.owner import Owner
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.turns import begin
+from looopy.types.message import ToolResultMessage
+from looopy.types.state import AgentStatus, Outcome
+
+
+def echo():
+    """A model that repeats what was said last."""
+    return ScriptedProvider(lambda request: text(f"re {request.messages[-1].text}"))
+
+
+async def test_a_second_agent_is_refused_while_the_first_runs_a_turn(make_agent, stores):
+    """`AgentBusy` from the stream names the turn; nothing of it is stored; later it works."""
+    gate = Gate()
+    first = await make_agent([tool_call("gate"), text("one")], tools=[gate.tool], stores=stores)
+    second = await make_agent([text("two")], stores=stores)
+    stream = first.execute_turn("a")
+    await gate.entered.wait()
+    refused = second.execute_turn("b")
+    for wait in (refused, refused.accepted()):
+        with pytest.raises(AgentBusy) as caught:
+            await wait
+        assert caught.value.turn == 1
+    gate.open.set()
+    await stream
+    assert (await second.execute_turn("b")).text == "two"
+    assert [m.text for m in await first.get_messages()][-2:] == ["b", "two"]
+    await assert_whole(stores)
+
+
+async def test_starting_while_another_runs_a_turn_is_busy(make_agent, stores):
+    """It succeeds; the status says so; the turn is left alone; afterwards the agent works."""
+    gate = Gate()
+    first = await make_agent([tool_call("gate"), text("one")], tools=[gate.tool], stores=stores)
+    stream = first.execute_turn("a")
+    await gate.entered.wait()
+    second = await make_agent([text("two")], stores=stores)
+    assert second.state.status is AgentStatus.BUSY
+    with pytest.raises(AgentBusy) as caught:
+        await second.execute_turn("b")
+    assert caught.value.turn == 1
+    assert second.state.status is AgentStatus.BUSY
+    gate.open.set()
+    assert (await stream).outcome is Outcome.COMPLETED
+    assert (await second.execute_turn("b")).text == "two", "it looks again before it refuses"
+    assert second.state.status is AgentStatus.READY
+    await assert_whole(stores)
+
+
+async def test_waiting_for_another_agent_runs_after_it(make_agent, stores):
+    """`on_busy="wait"`: both turns are whole, and the second sees the first."""
+    gate = Gate()
+    first = await make_agent([tool_call("gate"), text("one")], tools=[gate.tool], stores=stores)
+    provider = ScriptedProvider([text("two")])
+    second = await make_agent(provider, stores=stores, on_busy="wait")
+    stream = first.execute_turn("a")
+    await gate.entered.wait()
+    waiting = second.execute_turn("b")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert second.state.status is AgentStatus.BUSY
+    gate.open.set()
+    await stream
+    assert (await waiting).turn == 2
+    assert [m.text for m in provider.requests[0].messages] == ["a", "", "through", "one", "b"]
+    await assert_whole(stores)
+
+
+async def test_waiting_for_another_agent_gives_up_in_time(make_agent, memory_stores):
+    """After `busy_timeout_s` the error is that of refusing."""
+    gate = Gate()
+    first = await make_agent([tool_call("gate")], tools=[gate.tool], stores=memory_stores)
+    second = await make_agent(
+        [text("two")],
+        stores=memory_stores,
+        on_busy="wait",
+        loop_config=LoopConfig(busy_timeout_s=0.05),
+    )
+    first.execute_turn("a")
+    await gate.entered.wait()
+    with pytest.raises(AgentBusy) as caught:
+        await second.execute_turn("b")
+    assert caught.value.turn == 1
+
+
+async def test_agents_see_what_the_others_added(make_agent, stores):
+    """A stale agent reads on before it speaks: no message is lost or doubled."""
+    one, two = echo(), echo()
+    first = await make_agent(one, stores=stores)
+    second = await make_agent(two, stores=stores)
+    for n in range(3):
+        await first.execute_turn(f"a{n}")
+        await second.execute_turn(f"b{n}")
+    assert [m.text for m in two.requests[-1].messages] == [
+        said
+        for n in range(3)
+        for said in (f"a{n}", f"re a{n}", f"b{n}", f"re b{n}")
+    ][:-1]
+    assert second.state.turn_count == 6
+    await assert_whole(stores)
+
+
+async def test_a_stale_agent_reads_only_what_was_added(make_agent, stores):
+    """Not the whole history again."""
+    spy = Spy(stores)
+    first = await make_agent(echo(), stores=spy.stores)
+    second = await make_agent(echo(), stores=stores)
+    await first.execute_turn("a")
+    await second.execute_turn("b")
+    spy.calls.clear()
+    await first.execute_turn("c")
+    assert spy.of("recent") == []
+    [(_, options)] = spy.of("records")
+    assert options["after"] == 2
+
+
+async def test_many_agents_on_one_context_take_turns(make_agent, stores):
+    """Ten agents wait for each other: ten whole turns."""
+    agents = [await make_agent(echo(), stores=stores, on_busy="wait") for _ in range(10)]
+    results = await asyncio.gather(*(a.execute_turn(f"{i}") for i, a in enumerate(agents)))
+    assert sorted(r.turn for r in results) == list(range(1, 11))
+    assert [r.text for r in results] == [f"re {i}" for i in range(10)]
+    await assert_whole(stores)
+
+
+class NoRenewal(Spy):
+    """Stores whose lease is never renewed, as by a process that is stopped."""
+
+    def __init__(self, stores):
+        super().__init__(stores)
+        self.hook = lambda name, _: True if name == "renew" else None
+
+
+async def displace(stores, context_id="ada"):
+    """Wait until the lease is over, and take the turn over from another process."""
+    while (await stores.state.load(context_id)).lease_live:
+        await asyncio.sleep(0.01)
+    record = await stores.state.load(context_id)
+    return record
+
+
+async def test_an_owner_that_lost_its_lease_is_fenced(make_agent, stores):
+    """Who took over goes on; the stale owner writes nothing more, and hears `Fenced`."""
+    gate = Gate()
+    spy = NoRenewal(stores)
+    stale = await make_agent(
+        [tool_call("gate"), text("never")],
+        tools=[gate.tool],
+        stores=spy.stores,
+        loop_config=LoopConfig(lease_ttl_s=0.05),
+    )
+    stream = stale.execute_turn("a")
+    await gate.entered.wait()
+    await displace(stores)
+    other = await make_agent([text("two")], stores=stores)
+    assert other.state.interrupted_turn == 1
+    assert (await other.execute_turn("b")).turn == 2
+    before = await stores.journal.events("ada")
+    gate.open.set()
+    with pytest.raises(Fenced):
+        await stream
+    assert await stores.journal.events("ada") == before
+    await assert_whole(stores)
+    seen = []
+
+    def reply(request):
+        seen.extend(request.messages)
+        return text("back")
+
+    stale._provider = ScriptedProvider(reply)
+    assert (await stale.execute_turn("c")).turn == 3
+    assert [m.text for m in seen if not isinstance(m, ToolResultMessage)] == [
+        "a",
+        "",
+        "b",
+        "two",
+        "c",
+    ]
+    await assert_whole(stores)
+
+
+async def test_an_owner_that_cannot_renew_stops_its_tool(make_agent, stores):
+    """It notices at the next renewal, not only at the next commit."""
+    gate = Gate()
+    agent = await make_agent(
+        [tool_call("gate")],
+        tools=[gate.tool],
+        stores=stores,
+        loop_config=LoopConfig(lease_ttl_s=0.05),
+    )
+    stream = agent.execute_turn("a")
+    await gate.entered.wait()
+    await stores.journal.clear("ada", force=True)
+    with pytest.raises(Fenced):
+        await stream
+    assert agent.state.status is AgentStatus.READY
+
+
+async def test_a_lease_is_renewed_while_a_turn_runs(make_agent, stores):
+    """A turn longer than the lease keeps its context."""
+    gate = Gate()
+    spy = Spy(stores)
+    renewed = asyncio.Event()
+    agent = await make_agent(
+        [tool_call("gate"), text("ok")],
+        tools=[gate.tool],
+        stores=spy.stores,
+        loop_config=LoopConfig(lease_ttl_s=0.06),
+    )
+    spy.hook = lambda name, _: (
+        renewed.set() if name == "renew" and len(spy.of("renew")) > 4 else None
+    )
+    stream = agent.execute_turn("a")
+    await gate.entered.wait()
+    await renewed.wait()
+    other = await make_agent([], stores=stores)
+    assert other.state.status is AgentStatus.BUSY
+    gate.open.set()
+    assert (await stream).outcome is Outcome.COMPLETED
+    record = await stores.state.load("ada")
+    assert record.holder is None
+    assert not record.lease_live
+
+
+async def test_between_turns_nobody_holds_a_lease(make_agent, stores):
+    """After each end, however it came."""
+    agent = await make_agent([text("hi")], stores=stores)
+    await agent.execute_turn("a")
+    record = await stores.state.load("ada")
+    assert (record.holder, record.lease_live, record.open_turn) == (None, False, None)
+
+
+async def test_clear_hides_the_history_for_everyone(make_agent, stores):
+    """Counts and numbers go on; the other agent's model sees nothing of before."""
+    one, two = echo(), echo()
+    first = await make_agent(one, stores=stores)
+    second = await make_agent(two, stores=stores)
+    await first.execute_turn("a")
+    await second.execute_turn("b")
+    seen = []
+    second.subscribe(seen.append)
+    await first.clear()
+    assert await first.get_messages() == []
+    assert first.state.status is AgentStatus.READY
+    result = await second.execute_turn("c")
+    assert result.turn == 3
+    assert [m.text for m in two.requests[-1].messages] == ["c"]
+    events = await stores.journal.events("ada")
+    assert types(events) == ["history_cleared", "turn_start", "message_end"] + [
+        "message_end",
+        "turn_end",
+    ]
+    assert events[0].seq == 9
+    await first.clear()
+    await first.execute_turn("d")
+    assert [m.text for m in one.requests[-1].messages] == ["d"]
+
+
+async def test_clear_is_refused_while_a_turn_runs(make_agent, stores):
+    """Here and elsewhere; `force` fences it."""
+    gate = Gate()
+    first = await make_agent([tool_call("gate")], tools=[gate.tool], stores=stores)
+    second = await make_agent([text("two")], stores=stores)
+    stream = first.execute_turn("a")
+    await gate.entered.wait()
+    for agent in (first, second):
+        with pytest.raises(AgentBusy) as caught:
+            await agent.clear()
+        assert caught.value.turn == 1
+    await second.clear(force=True)
+    assert second.state.status is AgentStatus.READY
+    gate.open.set()
+    with pytest.raises(Fenced):
+        await stream
+    assert await stores.messages.list("ada") == []
+    result = await second.execute_turn("b")
+    assert (result.turn, result.text) == (2, "two")
+
+
+async def test_clear_with_force_stops_a_turn_of_this_agent(make_agent, stores):
+    """It ends as cancelled, and is then hidden with everything else."""
+    gate = Gate()
+    agent = await make_agent([tool_call("gate"), text("ok")], tools=[gate.tool], stores=stores)
+    stream = agent.execute_turn("a")
+    await gate.entered.wait()
+    await agent.clear(force=True)
+    assert (await stream).outcome is Outcome.CANCELLED
+    assert await agent.get_messages() == []
+    assert (await agent.execute_turn("b")).turn == 2
+
+
+async def test_clear_ends_the_turn_of_a_dead_owner(make_agent, stores):
+    """A process that is gone runs nothing: there is no need for force."""
+    agent = await make_agent([text("ok")], stores=stores)
+    owner = Owner.new()
+    await begin(stores, holder=owner.token())
+    owner.retire()
+    await agent.clear()
+    assert await agent.get_messages() == []
+    assert (await agent.execute_turn("b")).turn == 2
+
+
+async def test_clearing_nothing_is_fine(make_agent, stores):
+    """An unknown context stays unknown."""
+    agent = await make_agent([text("hi")], stores=stores)
+    await agent.clear()
+    await agent.clear()
+    assert agent.state.status is AgentStatus.READY
+    assert (await agent.execute_turn("a")).turn == 1
+
+
+async def test_clear_forgets_what_is_pending_and_what_failed(make_agent, stores):
+    """Artifacts too; a paused agent stays paused."""
+    agent = await make_agent([text("hi")], stores=stores)
+    await agent.execute_turn("a")
+    await stores.artifacts.save("ada", "note", "text")
+    await agent.pause()
+    await agent.clear()
+    assert agent.state.status is AgentStatus.PAUSED
+    assert await agent.get_artifacts() == []
+    assert (await stores.state.load("ada")).state == ContextState(usage=agent.state.usage)
+    await agent.resume()
+
+
+async def test_metadata_is_saved_and_read_back(make_agent, stores):
+    """By a version: the second of two writers is told, and reads the first one's after that."""
+    first = await make_agent([text("hi")], stores=stores)
+    second = await make_agent([], stores=stores)
+    await first.save_state({"title": "one"})
+    assert first.state.metadata == {"title": "one"}
+    with pytest.raises(StoreConflict):
+        await second.save_state({"title": "two"})
+    assert second.state.metadata == {}
+    await second.pause()
+    await second.resume()
+    assert second.state.metadata == {"title": "one"}
+    await second.save_state({"title": "two"})
+    await second.save_state()
+    third = await make_agent([], stores=stores)
+    assert third.state.metadata == {"title": "two"}
+    assert first.state.metadata == {"title": "one"}
+    await first.execute_turn("go")
+    with pytest.raises(StoreConflict):
+        await first.save_state({"title": "three"})
+
+
+async def test_metadata_that_a_turn_finds_changed_is_shown(make_agent, stores):
+    """What another agent saved is in the state after the next reading, and can be replaced."""
+    first = await make_agent([text("1"), text("2")], stores=stores)
+    second = await make_agent([text("b")], stores=stores)
+    await first.execute_turn("a")
+    await second.pause()
+    await second.resume()
+    await second.save_state({"title": "two"})
+    await second.execute_turn("b")
+    await first.execute_turn("c")
+    assert first.state.metadata == {"title": "two"}
+    await first.save_state({"title": "three"})
+    assert first.state.metadata == {"title": "three"}
+
+
+async def test_a_snapshot_of_the_state_does_not_change(make_agent, memory_stores):
+    """It is a value: later turns and metadata are in later snapshots."""
+    agent = await make_agent([text("hi")], stores=memory_stores)
+    await agent.save_state({"title": "one"})
+    before = agent.state
+    await agent.save_state({"title": "two"})
+    await agent.execute_turn("a")
+    assert before.metadata == {"title": "one"}
+    assert before.turn_count == 0
+    with pytest.raises(TypeError):
+        before.metadata["title"] = "three"
+    assert agent.state.created_at is not None
+    assert agent.state.last_activity >= agent.state.created_at
+
+
+async def test_contexts_do_not_meet(make_agent, stores):
+    """Two contexts run at the same time, and each has its own history."""
+    gate = Gate()
+    one = await make_agent(
+        [tool_call("gate"), text("1")], tools=[gate.tool], stores=stores, context_id="one"
+    )
+    two = await make_agent([text("2")], stores=stores, context_id="two")
+    stream = one.execute_turn("a")
+    await gate.entered.wait()
+    assert (await two.execute_turn("b")).text == "2"
+    gate.open.set()
+    await stream
+    assert [m.text for m in await two.get_messages()] == ["b", "2"]
+    await assert_whole(stores, "one")
+    await assert_whole(stores, "two")
+
+
+async def test_tenants_do_not_meet():
+    """The same id in two tenants is two contexts."""
+    async with open_stores("memory:") as stores:
+        one = Agent("ada", llm_provider=ScriptedProvider([text("1")]), stores=stores)
+        two = Agent(
+            "ada", llm_provider=ScriptedProvider([text("2")]), stores=stores.for_tenant("other")
+        )
+        async with one, two:
+            await one.execute_turn("a")
+            await two.execute_turn("b")
+            assert [m.text for m in await one.get_messages()] == ["a", "1"]
+            assert [m.text for m in await two.get_messages()] == ["b", "2"]
+
+
+async def test_a_follower_sees_the_events_of_another_agent(make_agent, stores):
+    """Replay from the beginning, then live, gapless, from whoever commits."""
+    worker = await make_agent(
+        [text("1"), tool_call("add", a=1, b=2), text("3")], tools=[add], stores=stores
+    )
+    follower = await make_agent([], stores=stores)
+    await worker.execute_turn("a")
+    seen = []
+    arrived = asyncio.Event()
+
+    async def follow():
+        async for event in follower.events(after=0):
+            seen.append(event)
+            if event.type == "turn_end" and event.turn == 2:
+                arrived.set()
+                return
+
+    following = asyncio.create_task(follow())
+    await worker.execute_turn("b")
+    await arrived.wait()
+    await following
+    assert [e.seq for e in seen] == list(range(1, 13))
+    assert seen == await stores.journal.events("ada")
+
+
+async def test_events_begin_where_they_are_asked_to(make_agent, stores):
+    """Behind a number, at the beginning, or at the head."""
+    agent = await make_agent([text("1"), text("2")], stores=stores)
+    await agent.execute_turn("a")
+
+    async def first(after):
+        events = agent.events(after)
+        try:
+            return await anext(events)
+        finally:
+            await events.aclose()
+
+    assert (await first(0)).seq == 1
+    assert (await first(2)).seq == 3
+    events = agent.events()
+    waiting = asyncio.create_task(anext(events))
+    await asyncio.sleep(0)
+    stream = agent.execute_turn("b")
+    await stream
+    assert (await waiting).seq >= 5
+    await events.aclose()
+
+
+async def test_two_followers_each_see_everything(make_agent, stores):
+    """Following is reading: nobody takes an event away."""
+    agent = await make_agent([text(f"{n}") for n in range(5)], stores=stores)
+
+    async def follow():
+        seen = []
+        async for event in agent.events(after=0):
+            seen.append(event.seq)
+            if event.seq == 20:
+                return seen
+
+    followers = [asyncio.create_task(follow()) for _ in range(3)]
+    for n in range(5):
+        await agent.execute_turn(f"{n}")
+    assert await asyncio.gather(*followers) == [list(range(1, 21))] * 3
+
+
+async def test_following_ends_the_turn_of_a_dead_owner(make_agent, stores):
+    """A follower finds it, and sees its end."""
+    agent = await make_agent([], stores=stores)
+    owner = Owner.new()
+    await begin(stores, holder=owner.token())
+    owner.retire()
+    seen = []
+    async for event in agent.events(after=0):
+        seen.append(event)
+        if event.type == "turn_end":
+            break
+    assert seen[-1].outcome is Outcome.INTERRUPTED
+
+
+async def test_messages_are_read_from_a_position(make_agent, stores):
+    """`after` and `limit` page through the history."""
+    agent = await make_agent(echo(), stores=stores)
+    for n in range(3):
+        await agent.execute_turn(f"{n}")
+    every = await agent.get_messages()
+    assert len(every) == 6
+    assert await agent.get_messages(after=2, limit=3) == every[2:5]
+    assert await agent.get_messages(after=6) == []
+    assert await agent.get_messages(limit=0) == []
+
+
+async def test_collecting_a_stream_after_shutdown_still_works(make_agent, stores):
+    """The view keeps what the turn said."""
+    agent = await make_agent([text("hi")], stores=stores)
+    stream = agent.execute_turn("a")
+    await agent.shutdown()
+    assert types(await collect(stream))[-1] == "turn_end"
