@@ -142,8 +142,8 @@ def plan_turn(
     state = situation.state
     answered = [*state.answered, *_answers(state.pending, inputs or {})]
     fresh = ContextState(usage=state.usage)
-    if inputs:
-        remaining = tuple(p for p in state.pending if p.request_id not in inputs)
+    if inputs or (user_message is None and answered and not state.pending):
+        remaining = tuple(p for p in state.pending if p.request_id not in (inputs or {}))
         if remaining and user_message is None:
             kept = ContextState(
                 pending=remaining,
@@ -152,7 +152,13 @@ def plan_turn(
                 usage=state.usage,
             )
             return Plan(kept, continues=remaining[0].turn, ends=StopReason.INPUT_REQUIRED)
-        return _answer(situation, fresh, user_message, answered, remaining)
+        plan = _answer(situation, fresh, user_message, answered, remaining)
+        if plan.run and user_message is None and _needs_auth(situation, auth_context):
+            kept = ContextState(
+                answered=tuple(answered), resumable=state.resumable, usage=state.usage
+            )
+            return Plan(kept, continues=plan.continues, ends=StopReason.AUTH_REQUIRED)
+        return plan
     if user_message is not None:
         results = [_superseded(situation, c) for c in situation.open_calls]
         return Plan(fresh, (*results, user_message), user_message)
@@ -229,11 +235,7 @@ def _continue(situation: Situation, fresh: ContextState, auth_context: AuthConte
             status="ready",
             action="continue",
         )
-    if (
-        situation.last is not None
-        and situation.last.had_auth
-        and (auth_context is None or auth_context.expired())
-    ):
+    if _needs_auth(situation, auth_context):
         kept = ContextState(resumable=resumable, usage=fresh.usage)
         return Plan(kept, continues=resumable, ends=StopReason.AUTH_REQUIRED)
     return Plan(
@@ -242,6 +244,12 @@ def _continue(situation: Situation, fresh: ContextState, auth_context: AuthConte
         call_turn=next((c.turn for c in open_calls), None),
         continues=resumable,
     )
+
+
+def _needs_auth(situation: Situation, auth_context: AuthContext | None) -> bool:
+    """Whether the turn to go on from had credentials, and fresh ones are missing."""
+    had_auth = situation.last is not None and situation.last.had_auth
+    return had_auth and (auth_context is None or auth_context.expired())
 
 
 def _superseded(situation: Situation, open_call: OpenCall) -> ToolResultMessage:
