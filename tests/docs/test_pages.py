@@ -1,5 +1,5 @@
 """
-The code of the documentation runs as it is written, and its tables are those of the code.
+The code of the documentation runs as it is written.
 
 The blocks of a page run in order, in one namespace and one event loop, in an empty folder. Where a
 page names a model, a scripted one takes its place. HTML comments, which a reader does not see, say
@@ -16,7 +16,6 @@ A block marked `text` right behind one of Python is what that one prints.
 import ast
 import asyncio
 import contextlib
-import dataclasses
 import inspect
 import io
 import re
@@ -24,15 +23,8 @@ from pathlib import Path
 
 import pytest
 
-import looopy
 from looopy import errors
-from looopy.agent import Agent
 from looopy.testing import ScriptedProvider, failure, text, tool_call
-from looopy.types import event as events
-from looopy.types.context import LoopConfig
-from looopy.types.message import StopReason
-from looopy.types.result import TurnResult
-from looopy.types.state import AgentState, outcome_of
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.md") if "```python\n" in path.read_text("utf-8"))
