@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from looopy.cli.terminal import Terminal, one_line
+from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN
 from looopy.types.event import (
     AgentEvent,
     MessageEnd,
@@ -46,6 +47,8 @@ _WHY = {
     StopReason.MAX_ITERATIONS: "Stopped: the turn reached its limit of model calls.",
     StopReason.MAX_TOOL_CALLS: "Stopped: the turn reached its limit of tool calls.",
 }
+# What the model is told of a call that was cut short, as a person wants to hear it.
+_STOPPED = {CANCELLED: "", OUTCOME_UNKNOWN: ", outcome unknown"}
 
 
 class Renderer(Protocol):
@@ -147,8 +150,10 @@ class TextRenderer:
             self._terminal.fresh_line()
             self._terminal.write(f"[{call} ...", dim=True)
         self._open = ""
-        said = shown_result(event.result)
         how = "failed after" if event.is_error else "done in"
+        said = shown_result(event.result)
+        if event.is_error and event.result.text in _STOPPED:
+            how, said = "stopped after", _STOPPED[event.result.text]
         self._terminal.write(f" {how} {event.duration_s:.1f} s{said}]\n", dim=True)
 
     def _finish(self, event: TurnEnd) -> None:

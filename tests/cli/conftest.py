@@ -1,0 +1,200 @@
+"""The program as a person or a script runs it: a child process, and a model on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+from tests.wire.fake_openai import DONE, USAGE, Answer, FakeOpenAI, chunk, says
+
+PATIENCE_S = 40
+
+
+def calls(name, **args):
+    """An answer that asks for a tool."""
+    call = {"index": 0, "id": "c1", "type": "function"}
+    call["function"] = {"name": name, "arguments": json.dumps(args)}
+    pieces = [chunk({"tool_calls": [call]}), chunk(finish="tool_calls"), chunk(usage=USAGE), DONE]
+    return Answer(pieces=pieces)
+
+
+def streams(*deltas):
+    """An answer of these pieces of text, as they are."""
+    return Answer(pieces=[*(chunk({"content": d}) for d in deltas), chunk(finish="stop"), DONE])
+
+
+def obeys(received):
+    """A model that does what it is told: `wait 5`, `calculate 6*7`; else it repeats what it hears."""
+    last = received.body["messages"][-1]
+    said = last["content"]
+    if last["role"] == "tool":
+        return says(f"The tool said: {said}")
+    if said.startswith("wait "):
+        return calls("wait", seconds=float(said.removeprefix("wait ")))
+    if said.startswith("calculate "):
+        return calls("calculate", expression=said.removeprefix("calculate "))
+    return says(f"You said: {said}")
+
+
+@dataclass
+class Ended:
+    """What a run came to."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def events(self):
+        """Standard output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Program:
+    """Runs `looopy` with a home of its own."""
+
+    def __init__(self, home, server):
+        self.home = home
+        self.server = server
+        kept = ("PATH", "SYSTEMROOT", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
+        self.env = {
+            **{name: os.environ[name] for name in kept if name in os.environ},
+            "HOME": str(home),
+            "LOOOPY_DATA": str(home / "data"),
+            "OPENAI_BASE_URL": server.url,
+            "OPENAI_API_KEY": "key",
+            "OPENAI_MODEL": "fake",
+            "PYTHONWARNINGS": "error",
+            "PYTHONUTF8": "1",
+            "TERM": "xterm-256color",
+        }
+        self.running = []
+
+    @property
+    def database(self):
+        """The default database."""
+        return self.home / "data" / "looopy.db"
+
+    async def start(self, *args, **options):
+        """Start it and come back at once; it dies with the test."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "looopy.cli", *args),
+            env=self.env,
+            cwd=self.home,
+            start_new_session=True,
+            **options,
+        )
+        self.running.append(process)
+        return process
+
+    async def __call__(self, *args, stdin=""):
+        """Run it to its end."""
+        pipe = asyncio.subprocess.PIPE
+        process = await self.start(*args, stdin=pipe, stdout=pipe, stderr=pipe)
+        data = stdin if isinstance(stdin, bytes) else stdin.encode()
+        async with asyncio.timeout(PATIENCE_S):
+            out, err = await process.communicate(data)
+        return Ended(process.returncode, out.decode(), err.decode())
+
+    async def at_terminal(self, *args):
+        """Run it in a terminal."""
+        import pty
+
+        master, slave = pty.openpty()
+        process = await self.start(*args, stdin=slave, stdout=slave, stderr=slave, preexec_fn=_own)
+        os.close(slave)
+        return Session(process, master)
+
+    async def end(self):
+        """Leave no process behind."""
+        for process in self.running:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+
+
+def _own():
+    """Make the terminal the child's own, so that Ctrl-C reaches it."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+class Session:
+    """A program in a terminal: what it shows, and keys to press."""
+
+    def __init__(self, process, master):
+        self.process = process
+        self._master = master
+        self._shown = ""
+        self._bytes = b""
+        self._more = asyncio.Event()
+        self._over = False
+        os.set_blocking(master, False)
+        asyncio.get_running_loop().add_reader(master, self._read)
+
+    def _read(self):
+        try:
+            data = os.read(self._master, 65536)
+        except BlockingIOError:
+            return
+        except OSError:  # the other end is closed
+            data = b""
+        if data:
+            self._bytes += data
+        else:
+            self._over = True
+            asyncio.get_running_loop().remove_reader(self._master)
+        self._more.set()
+
+    @property
+    def shown(self):
+        """Everything since it was started."""
+        return self._bytes.decode(errors="replace").replace("\r\n", "\n")
+
+    def press(self, keys):
+        """Type."""
+        os.write(self._master, keys.encode())
+
+    async def see(self, text):
+        """Wait until *text* is shown, after what was seen before."""
+        async with asyncio.timeout(PATIENCE_S):
+            while text not in self.shown[len(self._shown) :]:
+                assert not self._over, f"{text!r} never came: {self.shown}"
+                self._more.clear()
+                await self._more.wait()
+        seen = self.shown.index(text, len(self._shown)) + len(text)
+        self._shown = self.shown[:seen]
+
+    async def status(self):
+        """Wait until it ends; its exit status."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not self._over:
+                self._more.clear()
+                await self._more.wait()
+            await self.process.wait()
+        os.close(self._master)
+        return self.process.returncode
+
+
+@pytest.fixture
+async def model():
+    """A model on loopback that obeys; a test may put other answers first."""
+    async with FakeOpenAI(*[obeys] * 50) as server:
+        yield server
+
+
+@pytest.fixture
+async def looopy(tmp_path, model):
+    """The program, in a home of its own, with the model on loopback."""
+    program = Program(tmp_path, model)
+    yield program
+    await program.end()
