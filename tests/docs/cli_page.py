@@ -1,0 +1,58 @@
+"""
+`docs/cli.md`, made of what the program says of itself.
+
+`python tests/docs/cli_page.py` writes it anew; a test compares the two.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "cli.md"
+COLUMNS = 100
+
+HEAD = """\
+<!-- Made by `python tests/docs/cli_page.py`; a test compares it with the program. -->
+# Command line
+
+The program `looopy` talks to models and looks after databases. Without `--db` it uses a file of
+your own, in the folder that your system has for such data.
+
+Exit status: 0 when all went well; 1 for a turn that did not complete, or what was not found; 2 for
+wrong usage or configuration; 130 when Ctrl-C ended the program. With `--json`, standard output
+holds JSON and nothing else.
+
+| variable | |
+| --- | --- |
+| `LOOOPY_MODEL` | the model; [see also](models.md#which-one-looopy-chat-takes) |
+| `LOOOPY_DATA` | the folder of the default database |
+| `LOOOPY_CACHE` | the folder of the embedded model's weights |
+| `LOOOPY_YES` | `1` agrees to their download |
+| `LOOOPY_DEBUG` | `1` shows tracebacks and logs |
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    from looopy.cli.main import _parser
+
+    parts = [HEAD]
+    with mock.patch.dict("os.environ", {"COLUMNS": str(COLUMNS), "NO_COLOR": "1"}):
+        for parser in _with_commands(_parser()):
+            level = "##" if parser.prog == "looopy" or parser.prog.count(" ") == 1 else "###"
+            help_text = parser.format_help().strip()
+            parts.append(f"{level} `{parser.prog}`\n\n```text\n{help_text}\n```\n")
+    return "\n".join(parts)
+
+
+def _with_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _with_commands(command)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
