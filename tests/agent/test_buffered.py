@@ -1,0 +1,212 @@
+"""`auto_save=False`: turns live in memory until they are saved, all of them or an error."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.agent.kit import Spy, add, assert_whole, collect, types
+
+from looopy.errors import LLMError, StoreConflict, StoreUnavailable
+from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.types.state import AgentStatus, Outcome
+
+
+def echo():
+    """A model that repeats what was said last."""
+    return ScriptedProvider(lambda request: text(f"re {request.messages[-1].text}"))
+
+
+async def said(agent, **options):
+    """The texts that the agent gives back."""
+    return [m.text for m in await agent.get_messages(**options)]
+
+
+async def test_nothing_is_stored_until_it_is_saved(make_agent, stores):
+    """Turns run, are remembered and readable; the store knows nothing of them."""
+    provider = echo()
+    agent = await make_agent(provider, stores=stores, auto_save=False)
+    events = await collect(agent.execute_turn("a"))
+    result = await agent.execute_turn("b")
+    assert (result.turn, result.text) == (2, "re b")
+    assert types(events)[0] == "turn_start"
+    assert {e.seq for e in events} == {None}
+    assert [m.text for m in provider.requests[1].messages] == ["a", "re a", "b"]
+    assert agent.state.turn_count == 2
+    assert await said(agent) == ["a", "re a", "b", "re b"]
+    assert await said(agent, after=1, limit=2) == ["re a", "b"]
+    assert await stores.state.load("ada") is None
+
+
+@pytest.mark.parametrize("save", ["save_state", "pause", "shutdown"])
+async def test_saving_stores_every_turn_in_order(make_agent, stores, save):
+    """With the same numbers that turns saved at once would have."""
+    agent = await make_agent(
+        [text("1"), tool_call("add", a=1, b=2), text("3"), failure(LLMError("no"))],
+        tools=[add],
+        stores=stores,
+        auto_save=False,
+    )
+    for user in ("a", "b", "c"):
+        await agent.execute_turn(user)
+    await getattr(agent, save)()
+    await assert_whole(stores)
+    outcomes = [t.outcome for t in await stores.journal.turns("ada")]
+    assert outcomes == [Outcome.COMPLETED, Outcome.COMPLETED, Outcome.FAILED]
+    events = await stores.journal.events("ada")
+    assert [e.user_message.text for e in events if e.type == "turn_start"] == ["a", "b", "c"]
+    assert (await stores.state.load("ada")).state.error is not None
+
+
+async def test_saving_twice_stores_once(make_agent, stores):
+    """What is saved has left the buffer; turns go on from there."""
+    agent = await make_agent(echo(), stores=stores, auto_save=False)
+    await agent.execute_turn("a")
+    await agent.save_state()
+    await agent.save_state({"title": "t"})
+    await agent.execute_turn("b")
+    assert await said(agent) == ["a", "re a", "b", "re b"]
+    assert await said(agent, after=2) == ["b", "re b"]
+    await agent.pause()
+    await agent.resume()
+    await agent.execute_turn("c")
+    await agent.shutdown()
+    await assert_whole(stores)
+    assert len(await stores.messages.list("ada")) == 6
+    assert (await stores.state.load("ada")).metadata == {"title": "t"}
+
+
+@pytest.mark.parametrize("save", ["save_state", "pause"])
+async def test_saving_what_another_overtook_is_a_conflict(make_agent, stores, save):
+    """`StoreConflict`: nothing of it is stored, the buffer is kept and readable."""
+    buffered = await make_agent(echo(), stores=stores, auto_save=False)
+    other = await make_agent(echo(), stores=stores)
+    await buffered.execute_turn("a")
+    await other.execute_turn("b")
+    for _ in range(2):
+        with pytest.raises(StoreConflict):
+            await getattr(buffered, save)()
+        assert buffered.state.status is AgentStatus.READY
+        assert [m.text for m in await stores.messages.list("ada")] == ["b", "re b"]
+    assert (await said(buffered))[-2:] == ["a", "re a"]
+    assert buffered.state.turn_count == 1
+
+
+async def test_shutting_down_on_a_conflict_drops_the_buffer(make_agent, stores):
+    """It says so once, and the agent can start again on what is stored."""
+    buffered = await make_agent(echo(), stores=stores, auto_save=False)
+    other = await make_agent(echo(), stores=stores)
+    await buffered.execute_turn("a")
+    await other.execute_turn("b")
+    with pytest.raises(StoreConflict):
+        await buffered.shutdown()
+    assert buffered.state.status is AgentStatus.SHUTDOWN
+    await buffered.shutdown()
+    await buffered.start()
+    assert await said(buffered) == ["b", "re b"]
+    await buffered.execute_turn("c")
+    await buffered.save_state()
+    await assert_whole(stores)
+
+
+async def test_a_turn_that_was_never_accepted_does_not_spoil_the_buffer(make_agent, stores):
+    """Refused, cancelled before it began, its task cancelled: the others are saved."""
+    agent = await make_agent(echo(), stores=stores, auto_save=False, on_busy="wait")
+    await agent.execute_turn("a")
+    with pytest.raises(Exception, match="nothing to continue"):
+        await agent.execute_turn(None)
+    agent.execute_turn("never").cancel()
+    await agent.wait_for_idle()
+    agent.execute_turn("nor this")
+    for task in agent._tasks:
+        task.cancel()
+    await agent.wait_for_idle()
+    await agent.execute_turn("b")
+    await agent.save_state()
+    assert [m.text for m in await stores.messages.list("ada")] == ["a", "re a", "b", "re b"]
+    await assert_whole(stores)
+
+
+async def test_a_cancelled_turn_is_buffered_like_any_other(make_agent, stores):
+    """It has its end, and is saved with it."""
+    from tests.agent.kit import Gate
+
+    gate = Gate()
+    agent = await make_agent(
+        [tool_call("gate"), text("ok")], tools=[gate.tool], stores=stores, auto_save=False
+    )
+    stream = agent.execute_turn("a")
+    await gate.entered.wait()
+    stream.cancel()
+    await stream
+    await agent.execute_turn("b")
+    await agent.pause()
+    await assert_whole(stores)
+
+
+async def test_saving_is_carried_on_where_it_stopped(make_agent, stores):
+    """A store that fails in the middle: what was stored is not stored again."""
+    spy = Spy(stores)
+    agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
+    for user in ("a", "b", "c"):
+        await agent.execute_turn(user)
+
+    def second_claim(name, _argument):
+        if name == "claim" and len(spy.of("claim")) == 2:
+            raise StoreUnavailable("gone for a moment")
+
+    spy.hook = second_claim
+    with pytest.raises(StoreUnavailable):
+        await agent.save_state()
+    await agent.save_state()
+    assert len(await stores.messages.list("ada")) == 6
+    await assert_whole(stores)
+
+
+async def test_clear_drops_the_buffer(make_agent, stores):
+    """The model sees nothing of it any more, stored context or not."""
+    provider = echo()
+    agent = await make_agent(provider, stores=stores, auto_save=False)
+    await agent.execute_turn("a")
+    await agent.clear()
+    assert await said(agent) == []
+    await agent.execute_turn("b")
+    assert [m.text for m in provider.requests[-1].messages] == ["b"]
+    await agent.save_state()
+    await agent.execute_turn("c")
+    await agent.clear()
+    await agent.execute_turn("d")
+    assert [m.text for m in provider.requests[-1].messages] == ["d"]
+    await agent.save_state()
+    assert [m.text for m in await stores.messages.list("ada")] == ["d", "re d"]
+
+
+async def test_text_after_open_calls_keeps_its_turn_start(make_agent, stores):
+    """A buffered turn that begins with answers to open calls still says who spoke."""
+    from looopy.stores.base import Commit
+    from looopy.stores.owner import Owner
+    from looopy.testing.turns import answer, begin, said as says
+    from looopy.types.message import ToolCall
+
+    owner = Owner.new()
+    claimed = await begin(stores, holder=owner.token())
+    call = ToolCall(id="c1", name="add", arguments={"a": 1, "b": 2})
+    await stores.commit(
+        Commit(context_id="ada", epoch=claimed.epoch, turn=1, events=[says(answer("", call))])
+    )
+    owner.retire()
+    agent = await make_agent(echo(), tools=[add], stores=stores, auto_save=False)
+    await agent.execute_turn("never mind")
+    await agent.save_state()
+    await assert_whole(stores)
+    events = await stores.journal.events("ada")
+    assert [e.user_message.text for e in events if e.type == "turn_start"][-1] == "never mind"
+
+
+async def test_pausing_waits_for_the_turn_and_saves_it(make_agent, stores):
+    """The turn that runs is saved with the others."""
+    agent = await make_agent(echo(), stores=stores, auto_save=False)
+    agent.execute_turn("a")
+    await asyncio.gather(agent.pause(), agent.pause())
+    await assert_whole(stores)
+    assert len(await stores.messages.list("ada")) == 2

@@ -1,0 +1,84 @@
+"""What a turn costs does not grow with the history."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from tests.agent.kit import Spy, add
+
+from looopy import LoopConfig, UserMessage
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.turns import answer
+
+
+async def fill(stores, exchanges):
+    """A history of so many exchanges, 60 characters each."""
+    for begin in range(0, exchanges, 500):
+        batch = []
+        for n in range(begin, min(begin + 500, exchanges)):
+            batch += [UserMessage(f"question {n} " + "x" * 20), answer(f"answer {n} " + "y" * 20)]
+        await stores.messages.append("ada", batch)
+
+
+async def test_opening_a_long_context_reads_a_bounded_window(make_agent, stores):
+    """Of 10,000 messages, what the model may be shown is read, and not the rest."""
+    await fill(stores, 5_000)
+    spy = Spy(stores)
+    provider = ScriptedProvider([text("ok")])
+    agent = await make_agent(
+        provider, stores=spy.stores, loop_config=LoopConfig(max_messages=50, history_tokens=None)
+    )
+    await agent.execute_turn("now?")
+    assert spy.of("records", "list") == []
+    assert [options["limit"] for _, options in spy.of("recent")] == [256]
+    assert len(provider.requests[0].messages) <= 50
+    assert provider.requests[0].messages[-1].text == "now?"
+    assert agent.state.turn_count == 1
+
+
+async def test_the_window_grows_while_the_model_could_see_more(make_agent, memory_stores):
+    """By doubling, up to what fits."""
+    await fill(memory_stores, 1_000)
+    spy = Spy(memory_stores)
+    provider = ScriptedProvider([text("ok")])
+    agent = await make_agent(
+        provider,
+        stores=spy.stores,
+        loop_config=LoopConfig(max_messages=600, history_tokens=None),
+    )
+    limits = [options["limit"] for _, options in spy.of("recent")]
+    assert limits == [256, 512, 1024]
+    await agent.execute_turn("now?")
+    assert 400 < len(provider.requests[0].messages) <= 600
+
+
+async def test_a_late_turn_writes_no_more_than_an_early_one(make_agent, sqlite_file):
+    """The rows of turn 300 are as large as those of turn 10."""
+    provider = ScriptedProvider(
+        [reply for _ in range(300) for reply in (tool_call("add", a=1, b=2), text("3"))]
+    )
+    agent = await make_agent(provider, tools=[add], stores=f"sqlite:///{sqlite_file}")
+    for _ in range(300):
+        await agent.execute_turn("1 + 2?")
+    await agent.shutdown()
+    database = sqlite3.connect(sqlite_file)
+    tables = [
+        name
+        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        if {"turn", "context_id"} <= {r[1] for r in database.execute(f"PRAGMA table_info({name})")}
+    ]
+    assert len(tables) >= 3
+
+    def size(turn):
+        total = 0
+        for table in tables:
+            for row in database.execute(f"SELECT * FROM {table} WHERE turn = ?", (turn,)):
+                total += sum(len(v) for v in row if isinstance(v, str | bytes))
+        return total
+
+    early, late = size(10), size(290)
+    context = database.execute("SELECT * FROM contexts").fetchone()
+    database.close()
+    assert early > 200
+    assert late <= early * 1.1
+    assert sum(len(v) for v in context if isinstance(v, str | bytes)) < 2_000
