@@ -216,7 +216,7 @@ class RunningTurn:
             self._stop_if_cancelled()
             fresh = self.known.stale or self.known.busy_turn is not None
             try:
-                if fresh:
+                if fresh and not self._buffer:  # what is buffered is in no store to be read
                     await self.known.refresh(await gather_tools(self.sources))
                 self._refuse_if_busy()
                 plan = plan_turn(
