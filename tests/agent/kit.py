@@ -119,9 +119,8 @@ def types(events: Sequence[AgentEvent], *, deltas: bool = False) -> list[str]:
 
 def assert_valid(messages: Sequence[Message]) -> None:
     """The history, as it would be sent, is one that providers take; each call has one result."""
-    sent = render(messages, provider="scripted", model="scripted")
-    assert check_openai(sent) == []
-    assert check_anthropic(sent) == []
+    assert check_openai(render(messages, provider="openai", model="m")) == []
+    assert check_anthropic(render(messages, provider="anthropic", model="m")) == []
 
 
 def assert_answered(messages: Sequence[Message]) -> None:

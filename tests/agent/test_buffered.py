@@ -210,3 +210,20 @@ async def test_pausing_waits_for_the_turn_and_saves_it(make_agent, stores):
     await asyncio.gather(agent.pause(), agent.pause())
     await assert_whole(stores)
     assert len(await stores.messages.list("ada")) == 2
+
+
+async def test_a_failed_turn_does_not_lose_the_buffer(make_agent, stores):
+    """What is buffered is known here and nowhere else: it is not read from the store."""
+    agent = await make_agent(
+        [text("1"), failure(LLMError("no")), text("3"), text("4")], stores=stores, auto_save=False
+    )
+    await agent.execute_turn("a")
+    await agent.execute_turn("b")
+    assert agent.state.status is AgentStatus.FAILED
+    assert (await agent.execute_turn(None)).turn == 3
+    await agent.execute_turn("d")
+    assert agent.state.turn_count == 4
+    assert await said(agent) == ["a", "1", "b", "3", "d", "4"]
+    await agent.save_state()
+    await assert_whole(stores)
+    assert [t.continues for t in await stores.journal.turns("ada")] == [None, None, 2, None]

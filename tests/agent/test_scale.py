@@ -53,12 +53,12 @@ async def test_the_window_grows_while_the_model_could_see_more(make_agent, memor
 
 
 async def test_a_late_turn_writes_no_more_than_an_early_one(make_agent, sqlite_file):
-    """The rows of turn 300 are as large as those of turn 10."""
+    """The rows of turn 110 are as large as those of turn 10."""
     provider = ScriptedProvider(
-        [reply for _ in range(300) for reply in (tool_call("add", a=1, b=2), text("3"))]
+        [reply for _ in range(120) for reply in (tool_call("add", a=1, b=2), text("3"))]
     )
     agent = await make_agent(provider, tools=[add], stores=f"sqlite:///{sqlite_file}")
-    for _ in range(300):
+    for _ in range(120):
         await agent.execute_turn("1 + 2?")
     await agent.shutdown()
     database = sqlite3.connect(sqlite_file)
@@ -76,7 +76,7 @@ async def test_a_late_turn_writes_no_more_than_an_early_one(make_agent, sqlite_f
                 total += sum(len(v) for v in row if isinstance(v, str | bytes))
         return total
 
-    early, late = size(10), size(290)
+    early, late = size(10), size(110)
     context = database.execute("SELECT * FROM contexts").fetchone()
     database.close()
     assert early > 200
