@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -14,6 +15,7 @@ import pytest
 from tests.wire.fake_openai import DONE, USAGE, Answer, FakeOpenAI, chunk, says
 
 PATIENCE_S = 40
+OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?2004[hl]\r?)")
 
 
 def calls(name, **args):
@@ -30,7 +32,7 @@ def streams(*deltas):
 
 
 def obeys(received):
-    """A model that does what it is told: `wait 5`, `calculate 6*7`; else it repeats what it hears."""
+    """A model that does what it is told, `wait 5` or `calculate 6*7`; else it repeats it."""
     last = received.body["messages"][-1]
     said = last["content"]
     if last["role"] == "tool":
@@ -156,9 +158,14 @@ class Session:
         self._more.set()
 
     @property
-    def shown(self):
-        """Everything since it was started."""
+    def raw(self):
+        """Everything since it was started, as it came."""
         return self._bytes.decode(errors="replace").replace("\r\n", "\n")
+
+    @property
+    def shown(self):
+        """Everything since it was started, without colours and the line editor's own sequences."""
+        return OURS.sub("", self.raw)
 
     def press(self, keys):
         """Type."""
@@ -166,13 +173,19 @@ class Session:
 
     async def see(self, text):
         """Wait until *text* is shown, after what was seen before."""
-        async with asyncio.timeout(PATIENCE_S):
-            while text not in self.shown[len(self._shown) :]:
-                assert not self._over, f"{text!r} never came: {self.shown}"
-                self._more.clear()
-                await self._more.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                while text not in self.shown[len(self._shown) :] and not self._over:
+                    self._more.clear()
+                    await self._more.wait()
+        assert text in self.shown[len(self._shown) :], f"{text!r} never came:\n{self.shown}"
         seen = self.shown.index(text, len(self._shown)) + len(text)
         self._shown = self.shown[:seen]
+
+    async def process_killed(self):
+        """Kill it, as nothing in it can prevent."""
+        self.process.kill()
+        assert await self.status() == -signal.SIGKILL
 
     async def status(self):
         """Wait until it ends; its exit status."""

@@ -124,13 +124,13 @@ def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
     from looopy.llm.local.processor import check_processor
 
     name = model.partition("/")[2] or "default"
-    in_catalogue = name == "default" or name in {known.name for known in catalogue()}
-    if not in_catalogue or find_spec("xllamacpp") is None:
+    known = next((one for one in catalogue() if name in (one.name, "default")), None)
+    if known is None or find_spec("xllamacpp") is None:
         return  # a file, or not installed: the provider deals with it
-    terminal.notice("It is small, runs on this computer, and makes mistakes; it starts in seconds.")
-    if not is_cached(name):
+    terminal.notice(f"{known.title}, {known.note}. It starts in some seconds.")
+    if not is_cached(known):
         check_processor()
-        fetch(name, (lambda _: True) if agreed else None)
+        fetch(known, (lambda _: True) if agreed else None)
 
 
 class Conversation:

@@ -1,0 +1,275 @@
+"""`looopy chat` in a terminal: a prompt, keys, questions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+import pytest
+from tests.wire.fake_openai import HOLD, Answer, chunk, refuses
+
+from looopy import Agent, Tool
+from looopy.testing import ScriptedProvider
+
+if os.name != "posix":
+    pytest.skip("pseudo-terminals are POSIX's", allow_module_level=True)
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+
+
+async def _leave(session):
+    session.press(CTRL_D)
+    assert await session.status() == 0
+
+
+async def test_a_conversation_has_a_prompt_and_ends_with_ctrl_d(looopy):
+    """The model, the database and the way out are told first."""
+    session = await looopy.at_terminal("chat")
+    await session.see("Model: openai/fake.")
+    await session.see(f"Database: {looopy.database}")
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("You said: hello\n")
+    await session.see("> ")
+    await _leave(session)
+
+
+async def test_an_answer_is_shown_as_it_comes(looopy, model):
+    """The first words stand on the screen while the model still thinks."""
+    model.answers.insert(0, Answer(pieces=[chunk({"content": "so far, "}), HOLD]))
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("so far, ")
+    await session.process_killed()
+
+
+async def test_ctrl_c_cancels_the_turn_and_keeps_the_prompt(looopy, model):
+    """While the model answers; what it had said stays, and the next message is answered."""
+    model.answers.insert(0, Answer(pieces=[chunk({"content": "so far"}), HOLD]))
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("so far")
+    session.press(CTRL_C)
+    await session.see("[turn 1 was cancelled]")
+    await session.see("> ")
+    session.press("again\r")
+    await session.see("You said: again")
+    await session.see("> ")
+    await _leave(session)
+    assert (await looopy("contexts", "show", "chat")).out.count("cancelled") == 1
+
+
+async def test_ctrl_c_stops_a_running_tool(looopy):
+    """A wait of ten minutes ends at once."""
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("wait 600\r")
+    await session.see("[wait seconds=600.0 ...")
+    session.press(CTRL_C)
+    await session.see("stopped after")
+    await session.see("[turn 1 was cancelled]")
+    await session.see("> ")
+    await _leave(session)
+
+
+async def test_ctrl_c_at_the_prompt_drops_the_line(looopy, model):
+    """What was typed is gone, the program is not, and it says how to leave."""
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("never said")
+    await session.see("never said")
+    session.press(CTRL_C)
+    await session.see("(Ctrl-D leaves)")
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("You said: hello")
+    await session.see("> ")
+    await _leave(session)
+    assert "never said" not in str(model.received[0].body)
+
+
+async def test_an_empty_line_is_not_said(looopy, model):
+    """The prompt comes again, and the model is not asked."""
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("\r")
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("You said: hello")
+    await session.see("> ")
+    await _leave(session)
+    assert len(model.received) == 1
+
+
+async def test_a_failed_turn_keeps_the_prompt_and_is_offered_again(looopy, model):
+    """Its reason is shown; on return it can be continued."""
+    model.answers.insert(0, refuses(400, "not now", type="invalid_request_error"))
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("error: openai refused the request")
+    await session.see("> ")
+    await _leave(session)
+    session = await looopy.at_terminal("chat")
+    await session.see("Turn 1 failed: openai refused the request")
+    await session.see("Continue it? [Y/n] ")
+    session.press("\r")
+    await session.see("You said: hello")
+    await session.see("> ")
+    await _leave(session)
+
+
+async def _killed_in_a_wait(looopy, seconds):
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("calculate 6*7\r")
+    await session.see("The tool said: 42")
+    await session.see("> ")
+    session.press(f"wait {seconds}\r")
+    await session.see("[wait seconds=")
+    await session.process_killed()
+
+
+async def test_history_is_shown_and_an_interrupted_turn_continued(looopy):
+    """After `kill -9` in a tool: what was said, what was running, a question, and its answer."""
+    await _killed_in_a_wait(looopy, 1)
+    session = await looopy.at_terminal("chat")
+    await session.see("> calculate 6*7\n")
+    await session.see('[calculate expression="6*7" ... done: 42]')
+    await session.see("The tool said: 42\n")
+    await session.see("> wait 1\n")
+    await session.see("[wait seconds=1.0 ... has no result yet]")
+    await session.see("Turn 2 was interrupted.")
+    await session.see("Continue it? [Y/n] ")
+    session.press("y\r")
+    await session.see("[wait seconds=1.0 ... done in 1.")
+    await session.see("The tool said: Waited 1 seconds.")
+    await session.see("> ")
+    await _leave(session)
+
+
+async def test_an_interrupted_turn_may_be_left(looopy):
+    """After a no there is a prompt, and saying something goes on from there."""
+    await _killed_in_a_wait(looopy, 600)
+    session = await looopy.at_terminal("chat")
+    await session.see("Continue it? [Y/n] ")
+    session.press("n\r")
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("You said: hello")
+    await session.see("> ")
+    await _leave(session)
+
+
+async def test_something_else_said_to_the_question_is_said_to_the_model(looopy):
+    """Neither yes nor no: nobody's words are lost."""
+    await _killed_in_a_wait(looopy, 600)
+    session = await looopy.at_terminal("chat")
+    await session.see("Continue it? [Y/n] ")
+    session.press("forget it\r")
+    await session.see("You said: forget it")
+    await session.see("> ")
+    await _leave(session)
+
+
+DIES_IN_ITS_TOOL = """
+import asyncio, os, signal, sys
+from looopy import Agent, tool
+from looopy.testing import ScriptedProvider, tool_call
+
+@tool(effects="external", on_resume="ask")
+async def deploy(target: str):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main(url):
+    reply = ScriptedProvider([tool_call("deploy", target="moon\\x1b[2J\\u202e")])
+    async with Agent("chat", llm_provider=reply, tools=[deploy], stores=url) as agent:
+        await agent.execute_turn("go")
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def _with_a_call_that_waits_for_approval(looopy):
+    """A tool ran when its process died, and may only run again if a person says so."""
+    looopy.database.parent.mkdir()
+    url = f"sqlite:///{looopy.database}"
+    died = await asyncio.create_subprocess_exec(sys.executable, "-c", DIES_IN_ITS_TOOL, url)
+    assert await died.wait() == -signal.SIGKILL
+    deploy = Tool(name="deploy", effects="external", on_resume="ask")
+    async with Agent(
+        "chat", llm_provider=ScriptedProvider([]), tools=[deploy], stores=url
+    ) as agent:
+        assert agent.state.pending
+
+
+@pytest.mark.parametrize(("answer", "told"), [("y", "deploy"), ("n", "denied")])
+async def test_a_call_that_waits_for_approval_is_asked_about(looopy, model, answer, told):
+    """With all its arguments, made harmless; the answer reaches the model as the call's result."""
+    await _with_a_call_that_waits_for_approval(looopy)
+    session = await looopy.at_terminal("chat")
+    await session.see("may have had its effect")
+    await session.see('"target": "moon\\u001b[2J\ufffd"')
+    await session.see("Allow it? [y/n] ")
+    session.press("perhaps\r")
+    await session.see("Allow it? [y/n] ")
+    session.press(f"{answer}\r")
+    await session.see("The tool said: ")
+    await session.see("> ")
+    await _leave(session)
+    assert told in model.received[-1].body["messages"][-1]["content"]
+
+
+async def test_an_approval_may_be_left_for_later(looopy, model):
+    """Ctrl-D answers nothing: the call goes on waiting."""
+    await _with_a_call_that_waits_for_approval(looopy)
+    session = await looopy.at_terminal("chat")
+    await session.see("Allow it? [y/n] ")
+    session.press(CTRL_D)
+    await session.see("It goes on waiting")
+    await session.see("> ")
+    await _leave(session)
+    assert model.received == []
+    assert "waiting" in (await looopy("contexts", "list")).out
+
+
+async def test_hostile_text_reaches_no_terminal_as_a_command(looopy, model):
+    """Apart from our own colours and the line editor's, there is no control sequence."""
+    model.answers.insert(0, Answer(pieces=[chunk({"content": "\x1b]52;c;AA\x07\x9b2J!"}), HOLD]))
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("!")
+    assert "␛]52;c;AA␇\ufffd2J!" in session.shown
+    assert "\x1b" not in session.shown
+    await session.process_killed()
+
+
+@pytest.mark.parametrize(("variable", "coloured"), [("", True), ("NO_COLOR", False)])
+async def test_colours_are_for_terminals_that_want_them(looopy, variable, coloured):
+    """`NO_COLOR` turns them off."""
+    if variable:
+        looopy.env[variable] = "1"
+    session = await looopy.at_terminal("chat", "--message", "calculate 6*7")
+    assert await session.status() == 0
+    assert ("\x1b[2m" in session.raw) is coloured
+
+
+async def test_lines_from_a_pipe_are_said_one_by_one(looopy):
+    """Without a terminal there is no prompt, and the end of the input is the end."""
+    ended = await looopy("chat", stdin="one\n\ntwo\n")
+    assert ended.status == 0
+    assert "You said: one\nYou said: two\n" in ended.out
+    assert "> " not in ended.out
+
+
+async def test_a_pipe_tells_by_its_status_that_a_turn_failed(looopy, model):
+    """All lines are said; one that was not answered makes the status 1."""
+    model.answers.insert(0, refuses(400, "no", type="invalid_request_error"))
+    ended = await looopy("chat", stdin="one\ntwo\n")
+    assert ended.status == 1
+    assert "You said: two" in ended.out

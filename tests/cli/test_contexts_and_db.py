@@ -1,0 +1,200 @@
+"""`looopy contexts`, `db`, `models` and the program's own options."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from importlib.metadata import version
+
+import pytest
+from tests.wire.fake_openai import refuses
+
+from looopy.cli.paths import data_folder
+from looopy.stores.sql.migrate import HEAD
+
+
+async def test_conversations_are_listed_a_line_each(looopy):
+    """With status, number of turns and last activity."""
+    await looopy("chat", "bob", "--message", "one", "--message", "two")
+    await looopy("chat", "ada", "--message", "one")
+    ended = await looopy("contexts", "list")
+    first, second = ended.out.splitlines()
+    assert first.startswith("ada  ready  1 turn  last activity 20")
+    assert second.startswith("bob  ready  2 turns  ")
+
+
+async def test_the_list_is_one_json_object_for_programs(looopy, model):
+    """Its items say what an agent would say of each conversation."""
+    model.answers.insert(0, refuses(400, "no", type="invalid_request_error"))
+    await looopy("chat", "ada", "--message", "one")
+    (item,) = json.loads((await looopy("contexts", "list", "--json")).out)["items"]
+    assert (item["context_id"], item["status"], item["turn_count"]) == ("ada", "failed", 1)
+    assert "refused" in item["error"]
+
+
+async def test_a_conversation_is_shown_with_its_turns(looopy):
+    """Messages stand below their turn, whole."""
+    text = "word " * 300
+    await looopy("chat", "--message", "calculate 6*7", "--message", text)
+    out = (await looopy("contexts", "show", "chat")).out
+    assert "turn 1  completed (stop)" in out
+    assert '   2 calls calculate expression="6*7"\n   3 calculate answers: 42\n' in out
+    assert "turn 2  completed (stop)" in out
+    assert f"   5 user: {text}\n" in out
+
+
+async def test_a_conversation_is_one_json_object_for_programs(looopy):
+    """Turns and messages with their places; a message as everywhere else."""
+    await looopy("chat", "--message", "one", "--message", "two")
+    shown = json.loads((await looopy("contexts", "show", "chat", "--json")).out)
+    assert [(t["turn"], t["outcome"]) for t in shown["turns"]] == [
+        (1, "completed"),
+        (2, "completed"),
+    ]
+    assert [(m["position"], m["turn"]) for m in shown["messages"]] == [
+        (1, 1),
+        (2, 1),
+        (3, 2),
+        (4, 2),
+    ]
+    assert shown["messages"][2]["message"]["content"] == "two"
+
+
+async def test_an_unknown_conversation_is_status_one(looopy):
+    """And one line that names database and id."""
+    await looopy("chat", "--message", "one")
+    ended = await looopy("contexts", "show", "nobody")
+    assert (ended.status, ended.out) == (1, "")
+    assert "no conversation 'nobody'" in ended.err
+    assert (await looopy("contexts", "show", "no body")).status == 2
+
+
+@pytest.mark.parametrize("args", [["list"], ["show", "chat"], ["list", "--json"]])
+async def test_looking_never_makes_a_database(looopy, args):
+    """What is not there is an error, and still not there afterwards."""
+    ended = await looopy("contexts", *args)
+    assert (ended.status, ended.out) == (2, "")
+    assert f"there is no database at {looopy.database}" in ended.err
+    assert not looopy.database.parent.exists()
+
+
+async def test_looking_never_migrates_a_database(looopy):
+    """A schema that is not the newest is left as it is, with the command to run."""
+    await looopy("db", "upgrade")
+    await looopy("db", "downgrade", "base")
+    ended = await looopy("contexts", "list")
+    assert ended.status == 2
+    assert "looopy db upgrade" in ended.err
+    assert (await looopy("db", "check")).status == 1
+
+
+# --- db ----------------------------------------------------------------------------------------
+
+
+async def test_a_schema_goes_up_and_down_and_is_checked(looopy):
+    """The check names what was found and what is needed, and its status tells them apart."""
+    missing = await looopy("db", "check")
+    assert missing.status == 1
+    assert f"is nothing, this version needs {HEAD}" in missing.err
+    assert not looopy.database.exists()
+    assert f"is now {HEAD}" in (await looopy("db", "upgrade")).out
+    assert (await looopy("db", "check")).status == 0
+    assert "is now nothing" in (await looopy("db", "downgrade", "base")).out
+
+
+async def test_a_newer_schema_is_not_touched(looopy):
+    """Neither up nor down; the check says both numbers."""
+    await looopy("db", "upgrade")
+    with sqlite3.connect(looopy.database) as database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    database.close()
+    for args in (["upgrade"], ["downgrade", "base"]):
+        ended = await looopy("db", *args)
+        assert ended.status == 2
+        assert "upgrade looopy" in ended.err
+    checked = await looopy("db", "check")
+    assert checked.status == 1
+    assert "9999" in checked.err
+
+
+async def test_an_unknown_revision_is_refused(looopy):
+    """In one line, without a traceback."""
+    await looopy("db", "upgrade")
+    ended = await looopy("db", "downgrade", "nonsense")
+    assert ended.status == 2
+    assert len(ended.err.splitlines()) == 1
+
+
+async def test_the_statements_make_the_schema(looopy, tmp_path):
+    """`looopy db sql` prints what an empty database needs; nothing is touched."""
+    ended = await looopy("db", "sql")
+    database = sqlite3.connect(tmp_path / "by_hand.db")
+    database.executescript(ended.out)
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    database.close()
+    assert {"contexts", "turns", "messages", "events", "artifacts"} <= tables
+    assert not looopy.database.exists()
+
+
+async def test_a_database_of_another_kind_is_refused(looopy):
+    """Only files have a schema to migrate."""
+    ended = await looopy("db", "check", "--db", "memory:")
+    assert ended.status == 2
+    assert len(ended.err.splitlines()) == 1
+
+
+# --- the rest ----------------------------------------------------------------------------------
+
+
+async def test_models_tells_the_choice_and_the_embedded_ones(looopy):
+    """Which model would answer, why, and what is there already."""
+    looopy.env["LOOOPY_CACHE"] = str(looopy.home / "cache")
+    out = (await looopy("models")).out
+    assert "Without --model: openai/fake. OPENAI_BASE_URL points to" in out
+    assert "local/qwen2.5-coder-1.5b" in out
+    assert "1.1 GB to fetch" in out
+
+
+async def test_the_version_is_told(looopy):
+    """As one line."""
+    ended = await looopy("--version")
+    assert (ended.status, ended.out) == (0, f"looopy {version('looopy')}\n")
+
+
+@pytest.mark.parametrize("args", [[], ["contexts"], ["db"], ["nonsense"], ["chat", "--nonsense"]])
+async def test_wrong_usage_has_a_status_of_its_own(looopy, args):
+    """Two, and how to do it right."""
+    ended = await looopy(*args)
+    assert ended.status == 2
+    assert "usage: looopy" in ended.out + ended.err
+
+
+async def test_the_embedded_model_is_not_downloaded_unasked(looopy):
+    """Without a terminal and `--yes`: size, licence, and how to agree; nothing is fetched."""
+    pytest.importorskip("xllamacpp")
+    looopy.env["LOOOPY_CACHE"] = str(looopy.home / "cache")
+    ended = await looopy("chat", "--model", "local", "--message", "hello")
+    assert ended.status == 2
+    assert "Apache-2.0" in ended.err
+    assert "--yes" in ended.err.splitlines()[-1]
+    assert not looopy.database.exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "platform", "end"),
+    [
+        ({"LOOOPY_DATA": "/mine"}, "linux", "/mine"),
+        ({"XDG_DATA_HOME": "/data"}, "linux", "/data/looopy"),
+        ({"XDG_DATA_HOME": "data"}, "linux", "/.local/share/looopy"),
+        ({}, "linux", "/.local/share/looopy"),
+        ({}, "darwin", "/Library/Application Support/looopy"),
+        ({}, "win32", "/AppData/Local/looopy"),
+        ({"LOCALAPPDATA": "/local"}, "win32", "/local/looopy"),
+    ],
+)
+def test_data_lies_where_the_system_keeps_it(env, platform, end):
+    """What the user sets wins over the system's habit."""
+    if sys.platform == "win32":
+        pytest.skip("paths are compared as POSIX writes them")
+    assert str(data_folder(env, platform)).endswith(end)
