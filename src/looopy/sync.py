@@ -10,7 +10,6 @@ blocking there would stop it.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import queue
 import threading
@@ -48,7 +47,9 @@ class _LoopThread:
                     target=self._loop.run_forever, name="looopy-sync", daemon=True
                 )
                 self._thread.start()
-                atexit.register(self._stop, self._loop, self._thread)
+                threading.Thread(
+                    target=self._stop, args=(self._loop, self._thread), name="looopy-sync-end"
+                ).start()
             return self._loop
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -71,6 +72,10 @@ class _LoopThread:
 
     @staticmethod
     def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        # Not by atexit: what a running turn needs to end in order (threads of a store, of name
+        # resolution) is let go there, in an order that nobody knows.
+        threading.main_thread().join()
+
         async def finish() -> None:
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
