@@ -107,6 +107,22 @@ class Gate:
         self.tool = gate
 
 
+class Sluggish:
+    """A source of tools that stops answering when told to."""
+
+    def __init__(self, *tools: Any) -> None:
+        self.tools = tools
+        self.hangs = False
+        self.asked = asyncio.Event()
+
+    async def list_tools(self) -> Sequence[Any]:
+        """The tools, or nothing ever."""
+        if self.hangs:
+            self.asked.set()
+            await asyncio.Event().wait()
+        return self.tools
+
+
 async def collect(stream: Any) -> list[AgentEvent]:
     """Every event of a stream."""
     return [event async for event in stream]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.agent.kit import Gate, Spy, add, assert_valid, assert_whole, collect, types
+from tests.agent.kit import Gate, Sluggish, Spy, add, assert_valid, assert_whole, collect, types
 
 from looopy import Agent, tool
 from looopy.errors import LooopyError, TurnIncomplete
@@ -490,3 +490,16 @@ async def test_the_turn_ends_at_its_deadline(make_agent, memory_stores):
     assert agent.state.status is AgentStatus.FAILED
     assert (await agent.get_messages())[-1].stop_reason is StopReason.ABORTED
     await assert_whole(memory_stores)
+
+
+async def test_a_source_of_tools_that_hangs_can_be_cancelled(make_agent, stores):
+    """Asking for the tools is a wait like any other."""
+    source = Sluggish()
+    agent = await make_agent([text("hi")], stores=stores, tools=[source])
+    source.hangs = True
+    stream = agent.execute_turn("go")
+    await source.asked.wait()
+    stream.cancel()
+    assert (await stream).outcome is Outcome.CANCELLED
+    source.hangs = False
+    await assert_goes_on(agent, stores)

@@ -10,7 +10,7 @@ import sys
 import textwrap
 
 import pytest
-from tests.agent.kit import assert_valid, assert_whole, collect, types
+from tests.agent.kit import Sluggish, assert_valid, assert_whole, collect, types
 
 from looopy import AuthContext, tool
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
@@ -545,3 +545,19 @@ async def test_credentials_are_nowhere_in_the_database(make_agent, sqlite_file):
     assert b"canary" not in files
     for shown in (*seen, repr(result), repr(stream), repr(agent), repr(agent.state), repr(AUTH)):
         assert "canary" not in shown
+
+
+async def test_cancelling_before_an_open_call_ran_answers_it(make_agent, stores, bench):
+    """No call stays open behind a cancelled turn, though none of its own tools had begun."""
+    source = Sluggish(*bench.tools)
+    await die(stores, call("rerun"), started=[call("rerun")])
+    agent = await make_agent([text("ok")], stores=stores, tools=[source])
+    source.hangs = True
+    stream = agent.execute_turn(None)
+    await source.asked.wait()
+    stream.cancel()
+    assert (await stream).outcome is Outcome.CANCELLED
+    source.hangs = False
+    assert results(await agent.get_messages()) == {"id-rerun-0": OUTCOME_UNKNOWN}
+    assert bench.names == []
+    await assert_whole(stores)

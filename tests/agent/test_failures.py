@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.agent.kit import Spy, add, assert_valid, assert_whole, boom, collect, look, types
 
-from looopy import Budget, LoopConfig, RetryPolicy, tool
+from looopy import Budget, LoopConfig, RetryPolicy, ToolContext, ToolResult, tool
 from looopy.errors import (
     InvalidLLMResponse,
     LimitExceeded,
@@ -17,6 +17,7 @@ from looopy.errors import (
     StoreUnavailable,
     ValueRefused,
 )
+from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.types.context import Hooks
 from looopy.types.event import MessageEnd, StatusChange
@@ -507,4 +508,69 @@ async def test_the_same_call_id_twice_is_made_unique(make_agent, stores):
     results = [m for m in await agent.get_messages() if isinstance(m, ToolResultMessage)]
     assert [r.text for r in results] == ["2", "4", "6"]
     assert len({r.tool_call_id for r in results}) == 3
+    await assert_whole(stores)
+
+
+class _Incomparable:
+    """A value that no `==` may be asked of, like an array."""
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+
+class _Unreadable(dict):
+    """Details that cannot even be looked at."""
+
+    def items(self):
+        raise RuntimeError("no")
+
+
+async def test_a_finished_tool_with_strange_details_is_answered(make_agent, stores):
+    """What a tool hands back beside its text never costs the call its result."""
+
+    @tool
+    def measure() -> ToolResult:
+        """Measure."""
+        return ToolResult("done", details=_Incomparable())
+
+    agent = await make_agent([tool_call("measure"), text("ok")], stores=stores, tools=[measure])
+    result = await agent.execute_turn("go")
+    assert (result.outcome, result.messages[2].text) == (Outcome.COMPLETED, "done")
+    await assert_whole(stores)
+
+
+async def test_a_report_may_be_any_number(make_agent, stores):
+    """An integer beyond every float is shown as it is."""
+
+    @tool
+    def count(context: ToolContext) -> str:
+        """Count."""
+        context.report(10**400)
+        return "done"
+
+    agent = await make_agent([tool_call("count"), text("ok")], stores=stores, tools=[count])
+    events, result = await run(agent)
+    assert result.outcome is Outcome.COMPLETED
+    assert [e.partial_result for e in events if e.type == "tool_execution_update"] == [10**400]
+
+
+async def test_a_tool_whose_result_cannot_be_kept_is_not_run_again(make_agent, stores):
+    """The call is answered, as of unknown outcome, and so are those behind it."""
+    runs = []
+
+    @tool
+    def act() -> ToolResult:
+        """Act."""
+        runs.append(1)
+        return ToolResult("done", details=_Unreadable(a=1))
+
+    replies = [(tool_call("act"), tool_call("add", a=1, b=2)), text("ok")]
+    agent = await make_agent(replies, stores=stores, tools=[act, add])
+    failed = await agent.execute_turn("go")
+    assert failed.outcome is Outcome.FAILED
+    assert [m.text for m in failed.messages[2:]] == [OUTCOME_UNKNOWN, NOT_STARTED]
+    assert (await agent.execute_turn(None)).text == "ok"
+    assert runs == [1]
     await assert_whole(stores)
