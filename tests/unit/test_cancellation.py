@@ -1,0 +1,119 @@
+"""A cancel request stops what a turn waits for, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from looopy.cancellation import CancelScope, TurnInterrupted
+from looopy.types.context import CancelToken
+
+
+async def waits(scope, started):
+    """Wait in the scope for ever."""
+    with scope:
+        started.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_cancelled_token_interrupts_the_wait():
+    """As `TurnInterrupted`, with the token's reason; the task itself is not cancelled."""
+    token, started = CancelToken(), asyncio.Event()
+    scope = CancelScope(token)
+
+    async def turn():
+        with pytest.raises(TurnInterrupted) as caught:
+            await waits(scope, started)
+        await asyncio.sleep(0)
+        return caught.value.reason, asyncio.current_task().cancelling()
+
+    task = asyncio.create_task(turn())
+    await started.wait()
+    token.cancel("enough")
+    assert await task == ("enough", 0)
+
+
+async def test_between_two_scopes_nothing_is_interrupted():
+    """A step that may not be cut short runs to its end; the next scope is not entered."""
+    token, scope = CancelToken(), None
+    scope = CancelScope(token)
+    done = []
+
+    async def turn():
+        with scope:
+            await asyncio.sleep(0)
+        token.cancel()
+        for n in range(5):
+            await asyncio.sleep(0)
+            done.append(n)
+        with pytest.raises(TurnInterrupted), scope:
+            done.append("never")
+
+    await asyncio.create_task(turn())
+    assert done == [0, 1, 2, 3, 4]
+
+
+async def test_a_task_that_is_cancelled_stays_cancelled():
+    """asyncio's own cancellation is not taken for the token's, alone or together with it."""
+    for also_token in (False, True):
+        token, started = CancelToken(), asyncio.Event()
+        task = asyncio.create_task(waits(CancelScope(token), started))
+        await started.wait()
+        if also_token:
+            token.cancel()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_time_runs_out_as_a_deadline():
+    """The timer cancels the token with that reason."""
+    token = CancelToken()
+    scope = CancelScope(token, timeout_s=0)
+    with pytest.raises(TurnInterrupted) as caught:
+        await waits(scope, asyncio.Event())
+    assert caught.value.reason == token.reason == "deadline"
+
+
+async def test_a_closed_scope_lets_go_of_token_and_timer():
+    """Nothing happens to a task that once was in it."""
+    token = CancelToken()
+    scope = CancelScope(token, timeout_s=0)
+    scope.close()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert token.reason is None
+    token.cancel()
+    await asyncio.sleep(0)
+
+
+async def test_an_error_in_the_scope_passes():
+    """As it is, also when the token was cancelled in the same moment."""
+    token = CancelToken()
+    scope = CancelScope(token)
+    with pytest.raises(KeyError), scope:
+        token.cancel()
+        raise KeyError
+
+
+def test_a_token_tells_its_callbacks_once_in_order():
+    """The first reason stands; a failing callback harms no other; late ones are told at once."""
+    token, heard = CancelToken(), []
+    token.on_cancel(lambda: heard.append(1))
+
+    def bad():
+        raise RuntimeError("bad callback")
+
+    token.on_cancel(bad)
+    leave = token.on_cancel(lambda: heard.append(2))
+    token.on_cancel(lambda: heard.append(3))
+    leave()
+    leave()
+    assert not token.cancelled
+    token.cancel("first")
+    token.cancel("second")
+    assert token.reason == "first"
+    assert heard == [1, 3]
+    token.on_cancel(lambda: heard.append(4))()
+    assert heard == [1, 3, 4]
