@@ -204,7 +204,8 @@ class Turn:
 
 async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
     """Call the model once and run what it asks for; sets `turn.stop` when the turn is over."""
-    tools = await gather_tools(turn.sources)
+    with turn.scope:
+        tools = await gather_tools(turn.sources)
     assistant: AssistantMessage | None = None
     if turn.open_calls:
         calls, turn.open_calls = turn.open_calls, ()
@@ -513,6 +514,10 @@ async def _run_tools(
         except (TurnInterrupted, asyncio.CancelledError):
             skip_calls(turn, calls[i + 1 :], CANCELLED)
             raise
+        except Exception:  # of ours, not of the tool: it may have had its effect all the same
+            turn.answer(call, synthetic_result(call, OUTCOME_UNKNOWN, timestamp=now_ms()))
+            skip_calls(turn, calls[i + 1 :], NOT_STARTED)
+            raise
         verdict = turn.guards.after_tool_call(is_error=turn.results[-1].is_error)
         if verdict is not None:
             skip_calls(turn, calls[i + 1 :], NOT_STARTED)
@@ -579,9 +584,8 @@ async def _run_tool(
         result = await _stop_tool(running, call, tool)
         turn.answer(call, _storable(result), started=started)
         raise
-    except GeneratorExit:  # nobody pulls any more
-        running.cancel()
-        raise
+    finally:
+        running.cancel()  # when nobody pulls any more; does nothing to one that is done
     reach("B9")
     turn.answer(call, _storable(_result_of(running, call, tool)), started=started)
 
@@ -610,13 +614,16 @@ def _result_of(
 
 
 def _progress(turn: Turn, call: ToolCall, value: Any) -> AgentEvent:
-    is_fraction = isinstance(value, (int, float)) and not isinstance(value, bool)
+    progress = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # an integer may be larger than any float
+            progress = float(value)
     return turn.make(
         ToolExecutionUpdate,
         tool_call_id=call.id,
         tool_name=call.name,
-        progress=float(value) if is_fraction else None,
-        partial_result=None if is_fraction else value,
+        progress=progress,
+        partial_result=value if progress is None else None,
     )
 
 
@@ -626,5 +633,5 @@ def _storable(result: ToolResultMessage) -> ToolResultMessage:
         block if isinstance(block, ImageContent) else replace(block, text=repair(block.text))
         for block in result.content
     )
-    fixed = replace(result, content=content, details=repair_json(result.details))
-    return result if fixed == result else fixed
+    # Not compared with what it was: the tool's own values may not be comparable.
+    return replace(result, content=content, details=repair_json(result.details))

@@ -29,8 +29,10 @@ from looopy.iteration import (
     end_iteration,
     keep_partial,
     run_iteration,
+    skip_calls,
 )
 from looopy.llm.provider import LLMProvider
+from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.tools.provider import ToolSource, wrap_tools
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
@@ -148,6 +150,8 @@ def _open(turn: Turn, prompts: Sequence[Message], user_message: UserMessage | No
 def _close(turn: Turn) -> Group:
     keep_partial(turn)
     stop = turn.stop or StopReason.ERROR
+    if turn.open_calls and stop is StopReason.CANCELLED:  # a failed turn may still go on with them
+        skip_calls(turn, turn.open_calls, OUTCOME_UNKNOWN)
     if turn.in_iteration:
         end_iteration(turn, None)
     outcome = outcome_of(stop)
