@@ -1,0 +1,202 @@
+"""The bridge between generators, broadcasts and Observables."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from looopy.broadcast import Broadcast
+from looopy.streams import TurnStream, cold
+from looopy.types.event import MessageUpdate, ToolExecutionUpdate, TurnEnd, TurnStart
+from looopy.types.message import StopReason
+from looopy.types.result import TurnResult
+from looopy.types.state import Outcome
+
+START = TurnStart(context_id="ada", turn=1)
+END = TurnEnd(
+    context_id="ada", turn=1, outcome=Outcome.COMPLETED, stop_reason=StopReason.STOP
+)
+RESULT = TurnResult(turn=1, outcome=Outcome.COMPLETED, stop_reason=StopReason.STOP)
+
+
+def delta(words, index=0):
+    """A piece of text."""
+    return MessageUpdate(context_id="ada", delta=words, content_index=index)
+
+
+async def test_a_view_sees_what_was_said_and_what_comes():
+    """In order, whenever it was attached; deltas only from then on."""
+    broadcast = Broadcast()
+    early, late = [], []
+    reading = asyncio.create_task(drain(broadcast, early))
+    await asyncio.sleep(0)
+    broadcast.push(START)
+    broadcast.push(delta("a"))
+    await asyncio.sleep(0)
+    also = asyncio.create_task(drain(broadcast, late))
+    await asyncio.sleep(0)
+    broadcast.push(delta("b"))
+    broadcast.push(END)
+    broadcast.finish(RESULT)
+    await asyncio.gather(reading, also)
+    assert early == [START, delta_like(early[1], "a"), delta_like(early[2], "b"), END]
+    assert [e.type for e in late] == ["turn_start", "message_update", "turn_end"]
+    assert late[1].delta == "b"
+
+
+def delta_like(event, words):
+    """*event*, if it says *words*."""
+    assert event.delta == words
+    return event
+
+
+async def drain(broadcast, into):
+    """Read a view to its end."""
+    async for event in broadcast.read():
+        into.append(event)
+
+
+async def test_waiting_deltas_are_merged_block_by_block():
+    """Only neighbours, only text of the same block; nothing else is touched."""
+    broadcast = Broadcast()
+    seen = []
+    view = broadcast.read()
+    broadcast.push(START)
+    assert await anext(view) is START
+    for n in range(1024):
+        broadcast.push(delta(f"{n % 10}"))
+    for words, index in (("a", 0), ("b", 0), ("c", 1), ("d", 1)):
+        broadcast.push(delta(words, index))
+    report = ToolExecutionUpdate(context_id="ada", tool_call_id="c", tool_name="t", progress=0.5)
+    broadcast.push(report)
+    broadcast.push(END)
+    broadcast.finish(RESULT)
+    seen = [e async for e in view]
+    assert len(seen) == 1024 + 1 + 2
+    assert seen[1023].delta == "3ab"
+    assert seen[1024].delta == "cd"
+    assert seen[-2] is report
+    assert seen[-1] is END
+
+
+async def test_an_observer_that_detaches_while_it_is_told_hears_no_more():
+    """Also while the backlog is being told."""
+    broadcast = Broadcast()
+    broadcast.push(START)
+    stream = TurnStream(broadcast, lambda: None)
+    heard = []
+
+    class Once:
+        """Leaves at the first event."""
+
+        def on_next(self, event):
+            """Leave."""
+            heard.append(event)
+            raise RuntimeError("enough")
+
+        def on_error(self, error):
+            """Never."""
+
+        def on_completed(self):
+            """Never."""
+            heard.append("completed")
+
+    broadcast.observe(Once())
+    broadcast.push(END)
+    broadcast.finish(RESULT)
+    assert heard == [START]
+    assert await stream is RESULT
+
+
+async def test_waiters_are_told_of_the_end_and_of_an_error():
+    """Those that wait, and those that come later."""
+    for fail in (False, True):
+        broadcast = Broadcast()
+        stream = TurnStream(broadcast, lambda: None)
+
+        async def both(stream=stream):
+            return await asyncio.gather(stream.accepted(), asyncio.ensure_future(result(stream)))
+
+        waiting = asyncio.create_task(both())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if fail:
+            broadcast.fail(KeyError("gone"))
+            with pytest.raises(KeyError):
+                await waiting
+            with pytest.raises(KeyError):
+                await stream.accepted()
+        else:
+            broadcast.accept(7)
+            broadcast.finish(RESULT)
+            assert await waiting == [7, RESULT]
+            assert await stream.accepted() == 7
+
+
+async def result(stream):
+    """Await a stream as a coroutine."""
+    return await stream
+
+
+async def test_cancel_is_handed_on():
+    """The stream only asks."""
+    asked = []
+    TurnStream(Broadcast(), lambda: asked.append(True)).cancel()
+    assert asked == [True]
+
+
+async def test_a_cold_observable_closes_its_generator():
+    """At the end, on an error, and when it is disposed."""
+    closed = []
+
+    async def numbers(fails):
+        try:
+            yield 1
+            if fails:
+                raise ValueError("broken")
+            if fails is None:
+                await asyncio.Event().wait()
+        finally:
+            closed.append(fails)
+
+    for fails in (False, True):
+        heard, done = [], asyncio.Event()
+        source = cold(lambda fails=fails: numbers(fails))
+        source.subscribe(
+            heard.append,
+            lambda e, heard=heard, done=done: (heard.append(str(e)), done.set()),
+            lambda heard=heard, done=done: (heard.append("done"), done.set()),
+        )
+        await done.wait()
+        assert heard == [1, "broken" if fails else "done"]
+    before = asyncio.all_tasks()
+    heard = []
+    subscription = cold(lambda: numbers(None)).subscribe(heard.append, heard.append)
+    await asyncio.sleep(0)
+    subscription.dispose()
+    await asyncio.wait(asyncio.all_tasks() - before)
+    assert heard == [1]
+    assert closed == [False, True, None]
+
+
+async def test_a_cold_observable_stops_when_its_observer_raises():
+    """The generator is closed; the observer hears why, and no more values."""
+    closed = asyncio.Event()
+
+    async def numbers():
+        try:
+            for n in range(3):
+                yield n
+        finally:
+            closed.set()
+
+    heard = []
+
+    def bad(value):
+        heard.append(value)
+        raise RuntimeError("bad observer")
+
+    cold(numbers).subscribe(bad, lambda _: heard.append("error"))
+    await closed.wait()
+    assert heard == [0, "error"]
