@@ -428,7 +428,8 @@ def _fail(
     if message is not None:
         turn.usage += message.usage
         if message.text.strip():
-            kept = replace(message, stop_reason=StopReason.ERROR, error_message=str(error))
+            reason = repair(str(error))
+            kept = replace(message, stop_reason=StopReason.ERROR, error_message=reason)
             _take(turn, kept, started, first_delta_s, attempts)
 
 

@@ -33,6 +33,7 @@ from looopy.iteration import (
 )
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN
+from looopy.stores.gate import repair
 from looopy.tools.provider import ToolSource, wrap_tools
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
@@ -161,7 +162,8 @@ def _close(turn: Turn) -> Group:
         turn.emit(turn.make(AuthRequired, pending=tuple(turn.pending)))
     elif outcome is Outcome.FAILED:
         error = turn.error or LooopyError(f"the turn failed: {stop}")
-        turn.emit(turn.make(TurnError, code=stop.value, text=error.message, error=error))
+        text = repair(error.message)  # a server's words may be in it
+        turn.emit(turn.make(TurnError, code=stop.value, text=text, error=error))
     turn.emit(
         turn.make(
             TurnEnd,

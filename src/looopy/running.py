@@ -42,6 +42,7 @@ from looopy.stores.base import (
     Committed,
     ContextState,
 )
+from looopy.stores.gate import repair
 from looopy.stores.names import artifact_write
 from looopy.stores.owner import Owner
 from looopy.stores.stores import Stores
@@ -391,7 +392,7 @@ class RunningTurn:
         event = next((e for e in reversed(events) if isinstance(e, TurnError)), None)
         error = event.error if event and event.error else LooopyError("the turn failed")
         return ContextState(
-            error=(type(error).__name__, error.message),
+            error=(type(error).__name__, event.text if event else error.message),
             resumable=self.turn,
             usage=usage,
         )
@@ -493,7 +494,7 @@ class RunningTurn:
             ]
         code = StopReason.ERROR
         events += [
-            TurnError(**common, code=code.value, text=error.message, error=error),
+            TurnError(**common, code=code.value, text=repair(error.message), error=error),
             TurnEnd(
                 **common,
                 outcome=Outcome.FAILED,

@@ -574,3 +574,15 @@ async def test_a_tool_whose_result_cannot_be_kept_is_not_run_again(make_agent, s
     assert (await agent.execute_turn(None)).text == "ok"
     assert runs == [1]
     await assert_whole(stores)
+
+
+@pytest.mark.parametrize("before", [(), (text("half"),)], ids=["at-once", "in-the-middle"])
+async def test_why_a_turn_failed_is_kept_whatever_it_says(make_agent, stores, before):
+    """An error's own text may hold what no store takes; the error stays what it is."""
+    error = LLMError("no \0 and \ud800 here")
+    agent = await make_agent([(*before, failure(error))], stores=stores)
+    events, result = await run(agent)
+    assert result.error is error
+    assert events[-2].text == str(agent.state.error) == "no \ufffd and \ufffd here"
+    assert type(agent.state.error) is LLMError
+    await assert_whole(stores)
