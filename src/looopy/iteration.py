@@ -223,6 +223,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         turn.stop = None
         async for out in _run_tools(turn, calls, tools):
             yield out
+    turn.call_turn = None  # what is called from now on is this turn's own
     end_iteration(turn, assistant)
 
 

@@ -57,6 +57,7 @@ class Known:
     Attributes:
         record: `None` while the context is not known to exist.
         history: Visible messages, oldest first: at least all that the model may be shown.
+        open_calls: Calls of the last answer that have no result; `announced_at` is its position.
         busy_turn: The turn that a living owner elsewhere runs, or `None`.
         stale: Whether another process may have advanced the context since.
         saved_epoch, saved_position: Where the store stood when it was last read (for
@@ -70,12 +71,13 @@ class Known:
         self.record: ContextRecord | None = None
         self.history: list[Message] = []
         self.open_calls: list[OpenCall] = []
+        self.announced_at: int | None = None
         self.last: TurnRecord | None = None
         self.busy_turn: int | None = None
         self.stale = True
         self.saved_epoch = 0
         self.saved_position = 0
-        self._turns: list[int] = []
+        self._places: list[tuple[int, int]] = []  # position and turn of each message of `history`
         self._position = 0
         self._visible_from = 1
 
@@ -139,7 +141,7 @@ class Known:
 
     def _replace(self, records: Sequence[MessageRecord]) -> None:
         self.history.clear()
-        self._turns.clear()
+        self._places.clear()
         self._position = 0
         self._extend(records)
 
@@ -153,27 +155,28 @@ class Known:
             self.record = replace(self.record, state=replace(self.record.state, error=None))
 
     def _extend(self, records: Sequence[MessageRecord]) -> None:
-        del self.history[len(self._turns) :]  # what a turn said that could not store it
+        del self.history[len(self._places) :]  # what a turn said that could not store it
         self.history += [r.message for r in records]
-        self._turns += [r.turn for r in records]
+        self._places += [(r.position, r.turn) for r in records]
         if records:
             self._position = records[-1].position
 
     @property
     def committed(self) -> Sequence[Message]:
         """The history without what a running turn has added."""
-        return self.history[: len(self._turns)]
+        return self.history[: len(self._places)]
 
     def advance(self, messages: Sequence[Message], turn: int, position: int) -> None:
         """Take over what a turn of this process has committed; *position* is the last one's."""
-        del self.history[len(self._turns) :]
+        del self.history[len(self._places) :]
         self.history += messages
-        self._turns += [turn] * len(messages)
+        first = position - len(messages) + 1
+        self._places += [(first + i, turn) for i in range(len(messages))]
         self._position = position
 
     async def _find_open_calls(self) -> None:
         """Find the calls that the last turn left open, and whether they had started."""
-        self.open_calls, self.last = [], None
+        self.open_calls, self.announced_at, self.last = [], None, None
         record, resumable = self.record, self.state.resumable
         if record is None:
             return
@@ -183,9 +186,9 @@ class Known:
         calls = unanswered(self.history)
         if not calls:
             return
-        origin = next(
-            turn
-            for message, turn in zip(reversed(self.history), reversed(self._turns), strict=True)
+        self.announced_at, origin = next(
+            place
+            for message, place in zip(reversed(self.history), reversed(self._places), strict=True)
             if isinstance(message, AssistantMessage)
         )
         started: set[str] = set()
@@ -261,7 +264,8 @@ class Known:
             owner.retire()
 
     def _of_turn(self, turn: TurnRecord) -> tuple[list[Message], Usage]:
-        added = [m for m, t in zip(self.history, self._turns, strict=True) if t == turn.turn]
+        places = zip(self.history, self._places, strict=True)
+        added = [message for message, (_, number) in places if number == turn.turn]
         usage = Usage()
         for message in added:
             if isinstance(message, AssistantMessage):

@@ -298,6 +298,7 @@ class RunningTurn:
         plan, claimed, stored = begun
         self.turn, self._epoch = claimed.turn, claimed.epoch
         self._last_position = claimed.first_position - 1
+        self._assistant_position = self.known.announced_at if plan.run else None
         self.known.remember(
             now=utc_now(), epoch=claimed.epoch, turn_count=claimed.turn, state=plan.state
         )

@@ -18,7 +18,7 @@ from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.recovery import DENIED, SUPERSEDED
 from looopy.stores.base import Commit
 from looopy.stores.owner import Owner
-from looopy.testing import ScriptedProvider, text
+from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.turns import answer, begin, finishes, said, starts
 from looopy.types.message import StopReason, ToolCall, ToolResultMessage
 from looopy.types.state import AgentStatus, Outcome, PendingKind
@@ -192,6 +192,33 @@ async def test_a_rerun_has_the_key_of_the_first_run(make_agent, stores, bench):
     agent = await make_agent([text("ok")], tools=bench.tools, stores=stores)
     await agent.execute_turn(None)
     assert [key for _, _, key, _ in bench.ran] == [f"ada/1/{c.id}"]
+
+
+async def test_a_new_call_of_a_continuing_turn_has_a_key_of_its_own(make_agent, stores, bench):
+    """The dead turn may have used the same id for a call that is done: their keys must differ."""
+    done, left = call("fail"), call("rerun")
+    await die(stores, done, left, started=[done, left], done=[done])
+    again = tool_call("fail", n=1)
+    agent = await make_agent([again, text("ok")], tools=bench.tools, stores=stores)
+    await agent.execute_turn(None)
+    keys = [key for _, _, key, _ in bench.ran]
+    assert keys[0] == f"ada/1/{left.id}"
+    assert keys[1].startswith("ada/2/")
+
+
+async def test_a_start_is_replayed_with_name_and_arguments_in_a_later_turn(
+    make_agent, stores, bench
+):
+    """The call was announced by the dead turn; its second start belongs to the next one."""
+    c = call("rerun", 7)
+    await die(stores, c, started=[c])
+    agent = await make_agent([text("ok")], tools=bench.tools, stores=stores)
+    await agent.execute_turn(None)
+    began = [e for e in await stores.journal.events("ada") if e.type == "tool_execution_start"]
+    assert [(e.turn, e.tool_name, e.args) for e in began] == [
+        (1, "rerun", {"n": 7}),
+        (2, "rerun", {"n": 7}),
+    ]
 
 
 async def test_a_rerun_that_dies_again_keeps_its_key(make_agent, stores, bench):
@@ -445,8 +472,6 @@ async def test_new_calls_never_take_the_id_of_a_continued_one(make_agent, stores
     """A provider that counts from one again is corrected."""
     c = ToolCall(id="call_1", name="rerun", arguments={"n": 0})
     await die(stores, c, started=[c])
-    from looopy.testing import tool_call
-
     agent = await make_agent(
         [tool_call("rerun", n=7), text("ok")], tools=bench.tools, stores=stores
     )
