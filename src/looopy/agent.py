@@ -340,7 +340,7 @@ class Agent:
         task = loop.create_task(self._supervise(turn), name=f"looopy {self.context_id}")
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._ended, turn))
-        return TurnStream(turn.broadcast, turn.cancel)
+        return TurnStream(turn.broadcast, turn.token.cancel)  # not the turn: it has credentials
 
     async def _supervise(self, turn: RunningTurn) -> None:
         """Run a turn; its errors belong to its stream."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 
 import pytest
 from reactivex import operators as ops
 from tests.agent.kit import Gate, Spy, add, assert_whole, collect, types
 
-from looopy import tool
-from looopy.errors import StoreUnavailable
-from looopy.testing import ScriptedProvider, text, tool_call
+from looopy import AuthContext, tool
+from looopy.errors import LLMError, StoreUnavailable
+from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.types.event import MessageUpdate, ToolExecutionUpdate
 from looopy.types.state import Outcome
 
@@ -323,3 +325,19 @@ async def test_a_subscriber_may_leave_while_it_is_told(make_agent, memory_stores
     agent.subscribe(heard.append)
     await agent.execute_turn("a")
     assert types(heard)[:2] == ["status_change", "turn_start"]
+
+
+async def test_credentials_are_gone_with_the_turn(make_agent, stores):
+    """Whoever keeps the view or the result of a turn does not keep its credentials."""
+    agent = await make_agent([text("hi"), failure(LLMError("no"))], stores=stores)
+    for outcome in (Outcome.COMPLETED, Outcome.FAILED):
+        auth = AuthContext("u1", credentials={"token": "t"})
+        gone = weakref.ref(auth)
+        stream = agent.execute_turn("go", auth)
+        result = await stream
+        assert result.outcome is outcome
+        await agent.wait_for_idle()
+        await asyncio.sleep(0)  # the task's callbacks
+        del auth
+        gc.collect()
+        assert gone() is None
