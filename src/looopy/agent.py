@@ -500,7 +500,8 @@ class Agent:
             metadata: Replaces `state.metadata`; `None` saves it as it is.
 
         Raises:
-            StoreConflict: Another process has advanced the context; what is buffered is kept.
+            StoreConflict: Another process has changed the metadata, which are now those of `state`;
+                or it has advanced the context, and what is buffered is kept.
             ValueRefused: The metadata cannot be stored.
         """
         known = self._require("save_state")
@@ -514,6 +515,13 @@ class Agent:
                 self.context_id, kept, version=record.version if record else 0
             )
         except StoreConflict:
+            found = await known.stores.state.load(self.context_id)
+            if record is not None and found is not None:  # so that saving again may succeed
+                known.remember(
+                    now=found.last_activity, version=found.version, metadata=found.metadata
+                )
+            elif not self._turns:
+                known.record = found
             known.stale = True
             raise
         if record is None:
