@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -63,9 +62,10 @@ async def memory_stores():
 @pytest.fixture
 async def make_agent():
     """
-    Make a started agent of a script: `await make_agent(replies, stores=..., **options)`.
+    Make started agents of a script.
 
-    After the test every agent is shut down, and no task may be left over.
+    `await make_agent(replies, stores=..., **options)`; *start* may be false. After the test every
+    agent is shut down, and no task may be left over.
     """
     before = asyncio.all_tasks()
     async with AsyncExitStack() as stack:
@@ -94,6 +94,3 @@ async def _shut_down(agent: Agent) -> None:
         await agent.shutdown(cancel=True)
     except LooopyError:
         await agent.shutdown(cancel=True)
-
-
-Make = Callable[..., Any]

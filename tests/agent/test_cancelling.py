@@ -187,6 +187,32 @@ async def test_cancelling_during_a_commit_lets_it_finish(make_agent, stores):
     await assert_goes_on(agent, stores)
 
 
+@pytest.mark.parametrize("step", [1, 2, 3])
+async def test_a_task_cancelled_during_a_commit_waits_for_its_outcome(make_agent, stores, step):
+    """A commit is never abandoned: the turn goes on from it, and ends as cancelled."""
+    spy = Spy(stores)
+    agent = await make_agent(
+        [tool_call("add", a=1, b=2), text("3")], tools=[add], stores=spy.stores
+    )
+    stream = agent.execute_turn("go")
+    [task] = agent._tasks
+
+    async def slowly():
+        task.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    def cancel_in_the_middle(name, _argument):
+        is_step = name == "commit" and len(spy.of("commit")) == step
+        return slowly() if is_step or (name == "claim" and step == 0) else None
+
+    spy.hook = cancel_in_the_middle
+    result = await stream
+    assert result.outcome is (Outcome.COMPLETED if step == 3 else Outcome.CANCELLED)
+    assert len(spy.of("commit")) == (3 if step == 3 else step + 1)
+    await assert_goes_on(agent, stores)
+
+
 async def test_cancelling_while_a_retry_is_awaited_ends_the_turn(make_agent, memory_stores):
     """The wait before the next try is as cancellable as the call."""
     from looopy.errors import RateLimited
@@ -277,11 +303,17 @@ async def test_leaving_the_block_by_an_exception_cancels_the_turn(stores):
     agent = Agent(
         "ada", llm_provider=ScriptedProvider([tool_call("gate")]), tools=[gate.tool], stores=stores
     )
-    with pytest.raises(KeyError, match="mine"):
+    streams = []
+
+    async def leave():
         async with agent:
-            stream = agent.execute_turn("go")
+            streams.append(agent.execute_turn("go"))
             await gate.entered.wait()
             raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await leave()
+    [stream] = streams
     assert (await stream).outcome is Outcome.CANCELLED
     assert agent.state.status is AgentStatus.SHUTDOWN
     await assert_whole(stores)
@@ -379,6 +411,8 @@ async def play(stores, at, act):
         await asyncio.sleep(0)
     left = [t for t in asyncio.all_tasks() - before if not t.done()]
     assert left == [], f"left over at round {at}: {left}"
+    if outcome is not None:
+        await assert_whole(stores)
     again = Agent(
         "ada",
         llm_provider=ScriptedProvider([text("still here")]),

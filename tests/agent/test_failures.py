@@ -462,9 +462,10 @@ async def test_a_store_that_goes_away_ends_the_stream_with_its_error(make_agent,
 
     spy.hook = gone
     events = []
+    stream = agent.execute_turn("go")
+    stream.subscribe(events.append, lambda _: None)
     with pytest.raises(StoreUnavailable):
-        async for event in agent.execute_turn("go"):
-            events.append(event)
+        await stream
     assert types(events)[-1] != "turn_end"
     spy.hook = None
     agent._provider = ScriptedProvider([text("better")])

@@ -100,7 +100,8 @@ async def test_pause_and_shutdown_wait_for_the_turn(make_agent, stores, action):
     stream = agent.execute_turn("go")
     await gate.entered.wait()
     leaving = asyncio.create_task(getattr(agent, action)())
-    await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
     assert not leaving.done()
     assert agent.state.status is S.BUSY
     gate.open.set()

@@ -144,12 +144,10 @@ class NoRenewal(Spy):
         self.hook = lambda name, _: True if name == "renew" else None
 
 
-async def displace(stores, context_id="ada"):
-    """Wait until the lease is over, and take the turn over from another process."""
-    while (await stores.state.load(context_id)).lease_live:
+async def lease_is_over(stores):
+    """Return when the lease of the context has expired by the store's clock."""
+    while (await stores.state.load("ada")).lease_live:  # noqa: ASYNC110 - only the store knows
         await asyncio.sleep(0.01)
-    record = await stores.state.load(context_id)
-    return record
 
 
 async def test_an_owner_that_lost_its_lease_is_fenced(make_agent, stores):
@@ -157,17 +155,18 @@ async def test_an_owner_that_lost_its_lease_is_fenced(make_agent, stores):
     gate = Gate()
     spy = NoRenewal(stores)
     stale = await make_agent(
-        [tool_call("gate"), text("never")],
+        [text("first"), tool_call("gate"), text("never")],
         tools=[gate.tool],
         stores=spy.stores,
         loop_config=LoopConfig(lease_ttl_s=0.05),
     )
+    await stale.execute_turn("before")
     stream = stale.execute_turn("a")
     await gate.entered.wait()
-    await displace(stores)
+    await lease_is_over(stores)
     other = await make_agent([text("two")], stores=stores)
-    assert other.state.interrupted_turn == 1
-    assert (await other.execute_turn("b")).turn == 2
+    assert other.state.interrupted_turn == 2
+    assert (await other.execute_turn("b")).turn == 3
     before = await stores.journal.events("ada")
     gate.open.set()
     with pytest.raises(Fenced):
@@ -181,8 +180,10 @@ async def test_an_owner_that_lost_its_lease_is_fenced(make_agent, stores):
         return text("back")
 
     stale._provider = ScriptedProvider(reply)
-    assert (await stale.execute_turn("c")).turn == 3
+    assert (await stale.execute_turn("c")).turn == 4
     assert [m.text for m in seen if not isinstance(m, ToolResultMessage)] == [
+        "before",
+        "first",
         "a",
         "",
         "b",
@@ -259,7 +260,10 @@ async def test_clear_hides_the_history_for_everyone(make_agent, stores):
     assert result.turn == 3
     assert [m.text for m in two.requests[-1].messages] == ["c"]
     events = await stores.journal.events("ada")
-    assert types(events) == ["history_cleared", "turn_start", "message_end"] + [
+    assert types(events) == [
+        "history_cleared",
+        "turn_start",
+        "message_end",
         "message_end",
         "turn_end",
     ]
@@ -352,6 +356,7 @@ async def test_metadata_is_saved_and_read_back(make_agent, stores):
     await first.execute_turn("go")
     with pytest.raises(StoreConflict):
         await first.save_state({"title": "three"})
+    assert first.state.metadata == {"title": "two"}
 
 
 async def test_metadata_that_a_turn_finds_changed_is_shown(make_agent, stores):
@@ -472,7 +477,8 @@ async def test_two_followers_each_see_everything(make_agent, stores):
         async for event in agent.events(after=0):
             seen.append(event.seq)
             if event.seq == 20:
-                return seen
+                break
+        return seen
 
     followers = [asyncio.create_task(follow()) for _ in range(3)]
     for n in range(5):

@@ -58,8 +58,8 @@ def test_events_can_be_iterated_over():
         events = list(agent.stream_turn("hi"))
         leave()
     assert "".join(e.delta for e in events if e.type == "message_update") == "hello"
-    assert [e.type for e in events][0] == "turn_start"
-    assert [e.type for e in events][-1] == "turn_end"
+    assert events[0].type == "turn_start"
+    assert events[-1].type == "turn_end"
     assert [e for e in heard if e.type != "status_change"] == events
 
 
@@ -110,12 +110,14 @@ async def test_open_stores_are_refused():
 def test_an_exception_in_the_block_cancels_the_turn(sqlite_url):
     """It is not waited for, and is closed all the same."""
     provider = ScriptedProvider([text("never to be heard")], chunk_chars=1, delay_s=5)
-    with (
-        pytest.raises(KeyError, match="mine"),
-        Agent("ada", llm_provider=provider, stores=sqlite_url) as agent,
-    ):
-        for _ in agent.stream_turn("hi"):
-            raise KeyError("mine")
+
+    def leave():
+        with Agent("ada", llm_provider=provider, stores=sqlite_url) as agent:
+            for _ in agent.stream_turn("hi"):
+                raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        leave()
     asyncio.run(look(sqlite_url, Outcome.CANCELLED))
 
 

@@ -55,7 +55,7 @@ async def test_between_two_scopes_nothing_is_interrupted():
 
 
 async def test_a_task_that_is_cancelled_stays_cancelled():
-    """asyncio's own cancellation is not taken for the token's, alone or together with it."""
+    """The cancellation of asyncio is not taken for the token's, alone or together with it."""
     for also_token in (False, True):
         token, started = CancelToken(), asyncio.Event()
         task = asyncio.create_task(waits(CancelScope(token), started))
@@ -92,9 +92,14 @@ async def test_an_error_in_the_scope_passes():
     """As it is, also when the token was cancelled in the same moment."""
     token = CancelToken()
     scope = CancelScope(token)
-    with pytest.raises(KeyError), scope:
-        token.cancel()
-        raise KeyError
+
+    def fail():
+        with scope:
+            token.cancel()
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fail()
 
 
 def test_a_token_tells_its_callbacks_once_in_order():
