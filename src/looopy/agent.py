@@ -117,6 +117,8 @@ class Agent:
         self._subscribers: dict[object, Callable[[AgentEvent], object]] = {}
         self._changed = asyncio.Event()
         self._lifecycle = asyncio.Lock()
+        self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
+        self._clearing = False  # turns wait in line meanwhile
         self._buffer: list[list[AgentEvent]] = []
 
     # --- lifecycle -----------------------------------------------------------------------------
@@ -192,7 +194,7 @@ class Agent:
         """
         async with self._lifecycle:
             lifecycle.after(self._status, "pause")
-            await self._finish_turns(cancel)
+            await self._last_turns("pause", cancel=cancel)
             before = self._status
             self._set(lifecycle.after(before, "pause"))  # from here on, turns are refused
             try:
@@ -223,7 +225,7 @@ class Agent:
                 buffered turns are dropped.
         """
         async with self._lifecycle:
-            await self._finish_turns(cancel)
+            await self._last_turns("shutdown", cancel=cancel)
             self._set(lifecycle.after(self._status, "shutdown"))
             try:
                 await self._flush()
@@ -242,11 +244,19 @@ class Agent:
             if close is not None:
                 await close()
 
-    async def _finish_turns(self, cancel: bool) -> None:
+    async def _last_turns(self, action: str, *, cancel: bool) -> None:
+        """Let the turns end that there are; others are refused meanwhile, or there is no end."""
         if cancel:
-            for turn in self._turns:
-                turn.cancel()
-        await self.wait_for_idle()
+            self._cancel_all()
+        self._leaving = action
+        try:
+            await self.wait_for_idle()
+        finally:
+            self._leaving = None
+
+    def _cancel_all(self) -> None:
+        for turn in self._turns:
+            turn.cancel()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -286,7 +296,8 @@ class Agent:
 
         Raises:
             AgentNotStarted: `start()` comes first.
-            AgentStateError: The agent is paused, or no event loop runs (use `looopy.sync`).
+            AgentStateError: The agent is paused, or about to be paused or shut down, or no event
+                loop runs (use `looopy.sync`).
             AgentBusy: A turn of this agent runs, and `on_busy` is `"reject"`.
             ValueRefused: The message is empty or cannot be stored; nothing was.
             AccessDenied: The auth context belongs to another tenant.
@@ -305,6 +316,12 @@ class Agent:
                 action="execute_turn",
             ) from None
         status = lifecycle.after(self._status, "execute_turn")
+        if self._leaving is not None:
+            raise AgentStateError(
+                f"{self._leaving}() waits for the last turn to end: no other may start",
+                status=self._status.value,
+                action="execute_turn",
+            )
         message = _as_user_message(user_message)
         kept = _checked(metadata or {}, "/metadata")
         answers = _checked(inputs or {}, "/inputs")
@@ -335,7 +352,7 @@ class Agent:
             buffer=None if self.auto_save else self._buffer,
         )
         self._turns.append(turn)
-        self._turns[0].first.set()
+        self._call_next()
         self._set(status)
         task = loop.create_task(self._supervise(turn), name=f"looopy {self.context_id}")
         self._tasks.add(task)
@@ -364,11 +381,15 @@ class Agent:
 
     def _over(self, turn: RunningTurn) -> None:
         self._turns.remove(turn)
-        if self._turns:
-            self._turns[0].first.set()
-        elif self._status is AgentStatus.BUSY:
+        self._call_next()
+        if not self._turns and self._status is AgentStatus.BUSY:
             self._settle()
         self._changed.set()
+
+    def _call_next(self) -> None:
+        """Let the first turn in line run."""
+        if self._turns and not self._clearing:
+            self._turns[0].first.set()
 
     @property
     def _running(self) -> RunningTurn | None:
@@ -536,10 +557,26 @@ class Agent:
         Raises:
             AgentBusy: A turn runs on the context, here or elsewhere; *force* fences it.
         """
-        known = self._require("clear")
-        if self._running is not None and not force:
-            raise AgentBusy("a turn of this agent is running", turn=self._running.turn or None)
-        await self._finish_turns(cancel=True)
+        self._require("clear")
+        self._refuse_while_busy(force=force)
+        self._cancel_all()  # before the lock: who holds it may wait for them
+        async with self._lifecycle:
+            known = self._require("clear")
+            self._refuse_while_busy(force=force)
+            self._clearing = True  # a turn that came now would see half a history
+            try:
+                self._cancel_all()
+                if self._tasks:
+                    await asyncio.wait(set(self._tasks))
+                await self._clear(known, force=force)
+                if not self._turns:
+                    self._set(lifecycle.after(self._status, "clear"))
+            finally:
+                self._clearing = False
+                self._call_next()
+                self._changed.set()
+
+    async def _clear(self, known: Known, *, force: bool) -> None:
         tools = await gather_tools(self._tools)
         self._buffer.clear()
         known.forget()
@@ -547,8 +584,10 @@ class Agent:
         with contextlib.suppress(ContextNotFound):  # then there is nothing to hide
             await settle(known.stores.journal.clear(self.context_id, force=force), lambda: None)
         await known.refresh(tools)
-        self._set(lifecycle.after(self._status, "clear"))
-        self._changed.set()
+
+    def _refuse_while_busy(self, *, force: bool) -> None:
+        if self._running is not None and not force:
+            raise AgentBusy("a turn of this agent is running", turn=self._running.turn or None)
 
     async def _flush(self) -> None:
         """

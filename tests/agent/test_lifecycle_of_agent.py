@@ -358,3 +358,22 @@ TestAgentBesideTheTable = AgentBesideTheTable.TestCase
 TestAgentBesideTheTable.settings = settings(
     max_examples=40, stateful_step_count=15, deadline=None, database=None
 )
+
+
+@pytest.mark.parametrize("action", ["pause", "shutdown"])
+async def test_an_agent_that_lets_its_last_turn_end_takes_no_other(make_agent, stores, action):
+    """However many turns keep coming, pausing and shutting down come to an end."""
+    gate = Gate()
+    agent = await make_agent(
+        [tool_call("gate"), text("done")], tools=[gate.tool], stores=stores, on_busy="wait"
+    )
+    stream = agent.execute_turn("go")
+    await gate.entered.wait()
+    leaving = asyncio.create_task(getattr(agent, action)())
+    await asyncio.sleep(0)
+    with pytest.raises(AgentStateError, match=f"{action}.. waits"):
+        agent.execute_turn("me too")
+    gate.open.set()
+    assert (await stream).text == "done"
+    await leaving
+    assert len(await stores.messages.list("ada")) == 4

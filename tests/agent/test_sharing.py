@@ -533,3 +533,22 @@ async def test_metadata_can_be_saved_after_a_conflict(make_agent, stores, known)
     assert other.state.metadata == {"n": 1}
     await other.save_state({"n": 2})
     assert (await stores.state.load("ada")).metadata == {"n": 2}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("later", range(16))
+async def test_a_turn_that_comes_during_clear_runs_after_it(make_agent, stores, force, later):
+    """Whenever it comes, it sees the whole history or none, and nothing twice."""
+    provider = ScriptedProvider([text("hi"), text("yes"), text("end")])
+    agent = await make_agent(provider, stores=stores)
+    await agent.execute_turn("hello")
+    clearing = asyncio.create_task(agent.clear(force=force))
+    await asyncio.sleep(0)
+    for _ in range(later):
+        await asyncio.sleep(0)
+    assert (await agent.execute_turn("now")).text == "yes"
+    await clearing
+    assert [m.text for m in provider.requests[1].messages] == ["now"]
+    await agent.execute_turn("and then")
+    assert [m.text for m in provider.requests[2].messages] == ["now", "yes", "and then"]
+    assert agent.state.status is AgentStatus.READY
