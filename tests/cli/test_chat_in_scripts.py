@@ -255,8 +255,17 @@ async def test_a_missing_key_names_its_variable(looopy):
     ended = await looopy("chat", "--model", "openai/gpt-5-mini", "--message", "hello")
     assert ended.status == 2
     assert "set OPENAI_API_KEY" in ended.err
-    assert _is_short(ended)
+    assert len(ended.err.splitlines()) == 1
     assert not looopy.database.exists()
+
+
+async def test_a_traceback_is_for_those_who_ask_for_it(looopy):
+    """`LOOOPY_DEBUG=1` shows where an error came from, before its line."""
+    looopy.env["LOOOPY_DEBUG"] = "1"
+    ended = await looopy("chat", "--model", "nobody/knows", "--message", "hello")
+    assert ended.status == 2
+    assert ended.err.startswith("Traceback")
+    assert ended.err.splitlines()[-1].startswith("error: no provider knows")
 
 
 async def test_a_data_folder_that_cannot_be_made_is_told(looopy):

@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            sys.stderr.write("\n")
         return INTERRUPTED
     except BrokenPipeError:
         _forget_stdout()

@@ -72,7 +72,7 @@ class JsonRenderer:
 
 def json_line(data: object) -> str:
     """*data* as one line of ASCII without control characters, so that no terminal obeys it."""
-    return json.dumps(data, default=str).replace("\x7f", "\\u007f")
+    return json.dumps(data, default=str)
 
 
 class TextRenderer:
