@@ -29,7 +29,7 @@ from looopy.errors import (
 )
 from looopy.known import Known, left_by_the_dead
 from looopy.llm.provider import LLMProvider
-from looopy.running import RunningTurn, settle
+from looopy.running import BufferedTurn, RunningTurn, settle
 from looopy.stores.base import Claim, Commit
 from looopy.stores.gate import dump
 from looopy.stores.names import check_context_id
@@ -38,7 +38,7 @@ from looopy.stores.stores import Stores, acquire_shared, release_shared
 from looopy.tools.provider import ToolSource, gather_tools, wrap_tools
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt
-from looopy.types.event import AgentEvent, MessageEnd, StatusChange, TurnEnd, TurnStart
+from looopy.types.event import AgentEvent, MessageEnd, StatusChange, TurnEnd
 from looopy.types.message import (
     AssistantMessage,
     ImageContent,
@@ -119,7 +119,7 @@ class Agent:
         self._lifecycle = asyncio.Lock()
         self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
         self._clearing = False  # turns wait in line meanwhile
-        self._buffer: list[list[AgentEvent]] = []
+        self._buffer: list[BufferedTurn] = []
 
     # --- lifecycle -----------------------------------------------------------------------------
 
@@ -447,7 +447,8 @@ class Agent:
         )
         if self.auto_save:
             return found
-        buffered = [e.message for turn in self._buffer for e in turn if isinstance(e, MessageEnd)]
+        events = (event for turn in self._buffer for event in turn.events)
+        buffered = [event.message for event in events if isinstance(event, MessageEnd)]
         skip = max(0, after - known.saved_position)
         both = [*found, *buffered[skip:]]
         return both if limit is None else both[:limit]
@@ -611,17 +612,15 @@ class Agent:
     async def _append_turn(
         self,
         known: Known,
-        events: list[AgentEvent],
+        turn: BufferedTurn,
         owner: Owner,
         epoch: int,
         held: str | None,
     ) -> int:
-        start = events[0]
-        end = events[-1]
-        if not isinstance(start, TurnStart) or not isinstance(end, TurnEnd):
+        if not turn.events or not isinstance(turn.events[-1], TurnEnd):
             raise StoreConflict("a buffered turn has no end yet: let it end first")
+        start, *rest = turn.events
         firsts: list[AgentEvent] = [start]
-        rest = events[1:]
         while isinstance(rest[0], MessageEnd) and not isinstance(rest[0].message, AssistantMessage):
             firsts.append(rest.pop(0))
         claimed = await known.stores.state.claim(
@@ -632,6 +631,9 @@ class Agent:
                 expected_epoch=epoch,
                 displace=held,
                 events=firsts,
+                actor_id=turn.actor_id,
+                had_auth=turn.had_auth,
+                metadata=turn.metadata,
             )
         )
         await known.stores.commit(

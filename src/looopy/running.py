@@ -14,7 +14,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from looopy._failpoints import reach
@@ -99,6 +99,18 @@ async def settle(work: Awaitable[T], cancelled: Callable[[], object]) -> T:
     return task.result()
 
 
+@dataclass(slots=True)
+class BufferedTurn:
+    """
+    A turn that waits to be saved: what its claim says, and its durable events (none: not begun).
+    """
+
+    actor_id: str | None
+    had_auth: bool
+    metadata: Mapping[str, Any]
+    events: list[AgentEvent] = field(default_factory=list)
+
+
 class RunningTurn:
     """
     One call of `execute_turn`.
@@ -123,7 +135,7 @@ class RunningTurn:
         metadata: Mapping[str, Any],
         on_busy: str,
         announce: Callable[[AgentEvent], None],
-        buffer: list[list[AgentEvent]] | None,
+        buffer: list[BufferedTurn] | None,
     ) -> None:
         self.known = known
         self.provider = provider
@@ -260,9 +272,11 @@ class RunningTurn:
 
     async def _try_claim(self, plan: Plan, events: Sequence[AgentEvent]) -> Claimed:
         context_id = self.known.context_id
+        auth = self.auth_context
+        actor_id, had_auth = auth.actor_id if auth else None, auth is not None
         if self._buffer is not None:
             record = self.known.record
-            self._buffer.append([])
+            self._buffer.append(BufferedTurn(actor_id, had_auth, self.metadata))
             self._open = True
             return Claimed(
                 epoch=self.known.epoch,
@@ -270,7 +284,6 @@ class RunningTurn:
                 first_seq=0,
                 first_position=(record.last_position if record else 0) + 1,
             )
-        auth = self.auth_context
         reach("B1")
         claimed: Claimed = await settle(
             self.stores.state.claim(
@@ -280,8 +293,8 @@ class RunningTurn:
                     ttl_s=self.config.lease_ttl_s,
                     expected_epoch=self.known.epoch,
                     events=events,
-                    actor_id=auth.actor_id if auth else None,
-                    had_auth=auth is not None,
+                    actor_id=actor_id,
+                    had_auth=had_auth,
                     metadata=self.metadata,
                     state=plan.state,
                 )
@@ -422,7 +435,7 @@ class RunningTurn:
                 seq += 1 if seq else 0
             stamped.append(shown)
         if self._buffer is not None:
-            self._buffer[-1] += [e for e in events if is_durable(e)]
+            self._buffer[-1].events += [e for e in events if is_durable(e)]
         changes: dict[str, Any] = {"last_position": self._last_position}
         if seq:
             changes["last_seq"] = seq - 1

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.agent.kit import Spy, add, assert_whole, collect, types
 
+from looopy import AuthContext
 from looopy.errors import LLMError, StoreConflict, StoreUnavailable
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.types.state import AgentStatus, Outcome
@@ -228,3 +229,14 @@ async def test_a_failed_turn_does_not_lose_the_buffer(make_agent, stores):
     await agent.save_state()
     await assert_whole(stores)
     assert [t.continues for t in await stores.journal.turns("ada")] == [None, None, 2, None]
+
+
+async def test_a_buffered_turn_keeps_who_it_was_for(make_agent, stores):
+    """Actor, metadata and that there were credentials are saved like those of any turn."""
+    agent = await make_agent([text("1")], stores=stores, auto_save=False)
+    auth = AuthContext("u1", credentials={"token": "t"})
+    await agent.execute_turn("a", auth, metadata={"n": 1})
+    await agent.save_state()
+    (turn,) = await stores.journal.turns("ada")
+    assert (turn.actor_id, turn.had_auth, turn.metadata) == ("u1", True, {"n": 1})
+    assert (await stores.state.load("ada")).owner_actor == "u1"
