@@ -129,6 +129,7 @@ def _create(name: str, *columns: sa.Column[Any], key: tuple[str, ...], clustered
         *columns,
         *constraints,
         sqlite_with_rowid=not clustered,
+        postgresql_with={"fillfactor": 50} if name == "contexts" else {},
     )
 
 

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.postgres import as_driver
 
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate
@@ -36,4 +37,18 @@ async def sqlite_stores(sqlite_file: Path):
 async def memory_stores():
     """Open stores in memory."""
     async with open_stores("memory:") as stores:
+        yield stores
+
+
+@pytest.fixture
+async def asyncpg_stores(postgres: str):
+    """Open stores on Postgres over asyncpg."""
+    async with open_stores(as_driver(postgres, "asyncpg")) as stores:
+        yield stores
+
+
+@pytest.fixture
+async def psycopg_stores(postgres: str):
+    """Open stores on Postgres over psycopg."""
+    async with open_stores(as_driver(postgres, "psycopg")) as stores:
         yield stores

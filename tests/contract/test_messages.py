@@ -23,3 +23,21 @@ class TestMessagesOnSQLite(MessageStoreContract):
     async def stores(self, sqlite_stores):
         """Open and empty."""
         return sqlite_stores
+
+
+class TestMessagesOnAsyncpg(MessageStoreContract):
+    """On Postgres, over asyncpg."""
+
+    @pytest.fixture
+    async def stores(self, asyncpg_stores):
+        """Open and empty."""
+        return asyncpg_stores
+
+
+class TestMessagesOnPsycopg(MessageStoreContract):
+    """On Postgres, over psycopg."""
+
+    @pytest.fixture
+    async def stores(self, psycopg_stores):
+        """Open and empty."""
+        return psycopg_stores

@@ -23,3 +23,21 @@ class TestStateOnSQLite(StateStoreContract):
     async def stores(self, sqlite_stores):
         """Open and empty."""
         return sqlite_stores
+
+
+class TestStateOnAsyncpg(StateStoreContract):
+    """On Postgres, over asyncpg."""
+
+    @pytest.fixture
+    async def stores(self, asyncpg_stores):
+        """Open and empty."""
+        return asyncpg_stores
+
+
+class TestStateOnPsycopg(StateStoreContract):
+    """On Postgres, over psycopg."""
+
+    @pytest.fixture
+    async def stores(self, psycopg_stores):
+        """Open and empty."""
+        return psycopg_stores

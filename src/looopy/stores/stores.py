@@ -134,13 +134,16 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
     Make the stores that *url* names; enter the result with `async with` before use.
 
     Args:
-        url: `memory:` (each call a fresh one) or `sqlite:///path/to/file.db` (three slashes for a
-            relative path, four for an absolute one).
+        url: `memory:` (each call a fresh one), `sqlite:///path/to/file.db` (three slashes for a
+            relative path, four for an absolute one) or `postgresql://user:password@host/database`
+            (`postgresql+psycopg://` for the other driver).
         tenant: Whose contexts these are.
-        migrate: Whether opening may change the schema. `None`: yes for SQLite.
+        migrate: Whether opening may change the schema. `None`: yes for SQLite, no for
+            Postgres.
 
     Raises:
         ConfigurationError: The URL names nothing known; at the call.
+        MissingExtra: Its driver is not installed; at the call.
         SchemaOutOfDate: On entering: the database needs migrating, or is newer than this version.
         StoreUnavailable: On entering: the database cannot be opened.
     """
@@ -152,8 +155,13 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
         from looopy.stores.sql.engine import sqlite_stores
 
         return sqlite_stores(url, tenant=tenant, migrate=migrate is not False)
+    if scheme in ("postgresql", "postgresql+asyncpg", "postgresql+psycopg"):
+        from looopy.stores.sql.engine import postgres_stores
+
+        return postgres_stores(url, tenant=tenant, migrate=migrate is True)
     raise ConfigurationError(
-        f"{mask(url)!r} names no store: use memory: or sqlite:///path/to/file.db"
+        f"{mask(url)!r} names no store: use memory:, sqlite:///path/to/file.db or"
+        " postgresql://user:password@host/database"
     )
 
 

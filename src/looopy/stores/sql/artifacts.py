@@ -10,7 +10,7 @@ from looopy.errors import ArtifactNotFound, ValueRefused
 from looopy.stores import rows
 from looopy.stores.names import artifact_write, check_artifact_id, check_context_id, no_context
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.commit import save_artifact
+from looopy.stores.sql.commit import peek, save_artifact
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
@@ -34,10 +34,10 @@ class SQLArtifactStore(SQLStore):
         key = self.params(context_id)
 
         def work() -> Steps[Artifact]:
-            saved = yield from save_artifact(key, write)
-            if saved is None:
+            # Locked first: the next version is told by those that are there.
+            while (yield from peek(key, lock=True)) is None:
                 yield Query(s.CREATE, key)
-                saved = yield from save_artifact(key, write)
+            saved = yield from save_artifact(key, write)
             if saved is None:
                 raise no_context(context_id)
             return saved
@@ -54,7 +54,7 @@ class SQLArtifactStore(SQLStore):
         params = self.params(context_id, artifact=artifact_id, low=low, high=high)
 
         def work() -> Steps[bytes | dict[str, Any]]:
-            found = yield Query(s.LOAD_ARTIFACT, params)
+            found = yield Query(s.LOAD_ARTIFACT, params, alone=True)
             if not found:
                 raise _no_artifact(artifact_id, version)
             kind, data, raw = found[0]
@@ -69,7 +69,7 @@ class SQLArtifactStore(SQLStore):
         """The newest version of each."""
 
         def work() -> Steps[list[Artifact]]:
-            found = yield Query(s.LIST_ARTIFACTS, self.params(context_id))
+            found = yield Query(s.LIST_ARTIFACTS, self.params(context_id), alone=True)
             return [
                 Artifact(
                     artifact_id=artifact_id,

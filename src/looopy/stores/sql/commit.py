@@ -44,9 +44,14 @@ class Head:
     state: str
 
 
-def peek(key: Mapping[str, Any]) -> Steps[Head | None]:
-    """The row of a context, or `None`; *key* names tenant and context."""
-    found = yield Query(s.PEEK, key)
+def peek(key: Mapping[str, Any], *, lock: bool = False) -> Steps[Head | None]:
+    """
+    The row of a context, or `None`; *key* names tenant and context.
+
+    Args:
+        lock: Keep other writers out from here to the end of the transaction.
+    """
+    found = yield Query(s.PEEK_LOCKED if lock else s.PEEK, key)
     return Head(*found[0]) if found else None
 
 
@@ -92,10 +97,8 @@ def claim_steps(given: ClaimRows) -> Steps[Claimed]:
     """Take the lease and, unless it is taken to recover, begin the turn; see `StateStore.claim`."""
     claim, encoded = given.claim, given.encoded
     statement = s.RECOVER if claim.recover else s.CLAIM
-    taken = yield Query(statement, given.params)
-    if not taken:
+    while not (taken := (yield Query(statement, given.params))):
         yield from _make_claimable(given)
-        taken = yield Query(statement, given.params)
     epoch, turn, last_seq, last_position = taken[0]
     if encoded.opening is None or claim.recover:
         return Claimed(
@@ -125,11 +128,21 @@ def claim_steps(given: ClaimRows) -> Steps[Claimed]:
 
 
 def _make_claimable(given: ClaimRows) -> Steps[None]:
-    """Create the context if that is what stood in the way; else say what did."""
+    """
+    Create the context if that is what stood in the way, or say what did.
+
+    What did may be gone by now, where others write at the same time; then it is to be tried again.
+    """
     claim = given.claim
     head = yield from peek(given.params)
     if head is not None and head.lease_live and head.holder != claim.displace:
         raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+    if (
+        head is not None
+        and head.epoch == claim.expected_epoch
+        and (head.open_turn is not None) == claim.recover
+    ):
+        return
     if head is not None or claim.expected_epoch != 0 or claim.recover:
         raise StoreConflict(
             "the context has moved on: load it again",
@@ -278,13 +291,12 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
         head = yield from peek(key)
         return head.last_position if head else 0
     params = {**key, "seqs": encoded.seqs, "count": len(encoded.messages)}
-    added = yield Query(s.APPEND, params)
-    if not added:
+    while not (added := (yield Query(s.APPEND, params))):
         head = yield from peek(key)
-        if head is not None:
+        if head is None:
+            yield Query(s.CREATE, key)
+        elif head.open_turn is not None:  # else it was closed meanwhile
             raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
-        yield Query(s.CREATE, key)
-        added = yield Query(s.APPEND, params)
     turn, last_seq, last_position = added[0]
     last_position = int(last_position)
     numbers = Committed(
@@ -297,7 +309,7 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
 
 def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Steps[int]:
     """Hide the history and fence whoever writes to it; see `Journal.clear`."""
-    head = yield from peek(key)
+    head = yield from peek(key, lock=True)
     if head is None:
         raise no_context(context_id)
     seq = head.last_seq + 1

@@ -9,7 +9,8 @@ way.
 
 The statements are text that both dialects read, with `:named` parameters. One function is not
 standard and is supplied by each driver: `now_us()`, the database's clock in microseconds since
-1970.
+1970. Where a row must be locked before it is looked at, a statement ends in `/* FOR UPDATE */`: a
+comment where one transaction writes at a time, a clause elsewhere.
 """
 
 from __future__ import annotations
@@ -23,10 +24,15 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 
 
 class Query(NamedTuple):
-    """One statement. `params` holds at least the names that the text uses."""
+    """
+    One statement. `params` holds at least the names that the text uses.
+
+    `alone` says that the operation is this one statement: a read then needs no transaction.
+    """
 
     sql: str
     params: Mapping[str, Any]
+    alone: bool = False
 
 
 Steps: TypeAlias = Generator[Query, Rows, T]
@@ -53,6 +59,9 @@ class Driver(Protocol):
                 written.
             StorageFull: The disk is full; nothing was written.
             LooopyError: What the operation itself raised; nothing was written.
+
+        A write begins with the statement that locks the row of its context. Should a connection
+        break, it is run again only when it is certain that nothing of it was written.
 
         When a write returns, it survives a killed process and a power cut. Cancelling the caller
         does not cancel the operation: it is carried out, and nobody hears of it.

@@ -1,5 +1,5 @@
 """
-How a SQLite URL becomes stores: one driver for the file, bound to as many tenants as are asked for.
+How a URL becomes stores: one driver for the database, bound to as many tenants as are asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from looopy.stores.sql.driver import Driver
 from looopy.stores.sql.events import SQLJournal
 from looopy.stores.sql.messages import SQLMessageStore
 from looopy.stores.sql.migrate import sqlite_path
+from looopy.stores.sql.pg_url import check_driver, parse
 from looopy.stores.sql.sqlite import SQLiteDriver
 from looopy.stores.sql.state import SQLStateStore
 from looopy.stores.stores import Stores
@@ -29,6 +30,26 @@ def sqlite_stores(url: str, *, tenant: str = "default", migrate: bool = True) ->
         ConfigurationError: The URL names no file.
     """
     return bind(SQLiteDriver(sqlite_path(url), migrate=migrate), tenant)
+
+
+def postgres_stores(url: str, *, tenant: str = "default", migrate: bool = False) -> Stores:
+    """
+    The stores in the Postgres database that *url* names; nothing is opened before they are entered.
+
+    Args:
+        url: `postgresql://user:password@host/database`, see `pg_url.parse`.
+        tenant: Whose contexts these are.
+        migrate: Whether opening may make or change the schema.
+
+    Raises:
+        ConfigurationError: The URL is malformed.
+        MissingExtra: Its driver is not installed.
+    """
+    place = parse(url)
+    check_driver(place)
+    from looopy.stores.sql.postgres import PostgresDriver
+
+    return bind(PostgresDriver(place, migrate=migrate), tenant)
 
 
 def bind(driver: Driver, tenant: str) -> Stores:

@@ -65,7 +65,7 @@ class SQLJournal(SQLStore):
         params = self.params(context_id, after=bounded(after), limit=max(bounded(limit), 0))
 
         def work() -> Steps[list[TurnRecord]]:
-            found = yield Query(s.LIST_TURNS, params)
+            found = yield Query(s.LIST_TURNS, params, alone=True)
             return [turn_record(row) for row in found]
 
         return await self.backend.run(work, write=False) if can_exist(context_id) else []
@@ -75,7 +75,7 @@ class SQLJournal(SQLStore):
         params = self.params(context_id, turn=bounded(turn))
 
         def work() -> Steps[set[str]]:
-            found = yield Query(s.STARTED_CALLS, params)
+            found = yield Query(s.STARTED_CALLS, params, alone=True)
             return {json.loads(body)["tool_call_id"] for (body,) in found}
 
         return await self.backend.run(work, write=False) if can_exist(context_id) else set()

@@ -8,7 +8,8 @@ finds the work done, and a migration that is killed leaves the file as it was, t
 
 Foreign keys are off meanwhile, because rebuilding a table that others refer to would delete their
 rows; before the commit they are checked, and no table may have lost a row. A file that held data is
-copied beside itself first.
+copied beside itself first. A Postgres database is migrated by `pg_migrate.py`, and only on
+request: it is shared, backed up by others, and changed when its administrator says so.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import contextlib
 import io
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores.sql import connection as sqlite
+from looopy.stores.sql.pg_url import PostgresURL, is_postgres, parse
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -32,6 +34,13 @@ HEAD = "0001"
 """The newest revision in `migrations/`, known here so that opening a file needs no alembic."""
 
 _VERSION = "SELECT version_num FROM alembic_version"
+
+Target: TypeAlias = "Path | PostgresURL"
+"""A file, or a database on a server."""
+
+
+def _target(url: str) -> Target:
+    return parse(url) if is_postgres(url) else sqlite_path(url)
 
 
 def sqlite_path(url: str) -> Path:
@@ -86,7 +95,7 @@ def ensure_schema(path: Path, *, migrate: bool, patience_s: float = sqlite.PATIE
     if found == HEAD:
         return
     if not migrate:
-        raise _out_of_date(found)
+        raise out_of_date(found)
     _upgrade(path, HEAD)
 
 
@@ -104,7 +113,8 @@ def _found(path: Path, patience_s: float = sqlite.PATIENCE_S) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-def _out_of_date(found: str | None) -> SchemaOutOfDate:
+def out_of_date(found: str | None) -> SchemaOutOfDate:
+    """The refusal to open a database that is at *found*."""
     return SchemaOutOfDate(
         f"the database's schema is at {found or 'nothing'}, this version needs {HEAD}:"
         " run `looopy db upgrade --db URL`",
@@ -125,11 +135,16 @@ def upgrade(url: str, revision: str = "head") -> None:
         SchemaOutOfDate: The database is newer than this version.
         StoreUnavailable: The database cannot be used, or the migration would lose rows.
     """
-    _upgrade(sqlite_path(url), revision)
+    _upgrade(_target(url), revision)
 
 
-def _upgrade(path: Path, revision: str) -> None:
-    _run(path, "upgrade", revision)
+def bring_to_head(target: Target) -> None:
+    """Migrate *target* as `upgrade` does."""
+    _upgrade(target, HEAD)
+
+
+def _upgrade(target: Target, revision: str) -> None:
+    _run(target, "upgrade", revision)
 
 
 def downgrade(url: str, revision: str) -> None:
@@ -141,13 +156,23 @@ def downgrade(url: str, revision: str) -> None:
         SchemaOutOfDate: The database is newer than this version.
         StoreUnavailable: The database cannot be used.
     """
-    _run(sqlite_path(url), "downgrade", revision)
+    _run(_target(url), "downgrade", revision)
 
 
 def check(url: str) -> tuple[str | None, str]:
     """The revision that the database is at (`None`: none), and the one that this version needs."""
-    path = sqlite_path(url)
-    return (_found(path) if path.exists() else None), HEAD
+    target = _target(url)
+    if isinstance(target, Path) and not target.exists():
+        return None, HEAD
+    return _revision(target), HEAD
+
+
+def _revision(target: Target) -> str | None:
+    if isinstance(target, Path):
+        return _found(target)
+    from looopy.stores.sql import pg_migrate
+
+    return pg_migrate.revision(target)
 
 
 def sql(url: str) -> str:
@@ -155,13 +180,13 @@ def sql(url: str) -> str:
     from alembic import command
 
     output = io.StringIO()
-    config = _config(sqlite_path(url))
+    config = _config(_target(url))
     config.output_buffer = output
     command.upgrade(config, "head", sql=True)
     return output.getvalue()
 
 
-def _config(path: Path) -> Config:
+def _config(target: Target) -> Config:
     """Alembic's configuration: beside this file in a wheel, else at the repository's top."""
     from alembic.config import Config
 
@@ -173,20 +198,21 @@ def _config(path: Path) -> Config:
             "the migrations are missing from this installation: install it again"
         )
     config = Config(ini)
-    config.attributes["path"] = path
+    config.attributes["target"] = target
     return config
 
 
-def _run(path: Path, action: str, revision: str) -> None:
+def _run(target: Target, action: str, revision: str) -> None:
     from alembic import command
     from alembic.util import CommandError
     from sqlalchemy.exc import DBAPIError
 
-    config = _config(path)
-    found = _found(path)  # also has the settings made, and answers for a file that cannot be used
+    config = _config(target)
+    found = _revision(target)  # also answers for a database that cannot be used
     if found is not None and found not in _known(config):
+        place = target if isinstance(target, Path) else target.place
         raise SchemaOutOfDate(
-            f"the database {path} is at {found}, which this version of looopy (schema {HEAD}) does"
+            f"the database {place} is at {found}, which this version of looopy (schema {HEAD}) does"
             " not know: it was written by a newer one; upgrade looopy",
             found=found,
             expected=HEAD,
@@ -194,8 +220,8 @@ def _run(path: Path, action: str, revision: str) -> None:
     try:
         getattr(command, action)(config, revision)
     except DBAPIError as error:
-        if isinstance(error.orig, sqlite3.Error):
-            raise sqlite.translate(error.orig, path) from None
+        if isinstance(target, Path) and isinstance(error.orig, sqlite3.Error):
+            raise sqlite.translate(error.orig, target) from None
         raise
     except CommandError as error:
         raise ConfigurationError(f"the migration cannot be run: {error}") from None
@@ -214,20 +240,25 @@ def run_from_env() -> None:
     """What alembic's environment does: print the statements, or run them on the database."""
     from alembic import context
 
-    path = context.config.attributes.get("path")
-    if path is None:  # alembic's own command line
+    target = context.config.attributes.get("target")
+    if target is None:  # alembic's own command line
         url = context.get_x_argument(as_dictionary=True).get("url")
         if url is None:
             raise ConfigurationError("name the database: alembic -x url=sqlite:///chat.db ...")
-        path = sqlite_path(url)
+        target = _target(url)
     if context.is_offline_mode():
         from looopy.stores.sql.tables import metadata
 
-        context.configure(dialect_name="sqlite", target_metadata=metadata, literal_binds=True)
+        dialect = "sqlite" if isinstance(target, Path) else "postgresql"
+        context.configure(dialect_name=dialect, target_metadata=metadata, literal_binds=True)
         with context.begin_transaction():
             context.run_migrations()
+    elif isinstance(target, Path):
+        asyncio.run(_run_online(target))
     else:
-        asyncio.run(_run_online(path))
+        from looopy.stores.sql import pg_migrate
+
+        asyncio.run(pg_migrate.run_online(target))
 
 
 async def _run_online(path: Path) -> None:

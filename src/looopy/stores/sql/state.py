@@ -32,7 +32,7 @@ class SQLStateStore(SQLStore):
         """The context, or `None`."""
 
         def work() -> Steps[ContextRecord | None]:
-            found = yield Query(s.LOAD_CONTEXT, self.params(context_id))
+            found = yield Query(s.LOAD_CONTEXT, self.params(context_id), alone=True)
             return _context_record(found[0]) if found else None
 
         return await self.backend.run(work, write=False) if can_exist(context_id) else None
@@ -61,12 +61,12 @@ class SQLStateStore(SQLStore):
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
         """Contexts by id."""
         # Ids are ASCII letters and less: any other character sorts after them, also one that no
-        # database takes, as DEL does.
-        start = "".join(c if c.isascii() else "\x7f" for c in after)
-        params = {"tenant": self.tenant, "after": start, "limit": max(bounded(limit), 0)}
+        # database takes, as DEL does. What begins with a NUL sorts as if it were not there.
+        start = "".join(c if c.isascii() else "\x7f" for c in after.partition("\0")[0])
+        params = {"tenant": self.tenant, "after_id": start, "limit": max(bounded(limit), 0)}
 
         def work() -> Steps[list[ContextRecord]]:
-            found = yield Query(s.LIST_CONTEXTS, params)
+            found = yield Query(s.LIST_CONTEXTS, params, alone=True)
             return [_context_record(row) for row in found]
 
         return await self.backend.run(work, write=False)
@@ -77,7 +77,7 @@ class SQLStateStore(SQLStore):
             raise no_context(context_id)
 
         def work() -> Steps[None]:
-            head = yield from peek(self.params(context_id))
+            head = yield from peek(self.params(context_id), lock=True)
             if head is None:
                 raise no_context(context_id)
             if head.open_turn is not None and head.lease_live:

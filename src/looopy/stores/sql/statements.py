@@ -11,6 +11,16 @@ fence together, and its lock keeps other writers of the context out until the tr
 
 from __future__ import annotations
 
+# The types of the parameters; those not named are whole numbers.
+TEXTS = frozenset(
+    {
+        *("tenant", "context", "after_id", "holder", "displace", "actor", "state", "metadata"),
+        *("outcome", "stop_reason", "usage", "role", "type", "meta", "body"),
+        *("artifact", "kind", "media_type", "sha256", "data"),
+    }
+)
+BYTES = frozenset({"bytes"})
+
 _THIS = "tenant_id = :tenant AND context_id = :context"
 
 TURN_COLUMNS = (
@@ -34,13 +44,16 @@ _CONTEXT = (
 
 LOAD_CONTEXT = f"{_CONTEXT} AND c.context_id = :context"
 
-LIST_CONTEXTS = f"{_CONTEXT} AND c.context_id > :after ORDER BY c.context_id LIMIT :limit"
+LIST_CONTEXTS = f"{_CONTEXT} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
 
 PEEK = (
     "SELECT epoch, open_turn, holder IS NOT NULL AND lease_until > now_us(), holder, version,"
     " turn_count, last_position, last_seq, visible_from, cleared_seq, state"
     f" FROM contexts WHERE {_THIS}"
 )
+
+# For a write that decides by what it reads.
+PEEK_LOCKED = f"{PEEK} /* FOR UPDATE */"
 
 CREATE = (
     "INSERT INTO contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"

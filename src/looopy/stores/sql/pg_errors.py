@@ -1,0 +1,128 @@
+"""
+What a Postgres driver's failure means, in our tree.
+
+The drivers put rows, parameters and connection strings into their messages, and the errors they
+chain repeat them. So nothing of a driver's error is passed on but its SQLSTATE: a `Trouble` is what
+the two of them have in common, and our sentence is chosen by it.
+"""
+
+from __future__ import annotations
+
+from looopy.errors import StorageFull, StoreUnavailable
+
+
+class Trouble(Exception):
+    """
+    A statement, or connecting, failed.
+
+    Args:
+        sqlstate: What the server said, five characters; `None` when it said nothing.
+        lost: Whether the connection is gone with it, or was never there.
+        words: For connecting alone: a sentence of ours, when more is known than the SQLSTATE says.
+    """
+
+    def __init__(
+        self, sqlstate: str | None, *, lost: bool = False, words: str | None = None
+    ) -> None:
+        super().__init__(sqlstate, lost)
+        self.sqlstate = sqlstate
+        self.lost = lost
+        self.words = words
+        self.stale = False  # on a connection that had been idle: another may work
+
+    @property
+    def collided(self) -> bool:
+        """Whether another transaction was first, so that the same operation may be run again."""
+        return self.sqlstate in _COLLISIONS
+
+    @property
+    def passing(self) -> bool:
+        """Whether waiting a little may help: the connection was cut, or the server restarts."""
+        if self.words is not None:
+            return False
+        return self.sqlstate in _RESTARTING or (self.lost and self.sqlstate not in _FINAL)
+
+
+_COLLISIONS = {
+    "40001",  # serialization_failure
+    "40P01",  # deadlock_detected
+    "23505",  # unique_violation: both made the same row
+    "23503",  # foreign_key_violation: the context was deleted meanwhile
+}
+_RESTARTING = {
+    "57P01",  # admin_shutdown
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now: it is starting up
+    "53300",  # too_many_connections
+}
+_REFUSED = "refused the login: check user and password"
+_NO_DATABASE = "does not exist: create it, or check the name in the URL"
+_SENTENCES = {
+    "28P01": _REFUSED,
+    "28000": _REFUSED,
+    "3D000": _NO_DATABASE,
+    "42501": "does not give this user the rights it needs",
+    "53300": "has no connection left for us: raise max_connections, or use a pooler",
+    "55P03": "kept a row locked for too long",
+    "57014": "took too long for a statement",
+    "25006": "is read-only: name the primary server",
+    "42P01": "has lost a table of ours: run `looopy db check`",
+}
+# A statement is tried again only when nothing is wrong with what was asked.
+_FINAL = set(_SENTENCES) - _RESTARTING
+_FULL = {"53100", "53400"}  # disk_full, configuration_limit_exceeded (a quota)
+
+# libpq passes on a refusal to connect as text alone.
+_PHRASES = (
+    ("password authentication failed", "28P01"),
+    ("no password supplied", "28P01"),
+    ("authentication failed", "28000"),
+    ("no pg_hba.conf entry", "28000"),
+    ("starting up", "57P03"),
+    ("shutting down", "57P03"),
+    ("in recovery mode", "57P03"),
+    ("too many clients", "53300"),
+    ("remaining connection slots", "53300"),
+)
+
+
+def sqlstate_in(text: str) -> str | None:
+    """The SQLSTATE that libpq's *text* about a failed connection stands for, if it is known."""
+    for phrase, state in _PHRASES:
+        if phrase in text:
+            return state
+    if "does not exist" in text:
+        return "3D000" if "database" in text else "28000"
+    return None
+
+
+def translate(trouble: Trouble, place: str, *, outcome_known: bool = True) -> StoreUnavailable:
+    """
+    The error of our tree that *trouble* means. Its message holds no value of any row.
+
+    Args:
+        place: Host and database, for the message.
+        outcome_known: Whether it is certain that nothing was written.
+    """
+    state = trouble.sqlstate
+    if state in _FULL:
+        return StorageFull(
+            f"the disk of the database {place} is full: free some space and try again",
+            outcome_known=outcome_known,
+            sqlstate=state,
+        )
+    if trouble.words is not None:
+        words = trouble.words
+    elif state in _SENTENCES:
+        words = _SENTENCES[state]
+    elif trouble.lost or state in _RESTARTING:
+        words = "cannot be reached: check that the server runs and that the URL names it"
+    elif trouble.collided:
+        words = "had too many writers on the same rows: try again"
+    else:
+        words = "refused a statement"
+    shown = f" (SQLSTATE {state})" if state else ""
+    doubt = "" if outcome_known else "; whether the write was made is not known"
+    return StoreUnavailable(
+        f"the database {place} {words}{shown}{doubt}", outcome_known=outcome_known, sqlstate=state
+    )

@@ -1,0 +1,115 @@
+"""
+What a Postgres URL says: which driver, where the server is, and what is ours rather than libpq's.
+
+The URL goes to the driver as it is, so whatever libpq knows (a socket's folder as host, several
+hosts, `sslmode`) works; only our own options are taken out of it. It holds a password, so it is
+never shown: errors name the server by `place`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from looopy.errors import ConfigurationError, MissingExtra
+
+SCHEMES = {
+    "postgresql": "asyncpg",
+    "postgresql+asyncpg": "asyncpg",
+    "postgresql+psycopg": "psycopg",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresURL:
+    """
+    A database on a Postgres server, and how to reach it.
+
+    Attributes:
+        driver: `asyncpg` or `psycopg`.
+        dsn: The URL for the driver, with the password if it had one.
+        place: Host and database, fit for showing.
+        pooled: Whether a proxy hands the connections out transaction by transaction, so that
+            nothing may outlive one: no prepared statements, no settings of a session.
+        pool_size: How many connections are kept at most.
+        connect_timeout_s: How long to wait for the server to take a connection.
+    """
+
+    driver: str
+    dsn: str = field(repr=False)
+    place: str
+    pooled: bool = False
+    pool_size: int = 10
+    connect_timeout_s: int = 10
+
+
+def is_postgres(url: str) -> bool:
+    """Whether *url* has one of the schemes of Postgres."""
+    return url.partition(":")[0] in SCHEMES
+
+
+def parse(url: str) -> PostgresURL:
+    """
+    Read a URL such as `postgresql://user:password@host/database?pooler=transaction`.
+
+    Raises:
+        ConfigurationError: It is malformed, or one of our options has no such value; the message
+            does not hold the URL.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        given = parse_qsl(parts.query, strict_parsing=True) if parts.query else []
+    except ValueError:
+        raise ConfigurationError(
+            "the Postgres URL is malformed: use postgresql://user:password@host:5432/database,"
+            " with special characters in the password percent-encoded"
+        ) from None
+    ours = {name: value for name, value in given if name in _OPTIONS}
+    theirs = [(name, value) for name, value in given if name not in _OPTIONS]
+    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(theirs), ""))
+    if not parts.netloc:  # urlunsplit drops the empty authority that libpq wants to see
+        dsn = dsn.replace("postgresql:", "postgresql://", 1)
+    host = dict(theirs).get("host") or parts.hostname or "localhost"
+    database = unquote(parts.path.lstrip("/")) or "the user's own database"
+    return PostgresURL(
+        driver=SCHEMES[parts.scheme],
+        dsn=dsn,
+        place=f"{host}{f':{port}' if port else ''}/{database}",
+        pooled=_pooler(ours.get("pooler")),
+        pool_size=_number(ours, "pool_size", 10),
+        connect_timeout_s=_number(ours, "connect_timeout", 10),
+    )
+
+
+def check_driver(url: PostgresURL) -> None:
+    """
+    See that the driver of *url* is installed.
+
+    Raises:
+        MissingExtra: It is not; the message names the command.
+    """
+    if importlib.util.find_spec(url.driver) is None:
+        raise MissingExtra(
+            f"{url.driver} is not installed, and Postgres needs it: pip install 'looopy[postgres]'"
+        )
+
+
+_OPTIONS = ("pooler", "pool_size", "connect_timeout")
+
+
+def _pooler(value: str | None) -> bool:
+    if value not in (None, "session", "transaction"):
+        raise ConfigurationError(
+            "the option pooler of a Postgres URL is session or transaction: how the proxy between"
+            " here and the server hands connections out"
+        )
+    return value == "transaction"
+
+
+def _number(options: dict[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigurationError(f"the option {name} of a Postgres URL is a number from 1")
+    return int(text)

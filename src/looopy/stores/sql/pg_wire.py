@@ -1,0 +1,157 @@
+"""
+Our statements in the words of a Postgres driver, and one connection of either driver.
+
+A statement is translated once and kept: `:name` becomes `$1::bigint` for asyncpg and
+`%(name)s::bigint` for psycopg. Every parameter is cast, so that the type of a value does not depend
+on where a statement uses it first; `now_us()` becomes the server's clock, which goes on inside a
+transaction, unlike `now()`.
+
+A write also returns the number of its transaction, which it takes no round trip to learn. Should
+the connection break while that is committed, the server can be asked what became of it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+from looopy.stores.sql.driver import Query, Rows
+from looopy.stores.sql.pg_errors import Trouble
+from looopy.stores.sql.statements import BYTES, TEXTS
+
+_NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+_NOW_US = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
+_XID = "pg_current_xact_id()::text"
+
+
+class Statement(NamedTuple):
+    """A statement for a driver, and the names of its parameters in the order of their numbers."""
+
+    text: str
+    names: tuple[str, ...]
+
+
+@cache
+def numbered(sql: str, *, write: bool) -> Statement:
+    """*sql* with `$1`, `$2`, ... as asyncpg and the server want it."""
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}::{_type(name)}"
+
+    return Statement(_NAME.sub(number, _dialect(sql, write)), tuple(names))
+
+
+@cache
+def named(sql: str, *, write: bool) -> str:
+    """*sql* with `%(name)s`, as psycopg wants it."""
+    text = _dialect(sql, write).replace("%", "%%")
+    return _NAME.sub(lambda found: f"%({found[1]})s::{_type(found[1])}", text)
+
+
+def _dialect(sql: str, write: bool) -> str:
+    text = sql.replace("now_us()", _NOW_US).replace("/* FOR UPDATE */", "FOR UPDATE")
+    if write and not text.startswith(("SELECT", "WITH")):
+        text += f", {_XID}" if " RETURNING " in text else f" RETURNING {_XID}"
+    return text
+
+
+def _type(name: str) -> str:
+    if name in TEXTS:
+        return "text"
+    return "bytea" if name in BYTES else "bigint"
+
+
+class Wire(Protocol):
+    """One connection, outside a transaction unless a command began one."""
+
+    async def fetch(self, query: Query, *, write: bool) -> Rows:
+        """
+        Run one statement and return its rows, each with the number of the transaction behind its
+        columns when it writes.
+
+        Raises:
+            Trouble: It failed.
+        """
+        ...
+
+    async def command(self, text: str) -> str:
+        """
+        Run statements without parameters or rows; return the tag of the last, such as `COMMIT`.
+
+        Raises:
+            Trouble: They failed.
+        """
+        ...
+
+
+def wire_of(connection: Any) -> Wire:
+    """The wire that a connection of either driver is."""
+    made: Wire = _WIRES[type(connection).__module__.partition(".")[0]](connection)
+    return made
+
+
+class _Asyncpg:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, query: Query, *, write: bool) -> Rows:
+        text, names = numbered(query.sql, write=write)
+        values = [query.params[name] for name in names]
+        try:
+            return [tuple(row) for row in await self._connection.fetch(text, *values)]
+        except Exception as error:  # noqa: BLE001 - sorted out by the next function
+            raise self._trouble(error) from None
+
+    async def command(self, text: str) -> str:
+        try:
+            tag: str = await self._connection.execute(text)
+        except Exception as error:  # noqa: BLE001 - sorted out by the next function
+            raise self._trouble(error) from None
+        return tag
+
+    def _trouble(self, error: Exception) -> Exception:
+        return trouble_of(error, lost=self._connection.is_closed())
+
+
+class _Psycopg:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, query: Query, *, write: bool) -> Rows:
+        text = named(query.sql, write=write)
+        try:
+            cursor = await self._connection.execute(text, query.params)
+            rows: Rows = await cursor.fetchall() if cursor.description else []
+        except Exception as error:  # noqa: BLE001 - sorted out by the next function
+            raise self._trouble(error) from None
+        return rows
+
+    async def command(self, text: str) -> str:
+        try:
+            cursor = await self._connection.execute(text)
+        except Exception as error:  # noqa: BLE001 - sorted out by the next function
+            raise self._trouble(error) from None
+        return str(cursor.statusmessage)
+
+    def _trouble(self, error: Exception) -> Exception:
+        return trouble_of(error, lost=self._connection.closed)
+
+
+_WIRES: dict[str, type[_Asyncpg | _Psycopg]] = {"asyncpg": _Asyncpg, "psycopg": _Psycopg}
+
+
+def trouble_of(error: Exception, *, lost: bool) -> Exception:
+    """
+    What both drivers mean by *error*; itself when it comes from neither of them, nor from a socket.
+    """
+    module = type(error).__module__.partition(".")[0]
+    if module in _WIRES or isinstance(error, OSError):  # a TimeoutError is an OSError
+        state = getattr(error, "sqlstate", None)
+        gone = isinstance(error, OSError) or (state or "").startswith(("08", "57P"))
+        return Trouble(state, lost=lost or gone)
+    return error

@@ -1,0 +1,280 @@
+"""
+The Postgres driver: an operation is one transaction on one connection of a pool, never abandoned.
+
+Each operation runs in a task of its own, so cancelling the one who waits neither interrupts a
+statement nor leaves a transaction open. Writes run at READ COMMITTED and begin by locking the row
+of their context; reads of more than one statement see one snapshot.
+
+A connection may break at any moment. Before COMMIT was sent nothing is written, so the operation is
+run again on another connection. After it, nobody here knows: the server is asked, on a fresh
+connection, what became of the transaction, and only when it does not answer in time does the error
+say that the outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from looopy._failpoints import reach
+from looopy.errors import StoreUnavailable
+from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.stores.sql.pg_errors import Trouble, translate
+from looopy.stores.sql.pg_pool import TIMEOUTS, Session, make_engine, session
+from looopy.stores.sql.pg_url import PostgresURL
+
+T = TypeVar("T")
+
+PATIENCE_S = 5.0
+_LONGEST_PAUSE_S = 0.2
+_COLLISIONS = 20
+_random = random.SystemRandom()
+
+_BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# Through a proxy no setting may outlive its transaction.
+_LOCALLY = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in TIMEOUTS.items())
+_DURABLY = "; SET LOCAL synchronous_commit = on"
+
+_VERSION = Query("SELECT version_num FROM alembic_version", {}, alone=True)
+_STATUS = "SELECT pg_xact_status(CAST(:xid AS text)::xid8)"
+# Ours, left behind by a broken connection: the server does not know yet that nobody is there.
+_END_IT = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE backend_xid::text::bigint = :xid % 4294967296 AND pid <> pg_backend_pid()"
+)
+
+
+class PostgresDriver:
+    """
+    A `Driver` on one Postgres database, for one event loop at a time.
+
+    Args:
+        url: Where the database is.
+        migrate: Whether opening may make or change the schema.
+        patience_s: How long to try again while the server is away, and to find out what became of a
+            commit.
+    """
+
+    def __init__(
+        self, url: PostgresURL, *, migrate: bool = False, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._url = url
+        self._migrate = migrate
+        self._patience_s = patience_s
+        self._engine: AsyncEngine | None = None
+        self._pid = 0
+        self._running: set[asyncio.Task[Any]] = set()
+        local = _LOCALLY if url.pooled else ""
+        self._begin_write = _BEGIN_WRITE + local + (_DURABLY if url.pooled else "")
+        self._begin_read = _BEGIN_READ + local
+
+    async def open(self) -> None:
+        """
+        Connect and look at the schema; does nothing when open.
+
+        Raises:
+            SchemaOutOfDate: The schema is newer than this version, or older and not to be changed.
+            StoreUnavailable: The server cannot be reached, or refuses us.
+        """
+        if self._engine is not None and self._pid == os.getpid():
+            return
+        engine = make_engine(self._url)
+        try:
+            await self._check_schema(engine)
+        except BaseException:
+            await engine.dispose()
+            raise
+        self._engine, self._pid = engine, os.getpid()
+
+    async def _check_schema(self, engine: AsyncEngine) -> None:
+        from looopy.stores.sql import migrate
+
+        found = await found_revision(engine, self._url)
+        if found == migrate.HEAD:
+            return
+        if not self._migrate:
+            raise migrate.out_of_date(found)
+        await asyncio.to_thread(migrate.bring_to_head, self._url)
+
+    async def run(self, work: Callable[[], Steps[T]], *, write: bool) -> T:
+        """Run one operation; see `Driver.run`."""
+        engine = self._engine
+        if engine is None:
+            raise StoreUnavailable(f"the stores of {self._url.place} are closed: open them first")
+        if self._pid != os.getpid():
+            raise StoreUnavailable(
+                f"the stores of {self._url.place} were opened before this process was forked:"
+                " open them again in the child"
+            )
+        task = asyncio.create_task(self._carry_out(engine, work, write=write))
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited has seen it; if nobody did, there is nobody to tell
+
+    async def close(self) -> None:
+        """Carry out what was accepted, then close every connection."""
+        engine, self._engine = self._engine, None
+        if engine is None or self._pid != os.getpid():
+            return
+        if self._running:
+            await asyncio.wait(self._running)
+        await engine.dispose()
+
+    # --- one operation ---
+
+    async def _carry_out(
+        self, engine: AsyncEngine, work: Callable[[], Steps[T]], *, write: bool
+    ) -> T:
+        """Try until it is done, refused, or patience is at its end."""
+        deadline = _now() + self._patience_s
+        collisions = 0
+        while True:
+            try:
+                if not write:
+                    return await self._read(engine, work)
+                committed, answer = await self._write(engine, work, deadline)
+                if committed:
+                    return answer
+            except Trouble as trouble:
+                collisions += trouble.collided
+                again = trouble.passing or (trouble.collided and collisions < _COLLISIONS)
+                if not again or _now() >= deadline:
+                    raise translate(trouble, self._url.place) from None
+                if trouble.stale:  # the next one may be fresh
+                    continue
+            await _pause()
+
+    async def _read(self, engine: AsyncEngine, work: Callable[[], Steps[T]]) -> T:
+        async with session(engine) as opened:
+            steps = work()
+            with contextlib.closing(steps):
+                try:
+                    query = next(steps)
+                except StopIteration as stop:
+                    answer: T = stop.value
+                    return answer
+                if query.alone:
+                    return _last(steps, await opened.ask_alone(query))
+                await opened.begin(self._begin_read)
+                answer = await _drive(opened, steps, query, write=False)
+            await opened.end("COMMIT")
+            return answer
+
+    async def _write(
+        self, engine: AsyncEngine, work: Callable[[], Steps[T]], deadline: float
+    ) -> tuple[bool, T]:
+        """
+        Run a write once; whether it was committed, and its answer.
+
+        Raises:
+            Trouble: Nothing was written.
+            StoreUnavailable: It may have been, and the server does not say.
+        """
+        async with session(engine) as opened:
+            await opened.begin(self._begin_write)
+            try:
+                steps = work()
+                with contextlib.closing(steps):
+                    answer = await _drive(opened, steps, next(steps), write=True)
+                reach("B2")
+            except BaseException:
+                with contextlib.suppress(Trouble):  # broken: the server rolls back by itself
+                    await opened.end("ROLLBACK")
+                raise
+            try:
+                tag = await opened.end("COMMIT")
+            except Trouble as trouble:
+                if not trouble.lost:
+                    raise  # refused, and so rolled back
+            else:
+                return tag == "COMMIT", answer
+            xid = opened.xid
+        if xid is None:  # there was nothing to commit
+            return True, answer
+        return await self._ask_after(engine, xid, deadline), answer
+
+    async def _ask_after(self, engine: AsyncEngine, xid: str, deadline: float) -> bool:
+        """
+        What became of transaction *xid*, whose connection broke while it was committed.
+
+        Raises:
+            StoreUnavailable: The server did not say in time.
+        """
+        trouble = Trouble(None, lost=True)
+        deadline = max(deadline, _now() + self._patience_s)
+        which = {"xid": int(xid)}
+        waited = False
+        while _now() < deadline:
+            try:
+                async with session(engine) as opened:
+                    found = await opened.ask_alone(Query(_STATUS, which))
+                    if found[0][0] in ("committed", "aborted"):
+                        return bool(found[0][0] == "committed")
+                    if waited:
+                        await opened.ask_alone(Query(_END_IT, which))
+            except Trouble as again:
+                trouble = again
+                if trouble.stale:
+                    continue
+            waited = True
+            await _pause()
+        raise translate(trouble, self._url.place, outcome_known=False) from None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _pause() -> None:
+    await asyncio.sleep(_random.uniform(0.0, _LONGEST_PAUSE_S))
+
+
+async def _drive(
+    opened: Session, steps: Generator[Query, Rows, T], query: Query, *, write: bool
+) -> T:
+    """Run a generator from its first statement to its end."""
+    try:
+        while True:
+            query = steps.send(await opened.ask(query, write=write))
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+
+
+def _last(steps: Generator[Query, Rows, T], rows: Rows) -> T:
+    """Send the rows of the only statement."""
+    try:
+        steps.send(rows)
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+    raise RuntimeError("an operation of one statement has a second one")
+
+
+async def found_revision(engine: AsyncEngine, url: PostgresURL) -> str | None:
+    """
+    The revision that the database is at; `None` for an empty one.
+
+    Raises:
+        StoreUnavailable: The server cannot be reached, or refuses us.
+    """
+    try:
+        async with session(engine) as opened:
+            rows = await opened.ask_alone(_VERSION)
+    except Trouble as trouble:
+        if trouble.sqlstate == "42P01":  # undefined_table
+            return None
+        raise translate(trouble, url.place) from None
+    return str(rows[0][0]) if rows else None

