@@ -127,9 +127,7 @@ async def test_two_that_find_a_dead_turn_close_it_once(make_agent, stores, bench
     import asyncio
 
     await die(stores, call("fail"), started=[call("fail")])
-    agents = [
-        await make_agent([], tools=bench.tools, stores=stores, start=False) for _ in range(5)
-    ]
+    agents = [await make_agent([], tools=bench.tools, stores=stores, start=False) for _ in range(5)]
     await asyncio.gather(*(a.start() for a in agents))
     await assert_whole(stores)
     for agent in agents:
@@ -148,9 +146,7 @@ async def test_a_claim_closes_the_turn_of_a_dead_owner(make_agent, stores, bench
     await assert_whole(stores)
 
 
-async def test_continuing_runs_what_may_run_again_and_never_what_may_not(
-    make_agent, stores, bench
-):
+async def test_continuing_runs_what_may_run_again_and_never_what_may_not(make_agent, stores, bench):
     """Started: rerun runs, fail is answered. Not started: runs. Done: stays done."""
     c = {name: call(name, 1) for name in ("rerun", "fail")}
     fresh = {name: call(name, 2) for name in ("rerun", "fail", "ask")}
@@ -506,9 +502,7 @@ asyncio.run(main())
 def killed_in_a_tool(url, *, effects="external", auth=False):
     """Run a process that is killed in the middle of a tool."""
     code = textwrap.dedent(CHILD).format(effects=effects, auth=auth)
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True
-    )
+    child = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout.readline() == "running\n"
         os.kill(child.pid, signal.SIGKILL)

@@ -95,7 +95,7 @@ async def test_a_transient_failure_is_tried_again(make_agent, stores):
     await assert_whole(stores)
 
 
-async def test_retries_end(make_agent, stores):
+async def test_retries_come_to_an_end(make_agent, stores):
     """After the configured number the turn fails with the last error."""
     provider = ScriptedProvider([failure(LLMUnavailable)], repeat=True)
     agent = await make_agent(provider, stores=stores)
@@ -289,9 +289,7 @@ async def test_failures_in_a_row_end_the_turn(make_agent, stores):
     assert [r.is_error for r in results] == [True] * 3
     assert "seen" not in results[2].text
     assert result.error.limit == "max_tool_failures"
-    await assert_failed(
-        agent, stores, events, result, StopReason.MAX_TOOL_FAILURES, LimitExceeded
-    )
+    await assert_failed(agent, stores, events, result, StopReason.MAX_TOOL_FAILURES, LimitExceeded)
 
 
 async def test_a_success_between_failures_sets_the_count_back(make_agent, memory_stores):
@@ -399,9 +397,7 @@ async def test_a_hook_that_fails_is_a_warning(make_agent, memory_stores):
     agent = await make_agent(
         provider,
         stores=memory_stores,
-        loop_config=config(
-            hooks=Hooks(transform_context=bad, convert_to_llm=bad, get_api_key=bad)
-        ),
+        loop_config=config(hooks=Hooks(transform_context=bad, convert_to_llm=bad, get_api_key=bad)),
     )
     events, result = await run(agent)
     assert result.text == "fine"

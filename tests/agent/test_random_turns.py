@@ -54,9 +54,7 @@ turns = st.fixed_dictionaries(
         "auto_save": st.booleans(),
     }
 )
-CONFIG = LoopConfig(
-    retry=RetryPolicy(base_s=0, attempts=1), max_iterations=4, max_tool_calls=6
-)
+CONFIG = LoopConfig(retry=RetryPolicy(base_s=0, attempts=1), max_iterations=4, max_tool_calls=6)
 
 
 async def play(script):
@@ -118,9 +116,7 @@ async def one(agent, turn):
     return 1
 
 
-@settings(
-    max_examples=int(os.environ.get("LOOOPY_EXAMPLES", "60")), deadline=None, database=None
-)
+@settings(max_examples=int(os.environ.get("LOOOPY_EXAMPLES", "60")), deadline=None, database=None)
 @given(st.lists(turns, min_size=1, max_size=6))
 def test_a_context_is_whole_after_any_turns(script):
     """Text, tools, failures and cancellations, saved at once or later, by one agent or several."""

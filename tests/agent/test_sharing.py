@@ -105,9 +105,7 @@ async def test_agents_see_what_the_others_added(make_agent, stores):
         await first.execute_turn(f"a{n}")
         await second.execute_turn(f"b{n}")
     assert [m.text for m in two.requests[-1].messages] == [
-        said
-        for n in range(3)
-        for said in (f"a{n}", f"re a{n}", f"b{n}", f"re b{n}")
+        said for n in range(3) for said in (f"a{n}", f"re a{n}", f"b{n}", f"re b{n}")
     ][:-1]
     assert second.state.turn_count == 6
     await assert_whole(stores)

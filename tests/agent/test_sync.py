@@ -205,9 +205,7 @@ for event in events:
 def test_a_process_that_never_used_it_pays_nothing():
     """Importing starts no thread and no loop."""
     code = "import threading, looopy.sync; print(threading.active_count())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
 
 

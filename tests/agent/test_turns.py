@@ -51,8 +51,9 @@ async def test_a_text_turn_has_these_events_in_this_order(make_agent, stores):
     deltas = [e for e in events if isinstance(e, MessageUpdate) and e.delta]
     assert [e.delta for e in deltas] == ["he", "ll", "o"]
     places = types(events, deltas=True)
-    first, last = places.index("message_update"), len(places) - 1 - places[::-1].index(
-        "message_update"
+    first, last = (
+        places.index("message_update"),
+        len(places) - 1 - places[::-1].index("message_update"),
     )
     assert places[first - 1] == "message_start"
     assert places[last + 1] == "message_end"
@@ -60,9 +61,7 @@ async def test_a_text_turn_has_these_events_in_this_order(make_agent, stores):
 
 async def test_a_tool_turn_has_these_events_in_this_order(make_agent, stores):
     """The result message follows its execution; the next iteration follows the whole of it."""
-    agent = await make_agent(
-        [tool_call("add", a=1, b=2), text("3")], tools=[add], stores=stores
-    )
+    agent = await make_agent([tool_call("add", a=1, b=2), text("3")], tools=[add], stores=stores)
     events = await collect(agent.execute_turn("1 + 2?"))
     assert types(events) == TOOL_TURN
     assert [e.iteration for e in events if e.type == "iteration_start"] == [1, 2]

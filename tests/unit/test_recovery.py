@@ -204,9 +204,7 @@ def test_what_had_credentials_needs_fresh_ones(had_auth, auth, ends):
     question = Situation(ContextState(resumable=1), [user("x")], (), last)
     calls = [opened("rerun")]
     called = Situation(ContextState(resumable=1), [user("x")], calls, last)
-    approved = Situation(
-        waiting("a").state, waiting("a").history, waiting("a").open_calls, last
-    )
+    approved = Situation(waiting("a").state, waiting("a").history, waiting("a").open_calls, last)
     for situation, inputs in ((question, None), (called, None), (approved, {"r-a": True})):
         plan = plan_turn(situation, None, inputs, auth)
         assert plan.ends is ends

@@ -14,9 +14,7 @@ from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
 
 START = TurnStart(context_id="ada", turn=1)
-END = TurnEnd(
-    context_id="ada", turn=1, outcome=Outcome.COMPLETED, stop_reason=StopReason.STOP
-)
+END = TurnEnd(context_id="ada", turn=1, outcome=Outcome.COMPLETED, stop_reason=StopReason.STOP)
 RESULT = TurnResult(turn=1, outcome=Outcome.COMPLETED, stop_reason=StopReason.STOP)
 
 
