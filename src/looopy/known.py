@@ -2,8 +2,9 @@
 What an agent knows of its context: the record, the part of the history the model may see, what was
 left open.
 
-Loading reads a bounded window, newest first, and grows it only while the model could see more.
-Reading again fetches only what another process added. Whoever finds a turn whose owner is dead ends
+Loading reads a bounded window, newest first, and grows it only while the model could see more; what
+it can see no more is let go now and then, so that an agent may live as long as it likes. Reading
+again fetches only what another process added. Whoever finds a turn whose owner is dead ends
 it here, in one fenced commit, before anything else happens.
 """
 
@@ -37,10 +38,11 @@ from looopy.types.event import (
     ToolExecutionEnd,
     TurnEnd,
 )
-from looopy.types.message import AssistantMessage, Message, StopReason, Usage
+from looopy.types.message import AssistantMessage, Message, StopReason, Usage, UserMessage
 from looopy.types.state import Outcome
 
 _WINDOW = 256  # messages read at first; doubled while the model could see more
+_TRIM_ABOVE = 4 * _WINDOW  # messages in memory from which on the oldest are let go
 
 
 def left_by_the_dead(record: ContextRecord) -> bool:
@@ -79,6 +81,7 @@ class Known:
         self.saved_position = 0
         self._places: list[tuple[int, int]] = []  # position and turn of each message of `history`
         self._position = 0
+        self._trim_above = _TRIM_ABOVE
         self._visible_from = 1
 
     @property
@@ -173,6 +176,19 @@ class Known:
         first = position - len(messages) + 1
         self._places += [(first + i, turn) for i in range(len(messages))]
         self._position = position
+        if len(self.history) > self._trim_above:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Let go of the oldest messages, down to twice what the model sees."""
+        seen = len(visible(self.history, self.config))
+        asked = (i for i, m in enumerate(reversed(self.history), 1) if isinstance(m, UserMessage))
+        kept = max(2 * seen, _WINDOW, next(asked, 0))
+        # By whole windows, so that the cut, which moves in steps from the beginning, mostly stays.
+        gone = max(0, len(self.history) - kept) // _WINDOW * _WINDOW
+        del self.history[:gone], self._places[:gone]
+        # Where the model sees all, nothing goes: looked at ever more rarely.
+        self._trim_above = max(_TRIM_ABOVE, 2 * len(self.history))
 
     async def _find_open_calls(self) -> None:
         """Find the calls that the last turn left open, and whether they had started."""

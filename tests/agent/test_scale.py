@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 
+import pytest
 from tests.agent.kit import Spy, add
 
 from looopy import LoopConfig, UserMessage
+from looopy.history import visible
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.turns import answer
 
@@ -82,3 +84,21 @@ async def test_a_late_turn_writes_no_more_than_an_early_one(make_agent, sqlite_f
     assert early > 200
     assert late <= early * 1.1
     assert sum(len(v) for v in context if isinstance(v, str | bytes)) < 2_000
+
+
+@pytest.mark.parametrize("limits", [{"max_messages": 16}, {"history_tokens": 500}, {}])
+async def test_a_long_life_keeps_what_the_model_sees_and_no_more(
+    make_agent, memory_stores, limits
+):
+    """However many turns: each request is what it would be with the whole history in memory."""
+    config = LoopConfig(**{"history_tokens": None, **limits})
+    provider = ScriptedProvider([text("yes")], repeat=True)
+    agent = await make_agent(provider, stores=memory_stores, loop_config=config)
+    for n in range(800):
+        await agent.execute_turn(f"turn {n}")
+    everything = await agent.get_messages()
+    for turn in (500, 700, 799):
+        shown = visible(everything[: 2 * turn + 1], config)
+        assert list(provider.requests[turn].messages) == shown
+    kept = len(agent._known.history)
+    assert kept <= 4 * 256 if limits else kept == 1600
