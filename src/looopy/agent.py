@@ -175,7 +175,12 @@ class Agent:
         if self._stores is None:
             self._stores = await acquire_shared(str(self._where))
         if self._known is None:
-            self._known = Known(self._stores, self.context_id, self.loop_config)
+            self._known = Known(
+                self._stores,
+                self.context_id,
+                self.loop_config,
+                window_tokens=getattr(self._provider, "window_tokens", None),
+            )
         if not self._buffer:
             await self._known.refresh(tools)
         self._known.forgive()

@@ -340,7 +340,8 @@ async def _request(
 ) -> tuple[LLMRequest, StreamOptions]:
     hooks, config = turn.config.hooks, turn.config
     provider, model = getattr(turn.provider, "name", ""), getattr(turn.provider, "model", "")
-    messages = visible(turn.history, config)
+    window_tokens = getattr(turn.provider, "window_tokens", None)
+    messages = visible(turn.history, config, window_tokens=window_tokens)
     messages = await _hooked(turn, "transform_context", hooks.transform_context, messages, messages)
     messages = await _hooked(turn, "convert_to_llm", hooks.convert_to_llm, messages, messages)
     request = LLMRequest(

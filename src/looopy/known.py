@@ -62,14 +62,23 @@ class Known:
         open_calls: Calls of the last answer that have no result; `announced_at` is its position.
         busy_turn: The turn that a living owner elsewhere runs, or `None`.
         stale: Whether another process may have advanced the context since.
+        window_tokens: What the model's window holds, if known.
         saved_epoch, saved_position: Where the store stood when it was last read (for
             `auto_save=False`).
     """
 
-    def __init__(self, stores: Stores, context_id: str, config: LoopConfig) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        context_id: str,
+        config: LoopConfig,
+        *,
+        window_tokens: int | None = None,
+    ) -> None:
         self.stores = stores
         self.context_id = context_id
         self.config = config
+        self.window_tokens = window_tokens
         self.record: ContextRecord | None = None
         self.history: list[Message] = []
         self.open_calls: list[OpenCall] = []
@@ -137,7 +146,7 @@ class Known:
         while True:
             records = await self.stores.messages.recent(self.context_id, limit=limit)
             messages = [r.message for r in records]
-            if len(records) < limit or len(visible(messages, self.config)) < len(messages):
+            if len(records) < limit or self._seen(messages) < len(messages):
                 break
             limit *= 2
         self._replace(records)
@@ -179,9 +188,13 @@ class Known:
         if len(self.history) > self._trim_above:
             self._trim()
 
+    def _seen(self, messages: Sequence[Message]) -> int:
+        """How many of *messages* the model is shown."""
+        return len(visible(messages, self.config, window_tokens=self.window_tokens))
+
     def _trim(self) -> None:
         """Let go of the oldest messages, down to twice what the model sees."""
-        seen = len(visible(self.history, self.config))
+        seen = self._seen(self.history)
         asked = (i for i, m in enumerate(reversed(self.history), 1) if isinstance(m, UserMessage))
         kept = max(2 * seen, _WINDOW, next(asked, 0))
         # By whole windows, so that the cut, which moves in steps from the beginning, mostly stays.

@@ -102,3 +102,19 @@ async def test_a_long_life_keeps_what_the_model_sees_and_no_more(
         assert list(provider.requests[turn].messages) == shown
     kept = len(agent._known.history)
     assert kept <= 4 * 256 if limits else kept == 1600
+
+
+async def test_the_history_is_cut_to_the_window_of_the_model(make_agent, memory_stores):
+    """A provider that knows its window is sent what fits, now and after a restart."""
+    provider = ScriptedProvider([text("x" * 400)], repeat=True)
+    provider.window_tokens = 1000
+    agent = await make_agent(provider, stores=memory_stores)
+    for _ in range(10):
+        await agent.execute_turn("y" * 400)
+    sent = sum(len(message.text) for message in provider.requests[-1].messages)
+    assert 1000 < sent < 3000
+    provider.window_tokens = 100_000
+    await fill(memory_stores, 800)
+    again = await make_agent(provider, stores=memory_stores)
+    await again.execute_turn("and now?")
+    assert sum(len(message.text) for message in provider.requests[-1].messages) > 50_000

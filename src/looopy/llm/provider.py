@@ -29,7 +29,8 @@ class LLMProvider(Protocol):
         - The SDK's own retries are off: the loop retries, visibly.
 
     Optional attributes, read with `getattr`: `name` (such as `"openai"`), `model` (default model
-    name), and the coroutine `aclose()`, which frees connections and child processes.
+    name), `window_tokens` (what the model's window holds, where that is known; the history is cut
+    to fit it), and the coroutine `aclose()`, which frees connections and child processes.
     """
 
     def stream(self, request: LLMRequest, options: StreamOptions) -> AsyncIterator[StreamEvent]:

@@ -89,7 +89,7 @@ class LocalProvider:
             self._known = find_model(str(model))
             self._path = self._known.path
             self.model = self._known.name
-        self.n_ctx = n_ctx
+        self.n_ctx = self.window_tokens = n_ctx
         self._threads = threads
         self._consent = consent
         self._progress = progress
