@@ -212,7 +212,7 @@ class Known:
         if resumable is not None:
             turns = await self.stores.journal.turns(self.context_id, after=resumable - 1, limit=1)
             self.last = turns[0] if turns else None
-        calls = unanswered(self.history)
+        calls = unanswered(self._without_texts_of(record.open_turn or self.last))
         if not calls:
             return
         self.announced_at, origin = next(
@@ -224,6 +224,18 @@ class Known:
         for turn in range(origin, record.turn_count + 1):
             started |= await self.stores.journal.started_calls(self.context_id, turn)
         self.open_calls = [OpenCall(c, origin, c.id in started) for c in calls]
+
+    def _without_texts_of(self, turn: TurnRecord | None) -> Sequence[Message]:
+        """
+        The history without what the user said in *turn*, if that turn went on from another.
+
+        Such a turn may have stored a text beside an approval, and died before the approved call
+        had its result: the text then stands between the two.
+        """
+        if turn is None or turn.continues is None:
+            return self.history
+        places = zip(self.history, self._places, strict=True)
+        return [m for m, (_, t) in places if t != turn.turn or not isinstance(m, UserMessage)]
 
     async def _close(
         self, record: ContextRecord, turn: TurnRecord, tools: Mapping[str, Tool]

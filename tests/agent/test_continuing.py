@@ -16,11 +16,12 @@ from looopy import AuthContext, tool
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.recovery import DENIED, SUPERSEDED
-from looopy.stores.base import Commit
+from looopy.stores.base import Commit, ContextState
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
-from looopy.testing.turns import answer, begin, finishes, said, starts
-from looopy.types.message import StopReason, ToolCall, ToolResultMessage
+from looopy.testing.turns import a_claim, answer, begin, finishes, said, starts
+from looopy.types.event import MessageEnd, TurnStart
+from looopy.types.message import StopReason, ToolCall, ToolResultMessage, UserMessage
 from looopy.types.state import AgentStatus, Outcome, PendingKind
 
 AUTH = AuthContext("u1", credentials={"token": "s3cret-canary-7b1f"})
@@ -224,8 +225,6 @@ async def test_a_rerun_that_dies_again_keeps_its_key(make_agent, stores, bench):
     first = await make_agent([], tools=bench.tools, stores=stores)
     record = await stores.state.load("ada")
     owner = Owner.new()
-    from looopy.testing.turns import a_claim
-
     claimed = await stores.state.claim(a_claim(record.epoch, text=None, holder=owner.token()))
     await stores.commit(
         Commit(
@@ -370,6 +369,40 @@ async def test_text_with_an_answer_does_both(make_agent, stores, bench):
     sent = provider.requests[0].messages
     assert results(sent) == {c.id: "ask 1", d.id: SUPERSEDED}
     assert sent[-1].text == "and be quick"
+    assert_valid(await agent.get_messages())
+
+
+async def test_a_call_approved_beside_a_text_is_not_lost_with_its_process(
+    make_agent, stores, bench
+):
+    """The text stands between call and result then: the call is asked about again all the same."""
+    c = call("ask", 1)
+    await die(stores, c, started=[c])
+    first = await make_agent([], tools=bench.tools, stores=stores)
+    record = await stores.state.load("ada")
+    owner = Owner.new()
+    spoken = UserMessage("and be quick")
+    start = TurnStart(context_id="ada", user_message=spoken, continues=1)
+    events = [start, MessageEnd(context_id="ada", message=spoken)]
+    token = owner.token()
+    claim = a_claim(record.epoch, holder=token, events=events, state=ContextState())
+    claimed = await stores.state.claim(claim)
+    began = Commit(
+        context_id="ada",
+        epoch=claimed.epoch,
+        turn=2,
+        events=[starts(c)],
+        assistant_position=2,
+    )
+    await stores.commit(began)
+    owner.retire()
+    assert first.state.pending
+    agent = await make_agent([text("ok")], tools=bench.tools, stores=stores)
+    (pending,) = agent.state.pending
+    result = await agent.execute_turn(None, inputs={pending.request_id: True})
+    assert result.text == "ok"
+    assert [n for _, n, _, _ in bench.ran] == [1]
+    assert results(await agent.get_messages()) == {c.id: "ask 1"}
     assert_valid(await agent.get_messages())
 
 

@@ -34,7 +34,9 @@ def _url(path):
 
 
 def _ours():
-    return [t.name for t in threading.enumerate() if t.name.startswith("looopy-")]
+    """Our threads for databases; those of tools and of the blocking face live as long as we do."""
+    names = ("looopy-reader", "looopy-writer")
+    return [t.name for t in threading.enumerate() if t.name in names]
 
 
 def _one(sql, **params):
