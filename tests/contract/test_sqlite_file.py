@@ -33,10 +33,12 @@ def _url(path):
     return f"sqlite:///{path}"
 
 
+# Those of tools and of the blocking face live as long as the process.
+_THREADS = ("looopy-reader", "looopy-writer")
+
+
 def _ours():
-    """Our threads for databases; those of tools and of the blocking face live as long as we do."""
-    names = ("looopy-reader", "looopy-writer")
-    return [t.name for t in threading.enumerate() if t.name in names]
+    return [t.name for t in threading.enumerate() if t.name in _THREADS]
 
 
 def _one(sql, **params):
@@ -320,7 +322,7 @@ async def test_stores_that_nobody_closed_leave_no_thread(sqlite_file):
     """Once they are forgotten, their threads end by themselves."""
     driver = SQLiteDriver(sqlite_file)
     await driver.open()
-    threads = [t for t in threading.enumerate() if t.name.startswith("looopy-")]
+    threads = [t for t in threading.enumerate() if t.name in _THREADS]
     del driver
     for thread in threads:
         await asyncio.to_thread(thread.join, 10)
