@@ -1,8 +1,8 @@
 """
 Named places where a test may stop or kill this process; free when off.
 
-`arm("NAME")`, or the variable `LOOOPY_FAILPOINT` at start-up, sets one: `NAME[:N][=kill|raise]`. The
-N-th time (by default the first) that NAME is reached, the process kills itself with SIGKILL, or
+`arm("NAME")`, or the variable `LOOOPY_FAILPOINT` at start-up, sets one: `NAME[:N][=kill|raise]`.
+The N-th time (by default the first) that NAME is reached, the process kills itself with SIGKILL, or
 `FailpointReached` is raised. The names are the boundaries of a turn, in the order it passes them:
 
     B1  before the claim                      B8   a call's start is committed, the tool not run
