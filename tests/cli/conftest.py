@@ -171,17 +171,6 @@ class Session:
         """Type."""
         os.write(self._master, keys.encode())
 
-    async def interrupt_until(self, text):
-        """Press Ctrl-C until *text* is shown: readline may overlook one that comes with a key."""
-        async with asyncio.timeout(PATIENCE_S):
-            while text not in self.shown[len(self._shown) :]:
-                self.press("\x03")
-                self._more.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(2):
-                        await self._more.wait()
-        await self.see(text)
-
     async def see(self, text):
         """Wait until *text* is shown, after what was seen before."""
         with suppress(TimeoutError):

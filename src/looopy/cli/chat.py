@@ -173,19 +173,22 @@ class Conversation:
         else:
             said = self._offer_to_go_on(failure)
         self._ask_for_approvals()
+        interrupted = False
         while True:
             try:
+                if interrupted:
+                    terminal.notice("(Ctrl-D leaves)")
+                    interrupted = False
                 said = said if said is not None else terminal.read_line(PROMPT)
+                if said is None:
+                    return 0 if terminal.has_person or self._all_completed else 1
+                if said.strip():
+                    self._try(said)
+                    self._ask_for_approvals()
             except KeyboardInterrupt:
                 if not terminal.has_person:
                     raise
-                terminal.notice("(Ctrl-D leaves)")
-                continue
-            if said is None:
-                return 0 if terminal.has_person or self._all_completed else 1
-            if said.strip():
-                self._try(said)
-                self._ask_for_approvals()
+                interrupted = True
             said = None
 
     # --- what an earlier process left --------------------------------------------------------

@@ -13,12 +13,18 @@ at the beginning of a line, and colours only what goes to a terminal.
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, TextIO
 
 _UNPRINTABLE: Final = "\N{REPLACEMENT CHARACTER}"
 _CONTROL_PICTURES: Final = 0x2400
+_REPEATS: Final = 3
+_REPEAT_AFTER_S: Final = 0.15
 _BIDI: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 
 
@@ -133,7 +139,8 @@ class Terminal:
             return None
         try:
             if self.has_person and self._aside is sys.stdout and self._aside.isatty():
-                return input(prompt)
+                with _repeated_interrupts():
+                    return input(prompt)
             if self.has_person:
                 self._put(self._aside, prompt, "")
             line = sys.stdin.readline()
@@ -153,6 +160,46 @@ class Terminal:
             shown = f"\x1b[{style}m{body}\x1b[0m{shown[len(body) :]}"
         stream.write(shown)
         stream.flush()
+
+
+@contextmanager
+def _repeated_interrupts() -> Iterator[None]:
+    """
+    Have a Ctrl-C seen at once while `input` reads.
+
+    readline looks for one only where it waits for a key. One that comes while it draws would be
+    found with the next line, which would be dropped with it; so a thread sends it again.
+    """
+    if not hasattr(signal, "pthread_kill"):
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    reading = threading.get_ident()
+
+    def repeat() -> None:
+        pressed, left = False, _REPEATS
+        while True:
+            patience_s = _REPEAT_AFTER_S if pressed and left else None
+            came, _, _ = select.select([reader], [], [], patience_s)
+            if not came:
+                left -= 1
+                signal.pthread_kill(reading, signal.SIGINT)
+            elif signals := os.read(reader, 64):
+                pressed = pressed or signal.SIGINT in signals
+            else:
+                return
+
+    thread = threading.Thread(target=repeat, name="looopy-interrupts", daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writer)
+        thread.join()
+        os.close(reader)
 
 
 def prepare_streams() -> None:
