@@ -240,6 +240,10 @@ class Agent:
                 await self._let_go()
 
     async def _let_go(self) -> None:
+        """Close what this agent opened, to the end, though the caller may be cancelled."""
+        await settle(self._close(), lambda: None)
+
+    async def _close(self) -> None:
         if isinstance(self._where, str) and self._stores is not None:
             self._stores = None
             await release_shared(self._where)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+import weakref
 
 import pytest
 from hypothesis import settings
@@ -377,3 +380,34 @@ async def test_an_agent_that_lets_its_last_turn_end_takes_no_other(make_agent, s
     assert (await stream).text == "done"
     await leaving
     assert len(await stores.messages.list("ada")) == 4
+
+
+async def test_a_cancelled_shutdown_lets_go_of_the_connections(make_agent, sqlite_url):
+    """Whoever stops waiting for it, what the agent had opened is closed."""
+    before = threading.active_count()
+    agents = [await make_agent(stores=sqlite_url, context_id=name) for name in ("ada", "bob")]
+    assert threading.active_count() == before + 2
+    leaving = [asyncio.create_task(agent.shutdown()) for agent in agents]
+    await asyncio.sleep(0)
+    for task in leaving:
+        task.cancel()
+    await asyncio.gather(*leaving, return_exceptions=True)
+    await asyncio.gather(*(agent.shutdown() for agent in agents))
+    assert threading.active_count() == before
+
+
+def test_an_event_loop_is_not_kept_alive(sqlite_url):
+    """Agents that waited for each other to open a database leave nothing of their loop behind."""
+
+    async def open_at_once():
+        agents = [
+            Agent(name, llm_provider=ScriptedProvider([]), stores=sqlite_url)
+            for name in ("ada", "bob", "cleo")
+        ]
+        await asyncio.gather(*(agent.start() for agent in agents))
+        await asyncio.gather(*(agent.shutdown() for agent in agents))
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(open_at_once())
+    gc.collect()
+    assert loop() is None

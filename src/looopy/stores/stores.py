@@ -9,8 +9,9 @@ for a URL: one set of connections for each URL and event loop, closed when its l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import urlsplit
@@ -185,10 +186,25 @@ class _Shared:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
+        self.visitors = 0
         self.entries: dict[str, tuple[Stores, int]] = {}
 
 
 _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = weakref.WeakKeyDictionary()
+
+
+@contextlib.asynccontextmanager
+async def _shared_here() -> AsyncIterator[dict[str, tuple[Stores, int]]]:
+    """The entries of the running loop, with nobody else at them."""
+    shared = _shared.setdefault(asyncio.get_running_loop(), _Shared())
+    shared.visitors += 1
+    try:
+        async with shared.lock:
+            yield shared.entries
+    finally:
+        shared.visitors -= 1
+        if not shared.visitors:
+            shared.lock = asyncio.Lock()  # one that was waited for keeps its loop alive
 
 
 async def acquire_shared(url: str) -> Stores:
@@ -200,13 +216,12 @@ async def acquire_shared(url: str) -> Stores:
         SchemaOutOfDate: See `open_stores`.
         StoreUnavailable: See `open_stores`.
     """
-    shared = _shared.setdefault(asyncio.get_running_loop(), _Shared())
-    async with shared.lock:
-        stores, users = shared.entries.get(url, (None, 0))
+    async with _shared_here() as entries:
+        stores, users = entries.get(url, (None, 0))
         if stores is None:
             stores = open_stores(url)
             await stores.__aenter__()
-        shared.entries[url] = (stores, users + 1)
+        entries[url] = (stores, users + 1)
         return stores
 
 
@@ -214,10 +229,9 @@ async def release_shared(url: str) -> None:
     """
     Let go of what `acquire_shared` gave; the last user closes it. Memory stays until the loop ends.
     """
-    shared = _shared.setdefault(asyncio.get_running_loop(), _Shared())
-    async with shared.lock:
-        stores, users = shared.entries[url]
-        shared.entries[url] = (stores, users - 1)
+    async with _shared_here() as entries:
+        stores, users = entries[url]
+        entries[url] = (stores, users - 1)
         if users == 1 and urlsplit(url).scheme != "memory":
-            del shared.entries[url]
+            del entries[url]
             await stores.__aexit__(None, None, None)
