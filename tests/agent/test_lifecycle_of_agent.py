@@ -382,17 +382,19 @@ async def test_an_agent_that_lets_its_last_turn_end_takes_no_other(make_agent, s
     assert len(await stores.messages.list("ada")) == 4
 
 
-async def test_a_cancelled_shutdown_lets_go_of_the_connections(make_agent, sqlite_url):
+async def test_a_cancelled_shutdown_lets_go_of_the_connections(make_agent, sqlite_url, tmp_path):
     """Whoever stops waiting for it, what the agent had opened is closed."""
     before = threading.active_count()
-    agents = [await make_agent(stores=sqlite_url, context_id=name) for name in ("ada", "bob")]
+    agent = await make_agent(stores=sqlite_url)
     assert threading.active_count() == before + 2
-    leaving = [asyncio.create_task(agent.shutdown()) for agent in agents]
+    other = await make_agent(stores=f"sqlite:///{tmp_path}/other.db", start=False)
+    starting = asyncio.create_task(other.start())  # it has to be waited for
+    leaving = asyncio.create_task(agent.shutdown())
     await asyncio.sleep(0)
-    for task in leaving:
-        task.cancel()
-    await asyncio.gather(*leaving, return_exceptions=True)
-    await asyncio.gather(*(agent.shutdown() for agent in agents))
+    leaving.cancel()
+    await asyncio.gather(starting, leaving, return_exceptions=True)
+    await agent.shutdown()
+    await other.shutdown()
     assert threading.active_count() == before
 
 
