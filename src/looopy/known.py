@@ -115,6 +115,7 @@ class Known:
         Args:
             tools: By name, for their `on_resume`.
         """
+        self.stale = True  # until all of it is read: the store may fail in between
         while True:
             self.record = record = await self.stores.state.load(self.context_id)
             await self._read(record)

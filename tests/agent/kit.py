@@ -31,7 +31,7 @@ class Spy:
             _Proxy(self, stores.messages, ("records", "recent", "list", "count")),
             _Proxy(self, stores.artifacts, ("save", "load", "list")),
             _Proxy(self, stores.state, ("claim", "renew", "release", "load", "save")),
-            _Proxy(self, stores.journal, ("commit", "clear", "events", "turns")),
+            _Proxy(self, stores.journal, ("commit", "clear", "events", "turns", "started_calls")),
             tenant=stores.tenant,
         )
 

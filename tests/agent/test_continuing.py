@@ -10,10 +10,10 @@ import sys
 import textwrap
 
 import pytest
-from tests.agent.kit import Sluggish, assert_valid, assert_whole, collect, types
+from tests.agent.kit import Sluggish, Spy, assert_valid, assert_whole, collect, types
 
 from looopy import AuthContext, tool
-from looopy.errors import CannotContinue, InputNotFound, ValueRefused
+from looopy.errors import CannotContinue, InputNotFound, StoreUnavailable, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.recovery import DENIED, SUPERSEDED
 from looopy.stores.base import Commit, ContextState
@@ -612,4 +612,35 @@ async def test_cancelling_before_an_open_call_ran_answers_it(make_agent, stores,
     source.hangs = False
     assert results(await agent.get_messages()) == {"id-rerun-0": OUTCOME_UNKNOWN}
     assert bench.names == []
+    await assert_whole(stores)
+
+
+async def test_a_reading_that_fails_half_way_is_made_again(make_agent, stores, bench):
+    """What a turn needs to know is read as a whole or again: open calls are not overlooked."""
+    owner = Owner.new()
+    claimed = await begin(stores, 0, holder=owner.token())
+    spy = Spy(stores)
+    agent = await make_agent([text("ok")], stores=spy.stores, tools=bench.tools)
+    assert agent.state.status is AgentStatus.BUSY
+    await stores.commit(
+        Commit(
+            context_id="ada",
+            epoch=claimed.epoch,
+            turn=claimed.turn,
+            events=[said(answer("let me see", call("rerun"))), starts(call("rerun"))],
+        )
+    )
+    owner.retire()
+    left = [2]  # the second reading is the one after the dead turn was closed
+
+    def gone(name, _):
+        left[0] -= name == "started_calls"
+        if name == "started_calls" and left[0] == 0:
+            raise StoreUnavailable("gone")
+
+    spy.hook = gone
+    with pytest.raises(StoreUnavailable):
+        await agent.execute_turn(None)
+    await agent.execute_turn(None)
+    assert bench.names == ["rerun"]
     await assert_whole(stores)
