@@ -254,8 +254,9 @@ def _stop_of(assistant: AssistantMessage) -> StopReason:
 async def _call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
     """Call the model until it answers or there is no more hope; append its message to the turn."""
     yield turn.close_group()
-    failures, strict = 0, False
+    attempts, failures, strict = 0, 0, False
     while True:
+        attempts += 1
         request, options = await _request(turn, tools, strict=strict)
         started, first_delta_s, shown = utc_now(), None, False
         final: StreamEvent | None = None
@@ -294,7 +295,7 @@ async def _call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out,
         if final is not None and final.type == "done" and message is not None:
             if not shown:
                 yield turn.make(MessageStart, message=AssistantMessage())
-            _take(turn, message, started, first_delta_s, failures + 1)
+            _take(turn, message, started, first_delta_s, attempts)
             return
         error = _failure(final)
         if isinstance(error, HistoryRejected) and not strict:
@@ -304,12 +305,12 @@ async def _call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out,
             failures += 1
             delay = delay_before(failures, turn.config.retry, error, _chance)
         if delay is None:
-            _fail(turn, error, message, started, first_delta_s, failures)
+            _fail(turn, error, message, started, first_delta_s, attempts)
             return
         yield turn.make(
             StatusChange,
             status=AgentStatus.BUSY,
-            attempt=failures + 1,
+            attempt=attempts + 1,
             delay_s=delay,
             reason=str(error),
         )

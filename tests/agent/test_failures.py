@@ -7,6 +7,7 @@ from tests.agent.kit import Spy, add, assert_valid, assert_whole, boom, collect,
 
 from looopy import Budget, LoopConfig, RetryPolicy, ToolContext, ToolResult, tool
 from looopy.errors import (
+    HistoryRejected,
     InvalidLLMResponse,
     LimitExceeded,
     LLMError,
@@ -583,3 +584,12 @@ async def test_why_a_turn_failed_is_kept_whatever_it_says(make_agent, stores, be
     assert events[-2].text == str(agent.state.error) == "no \ufffd and \ufffd here"
     assert type(agent.state.error) is LLMError
     await assert_whole(stores)
+
+
+async def test_a_second_try_after_a_refused_history_is_counted(make_agent, memory_stores):
+    """How many model calls an answer took is told, whatever they were for."""
+    replies = [failure(HistoryRejected("no")), text("ok")]
+    agent = await make_agent(replies, stores=memory_stores)
+    events, _ = await run(agent)
+    assert [e.attempt for e in events if isinstance(e, StatusChange)] == [2]
+    assert [e.attempts for e in events if isinstance(e, MessageEnd)][-1] == 2
