@@ -18,6 +18,7 @@ from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import can_continue
 from looopy.stores.base import ContextState, TurnRecord
+from looopy.tools.executor import resolve_name
 from looopy.tools.provider import Tool
 from looopy.types.context import AuthContext
 from looopy.types.message import (
@@ -66,7 +67,9 @@ def close_dead_turn(turn: int, calls: Sequence[OpenCall], tools: Mapping[str, To
     results: list[tuple[ToolCall, ToolResultMessage]] = []
     pending: list[PendingRequest] = []
     for open_call in calls:
-        call, tool = open_call.call, tools.get(open_call.call.name)
+        call = open_call.call
+        name = resolve_name(call.name, tools)
+        tool = None if name is None else tools[name]
         if tool is not None and (not open_call.started or tool.on_resume == "rerun"):
             continue
         if tool is not None and tool.on_resume == "ask":

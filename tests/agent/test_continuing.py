@@ -644,3 +644,12 @@ async def test_a_reading_that_fails_half_way_is_made_again(make_agent, stores, b
     await agent.execute_turn(None)
     assert bench.names == ["rerun"]
     await assert_whole(stores)
+
+
+async def test_a_call_of_another_case_is_gone_on_with_like_any(make_agent, stores, bench):
+    """A name that was repaired when the call ran is repaired when its process died, too."""
+    await die(stores, call("RERUN"), started=[call("RERUN")])
+    agent = await make_agent([text("ok")], stores=stores, tools=bench.tools)
+    await agent.execute_turn(None)
+    assert bench.names == ["rerun"]
+    await assert_whole(stores)
