@@ -71,7 +71,7 @@ from looopy.types.state import AgentStatus, Outcome, PendingRequest, outcome_of
 
 _logger = logging.getLogger("looopy")
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
-_GRACE_S = 5.0  # how long a cancelled tool may take to stop before it is left behind
+_GRACE_S = 5.0  # how long a tool or stream may take to stop before it is left behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +331,15 @@ def _update(turn: Turn, event: StreamEvent) -> MessageUpdate:
 
 
 async def _close(stream: object) -> None:
+    """Close the provider's stream; one that cannot be closed costs neither answer nor turn."""
     close = getattr(stream, "aclose", None)
-    if close is not None:
-        await close()
+    if close is None:
+        return
+    try:
+        async with asyncio.timeout(_GRACE_S):
+            await close()
+    except Exception:
+        _logger.exception("the provider's stream could not be closed")
 
 
 async def _request(

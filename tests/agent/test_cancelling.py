@@ -537,3 +537,26 @@ async def test_a_source_of_tools_that_hangs_can_be_cancelled(make_agent, stores)
     assert (await stream).outcome is Outcome.CANCELLED
     source.hangs = False
     await assert_goes_on(agent, stores)
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_a_stream_that_cannot_be_closed_costs_nothing(
+    make_agent, memory_stores, monkeypatch, hangs
+):
+    """A provider that hangs or raises while it is closed keeps no turn from its end."""
+    monkeypatch.setattr("looopy.iteration._GRACE_S", 0.01)
+
+    class Stuck:
+        name = model = "stuck"
+
+        async def stream(self, request, options):
+            try:
+                async for event in ScriptedProvider([text("hello")]).stream(request, options):
+                    yield event
+            finally:
+                if hangs:
+                    await asyncio.Event().wait()
+                raise RuntimeError("no")
+
+    agent = await make_agent(Stuck(), stores=memory_stores)
+    assert (await agent.execute_turn("go")).text == "hello"
