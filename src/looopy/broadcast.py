@@ -5,7 +5,7 @@ A turn must not hang on who looks at it. So it speaks to a `Broadcast`, which ke
 never
 waits: every view begins at `turn_start`, deltas come from the moment of attachment, a view that
 raises or goes away harms nobody. A slow reader loses nothing but granularity: when many events wait
-for it, the text deltas among them are merged.
+for it, the deltas among them are merged, and of the reports of a tool the newest stands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from looopy.types.event import AgentEvent, MessageUpdate, ToolExecutionUpdate
 from looopy.types.result import TurnResult
 
 _logger = logging.getLogger("looopy")
-_MERGE_ABOVE = 1024  # waiting events of one reader from which on its text deltas are merged
+_MERGE_ABOVE = 1024  # waiting events of one reader from which on its deltas are merged
 
 
 class Observer(Protocol):
@@ -69,15 +69,17 @@ class _Reader:
 
 
 def _merge(last: AgentEvent, event: AgentEvent) -> AgentEvent | None:
-    """Two neighbouring text deltas of one block as one, or `None`."""
+    """Two neighbouring deltas of one block, or reports of one call, as one; `None` for others."""
+    if isinstance(event, MessageUpdate) and isinstance(last, MessageUpdate):
+        # What thinking and arguments have come to is in `partial`.
+        alike = last.content_index == event.content_index and bool(last.delta) == bool(event.delta)
+        return replace(event, delta=last.delta + event.delta, event=None) if alike else None
     if (
-        isinstance(event, MessageUpdate)
-        and isinstance(last, MessageUpdate)
-        and last.delta
-        and event.delta
-        and last.content_index == event.content_index
+        isinstance(event, ToolExecutionUpdate)
+        and isinstance(last, ToolExecutionUpdate)
+        and last.tool_call_id == event.tool_call_id
     ):
-        return replace(event, delta=last.delta + event.delta, event=None)
+        return event
     return None
 
 

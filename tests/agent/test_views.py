@@ -11,7 +11,7 @@ import pytest
 from reactivex import operators as ops
 from tests.agent.kit import Gate, Spy, add, assert_whole, collect, types
 
-from looopy import AuthContext, tool
+from looopy import AuthContext, ToolContext, tool
 from looopy.errors import LLMError, StoreUnavailable
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.types.event import MessageUpdate, ToolExecutionUpdate
@@ -235,8 +235,6 @@ async def test_a_slow_reader_gets_the_whole_text_in_fewer_pieces(make_agent, mem
 
 async def test_reports_of_a_tool_reach_who_listens(make_agent, memory_stores):
     """From a coroutine and from a thread; a number is a progress, anything else a result."""
-    from looopy import ToolContext
-
     @tool
     def work(context: ToolContext) -> str:
         """Report from a thread."""
@@ -341,3 +339,25 @@ async def test_credentials_are_gone_with_the_turn(make_agent, stores):
         del auth
         gc.collect()
         assert gone() is None
+
+
+async def test_reports_that_wait_for_a_slow_reader_do_not_pile_up(make_agent, memory_stores):
+    """Of many reports of one call that nobody has read yet, the newest is kept."""
+
+    @tool
+    def count(context: ToolContext) -> str:
+        """Count."""
+        for n in range(5000):
+            context.report(n)
+        return "done"
+
+    replies = [tool_call("count"), text("ok")]
+    agent = await make_agent(replies, stores=memory_stores, tools=[count])
+    stream = agent.execute_turn("go")
+    reading = aiter(stream)
+    await anext(reading)
+    await stream
+    told = [e.progress for e in [e async for e in reading] if isinstance(e, ToolExecutionUpdate)]
+    assert len(told) < 2000
+    assert told == sorted(told)
+    assert told[-1] == 4999
