@@ -147,7 +147,8 @@ class Known:
         while True:
             records = await self.stores.messages.recent(self.context_id, limit=limit)
             messages = [r.message for r in records]
-            if len(records) < limit or self._seen(messages) < len(messages):
+            asked = any(isinstance(message, UserMessage) for message in messages)
+            if len(records) < limit or (asked and self._seen(messages) < len(messages)):
                 break
             limit *= 2
         self._replace(records)

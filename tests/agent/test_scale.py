@@ -7,9 +7,10 @@ import sqlite3
 import pytest
 from tests.agent.kit import Spy, add
 
-from looopy import LoopConfig, UserMessage
+from looopy import LoopConfig, UserMessage, tool
+from looopy.errors import LLMError
 from looopy.history import visible
-from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.turns import answer
 
 
@@ -118,3 +119,22 @@ async def test_the_history_is_cut_to_the_window_of_the_model(make_agent, memory_
     again = await make_agent(provider, stores=memory_stores)
     await again.execute_turn("and now?")
     assert sum(len(message.text) for message in provider.requests[-1].messages) > 50_000
+
+
+async def test_the_question_of_a_long_turn_is_read_again(make_agent, memory_stores):
+    """However many messages a turn has added, what the user asked is shown after a restart."""
+    calls = [tool_call("look", n=n) for n in range(140)]
+    config = LoopConfig(max_messages=20, max_iterations=200, max_tool_calls=200)
+
+    @tool(effects="none")
+    def look(n: int) -> str:
+        """Look."""
+        return str(n)
+
+    options = {"stores": memory_stores, "tools": [look], "loop_config": config}
+    agent = await make_agent([*calls, failure(LLMError("no"))], **options)
+    await agent.execute_turn("the question")
+    provider = ScriptedProvider([text("the answer")])
+    again = await make_agent(provider, **options)
+    await again.execute_turn(None)
+    assert provider.requests[0].messages[0].text == "the question"
