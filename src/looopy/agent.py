@@ -23,6 +23,7 @@ from looopy.errors import (
     AgentStateError,
     ConfigurationError,
     ContextNotFound,
+    Fenced,
     LooopyError,
     StoreConflict,
     ValueRefused,
@@ -632,29 +633,34 @@ class Agent:
         firsts: list[AgentEvent] = [start]
         while isinstance(rest[0], MessageEnd) and not isinstance(rest[0].message, AssistantMessage):
             firsts.append(rest.pop(0))
-        claimed = await known.stores.state.claim(
-            Claim(
-                context_id=self.context_id,
-                holder=owner.token(),
-                ttl_s=self.loop_config.lease_ttl_s,
-                expected_epoch=epoch,
-                displace=held,
-                events=firsts,
-                actor_id=turn.actor_id,
-                had_auth=turn.had_auth,
-                metadata=turn.metadata,
+        claimed = turn.claimed  # by a saving that got no further
+        if claimed is None:
+            claimed = turn.claimed = await known.stores.state.claim(
+                Claim(
+                    context_id=self.context_id,
+                    holder=owner.token(),
+                    ttl_s=self.loop_config.lease_ttl_s,
+                    expected_epoch=epoch,
+                    displace=held,
+                    events=firsts,
+                    actor_id=turn.actor_id,
+                    had_auth=turn.had_auth,
+                    metadata=turn.metadata,
+                )
             )
-        )
-        await known.stores.commit(
-            Commit(
-                context_id=self.context_id,
-                epoch=claimed.epoch,
-                turn=claimed.turn,
-                events=rest,
-                state=known.state,
-                release=True,
+        try:
+            await known.stores.commit(
+                Commit(
+                    context_id=self.context_id,
+                    epoch=claimed.epoch,
+                    turn=claimed.turn,
+                    events=rest,
+                    state=known.state,
+                    release=True,
+                )
             )
-        )
+        except Fenced as exc:
+            raise StoreConflict("another process has ended the turn that was being saved") from exc
         known.saved_epoch = claimed.epoch
         return claimed.epoch
 

@@ -103,12 +103,15 @@ async def settle(work: Awaitable[T], cancelled: Callable[[], object]) -> T:
 class BufferedTurn:
     """
     A turn that waits to be saved: what its claim says, and its durable events (none: not begun).
+
+    `claimed` is set once the claim is made; until the rest is committed too, it is half stored.
     """
 
     actor_id: str | None
     had_auth: bool
     metadata: Mapping[str, Any]
     events: list[AgentEvent] = field(default_factory=list)
+    claimed: Claimed | None = None
 
 
 class RunningTurn:

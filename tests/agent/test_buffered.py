@@ -240,3 +240,29 @@ async def test_a_buffered_turn_keeps_who_it_was_for(make_agent, stores):
     (turn,) = await stores.journal.turns("ada")
     assert (turn.actor_id, turn.had_auth, turn.metadata) == ("u1", True, {"n": 1})
     assert (await stores.state.load("ada")).owner_actor == "u1"
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+async def test_a_save_that_failed_half_way_is_carried_on(make_agent, stores, overtaken):
+    """A turn whose claim was made is completed by the next save, unless another ended it."""
+    spy = Spy(stores)
+    agent = await make_agent([text("1"), text("2")], stores=spy.stores, auto_save=False)
+    await agent.execute_turn("a")
+    await agent.execute_turn("b")
+
+    def gone(name, _):
+        if name == "commit":
+            raise StoreUnavailable("gone")
+
+    spy.hook = gone
+    with pytest.raises(StoreUnavailable):
+        await agent.save_state()
+    spy.hook = None
+    if overtaken:
+        await make_agent(stores=stores)  # finds an owner that runs no more
+        with pytest.raises(StoreConflict):
+            await agent.save_state()
+    else:
+        await agent.save_state()
+        assert [m.text for m in await stores.messages.list("ada")] == ["a", "1", "b", "2"]
+    await assert_whole(stores)
