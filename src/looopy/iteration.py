@@ -210,6 +210,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
     if turn.open_calls:
         calls, turn.open_calls = turn.open_calls, ()
     else:
+        turn.call_turn = None  # what is called from now on is this turn's own
         async for out in _call_model(turn, tools):
             yield out
         assistant = turn.answer_of_model
@@ -223,7 +224,6 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         turn.stop = None
         async for out in _run_tools(turn, calls, tools):
             yield out
-    turn.call_turn = None  # what is called from now on is this turn's own
     end_iteration(turn, assistant)
 
 

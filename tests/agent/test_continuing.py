@@ -203,6 +203,16 @@ async def test_a_new_call_of_a_continuing_turn_has_a_key_of_its_own(make_agent, 
     assert keys[1].startswith("ada/2/")
 
 
+async def test_a_call_after_a_denial_has_a_key_of_its_own(make_agent, stores, bench):
+    """The denied call belongs to the dead turn, what the model asks for next does not."""
+    c = call("ask")
+    await die(stores, c, started=[c])
+    agent = await make_agent([tool_call("fail"), text("ok")], tools=bench.tools, stores=stores)
+    (pending,) = agent.state.pending
+    await agent.execute_turn(None, inputs={pending.request_id: False})
+    assert [key.rpartition("/")[0] for _, _, key, _ in bench.ran] == ["ada/2"]
+
+
 async def test_a_start_is_replayed_with_name_and_arguments_in_a_later_turn(
     make_agent, stores, bench
 ):

@@ -155,8 +155,9 @@ async def live(life: Life) -> None:
         state = agent.state
         said: str | None = f"{life.seed}-{number} plan={rng.choice(PLANS)}"
         inputs = None
-        if state.pending and rng.random() < 0.8:
-            said, inputs = None, {p.request_id: rng.random() < 0.5 for p in state.pending}
+        if state.pending:
+            if rng.random() < 0.8:
+                said, inputs = None, {p.request_id: rng.random() < 0.5 for p in state.pending}
         elif state.interrupted_turn is not None and rng.random() < 0.7:
             said = None
         stream = agent.execute_turn(said, inputs=inputs)
