@@ -70,7 +70,7 @@ class Life:
     database: Path
     ledger: Path
     seed: int
-    turns: int = 6
+    turns: int = 10
     failpoint: str | None = None
     save_at_end: bool = False
 
