@@ -22,6 +22,9 @@ from urllib.parse import urlencode
 
 import psycopg
 
+GUARDED = "guarded"
+"""A user who needs a password to log in, once a test has made it."""
+
 _PATIENCE_S = 60.0
 # Fast, and never to be trusted with anything: a test does not survive a power cut either.
 _SETTINGS = ("fsync=off", "full_page_writes=off", "max_connections=200", "listen_addresses=")
@@ -47,6 +50,8 @@ class Server:
             *("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8"),
             *("--locale=C", "--no-sync", "--no-instructions"),
         )
+        rules = self._data / "pg_hba.conf"  # the first that fits counts
+        rules.write_text(f"local all {GUARDED} scram-sha-256\n{rules.read_text()}")
 
     @property
     def _data(self) -> Path:
@@ -90,6 +95,11 @@ class Server:
                 time.sleep(0.02)
             else:
                 return
+
+    def start_if_stopped(self) -> None:
+        """Start unless it runs: what a test needs that others may have left either way."""
+        if self._process is None:
+            self.start()
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop: SIGINT ends every connection, SIGQUIT is an immediate stop, as a crash."""

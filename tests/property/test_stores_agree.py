@@ -1,4 +1,4 @@
-"""SQLite answers as the memory does, whatever is asked of it in whatever order."""
+"""Each database answers as the memory does, whatever is asked of it in whatever order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
+from tests.postgres import as_driver
 
 from looopy.stores import open_stores
 from looopy.testing.machines import StoresAgree
@@ -15,22 +16,20 @@ from looopy.testing.machines import StoresAgree
 RUNS = int(os.environ.get("LOOOPY_MACHINE_RUNS", "40"))
 
 
-@pytest.mark.timeout(0)
-def test_sqlite_agrees_with_the_memory(tmp_path):
-    """Every answer and every refusal of a random history is the same on both."""
+def _agree(url: str, runs: int) -> None:
     with asyncio.Runner() as runner:
-        stores = open_stores(f"sqlite:///{tmp_path / 'agree.db'}")
+        stores = open_stores(url)
         runner.run(stores.__aenter__())
 
-        class OnSQLite(StoresAgree):
+        class OnDatabase(StoresAgree):
             run = staticmethod(runner.run)
 
-        OnSQLite.stores = stores
+        OnDatabase.stores = stores
         try:
             run_state_machine_as_test(
-                OnSQLite,
+                OnDatabase,
                 settings=settings(
-                    max_examples=RUNS,
+                    max_examples=runs,
                     stateful_step_count=30,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),
@@ -38,3 +37,16 @@ def test_sqlite_agrees_with_the_memory(tmp_path):
             )
         finally:
             runner.run(stores.__aexit__(None, None, None))
+
+
+@pytest.mark.timeout(0)
+def test_sqlite_agrees_with_the_memory(tmp_path):
+    """Every answer and every refusal of a random history is the same on both."""
+    _agree(f"sqlite:///{tmp_path / 'agree.db'}", RUNS)
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+def test_postgres_agrees_with_the_memory(postgres, driver):
+    """Likewise on a server, which answers more slowly and so is asked less."""
+    _agree(as_driver(postgres, driver), max(RUNS // 4, 1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import weakref
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
@@ -149,7 +150,7 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
         StoreUnavailable: On entering: the database cannot be opened.
     """
     check_tenant(tenant)
-    scheme = urlsplit(url).scheme if isinstance(url, str) else ""
+    scheme = url.partition(":")[0] if isinstance(url, str) else ""
     if scheme == "memory":
         return _memory(tenant)
     if scheme in ("sqlite", "sqlite+aiosqlite"):
@@ -166,12 +167,14 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
     )
 
 
+# A URL may be malformed in any way: the password ends no later than at the last @.
+_PASSWORD = re.compile(r"(://[^:/?#]*:).*@")
+_OPTION = re.compile(r"((?:password|passwd|secret|token)=)[^&#]*", re.IGNORECASE)
+
+
 def mask(url: object) -> str:
-    """A URL fit for showing: without its password."""
-    parts = urlsplit(str(url))
-    if parts.password is None:
-        return str(url)
-    return str(url).replace(f":{parts.password}@", ":***@", 1)
+    """A URL fit for showing: without its password, which may also be an option."""
+    return _OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", str(url)))
 
 
 def _memory(tenant: str) -> Stores:

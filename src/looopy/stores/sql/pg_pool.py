@@ -22,7 +22,7 @@ from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 from looopy.stores.sql.driver import Query, Rows
 from looopy.stores.sql.pg_errors import Trouble, sqlstate_in
 from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.pg_wire import Wire, trouble_of, wire_of
+from looopy.stores.sql.pg_wire import Wire, is_marked, trouble_of, wire_of
 
 # A process that is stopped, or a client that is gone, must not keep its locks for long.
 TIMEOUTS = {
@@ -111,14 +111,14 @@ class Session:
     One connection while an operation uses it.
 
     Attributes:
-        xid: The number of the transaction, once it has written something.
+        mark: Of the transaction, once it has written something.
     """
 
     def __init__(self, wire: Wire, *, reused: bool) -> None:
         self._wire = wire
         self._reused = reused
         self._between = True  # outside a transaction, with no answer outstanding
-        self.xid: str | None = None
+        self.mark: str | None = None
 
     @property
     def clean(self) -> bool:
@@ -140,10 +140,10 @@ class Session:
     async def ask(self, query: Query, *, write: bool) -> Rows:
         """Run one statement of the transaction."""
         rows = await self._wire.fetch(query, write=write)
-        if not write or query.sql.startswith(("SELECT", "WITH")):
+        if not write or not is_marked(query.sql):
             return rows
         if rows:
-            self.xid = rows[0][-1]
+            self.mark = rows[0][-1]
         return [row[:-1] for row in rows]
 
     async def ask_alone(self, query: Query) -> Rows:

@@ -6,8 +6,10 @@ A statement is translated once and kept: `:name` becomes `$1::bigint` for asyncp
 on where a statement uses it first; `now_us()` becomes the server's clock, which goes on inside a
 transaction, unlike `now()`.
 
-A write also returns the number of its transaction, which it takes no round trip to learn. Should
-the connection break while that is committed, the server can be asked what became of it.
+A write also returns its `mark`: the number of its transaction and the life of the server that gave
+it. Should the connection break while that is committed, the server can be asked what became of the
+number, as long as it is in the same life: one that crashed gives numbers out again that had not
+reached the disk.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from looopy.stores.sql.statements import BYTES, TEXTS
 
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _NOW_US = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
-_XID = "pg_current_xact_id()::text"
+
+# A server that crashed without its main process ending has reset its statistics. Others may do that
+# too, and then a number only counts as given out by another life.
+LIFE = (
+    "concat_ws(' ', EXTRACT(EPOCH FROM pg_postmaster_start_time()),"
+    " EXTRACT(EPOCH FROM pg_stat_get_bgwriter_stat_reset_time()))"
+)
+_MARK = f"concat_ws(' ', pg_current_xact_id(), {LIFE})"
 
 
 class Statement(NamedTuple):
@@ -55,9 +64,14 @@ def named(sql: str, *, write: bool) -> str:
 
 def _dialect(sql: str, write: bool) -> str:
     text = sql.replace("now_us()", _NOW_US).replace("/* FOR UPDATE */", "FOR UPDATE")
-    if write and not text.startswith(("SELECT", "WITH")):
-        text += f", {_XID}" if " RETURNING " in text else f" RETURNING {_XID}"
+    if write and is_marked(sql):
+        text += f", {_MARK}" if " RETURNING " in text else f" RETURNING {_MARK}"
     return text
+
+
+def is_marked(sql: str) -> bool:
+    """Whether *sql*, in a write, returns its mark behind its own columns."""
+    return sql.startswith(("INSERT", "UPDATE", "DELETE"))
 
 
 def _type(name: str) -> str:
@@ -71,8 +85,7 @@ class Wire(Protocol):
 
     async def fetch(self, query: Query, *, write: bool) -> Rows:
         """
-        Run one statement and return its rows, each with the number of the transaction behind its
-        columns when it writes.
+        Run one statement and return its rows, each with its mark behind the columns when it writes.
 
         Raises:
             Trouble: It failed.

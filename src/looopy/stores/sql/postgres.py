@@ -7,8 +7,8 @@ of their context; reads of more than one statement see one snapshot.
 
 A connection may break at any moment. Before COMMIT was sent nothing is written, so the operation is
 run again on another connection. After it, nobody here knows: the server is asked, on a fresh
-connection, what became of the transaction, and only when it does not answer in time does the error
-say that the outcome is unknown.
+connection, what became of the transaction, and only when it does not answer in time, or crashed
+meanwhile and so may have forgotten, does the error say that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.pg_errors import Trouble, translate
 from looopy.stores.sql.pg_pool import TIMEOUTS, Session, make_engine, session
 from looopy.stores.sql.pg_url import PostgresURL
+from looopy.stores.sql.pg_wire import LIFE
 
 T = TypeVar("T")
 
 PATIENCE_S = 5.0
 _LONGEST_PAUSE_S = 0.2
 _COLLISIONS = 20
+_COLLISION_PAUSE_S = 0.02
 _random = random.SystemRandom()
 
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
@@ -43,7 +45,7 @@ _LOCALLY = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in TIMEOUTS
 _DURABLY = "; SET LOCAL synchronous_commit = on"
 
 _VERSION = Query("SELECT version_num FROM alembic_version", {}, alone=True)
-_STATUS = "SELECT pg_xact_status(CAST(:xid AS text)::xid8)"
+_STATUS = f"SELECT pg_xact_status(CAST(:xid AS text)::xid8), {LIFE}"
 # Ours, left behind by a broken connection: the server does not know yet that nobody is there.
 _END_IT = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -154,7 +156,7 @@ class PostgresDriver:
                     raise translate(trouble, self._url.place) from None
                 if trouble.stale:  # the next one may be fresh
                     continue
-            await _pause()
+                await _pause(_COLLISION_PAUSE_S if trouble.collided else _LONGEST_PAUSE_S)
 
     async def _read(self, engine: AsyncEngine, work: Callable[[], Steps[T]]) -> T:
         async with session(engine) as opened:
@@ -200,36 +202,47 @@ class PostgresDriver:
                     raise  # refused, and so rolled back
             else:
                 return tag == "COMMIT", answer
-            xid = opened.xid
-        if xid is None:  # there was nothing to commit
+            mark = opened.mark
+        if mark is None:  # there was nothing to commit
             return True, answer
-        return await self._ask_after(engine, xid, deadline), answer
+        return await self._ask_after(engine, mark, deadline), answer
 
-    async def _ask_after(self, engine: AsyncEngine, xid: str, deadline: float) -> bool:
+    async def _ask_after(self, engine: AsyncEngine, mark: str, deadline: float) -> bool:
         """
-        What became of transaction *xid*, whose connection broke while it was committed.
+        Whether the transaction of *mark*, whose connection broke meanwhile, was committed.
 
         Raises:
-            StoreUnavailable: The server did not say in time.
+            StoreUnavailable: The server did not say in time, or cannot know.
         """
         trouble = Trouble(None, lost=True)
+        xid, _, life = mark.partition(" ")
         deadline = max(deadline, _now() + self._patience_s)
         which = {"xid": int(xid)}
         waited = False
         while _now() < deadline:
             try:
                 async with session(engine) as opened:
-                    found = await opened.ask_alone(Query(_STATUS, which))
-                    if found[0][0] in ("committed", "aborted"):
-                        return bool(found[0][0] == "committed")
+                    ((status, now),) = await opened.ask_alone(Query(_STATUS, which))
+                    if status == "aborted":
+                        return False
+                    if now != life:
+                        # In progress, the number is another's by now, so ours did not reach the
+                        # disk. Committed, it may be ours or another's.
+                        if status == "in progress":
+                            return False
+                        break
+                    if status == "committed":
+                        return True
                     if waited:
                         await opened.ask_alone(Query(_END_IT, which))
             except Trouble as again:
                 trouble = again
+                if trouble.sqlstate == "22023":  # not given out yet, in a new life
+                    return False
                 if trouble.stale:
                     continue
             waited = True
-            await _pause()
+            await _pause(_LONGEST_PAUSE_S)
         raise translate(trouble, self._url.place, outcome_known=False) from None
 
 
@@ -237,8 +250,8 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _pause() -> None:
-    await asyncio.sleep(_random.uniform(0.0, _LONGEST_PAUSE_S))
+async def _pause(longest_s: float) -> None:
+    await asyncio.sleep(_random.uniform(0.0, longest_s))
 
 
 async def _drive(

@@ -1,0 +1,579 @@
+"""What only a server can do: be away, come back, cut a connection, refuse a login, run full."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import traceback
+
+import pytest
+from tests.cutting import Cutter
+from tests.postgres import GUARDED, Server, as_driver, ask
+
+from looopy.errors import (
+    ConfigurationError,
+    MissingExtra,
+    SchemaOutOfDate,
+    StorageFull,
+    StoreConflict,
+    StoreUnavailable,
+)
+from looopy.stores import open_stores
+from looopy.stores.owner import Owner
+from looopy.stores.sql import migrate, pg_url
+from looopy.stores.sql.driver import Query
+from looopy.stores.sql.engine import bind
+from looopy.stores.sql.postgres import PostgresDriver
+from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, said, user
+
+_INSERT = (
+    "INSERT INTO contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"
+    " visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
+    " VALUES (:tenant, :context, 0, 0, 0, 0, 1, 0, '{}', '{}', 0, 0, 0)"
+)
+_COUNT = "SELECT COUNT(*) FROM contexts"
+
+
+def _one(sql, **params):
+    """An operation of one statement; it answers with the rows."""
+
+    def work():
+        return (yield Query(sql, params))
+
+    return work
+
+
+def _driver(url, name, **options):
+    return PostgresDriver(pg_url.parse(as_driver(url, name)), **options)
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+def name(request):
+    """Which driver."""
+    return request.param
+
+
+@pytest.fixture
+async def driver(postgres, name):
+    """An open driver on an empty database."""
+    opened = _driver(postgres, name)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def cutter(postgres):
+    """A proxy before the database."""
+    async with Cutter(postgres) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def own_server():
+    """A server that a test may stop."""
+    server = Server()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def own_database(own_server):
+    """A database at the head on a server that runs and may be stopped."""
+    own_server.start_if_stopped()
+    ask(own_server.url("postgres"), "DROP DATABASE IF EXISTS app WITH (FORCE)")
+    ask(own_server.url("postgres"), "CREATE DATABASE app")
+    migrate.upgrade(own_server.url("app"))
+    return own_server.url("app")
+
+
+def _end_all(url):
+    """Cut every other connection to the database, as an administrator does."""
+    ask(
+        url,
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+
+
+def _shown(error):
+    """Everything that a log would show of an error."""
+    return "".join(traceback.format_exception(error)) + repr(error) + repr(error.facts)
+
+
+# --- settings and transactions ---
+
+
+async def test_a_session_cannot_hold_on_to_its_locks_for_long(driver):
+    """Neither a slow statement, nor a wait for a row, nor a client that is gone."""
+    for setting, wanted in (
+        ("statement_timeout", "30s"),
+        ("lock_timeout", "10s"),
+        ("idle_in_transaction_session_timeout", "30s"),
+        ("client_connection_check_interval", "500ms"),
+    ):
+        assert await driver.run(_one(f"SHOW {setting}"), write=False) == [(wanted,)]
+
+
+async def test_a_commit_is_durable_whatever_the_database_says(fresh_postgres, name):
+    """A commit that a power cut may take back would break the first promise."""
+    ask(
+        fresh_postgres,
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off',"
+        " current_database()); END $$",
+    )
+    migrate_and_open = _driver(fresh_postgres, name, migrate=True)
+    await migrate_and_open.open()
+    assert await migrate_and_open.run(_one("SHOW synchronous_commit"), write=True) == [("on",)]
+    await migrate_and_open.close()
+
+
+async def test_what_an_administrator_set_stays(fresh_postgres, name):
+    """And a statement that takes longer is said to have, with nothing written."""
+    ask(
+        fresh_postgres,
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET statement_timeout = 50',"
+        " current_database()); END $$",
+    )
+    opened = _driver(fresh_postgres, name, migrate=True)
+    await opened.open()
+    with pytest.raises(StoreUnavailable, match="took too long") as refused:
+        await opened.run(_one("SELECT pg_sleep(60)"), write=True)
+    assert (refused.value.outcome_known, refused.value.sqlstate) == (True, "57014")
+    await opened.close()
+
+
+async def test_a_read_cannot_write_a_row(driver):
+    """A transaction that reads refuses every change."""
+    with pytest.raises(StoreUnavailable) as refused:
+        await driver.run(_one(_INSERT, tenant="t", context="c"), write=False)
+    assert refused.value.sqlstate == "25006"
+
+
+async def test_a_read_of_many_statements_sees_one_snapshot(driver, postgres):
+    """Two statements of one read see the same rows, though another commits in between."""
+
+    def two_reads():
+        first = yield Query(_COUNT, {})
+        ask(postgres, _INSERT.replace(":tenant, :context", "'t', 'c'"))
+        second = yield Query(_COUNT, {})
+        return first, second
+
+    assert await driver.run(two_reads, write=False) == ([(0,)], [(0,)])
+    assert await driver.run(_one(_COUNT), write=False) == [(1,)]
+
+
+async def test_a_server_refuses_a_row_without_a_tenant(driver):
+    """The last line of defence, should a caller get past all others."""
+    with pytest.raises(StoreUnavailable) as refused:
+        await driver.run(_one(_INSERT, tenant="", context="c"), write=True)
+    assert refused.value.sqlstate == "23514"
+
+
+async def test_a_cancelled_caller_leaves_a_write_to_be_carried_out(driver):
+    """Cancelled is not rolled back, and leaves no transaction open."""
+    reached = asyncio.Event()
+
+    def work():
+        yield Query(_INSERT, {"tenant": "t", "context": "c"})
+        reached.set()
+        yield Query("SELECT 1", {})
+
+    task = asyncio.create_task(driver.run(work, write=True))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await driver.close()  # waits for what was accepted
+    await driver.open()
+    assert await driver.run(_one(_COUNT), write=False) == [(1,)]
+
+
+async def test_a_defect_in_an_operation_takes_it_back(driver):
+    """An error that is none of ours reaches its caller; the connection serves on."""
+
+    def broken():
+        yield Query(_INSERT, {"tenant": "t", "context": "c"})
+        raise ZeroDivisionError
+
+    def refused():
+        yield Query(_INSERT, {"tenant": "t", "context": "c"})
+        raise StoreConflict("no", expected=1, actual=2)
+
+    with pytest.raises(ZeroDivisionError):
+        await driver.run(broken, write=True)
+    with pytest.raises(StoreConflict):
+        await driver.run(refused, write=True)
+    assert await driver.run(_one(_COUNT), write=False) == [(0,)]
+
+
+async def test_a_transaction_pooler_finds_nothing_left_behind(postgres, name):
+    """No prepared statement and no setting of the session: the next client gets it as it was."""
+    url = f"{postgres}&pooler=transaction&pool_size=1"
+    opened = _driver(url, name)
+    await opened.open()
+    await a_turn(bind(opened, "default"))
+    for _ in range(12):  # more often than a driver needs to see a statement before it prepares it
+        await opened.run(_one("SELECT :limit", limit=1), write=True)
+    held = "SELECT statement FROM pg_prepared_statements WHERE name <> ''"
+    assert await opened.run(_one(held), write=False) == []
+    assert await opened.run(_one("SHOW statement_timeout"), write=True) == [("30s",)]
+    timeout = Query("SHOW statement_timeout", {}, alone=True)
+    assert await opened.run(lambda: (yield timeout), write=False) == [("0",)]
+    await opened.close()
+
+
+async def test_closing_leaves_no_connection(fresh_postgres, name):
+    """Twice is once, and opening again works."""
+    mine = (
+        "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    )
+    stores = open_stores(as_driver(fresh_postgres, name), migrate=True)
+    for position in (1, 2):
+        async with stores:
+            assert await stores.messages.append(CONTEXT, [user("a")]) == position
+        await stores.__aexit__(None, None, None)
+        while ask(fresh_postgres, mine) != [(0,)]:  # the server needs a moment to see it
+            continue
+
+
+# --- many at once ---
+
+
+async def test_processes_that_make_one_context_at_once_all_succeed(postgres, name):
+    """Each has a pool of its own; positions have no gap and artifacts no lost version."""
+    many = [_driver(postgres, name, patience_s=30) for _ in range(4)]
+    for driver in many:
+        await driver.open()
+    stores = [bind(driver, "default") for driver in many]
+    async with asyncio.TaskGroup() as group:
+        for n in range(24):
+            mine = stores[n % 4]
+            group.create_task(mine.messages.append(CONTEXT, [user(str(n)), user(str(n))]))
+            group.create_task(mine.artifacts.save(CONTEXT, "doc", str(n)))
+            group.create_task(mine.artifacts.save(f"new-{n % 3}", "doc", str(n)))
+    found = await stores[0].messages.records(CONTEXT)
+    assert [r.position for r in found] == list(range(1, 49))
+    assert sorted(r.message.text for r in found) == sorted(str(n // 2) for n in range(48))
+    assert [a.version for a in await stores[0].artifacts.list(CONTEXT)] == [24]
+    for n in range(3):
+        assert [a.version for a in await stores[0].artifacts.list(f"new-{n}")] == [8]
+    for driver in many:
+        await driver.close()
+
+
+async def test_a_claim_that_waits_for_a_commit_finds_the_turn_closed(driver):
+    """Whoever loses the race for the row is told what is there now, or wins after all."""
+    stores = bind(driver, "default")
+    claimed = await begin(stores)
+    for epoch in range(1, 12):
+        done, taken = await asyncio.gather(
+            commit(stores, claimed, [said(answer("a")), ends()], release=True),
+            begin(stores, epoch),
+            return_exceptions=True,
+        )
+        assert not isinstance(done, BaseException)
+        if isinstance(taken, BaseException):
+            assert type(taken).__name__ == "AgentBusy"
+            taken = await begin(stores, epoch)
+        claimed = taken
+        assert claimed.epoch == epoch + 1
+
+
+_HOLDER = """
+import asyncio, os, signal, sys
+from looopy.stores import open_stores
+from looopy.stores.owner import Owner
+from looopy.testing.turns import begin
+
+async def main():
+    async with open_stores(sys.argv[1]) as stores:
+        await begin(stores, holder=Owner.new().token())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_holder_is_displaced_at_once(postgres, name):
+    """Its lease is live for an hour, but the process is provably gone."""
+    from looopy.stores.owner import provably_dead
+
+    child = [sys.executable, "-c", _HOLDER, as_driver(postgres, name)]
+    await asyncio.to_thread(subprocess.run, child, check=False)
+    async with open_stores(as_driver(postgres, name)) as stores:
+        found = await stores.state.load(CONTEXT)
+        assert found.lease_live
+        assert provably_dead(found.holder)
+        mine = Owner.new().token()
+        taken = await begin(stores, found.epoch, holder=mine, displace=found.holder, recover=True)
+        assert taken.epoch == found.epoch + 1
+
+
+# --- cuts ---
+
+
+async def test_connections_that_were_cut_while_idle_are_replaced(driver, postgres):
+    """Nobody notices, whatever their number."""
+    await asyncio.gather(*(driver.run(_one("SELECT pg_sleep(0)"), write=True) for _ in range(20)))
+    await asyncio.to_thread(_end_all, postgres)
+    await driver.run(_one(_INSERT, tenant="t", context="c"), write=True)
+    await asyncio.to_thread(_end_all, postgres)
+    assert await driver.run(_one(_COUNT), write=False) == [(1,)]
+
+
+async def test_an_operation_that_is_cut_in_the_middle_is_run_again(driver, postgres):
+    """Nothing of the first try was written."""
+    tries = 0
+
+    def work():
+        nonlocal tries
+        tries += 1
+        yield Query(_INSERT, {"tenant": "t", "context": f"c{tries}"})
+        if tries == 1:
+            _end_all(postgres)
+        yield Query("SELECT 1", {})
+
+    await driver.run(work, write=True)
+    assert tries == 2
+    assert ask(postgres, "SELECT context_id FROM contexts") == [("c2",)]
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+async def test_a_commit_that_is_cut_is_made_exactly_once(cutter, name, where):
+    """Whether the cut came before the server committed or after is read back from it."""
+    opened = _driver(cutter.url, name)
+    await opened.open()
+    stores = bind(opened, "default")
+    claimed = await begin(stores)
+    for n in range(2, 6):
+        cutter.cuts = [where]
+        done = await commit(stores, claimed, [said(answer(str(n)))])
+        assert (done.first_position, cutter.cuts) == (n, [])
+    cutter.cuts = [where, where]
+    done = await commit(stores, claimed, [said(answer("6")), ends()], release=True)
+    cutter.cuts = [where]
+    assert await stores.messages.append(CONTEXT, [user("7")]) == 7
+    cutter.cuts = [where]
+    assert (await begin(stores, claimed.epoch, text="8")).turn == 2
+    cutter.cuts = [where]
+    assert await stores.journal.clear(CONTEXT, force=True) == claimed.epoch + 2
+    cutter.cuts = []
+    found = await stores.state.load(CONTEXT)
+    assert (found.last_position, found.epoch) == (8, claimed.epoch + 2)
+    await opened.close()
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+async def test_a_cut_commit_that_cannot_be_read_back_is_of_unknown_outcome(
+    cutter, postgres, name, where
+):
+    """The error says so, and holds nothing of what was written."""
+    opened = _driver(cutter.url, name, patience_s=0.3)
+    await opened.open()
+    stores = bind(opened, "default")
+    cutter.cuts = [where]
+
+    def work():
+        yield Query(_INSERT, {"tenant": "t", "context": "secret"})
+        cutter.refusing = True
+
+    with pytest.raises(StoreUnavailable, match="not known") as refused:
+        await opened.run(work, write=True)
+    assert not refused.value.outcome_known
+    assert "secret" not in _shown(refused.value)
+    cutter.refusing = False
+    assert await stores.messages.append(CONTEXT, [user("it is back")]) == 1
+    written = ask(postgres, "SELECT COUNT(*) FROM contexts WHERE context_id = 'secret'")
+    assert written == [(int(where == "after"),)]
+    await opened.close()
+
+
+# --- a server that is away ---
+
+
+@pytest.mark.parametrize("how", [signal.SIGQUIT, signal.SIGINT])
+async def test_a_server_that_stops_in_the_middle_and_comes_back_is_waited_for(
+    own_server, own_database, name, how
+):
+    """What was acknowledged is there once, what was refused is not, the rest is said to be open."""
+    opened = _driver(own_database, name, patience_s=30)
+    await opened.open()
+    stores = bind(opened, "default")
+    told = {}
+
+    async def write(text):
+        try:
+            told[text] = await stores.messages.append(CONTEXT, [user(text)])
+        except StoreUnavailable as error:
+            told[text] = error
+
+    for round_ in range(3):
+        waiting = [asyncio.create_task(write(f"{round_}.{n}")) for n in range(9)]
+        await waiting[0]
+        await asyncio.to_thread(own_server.stop, how)
+        late = asyncio.create_task(write(f"{round_}.late"))
+        await asyncio.to_thread(own_server.start)
+        await asyncio.gather(*waiting, late)
+    found = [r.message.text for r in await stores.messages.records(CONTEXT)]
+    await opened.close()
+    assert len(found) == len(set(found))
+    for text, answered in told.items():
+        if isinstance(answered, int):
+            assert found.index(text) == answered - 1
+        else:
+            assert not answered.outcome_known
+    assert all(isinstance(told[f"{round_}.late"], int) for round_ in range(3))
+
+
+async def test_a_server_that_stays_away_is_unavailable_until_it_is_back(
+    own_server, own_database, name
+):
+    """Nothing was written, and serving goes on by itself, without opening again."""
+    opened = _driver(own_database, name, patience_s=0.2)
+    await opened.open()
+    stores = bind(opened, "default")
+    await stores.messages.append(CONTEXT, [user("before")])
+    await asyncio.to_thread(own_server.stop)
+    for ask_it in (
+        lambda: stores.messages.append(CONTEXT, [user("away")]),
+        lambda: stores.messages.list(CONTEXT),
+    ):
+        with pytest.raises(StoreUnavailable, match="cannot be reached") as refused:
+            await ask_it()
+        assert refused.value.outcome_known
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        async with open_stores(as_driver(own_database, name)):
+            pass
+    await asyncio.to_thread(own_server.start)
+    assert await stores.messages.append(CONTEXT, [user("after")]) == 2
+    await opened.close()
+
+
+# --- what can be wrong with a URL, a login, a schema, a disk ---
+
+
+async def _refused(url, **options):
+    with pytest.raises(StoreUnavailable) as refused:
+        async with open_stores(url, **options):
+            pass
+    return refused.value
+
+
+async def test_a_port_that_nobody_listens_on_is_named_in_the_error(name):
+    """With the host, and without the password."""
+    url = as_driver("postgresql://ada:hunter2@127.0.0.1:1/app", name)
+    error = await _refused(url)
+    assert "127.0.0.1:1/app cannot be reached" in str(error)
+    assert "hunter2" not in _shown(error)
+
+
+async def test_a_wrong_password_is_refused_and_never_shown(own_server, own_database, name):
+    """Nor is the right one, or the URL that holds it."""
+    admin = own_server.url("app")
+    ask(admin, f"DROP ROLE IF EXISTS {GUARDED}")
+    ask(admin, f"CREATE ROLE {GUARDED} LOGIN PASSWORD 'sesame'")
+    url = as_driver(own_server.url("app"), name)
+    for password in ("hunter2", ""):
+        wrong = url.replace("postgres@", f"{GUARDED}:{password}@")
+        error = await _refused(wrong)
+        assert "check user and password" in str(error)
+        assert "hunter2" not in _shown(error)
+    error = await _refused(url.replace("postgres@", f"{GUARDED}:sesame@"))
+    assert error.sqlstate == "42501"
+    assert "rights" in str(error)
+    assert "sesame" not in _shown(error)
+
+
+async def test_a_database_that_is_not_there_is_named_in_the_error(postgres_server, name):
+    """It is not made: the name may be a slip."""
+    error = await _refused(as_driver(postgres_server("no_such_db"), name), migrate=True)
+    assert "no_such_db does not exist" in str(error)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:hunter2@host:port/app",
+        "postgresql://ada:hunter2@host/app?pooler=maybe",
+        "postgresql://ada:hunter2@host/app?pool_size=0",
+        "postgresql://ada:hunter2@host/app?pool_size",
+        "postgresql://ada:hunter2@[host/app",
+    ],
+)
+def test_a_malformed_postgres_url_is_refused_at_the_call(url, name):
+    """The error says how it is written and does not repeat it."""
+    with pytest.raises(ConfigurationError, match="Postgres URL") as refused:
+        open_stores(as_driver(url, name))
+    assert "hunter2" not in _shown(refused.value)
+
+
+def test_a_missing_driver_names_the_command_that_installs_it(name):
+    """At the call."""
+    code = f"""
+import sys
+sys.modules[{name!r}] = None
+from looopy import open_stores
+from looopy.errors import MissingExtra
+try:
+    open_stores("postgresql+{name}://localhost/app")
+except MissingExtra as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'looopy[postgres]'" in done.stdout
+    assert issubclass(MissingExtra, ConfigurationError)
+
+
+async def test_a_full_disk_of_a_server_is_said(driver):
+    """`StorageFull`: freeing space helps, and nothing was written."""
+    full = "DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '53100'; END $$"
+
+    def work():
+        yield Query(_INSERT, {"tenant": "t", "context": "c"})
+        yield Query(full, {})
+
+    with pytest.raises(StorageFull, match="free some space") as refused:
+        await driver.run(work, write=True)
+    assert refused.value.outcome_known
+    assert await driver.run(_one(_COUNT), write=False) == [(0,)]
+
+
+async def test_no_error_of_a_server_shows_what_is_in_a_row(driver, postgres):
+    """Rows, parameters and statements are in what the server says, and in nothing that we say."""
+
+    def twice():
+        for _ in range(2):
+            yield Query(_INSERT, {"tenant": "hunter2", "context": "hunter2"})
+
+    def bad_value():
+        yield Query("SELECT CAST(:body AS BIGINT)", {"body": "hunter2"})
+
+    def bad_statement():
+        yield Query("SELECT hunter2", {})
+
+    def bad_parameter():
+        yield Query("SELECT :limit", {"limit": "hunter2"})
+
+    for work in (twice, bad_value, bad_statement, bad_parameter):
+        with pytest.raises(StoreUnavailable) as refused:
+            await driver.run(work, write=True)
+        assert "hunter2" not in _shown(refused.value).replace('"hunter2"', "").replace(
+            "SELECT hunter2", ""
+        )
+
+
+async def test_a_schema_is_never_made_unasked(fresh_postgres, name):
+    """A server is shared: its administrator decides, and the error names the command."""
+    url = as_driver(fresh_postgres, name)
+    for options in ({}, {"migrate": False}):
+        with pytest.raises(SchemaOutOfDate, match="looopy db upgrade") as refused:
+            async with open_stores(url, **options):
+                pass
+        assert (refused.value.found, refused.value.expected) == (None, migrate.HEAD)
+    async with open_stores(url, migrate=True) as stores:
+        assert await stores.messages.append(CONTEXT, [user("a")]) == 1

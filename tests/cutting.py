@@ -1,0 +1,122 @@
+"""A proxy before a Postgres server that cuts a connection at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Self
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+
+COMMIT = b"COMMIT"
+
+
+class Cutter:
+    """
+    Passes everything on, until it is told to cut.
+
+    Attributes:
+        cuts: Where each of the next commits is cut: `before` it reaches the server, or `after` it
+            was applied and before the client hears of it.
+        refusing: Whether connections are cut as soon as they are made.
+        seen: How many commits came by.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._upstream = urlsplit(url)
+        self._folder = tempfile.TemporaryDirectory(prefix="lpx-")
+        self._pairs: set[asyncio.Task[None]] = set()
+        self.cuts: list[str] = []
+        self.refusing = False
+        self.seen = 0
+
+    @property
+    def url(self) -> str:
+        """The URL of the same database, through here."""
+        query = urlencode({"host": self._folder.name})
+        database = self._upstream.path
+        netloc = f"{self._upstream.username}@"
+        return urlunsplit(("postgresql", netloc, database, query, ""))
+
+    async def __aenter__(self) -> Self:
+        path = Path(self._folder.name) / ".s.PGSQL.5432"
+        self._server = await asyncio.start_unix_server(self._serve, path)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._pairs:
+            task.cancel()
+        await asyncio.gather(*self._pairs, return_exceptions=True)
+        self._folder.cleanup()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        folder = parse_qs(self._upstream.query).get("host")
+        if folder:
+            return await asyncio.open_unix_connection(Path(folder[0]) / ".s.PGSQL.5432")
+        return await asyncio.open_connection(self._upstream.hostname, self._upstream.port or 5432)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._pairs.add(task)
+        server_writer = None
+        try:
+            if self.refusing:
+                return
+            server_reader, server_writer = await self._connect()
+            back = asyncio.create_task(_copy(server_reader, writer))
+            try:
+                cut = await self._pass_on(reader, server_writer, back)
+                if cut == "after":
+                    back.cancel()
+                    await _answered(server_reader)
+            finally:
+                back.cancel()
+                await asyncio.gather(back, return_exceptions=True)
+        except OSError:
+            return  # one of both ends is gone, and so is the other
+        finally:
+            self._pairs.discard(task)
+            for end in (writer, server_writer):
+                if end is not None:
+                    end.transport.abort()
+
+    async def _pass_on(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        back: asyncio.Task[None],
+    ) -> str | None:
+        while data := await reader.read(65536):
+            if COMMIT in data and b"BEGIN" not in data:
+                self.seen += 1
+                cut = self.cuts.pop(0) if self.cuts else "never"
+                if cut == "before":
+                    return cut
+                if cut == "after":
+                    back.cancel()
+                    await asyncio.gather(back, return_exceptions=True)
+                    writer.write(data)
+                    return cut
+            writer.write(data)
+            await writer.drain()
+        return None
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
+
+
+async def _answered(reader: asyncio.StreamReader) -> None:
+    """Read until the server has said that it has committed."""
+    data = b""
+    while COMMIT not in data:
+        more = await reader.read(65536)
+        assert more, "the server closed before it committed"
+        data += more
