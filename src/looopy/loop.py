@@ -22,19 +22,14 @@ from typing import TYPE_CHECKING
 from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.errors import CannotContinue, LimitExceeded, LooopyError
 from looopy.guards import Guards
-from looopy.iteration import (
-    Group,
-    Out,
-    Turn,
-    end_iteration,
-    keep_partial,
-    run_iteration,
-    skip_calls,
-)
+from looopy.iteration import run_iteration
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN
+from looopy.model_call import keep_partial
 from looopy.stores.gate import repair
+from looopy.tool_calls import skip_calls
 from looopy.tools.provider import ToolSource, wrap_tools
+from looopy.turn import Group, Out, Turn, end_iteration
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,

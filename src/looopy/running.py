@@ -28,7 +28,6 @@ from looopy.errors import (
     StoreUnavailable,
     TurnIncomplete,
 )
-from looopy.iteration import Group
 from looopy.known import Known
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
@@ -47,6 +46,7 @@ from looopy.stores.names import artifact_write
 from looopy.stores.owner import Owner
 from looopy.stores.stores import Stores
 from looopy.tools.provider import ToolSource, gather_tools
+from looopy.turn import Group
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.context import AuthContext, CancelToken, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (

@@ -481,7 +481,7 @@ async def test_a_turn_on_sqlite_may_be_cancelled_at_any_moment(act, sqlite_file,
 
 async def test_a_tool_that_will_not_stop_is_left_behind(make_agent, memory_stores, monkeypatch):
     """After the grace period the turn ends, and the call's outcome is unknown."""
-    monkeypatch.setattr("looopy.iteration._GRACE_S", 0.01)
+    monkeypatch.setattr("looopy.tool_calls._GRACE_S", 0.01)
     entered, release = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -544,7 +544,7 @@ async def test_a_stream_that_cannot_be_closed_costs_nothing(
     make_agent, memory_stores, monkeypatch, hangs
 ):
     """A provider that hangs or raises while it is closed keeps no turn from its end."""
-    monkeypatch.setattr("looopy.iteration._GRACE_S", 0.01)
+    monkeypatch.setattr("looopy.model_call._GRACE_S", 0.01)
 
     class Stuck:
         name = model = "stuck"

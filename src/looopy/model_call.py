@@ -1,0 +1,296 @@
+"""
+The model call of an iteration: made until the model answers or there is no more hope.
+
+Retry wraps the call, never the turn: nothing of a failed attempt enters the history, and tools do
+not run again. What the model says is made storable here, before anyone sees it as final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from looopy._failpoints import reach
+from looopy.cancellation import TurnInterrupted
+from looopy.errors import (
+    HistoryRejected,
+    InvalidLLMResponse,
+    LLMError,
+)
+from looopy.history import visible
+from looopy.llm.render import render
+from looopy.llm.retry import delay_before
+from looopy.stores.gate import repair, repair_json
+from looopy.tools.provider import Tool
+from looopy.turn import Out, Turn
+from looopy.types.event import (
+    MessageStart,
+    MessageUpdate,
+    StatusChange,
+    TurnWarning,
+    utc_now,
+)
+from looopy.types.message import (
+    AssistantBlock,
+    AssistantMessage,
+    StopReason,
+    TextContent,
+    ThinkingContent,
+)
+from looopy.types.request import LLMRequest, PartialMessage, StreamEvent, StreamOptions
+from looopy.types.state import AgentStatus
+
+_logger = logging.getLogger("looopy")
+_chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
+_GRACE_S = 5.0  # how long a stream may take to stop before it is left behind
+
+
+async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
+    """Call the model until it answers or there is no more hope; append its message to the turn."""
+    yield turn.close_group()
+    attempts, failures, strict = 0, 0, False
+    while True:
+        attempts += 1
+        request, options = await _request(turn, tools, strict=strict)
+        started, first_delta_s, shown = utc_now(), None, False
+        final: StreamEvent | None = None
+        partial: PartialMessage | None = None
+        reach("B4")
+        stream = turn.provider.stream(request, options)
+        try:
+            events = aiter(stream)
+            while final is None:
+                with turn.scope:
+                    try:
+                        event = await anext(events)
+                    except StopAsyncIteration:
+                        break
+                partial = event.partial
+                if event.type in ("done", "error"):
+                    final = event
+                    continue
+                if not shown:
+                    shown = True
+                    yield turn.make(MessageStart, message=AssistantMessage())
+                if event.type != "start":
+                    if first_delta_s is None:
+                        first_delta_s = (utc_now() - started).total_seconds()
+                    reach("B5")
+                    yield _update(turn, event)
+        except (TurnInterrupted, asyncio.CancelledError):
+            turn.partial = None if partial is None else partial.snapshot()
+            raise
+        except Exception as exc:  # a provider that breaks its contract and raises
+            _logger.exception("the provider raised instead of ending its stream with an error")
+            final = StreamEvent("error", error=InvalidLLMResponse(f"the provider failed: {exc}"))
+        finally:
+            await _close(stream)
+        message = final.message if final is not None else None
+        if final is not None and final.type == "done" and message is not None:
+            if not shown:
+                yield turn.make(MessageStart, message=AssistantMessage())
+            _take(turn, message, started, first_delta_s, attempts)
+            return
+        error = _failure(final)
+        if isinstance(error, HistoryRejected) and not strict:
+            strict = True
+            delay: float | None = 0.0  # once, with everything optional left out (rule 11)
+        else:
+            failures += 1
+            delay = delay_before(failures, turn.config.retry, error, _chance)
+        if delay is None:
+            _fail(turn, error, message, started, first_delta_s, attempts)
+            return
+        yield turn.make(
+            StatusChange,
+            status=AgentStatus.BUSY,
+            attempt=attempts + 1,
+            delay_s=delay,
+            reason=str(error),
+        )
+        with turn.scope:
+            await asyncio.sleep(delay)
+
+
+def _update(turn: Turn, event: StreamEvent) -> MessageUpdate:
+    return MessageUpdate(
+        context_id=turn.context.context_id,
+        turn=turn.context.turn,
+        iteration=turn.iteration,
+        delta=event.delta if event.type == "text_delta" else "",
+        event=event,
+        content_index=event.content_index,
+        partial=event.partial,
+    )
+
+
+async def _close(stream: object) -> None:
+    """Close the provider's stream; one that cannot be closed costs neither answer nor turn."""
+    close = getattr(stream, "aclose", None)
+    if close is None:
+        return
+    try:
+        async with asyncio.timeout(_GRACE_S):
+            await close()
+    except Exception:
+        _logger.exception("the provider's stream could not be closed")
+
+
+async def _request(
+    turn: Turn, tools: dict[str, Tool], *, strict: bool
+) -> tuple[LLMRequest, StreamOptions]:
+    hooks, config = turn.config.hooks, turn.config
+    provider, model = getattr(turn.provider, "name", ""), getattr(turn.provider, "model", "")
+    window_tokens = getattr(turn.provider, "window_tokens", None)
+    messages = visible(turn.history, config, window_tokens=window_tokens)
+    messages = await _hooked(turn, "transform_context", hooks.transform_context, messages, messages)
+    messages = await _hooked(turn, "convert_to_llm", hooks.convert_to_llm, messages, messages)
+    request = LLMRequest(
+        messages=render(messages, provider=provider, model=model, strict=strict),
+        tools=tuple(tool.spec for tool in tools.values()),
+        system_prompt=await _system_prompt(turn),
+        model=model,
+    )
+    api_key = await _hooked(
+        turn, "get_api_key", hooks.get_api_key, None, provider, turn.context.auth_context
+    )
+    options = StreamOptions(
+        temperature=config.temperature,
+        max_tokens=config.max_tokens,
+        thinking_level=config.thinking_level,
+        session_id=turn.context.context_id,
+        api_key=api_key,
+        timeout_s=config.llm_timeout_s,
+    )
+    return request, options
+
+
+async def _hooked(
+    turn: Turn, name: str, hook: Callable[..., Any] | None, default: Any, *args: Any
+) -> Any:
+    """What the application's hook says; its failure is a warning and *default* stands."""
+    if hook is None:
+        return default
+    try:
+        with turn.scope:
+            value = hook(*args)
+            return await value if inspect.isawaitable(value) else value
+    except TurnInterrupted:
+        raise
+    except Exception as exc:
+        _logger.exception("hook %s failed", name)
+        turn.emit(turn.make(TurnWarning, code="hook_failed", text=f"{name}: {type(exc).__name__}"))
+        return default
+
+
+async def _system_prompt(turn: Turn) -> str:
+    prompt = turn.context.system_prompt
+    if isinstance(prompt, str):
+        return prompt
+    with turn.scope:
+        value = prompt(turn.context)
+        return await value if inspect.isawaitable(value) else value
+
+
+def _take(
+    turn: Turn,
+    message: AssistantMessage,
+    started: datetime,
+    first_delta_s: float | None,
+    attempts: int,
+) -> None:
+    turn.answer_of_model = _clean(turn, message)
+    turn.append(
+        turn.answer_of_model,
+        started=started,
+        first_delta_s=first_delta_s,
+        attempts=attempts,
+        usage=message.usage,
+    )
+
+
+def _failure(final: StreamEvent | None) -> LLMError:
+    if final is None:
+        return InvalidLLMResponse("the provider's stream ended without an answer", retryable=True)
+    if isinstance(final.error, LLMError):
+        return final.error
+    message = final.message.error_message if final.message is not None else None
+    return InvalidLLMResponse(message or str(final.error) or "the model call failed")
+
+
+def _fail(
+    turn: Turn,
+    error: LLMError,
+    message: AssistantMessage | None,
+    started: datetime,
+    first_delta_s: float | None,
+    attempts: int,
+) -> None:
+    """End the turn; what the model did say is kept, marked as failed."""
+    turn.stop, turn.error = StopReason.ERROR, error
+    if message is not None:
+        turn.usage += message.usage
+        if message.text.strip():
+            reason = repair(str(error))
+            kept = replace(message, stop_reason=StopReason.ERROR, error_message=reason)
+            _take(turn, kept, started, first_delta_s, attempts)
+
+
+def keep_partial(turn: Turn) -> None:
+    """Keep what the model had said when the turn was cut short, marked as aborted."""
+    partial, turn.partial = turn.partial, None
+    if partial is not None and partial.text.strip():
+        texts = tuple(b for b in partial.content if isinstance(b, TextContent))
+        kept = replace(
+            partial, content=texts, stop_reason=StopReason.ABORTED, error_message="cancelled"
+        )
+        turn.append(_clean(turn, kept), usage=kept.usage)
+
+
+def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
+    """
+    The message as it can be stored and replayed: storable text, call ids unique within the turn.
+    """
+    blocks: list[AssistantBlock] = [_clean_block(turn, block) for block in message.content]
+    if all(new is old for new, old in zip(blocks, message.content, strict=True)):
+        return message
+    return replace(message, content=tuple(blocks))
+
+
+def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
+    if isinstance(block, TextContent):
+        text = repair(block.text)
+        return block if text is block.text else _repaired(turn, replace(block, text=text))
+    if isinstance(block, ThinkingContent):
+        thinking = repair(block.thinking)
+        if thinking is block.thinking:
+            return block
+        # A signature over other bytes would be refused: the block becomes an unsigned one.
+        return _repaired(turn, ThinkingContent(thinking))
+    call_id, n = block.id, 1
+    while call_id in turn.call_ids:
+        n += 1
+        call_id = f"{block.id}_{n}"
+    turn.call_ids.add(call_id)
+    arguments = repair_json(block.arguments)
+    raw = block.invalid_arguments
+    fixed = replace(
+        block,
+        id=repair(call_id),
+        name=repair(block.name),
+        arguments=arguments,
+        invalid_arguments=None if raw is None else repair(raw),
+    )
+    return block if fixed == block else fixed
+
+
+def _repaired(turn: Turn, block: AssistantBlock) -> AssistantBlock:
+    text = "characters that cannot be stored (NUL or lone surrogates) were replaced by U+FFFD"
+    turn.emit(turn.make(TurnWarning, code="text_repaired", text=text))
+    return block

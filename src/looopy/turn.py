@@ -1,0 +1,182 @@
+"""
+One turn as it runs: what it was given, what it has done so far, and what waits to be told.
+
+A turn speaks in single events, which may be shown at once (a delta, a report), and in `Group`s:
+events that belong together, of which the durable ones are committed before any is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from looopy.cancellation import CancelScope
+from looopy.errors import (
+    LimitExceeded,
+    LooopyError,
+)
+from looopy.guards import Guards, Verdict
+from looopy.llm.provider import LLMProvider
+from looopy.tools.provider import Tool, ToolSource
+from looopy.types.context import LoopConfig, TurnContext
+from looopy.types.event import (
+    AgentEvent,
+    IterationEnd,
+    IterationStart,
+    MessageEnd,
+    MessageStart,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    TurnWarning,
+    UsageReport,
+    utc_now,
+)
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    StopReason,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+)
+from looopy.types.state import Outcome, PendingRequest, outcome_of
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Events to commit together and then show, in this order."""
+
+    events: Sequence[AgentEvent]
+
+
+Out: TypeAlias = AgentEvent | Group
+
+
+@dataclass(slots=True)
+class Turn:
+    """
+    One turn as it runs: what it was given, and what it has done so far.
+
+    Attributes:
+        history: What was said before and in this turn, oldest first.
+        open_calls: Calls of the last assistant message that an earlier turn left open and that run
+            now.
+        call_turn: The turn that announced the open calls; their idempotency keys name it.
+        added: Messages of this turn.
+        stop: Set when the turn is over.
+        error: Why, when it failed.
+    """
+
+    context: TurnContext
+    provider: LLMProvider
+    sources: Sequence[ToolSource]
+    config: LoopConfig
+    history: list[Message]
+    scope: CancelScope
+    guards: Guards
+    open_calls: Sequence[ToolCall] = ()
+    call_turn: int | None = None
+    pending: Sequence[PendingRequest] = ()
+    iteration: int = 0
+    in_iteration: bool = False
+    added: list[Message] = field(default_factory=list)
+    results: list[ToolResultMessage] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    stop: StopReason | None = None
+    error: LooopyError | None = None
+    partial: AssistantMessage | None = None
+    answer_of_model: AssistantMessage | None = None
+    call_ids: set[str] = field(default_factory=set)
+    _waiting: list[AgentEvent] = field(default_factory=list)
+
+    def emit(self, event: AgentEvent) -> None:
+        """Add an event to the group that is open."""
+        self._waiting.append(event)
+
+    def close_group(self) -> Group:
+        """Close the group that is open."""
+        group = Group(tuple(self._waiting))
+        self._waiting.clear()
+        return group
+
+    def make(self, kind: Callable[..., AgentEvent], **fields: Any) -> AgentEvent:
+        """An event of this turn and iteration."""
+        return kind(
+            context_id=self.context.context_id,
+            turn=self.context.turn,
+            iteration=self.iteration,
+            **fields,
+        )
+
+    def begin_iteration(self) -> None:
+        """Count and announce the next iteration."""
+        self.iteration += 1
+        self.in_iteration = True
+        self.results = []
+        self.emit(self.make(IterationStart))
+
+    def append(self, message: Message, **facts: Any) -> None:
+        """Add a message to the history, with its `message_end`."""
+        self.history.append(message)
+        self.added.append(message)
+        self.emit(self.make(MessageEnd, message=message, **facts))
+
+    def answer(
+        self,
+        call: ToolCall,
+        result: ToolResultMessage,
+        *,
+        started: datetime | None = None,
+        announce: bool = False,
+    ) -> None:
+        """Add the one result of *call*; with *announce*, also the start it never had."""
+        if announce:
+            self.emit(self._start_of(call, has_effects=False))
+        ended = utc_now()
+        self.emit(
+            self.make(
+                ToolExecutionEnd,
+                tool_call_id=call.id,
+                tool_name=call.name,
+                result=result,
+                is_error=result.is_error,
+                started=started,
+                duration_s=0.0 if started is None else (ended - started).total_seconds(),
+                timestamp=ended,
+            )
+        )
+        self.emit(self.make(MessageStart, message=result))
+        self.append(result)
+        self.results.append(result)
+
+    def _start_of(self, call: ToolCall, *, has_effects: bool) -> AgentEvent:
+        return self.make(
+            ToolExecutionStart,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            args=call.arguments,
+            has_effects=has_effects,
+        )
+
+    def begin(self, call: ToolCall, tool: Tool | None) -> None:
+        """Announce that *call* runs now; durable when it may have effects."""
+        self.emit(self._start_of(call, has_effects=tool is not None and tool.effects != "none"))
+
+    def give_up(self, verdict: Verdict) -> None:
+        """End the turn as a guard says."""
+        self.stop = verdict.stop
+        self.emit(self.make(TurnWarning, code=verdict.code, text=verdict.text))
+        if verdict.stop is not None and outcome_of(verdict.stop) is Outcome.FAILED:
+            self.error = LimitExceeded(verdict.text, limit=verdict.code)
+
+
+def end_iteration(turn: Turn, assistant: AssistantMessage | None) -> None:
+    """Report what the iteration used and close it."""
+    turn.in_iteration = False
+    usage = assistant.usage if assistant else Usage()
+    turn.emit(turn.make(UsageReport, usage=usage, turn_usage=turn.usage))
+    turn.emit(
+        turn.make(IterationEnd, message=assistant, tool_results=tuple(turn.results), usage=usage)
+    )
