@@ -8,11 +8,13 @@ import subprocess
 import sys
 import traceback
 
+import psycopg
 import pytest
 from tests.cutting import Cutter
 from tests.postgres import GUARDED, Server, as_driver, ask
 
 from looopy.errors import (
+    AgentBusy,
     ConfigurationError,
     MissingExtra,
     SchemaOutOfDate,
@@ -97,6 +99,12 @@ def _end_all(url):
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
+
+
+async def _until(holds):
+    """Wait until *holds* says so, letting everything else go on."""
+    while not holds():  # noqa: ASYNC110 - what is waited for is in another process
+        await asyncio.sleep(0)
 
 
 def _shown(error):
@@ -237,8 +245,8 @@ async def test_closing_leaves_no_connection(fresh_postgres, name):
         async with stores:
             assert await stores.messages.append(CONTEXT, [user("a")]) == position
         await stores.__aexit__(None, None, None)
-        while ask(fresh_postgres, mine) != [(0,)]:  # the server needs a moment to see it
-            continue
+        # The server needs a moment to see it.
+        await _until(lambda: ask(fresh_postgres, mine) == [(0,)])
 
 
 # --- many at once ---
@@ -282,6 +290,27 @@ async def test_a_claim_that_waits_for_a_commit_finds_the_turn_closed(driver):
             taken = await begin(stores, epoch)
         claimed = taken
         assert claimed.epoch == epoch + 1
+
+
+@pytest.mark.parametrize("what", ["delete", "clear"])
+async def test_what_looks_before_it_writes_waits_for_a_claim_that_is_being_made(
+    driver, postgres, what
+):
+    """It sees the turn that began meanwhile, and leaves it alone."""
+    stores = bind(driver, "default")
+    await stores.messages.append(CONTEXT, [user("a")])
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+    with psycopg.connect(postgres) as claimer:
+        claimer.execute(
+            "UPDATE contexts SET open_turn = 1, holder = 'h', lease_until = 9223372036854775807"
+        )
+        act = stores.state.delete if what == "delete" else stores.journal.clear
+        task = asyncio.create_task(act(CONTEXT))
+        await _until(lambda: ask(postgres, waiting, claimer.info.dbname))
+        claimer.commit()
+    with pytest.raises(AgentBusy):
+        await task
+    assert await stores.messages.count(CONTEXT) == 1
 
 
 _HOLDER = """
@@ -358,13 +387,14 @@ async def test_a_commit_that_is_cut_is_made_exactly_once(cutter, name, where):
     done = await commit(stores, claimed, [said(answer("6")), ends()], release=True)
     cutter.cuts = [where]
     assert await stores.messages.append(CONTEXT, [user("7")]) == 7
+    epoch = (await stores.state.load(CONTEXT)).epoch
     cutter.cuts = [where]
-    assert (await begin(stores, claimed.epoch, text="8")).turn == 2
+    assert (await begin(stores, epoch, text="8")).turn == 2
     cutter.cuts = [where]
-    assert await stores.journal.clear(CONTEXT, force=True) == claimed.epoch + 2
-    cutter.cuts = []
+    assert await stores.journal.clear(CONTEXT, force=True) == epoch + 2
+    assert cutter.cuts == []
     found = await stores.state.load(CONTEXT)
-    assert (found.last_position, found.epoch) == (8, claimed.epoch + 2)
+    assert (found.last_position, found.epoch) == (8, epoch + 2)
     await opened.close()
 
 
@@ -428,6 +458,33 @@ async def test_a_server_that_stops_in_the_middle_and_comes_back_is_waited_for(
         else:
             assert not answered.outcome_known
     assert all(isinstance(told[f"{round_}.late"], int) for round_ in range(3))
+
+
+async def test_a_number_that_a_crash_gave_to_another_write_proves_nothing(
+    own_server, own_database, name
+):
+    """Transactions that had not reached the disk are forgotten, and their numbers used again."""
+    async with Cutter(own_database) as cutter:
+        opened = _driver(cutter.url, name, patience_s=30)
+        await opened.open()
+        stores = bind(opened, "default")
+        assert await stores.messages.append(CONTEXT, [user("kept")]) == 1
+
+        def work():
+            yield Query(_INSERT, {"tenant": "t", "context": "lost"})
+            cutter.cuts, cutter.refusing = ["before"], True
+
+        writing = asyncio.create_task(opened.run(work, write=True))
+        await _until(lambda: cutter.refusing and not cutter.cuts)
+        own_server.stop(signal.SIGQUIT)
+        await asyncio.to_thread(own_server.start)
+        ask(own_database, _INSERT.replace(":tenant, :context", "'t', 'other'"))
+        cutter.refusing = False
+        (told,) = await asyncio.gather(writing, return_exceptions=True)
+        assert told is None or (isinstance(told, StoreUnavailable) and not told.outcome_known)
+        written = ask(own_database, "SELECT COUNT(*) FROM contexts WHERE context_id = 'lost'")
+        assert written == [(int(told is None),)]
+        await opened.close()
 
 
 async def test_a_server_that_stays_away_is_unavailable_until_it_is_back(
