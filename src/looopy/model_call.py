@@ -238,7 +238,12 @@ def _fail(
         turn.usage += message.usage
         if message.text.strip():
             reason = repair(str(error))
-            kept = replace(message, stop_reason=StopReason.ERROR, error_message=reason)
+            kept = replace(
+                message,
+                content=_texts(message),
+                stop_reason=StopReason.ERROR,
+                error_message=reason,
+            )
             _take(turn, kept, started, first_delta_s, attempts)
 
 
@@ -246,11 +251,18 @@ def keep_partial(turn: Turn) -> None:
     """Keep what the model had said when the turn was cut short, marked as aborted."""
     partial, turn.partial = turn.partial, None
     if partial is not None and partial.text.strip():
-        texts = tuple(b for b in partial.content if isinstance(b, TextContent))
         kept = replace(
-            partial, content=texts, stop_reason=StopReason.ABORTED, error_message="cancelled"
+            partial,
+            content=_texts(partial),
+            stop_reason=StopReason.ABORTED,
+            error_message="cancelled",
         )
         turn.append(_clean(turn, kept), usage=kept.usage)
+
+
+def _texts(message: AssistantMessage) -> tuple[TextContent, ...]:
+    """What is kept of a cut answer: its calls never ran, its thinking may be half a thought."""
+    return tuple(block for block in message.content if isinstance(block, TextContent))
 
 
 def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:

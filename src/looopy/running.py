@@ -9,7 +9,6 @@ abandoned: a cancelled task waits for its outcome first, and the turn then ends 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from looopy.errors import (
     TurnIncomplete,
 )
 from looopy.known import Known
+from looopy.lease import Lease
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import run_turn, unanswered
@@ -75,7 +75,6 @@ from looopy.types.state import Outcome
 T = TypeVar("T")
 _logger = logging.getLogger("looopy")
 _POLL_S = (0.02, 0.25)  # first and longest wait between two looks at a busy context
-_RENEWALS_PER_TTL = 3
 
 
 async def settle(work: Awaitable[T], cancelled: Callable[[], object]) -> T:
@@ -168,8 +167,7 @@ class RunningTurn:
         self._committing = asyncio.Lock()
         self._error: LooopyError | None = None
         self._result: TurnResult | None = None
-        self._renewal: asyncio.TimerHandle | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._lease: Lease | None = None
 
     @property
     def buffered(self) -> bool:
@@ -203,10 +201,8 @@ class RunningTurn:
             return await self._drive(plan)
         finally:
             self._owner.retire()
-            if self._renewal is not None:
-                self._renewal.cancel()
-            if self._renewing is not None:
-                self._renewing.cancel()
+            if self._lease is not None:
+                self._lease.let_go()
 
     # --- the claim -----------------------------------------------------------------------------
 
@@ -319,7 +315,14 @@ class RunningTurn:
             now=utc_now(), epoch=claimed.epoch, turn_count=claimed.turn, state=plan.state
         )
         self.broadcast.accept(claimed.turn)
-        self._renew_later()
+        if self._buffer is None:
+            self._lease = Lease(
+                self.stores.state,
+                self.known.context_id,
+                claimed.epoch,
+                self.config.lease_ttl_s,
+                lambda: self.token.cancel("fenced"),
+            )
         context = TurnContext(
             context_id=self.known.context_id,
             turn=claimed.turn,
@@ -526,28 +529,6 @@ class RunningTurn:
             self.known.stale = True
             raise exc from None
         self.known.stale = True
-
-    # --- the lease -----------------------------------------------------------------------------
-
-    def _renew_later(self) -> None:
-        if self._buffer is None:
-            self._renewal = asyncio.get_running_loop().call_later(
-                self.config.lease_ttl_s / _RENEWALS_PER_TTL, self._renew_now
-            )
-
-    def _renew_now(self) -> None:
-        self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="looopy lease")
-
-    async def _renew(self) -> None:
-        held = True
-        with contextlib.suppress(StoreUnavailable):  # the next commit will tell, if it lasts
-            held = await self.stores.state.renew(
-                self.known.context_id, self._epoch, self.config.lease_ttl_s
-            )
-        if not held:
-            self.token.cancel("fenced")
-        elif self._open:
-            self._renew_later()
 
     # --- artifacts -----------------------------------------------------------------------------
 

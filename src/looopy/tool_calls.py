@@ -15,8 +15,9 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.cancellation import TurnInterrupted
+from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
-from looopy.stores.gate import repair, repair_json
+from looopy.stores.gate import dump, repair, repair_json
 from looopy.tools.executor import resolve_name, run_call
 from looopy.tools.provider import Tool, ToolContext
 from looopy.turn import Out, Turn
@@ -33,6 +34,7 @@ from looopy.types.message import (
     now_ms,
 )
 
+_MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
 _GRACE_S = 5.0  # how long a tool may take to stop before it is left behind
 
 
@@ -181,4 +183,16 @@ def _storable(result: ToolResultMessage) -> ToolResultMessage:
         for block in result.content
     )
     # Not compared with what it was: the tool's own values may not be comparable.
-    return replace(result, content=content, details=repair_json(result.details))
+    return replace(result, content=content, details=_details(repair_json(result.details)))
+
+
+def _details(value: Any) -> Any:
+    """Details that fit; a finished tool's result must not be lost for what no model reads."""
+    if value is None:
+        return None
+    try:
+        if len(dump(value)) <= _MAX_DETAILS_CHARS:
+            return value
+    except ValueRefused:
+        pass  # larger still: what else is refused was repaired before
+    return {"omitted": "the details were too large to be stored"}

@@ -22,7 +22,7 @@ from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.types.context import Hooks
 from looopy.types.event import MessageEnd, StatusChange
-from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage
+from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage, UserMessage
 from looopy.types.state import AgentStatus, Outcome
 
 FAST = RetryPolicy(base_s=0)
@@ -593,3 +593,28 @@ async def test_a_second_try_after_a_refused_history_is_counted(make_agent, memor
     events, _ = await run(agent)
     assert [e.attempt for e in events if isinstance(e, StatusChange)] == [2]
     assert [e.attempts for e in events if isinstance(e, MessageEnd)][-1] == 2
+
+
+async def test_details_too_large_to_store_cost_no_result(make_agent, stores):
+    """The tool has finished: its text is kept, of the details that they were too large."""
+
+    @tool
+    async def big() -> ToolResult:
+        """Say much beside the answer."""
+        return ToolResult("done", details={"rows": "x" * 9_000_000})
+
+    agent = await make_agent([tool_call("big"), text("ok")], tools=[big], stores=stores)
+    assert (await agent.execute_turn("go")).text == "ok"
+    (result,) = [m for m in await agent.get_messages() if isinstance(m, ToolResultMessage)]
+    assert (result.text, list(result.details)) == ("done", ["omitted"])
+
+
+async def test_a_message_appended_beside_an_agent_is_seen_by_its_next_turn(make_agent, stores):
+    """Outside a turn anybody may append; who knew the context before reads it first."""
+    provider = ScriptedProvider([text("one"), text("two")])
+    agent = await make_agent(provider, stores=stores)
+    await agent.execute_turn("first")
+    await stores.messages.append("ada", [UserMessage("by the way")])
+    await agent.execute_turn("second")
+    said = [m.text for m in provider.requests[1].messages]
+    assert said == ["first", "one", "by the way", "second"]

@@ -33,12 +33,22 @@ def _url(path):
     return f"sqlite:///{path}"
 
 
-# Those of tools and of the blocking face live as long as the process.
-_THREADS = ("looopy-reader", "looopy-writer")
+_before: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def others():
+    """Threads of other tests, such as those of stores that a test left open, are not looked at."""
+    _before.clear()
+    _before.update(threading.enumerate())
 
 
 def _ours():
-    return [t.name for t in threading.enumerate() if t.name in _THREADS]
+    return [t.name for t in _new_threads()]
+
+
+def _new_threads():
+    return [t for t in set(threading.enumerate()) - _before if t.name.startswith("looopy-")]
 
 
 def _one(sql, **params):
@@ -322,7 +332,7 @@ async def test_stores_that_nobody_closed_leave_no_thread(sqlite_file):
     """Once they are forgotten, their threads end by themselves."""
     driver = SQLiteDriver(sqlite_file)
     await driver.open()
-    threads = [t for t in threading.enumerate() if t.name in _THREADS]
+    threads = _new_threads()
     del driver
     for thread in threads:
         await asyncio.to_thread(thread.join, 10)

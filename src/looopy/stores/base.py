@@ -245,6 +245,7 @@ class MessageStore(Protocol):
             AgentBusy: A turn runs on this context.
             StoreUnavailable: The store did not answer.
 
+        The epoch is raised, so that an agent that knew the context reads them before its next turn.
         Once this returns, the messages survive a killed process (in memory: until it ends).
         """
         ...

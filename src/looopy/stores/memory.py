@@ -174,6 +174,7 @@ class InMemoryMessageStore(_Store):
             raise AgentBusy(busy_message(found.open_turn), turn=found.open_turn)
         context = self.backend.make(self.tenant, context_id)
         _insert_messages(context, encoded, context.turn_count)
+        context.epoch += 1
         context.last_seq += encoded.seqs
         context.last_activity = utc_now()
         return context.last_position

@@ -143,4 +143,6 @@ def no_context(context_id: str) -> ContextNotFound:
 
 def fenced(context_id: str) -> Fenced:
     """The error of every backend for a write under an epoch that has passed."""
-    return Fenced(f"context {context_id!r} has another owner now: nothing was written")
+    return Fenced(
+        f"context {context_id!r} has moved on, this turn owns it no more: nothing was written"
+    )

@@ -2,8 +2,9 @@
 The stores of one tenant as one thing, and how a URL becomes them.
 
 `Stores` bundles the three stores with their journal. `open_stores(url)` makes one; it is an async
-context manager, and nothing is opened before it is entered. `shared_stores` is what an `Agent` uses
-for a URL: one set of connections for each URL and event loop, closed when its last user lets go.
+context manager, and nothing is opened before it is entered. `acquire_shared` is what an `Agent`
+uses for a URL: one set of connections for each URL and event loop, closed when its last user lets
+go.
 """
 
 from __future__ import annotations

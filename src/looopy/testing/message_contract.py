@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from looopy.errors import AgentBusy, StoreUnavailable, ValueRefused
+from looopy.errors import AgentBusy, StoreConflict, StoreUnavailable, ValueRefused
 from looopy.stores.stores import Stores
 from looopy.testing import hostile
 from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, result, said, user
@@ -118,6 +118,18 @@ class MessageStoreContract:
             (1, 1, 0, 2),  # after the turn_start
             (2, 1, 1, 3),
         ]
+
+    async def test_an_append_is_seen_by_whoever_claims_with_what_it_knew(
+        self, stores: Stores
+    ) -> None:
+        """The epoch is raised: a claimer that has not read the messages is told to."""
+        await stores.messages.append(CONTEXT, [user("one")])
+        known = await stores.state.load(CONTEXT)
+        assert known is not None
+        await stores.messages.append(CONTEXT, [user("two")])
+        with pytest.raises(StoreConflict):
+            await begin(stores, known.epoch)
+        await begin(stores, known.epoch + 1)
 
     async def test_appending_while_a_turn_is_open_is_refused(self, stores: Stores) -> None:
         """A turn owns the end of its context; the refusal names it."""

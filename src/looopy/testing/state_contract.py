@@ -190,13 +190,13 @@ class StateStoreContract:
         """Epoch, turn and numbers are handed out; the user message and the turn are stored."""
         await stores.messages.append(CONTEXT, [user("before")])
         claim = a_claim(
-            0, actor_id="u1", had_auth=True, metadata={"k": [1]}, state=STATE, text="hello"
+            1, actor_id="u1", had_auth=True, metadata={"k": [1]}, state=STATE, text="hello"
         )
         claimed = await stores.state.claim(claim)
-        assert claimed == Claimed(epoch=1, turn=1, first_seq=2, first_position=2)
+        assert claimed == Claimed(epoch=2, turn=1, first_seq=2, first_position=2)
         found = await stores.state.load(CONTEXT)
         assert found is not None
-        assert (found.epoch, found.turn_count, found.last_position, found.last_seq) == (1, 1, 2, 3)
+        assert (found.epoch, found.turn_count, found.last_position, found.last_seq) == (2, 1, 2, 3)
         assert (found.holder, found.lease_live, found.owner_actor) == ("holder-1", True, "u1")
         assert found.state == STATE
         turn = found.open_turn

@@ -111,7 +111,8 @@ RELEASE = f"UPDATE contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"
 
 # Outside a turn: by anybody, while none is open.
 APPEND = (
-    "UPDATE contexts SET last_seq = last_seq + :seqs, last_position = last_position + :count,"
+    "UPDATE contexts SET epoch = epoch + 1, last_seq = last_seq + :seqs,"
+    " last_position = last_position + :count,"
     f" last_activity = now_us() WHERE {_THIS} AND open_turn IS NULL"
     " RETURNING turn_count, last_seq, last_position"
 )
