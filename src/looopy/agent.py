@@ -17,31 +17,28 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from looopy import errors, lifecycle
+from looopy.buffered import BufferedTurn, save_turns
 from looopy.errors import (
     AccessDenied,
     AgentBusy,
     AgentStateError,
     ConfigurationError,
     ContextNotFound,
-    Fenced,
     LooopyError,
     StoreConflict,
     ValueRefused,
 )
 from looopy.known import Known, left_by_the_dead
 from looopy.llm.provider import LLMProvider
-from looopy.running import BufferedTurn, RunningTurn, settle
-from looopy.stores.base import Claim, Commit
+from looopy.running import RunningTurn, settle
 from looopy.stores.gate import dump
 from looopy.stores.names import check_context_id
-from looopy.stores.owner import Owner
 from looopy.stores.stores import Stores, acquire_shared, release_shared
 from looopy.tools.provider import ToolSource, gather_tools, wrap_tools
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt
 from looopy.types.event import AgentEvent, MessageEnd, StatusChange, TurnEnd
 from looopy.types.message import (
-    AssistantMessage,
     ImageContent,
     Message,
     UserMessage,
@@ -606,63 +603,8 @@ class Agent:
         """
         if self.auto_save or not self._buffer or self._known is None:
             return
-        known = self._known
-        epoch, held = known.saved_epoch, None
-        owner = Owner.new()
-        try:
-            while self._buffer:
-                epoch = await self._append_turn(known, self._buffer[0], owner, epoch, held)
-                held = owner.token()
-                self._buffer.pop(0)
-        finally:
-            owner.retire()
-        known.stale = True
-        await known.refresh(await gather_tools(self._tools))
-
-    async def _append_turn(
-        self,
-        known: Known,
-        turn: BufferedTurn,
-        owner: Owner,
-        epoch: int,
-        held: str | None,
-    ) -> int:
-        if not turn.events or not isinstance(turn.events[-1], TurnEnd):
-            raise StoreConflict("a buffered turn has no end yet: let it end first")
-        start, *rest = turn.events
-        firsts: list[AgentEvent] = [start]
-        while isinstance(rest[0], MessageEnd) and not isinstance(rest[0].message, AssistantMessage):
-            firsts.append(rest.pop(0))
-        claimed = turn.claimed  # by a saving that got no further
-        if claimed is None:
-            claimed = turn.claimed = await known.stores.state.claim(
-                Claim(
-                    context_id=self.context_id,
-                    holder=owner.token(),
-                    ttl_s=self.loop_config.lease_ttl_s,
-                    expected_epoch=epoch,
-                    displace=held,
-                    events=firsts,
-                    actor_id=turn.actor_id,
-                    had_auth=turn.had_auth,
-                    metadata=turn.metadata,
-                )
-            )
-        try:
-            await known.stores.commit(
-                Commit(
-                    context_id=self.context_id,
-                    epoch=claimed.epoch,
-                    turn=claimed.turn,
-                    events=rest,
-                    state=known.state,
-                    release=True,
-                )
-            )
-        except Fenced as exc:
-            raise StoreConflict("another process has ended the turn that was being saved") from exc
-        known.saved_epoch = claimed.epoch
-        return claimed.epoch
+        await save_turns(self._known, self._buffer, self.loop_config.lease_ttl_s)
+        await self._known.refresh(await gather_tools(self._tools))
 
     # --- inside --------------------------------------------------------------------------------
 

@@ -13,11 +13,12 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from looopy._failpoints import reach
 from looopy.broadcast import Broadcast
+from looopy.buffered import BufferedTurn
 from looopy.errors import (
     AgentBusy,
     Fenced,
@@ -96,21 +97,6 @@ async def settle(work: Awaitable[T], cancelled: Callable[[], object]) -> T:
         except Exception:  # noqa: BLE001 - the work's own failure: result() raises it below
             break
     return task.result()
-
-
-@dataclass(slots=True)
-class BufferedTurn:
-    """
-    A turn that waits to be saved: what its claim says, and its durable events (none: not begun).
-
-    `claimed` is set once the claim is made; until the rest is committed too, it is half stored.
-    """
-
-    actor_id: str | None
-    had_auth: bool
-    metadata: Mapping[str, Any]
-    events: list[AgentEvent] = field(default_factory=list)
-    claimed: Claimed | None = None
 
 
 class RunningTurn:
