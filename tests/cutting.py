@@ -21,6 +21,7 @@ class Cutter:
             was applied and before the client hears of it.
         refusing: Whether connections are cut as soon as they are made.
         seen: How many commits came by.
+        asked: How often a client spoke and the server had its turn.
     """
 
     def __init__(self, url: str) -> None:
@@ -30,6 +31,7 @@ class Cutter:
         self.cuts: list[str] = []
         self.refusing = False
         self.seen = 0
+        self.asked = 0
 
     @property
     def url(self) -> str:
@@ -90,6 +92,7 @@ class Cutter:
         back: asyncio.Task[None],
     ) -> str | None:
         while data := await reader.read(65536):
+            self.asked += 1
             if COMMIT in data and b"BEGIN" not in data:
                 self.seen += 1
                 cut = self.cuts.pop(0) if self.cuts else "never"

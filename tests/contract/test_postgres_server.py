@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import subprocess
 import sys
@@ -28,7 +29,19 @@ from looopy.stores.sql import migrate, pg_url
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.postgres import PostgresDriver
-from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, said, user
+from looopy.testing.turns import (
+    CONTEXT,
+    a_turn,
+    answer,
+    begin,
+    commit,
+    ends,
+    finishes,
+    said,
+    starts,
+    user,
+)
+from looopy.types.message import ToolCall
 
 _INSERT = (
     "INSERT INTO contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"
@@ -249,6 +262,43 @@ async def test_closing_leaves_no_connection(fresh_postgres, name):
         await _until(lambda: ask(fresh_postgres, mine) == [(0,)])
 
 
+# --- one statement for a commit ---
+
+
+async def test_a_commit_of_a_turn_is_three_round_trips_whatever_it_writes(cutter, name):
+    """BEGIN, one statement, COMMIT: what the numbers are needed for is told to the server."""
+    opened = _driver(cutter.url, name)
+    await opened.open()
+    stores = bind(opened, "default")
+    call = ToolCall("c", "t", {"a": 1})
+    asked = []
+    for epoch in range(8):  # at first a driver gets to know its statements
+        asked.append(cutter.asked)
+        claimed = await begin(stores, epoch)
+        asked.append(cutter.asked)
+        await commit(stores, claimed, [said(answer("", call)), starts(call)])
+        asked.append(cutter.asked)
+        await commit(
+            stores, claimed, [*finishes(call, "3"), said(answer("x")), ends()], release=True
+        )
+    asked.append(cutter.asked)
+    assert [b - a for a, b in itertools.pairwise(asked[-4:])] == [3, 3, 3]
+    assert [e.seq for e in await stores.journal.events(CONTEXT)] == list(range(1, 8 * 8 + 1))
+    await opened.close()
+
+
+async def test_a_turn_that_is_not_open_is_not_closed_by_one_statement_either(driver):
+    """A defect of the caller: nothing of the commit is kept, as on every other store."""
+    stores = bind(driver, "default")
+    claimed = await begin(stores)
+    await commit(stores, claimed, [said(answer("a")), ends()])
+    before = await stores.state.load(CONTEXT)
+    with pytest.raises(ValueError, match="not open"):
+        await commit(stores, claimed, [said(answer("b")), ends()])
+    assert await stores.state.load(CONTEXT) == before
+    assert await stores.messages.count(CONTEXT) == 2
+
+
 # --- many at once ---
 
 
@@ -361,6 +411,7 @@ async def test_an_operation_that_is_cut_in_the_middle_is_run_again(driver, postg
 
     def work():
         nonlocal tries
+        yield Query("SELECT 1", {})
         tries += 1
         yield Query(_INSERT, {"tenant": "t", "context": f"c{tries}"})
         if tries == 1:

@@ -51,7 +51,9 @@ class Driver(Protocol):
         Run one operation and return its answer.
 
         Args:
-            work: Makes the generator. It may be called again when a first try left nothing behind.
+            work: Makes the generator. It may be called again when a first try left nothing behind,
+                and the generator be run on rows that are none, to see what it would ask: it has no
+                effect but what it asks for and answers.
             write: Whether it may change rows; an operation that only reads sees one snapshot.
 
         Raises:

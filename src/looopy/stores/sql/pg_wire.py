@@ -23,6 +23,7 @@ from looopy.stores.sql.pg_errors import Trouble
 from looopy.stores.sql.statements import BYTES, TEXTS
 
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+_PART = re.compile(r"_q\d+$")
 _NOW_US = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
 
 # A server that crashed without its main process ending has reset its statistics. Others may do that
@@ -31,6 +32,9 @@ LIFE = (
     "concat_ws(' ', EXTRACT(EPOCH FROM pg_postmaster_start_time()),"
     " EXTRACT(EPOCH FROM pg_stat_get_bgwriter_stat_reset_time()))"
 )
+MARK = ":mark:"
+"""Where a statement wants its mark, if it has a place of its own for it."""
+
 _MARK = f"concat_ws(' ', pg_current_xact_id(), {LIFE})"
 
 
@@ -64,6 +68,8 @@ def named(sql: str, *, write: bool) -> str:
 
 def _dialect(sql: str, write: bool) -> str:
     text = sql.replace("now_us()", _NOW_US).replace("/* FOR UPDATE */", "FOR UPDATE")
+    if MARK in text:
+        return text.replace(MARK, _MARK)
     if write and is_marked(sql):
         text += f", {_MARK}" if " RETURNING " in text else f" RETURNING {_MARK}"
     return text
@@ -71,10 +77,11 @@ def _dialect(sql: str, write: bool) -> str:
 
 def is_marked(sql: str) -> bool:
     """Whether *sql*, in a write, returns its mark behind its own columns."""
-    return sql.startswith(("INSERT", "UPDATE", "DELETE"))
+    return sql.startswith(("INSERT", "UPDATE", "DELETE")) or MARK in sql
 
 
-def _type(name: str) -> str:
+def _type(numbered_name: str) -> str:
+    name = _PART.sub("", numbered_name)
     if name in TEXTS:
         return "text"
     return "bytea" if name in BYTES else "bigint"

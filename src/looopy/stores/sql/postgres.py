@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import os
 import random
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from looopy._failpoints import reach
 from looopy.errors import StoreUnavailable
 from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.pg_errors import Trouble, translate
+from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.pg_pool import TIMEOUTS, Session, make_engine, session
 from looopy.stores.sql.pg_url import PostgresURL
 from looopy.stores.sql.pg_wire import LIFE
@@ -73,6 +75,9 @@ class PostgresDriver:
         self._engine: AsyncEngine | None = None
         self._pid = 0
         self._running: set[asyncio.Task[Any]] = set()
+        self._lines: weakref.WeakValueDictionary[tuple[Any, Any], asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
         local = _LOCALLY if url.pooled else ""
         self._begin_write = _BEGIN_WRITE + local + (_DURABLY if url.pooled else "")
         self._begin_read = _BEGIN_READ + local
@@ -139,8 +144,29 @@ class PostgresDriver:
     async def _carry_out(
         self, engine: AsyncEngine, work: Callable[[], Steps[T]], *, write: bool
     ) -> T:
-        """Try until it is done, refused, or patience is at its end."""
+        """Run it in its turn."""
         deadline = _now() + self._patience_s
+        if not write:
+            return await self._try(engine, work, deadline, write=False)
+        async with self._line(work):
+            return await self._try(engine, work, deadline, write=True)
+
+    def _line(self, work: Callable[[], Steps[Any]]) -> asyncio.Lock:
+        """
+        Where the writes of one context wait: in the order in which they were asked for.
+
+        The lock of its row would let them pass one at a time as well, but in any order, and each
+        would keep a connection from other contexts meanwhile.
+        """
+        with contextlib.closing(work()) as steps:
+            params = next(steps).params
+        key = (params.get("tenant"), params.get("context"))
+        return self._lines.setdefault(key, asyncio.Lock())
+
+    async def _try(
+        self, engine: AsyncEngine, work: Callable[[], Steps[T]], deadline: float, *, write: bool
+    ) -> T:
+        """Try until it is done, refused, or patience is at its end."""
         collisions = 0
         while True:
             try:
@@ -187,9 +213,13 @@ class PostgresDriver:
         async with session(engine) as opened:
             await opened.begin(self._begin_write)
             try:
-                steps = work()
-                with contextlib.closing(steps):
-                    answer = await _drive(opened, steps, next(steps), write=True)
+                folded = await self._write_folded(opened, work)
+                if folded is not None:
+                    (answer,) = folded
+                else:
+                    steps = work()
+                    with contextlib.closing(steps):
+                        answer = await _drive(opened, steps, next(steps), write=True)
                 reach("B2")
             except BaseException:
                 with contextlib.suppress(Trouble):  # broken: the server rolls back by itself
@@ -206,6 +236,22 @@ class PostgresDriver:
         if mark is None:  # there was nothing to commit
             return True, answer
         return await self._ask_after(engine, mark, deadline), answer
+
+    async def _write_folded(self, opened: Session, work: Callable[[], Steps[T]]) -> tuple[T] | None:
+        """Run a write as one statement: its answer, or `None` when it has to be run by steps."""
+        query = fold(work)
+        if query is not None:
+            try:
+                rows = await opened.ask(query, write=True)
+            except Trouble as trouble:
+                if trouble.sqlstate != NOT_CLOSED:
+                    raise
+                await opened.end("ROLLBACK")
+                await opened.begin(self._begin_write)
+                rows = []
+            if rows:
+                return (answer_of(work, rows),)
+        return None
 
     async def _ask_after(self, engine: AsyncEngine, mark: str, deadline: float) -> bool:
         """

@@ -1,0 +1,150 @@
+"""
+Fold a claim, or a commit of a turn, into one statement.
+
+Such an operation updates the row of its context and then writes rows under the numbers that the
+update returned. Asked one by one, each statement is a round trip. But what is done with the numbers
+is only addition, so the operation's generator can be run on numbers that are not known yet: it is
+sent symbols, and what it yields then are the same statements with `symbol + 3` in the place of a
+number. Those become parts of one statement that the server fills in:
+
+    WITH f AS (UPDATE contexts ... RETURNING ...),
+    q1 AS (INSERT INTO messages ... SELECT ... FROM f) SELECT * FROM f
+
+A stale epoch updates nothing, so every part writes nothing. The answer is what the generator
+returns when it is run again on the real numbers. An operation that does more than add, or writes
+more rows than fit well, is not folded; nor is one that the update refuses, because the reason is
+found by looking.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from looopy.stores.sql import statements as s
+from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.stores.sql.pg_wire import MARK
+
+T = TypeVar("T")
+
+_FENCES = {s.CLAIM, s.COMMIT}
+_PARTS = {s.OPEN_TURN, s.ADD_MESSAGE, s.ADD_EVENT, s.CLOSE_TURN}
+_MOST_PARTS = 12
+_NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+_SHARED = ("tenant", "context")
+
+NOT_CLOSED = "22012"
+"""The SQLSTATE (division by zero) when a turn that was to be closed is not open."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Symbol:
+    """The column number `column` of what the update returns, plus `offset`."""
+
+    column: int
+    offset: int = 0
+
+    def __add__(self, other: int) -> _Symbol:
+        return _Symbol(self.column, self.offset + other)
+
+    def __sub__(self, other: int) -> _Symbol:
+        return _Symbol(self.column, self.offset - other)
+
+
+def fold(work: Callable[[], Steps[Any]]) -> Query | None:
+    """The one statement that *work* comes to, or `None` if it is not to be folded."""
+    steps = work()
+    first = next(steps)
+    parts: list[Query] = []
+    try:
+        if first.sql not in _FENCES:
+            return None
+        query = steps.send([tuple(_Symbol(n) for n in range(_width(first.sql)))])
+        while query.sql in _PARTS and len(parts) < _MOST_PARTS:
+            parts.append(query)
+            query = steps.send([(1,)])
+    except StopIteration:
+        return _folded(first, parts)
+    except TypeError:  # it does more with a number than to add to it
+        return None
+    finally:
+        steps.close()
+    return None
+
+
+def answer_of(work: Callable[[], Steps[T]], rows: Rows) -> T:
+    """What *work* answers when its update returned *rows*, and everything after it was done."""
+    steps = work()
+    given = [rows[0][: _width(next(steps).sql)]]
+    try:
+        while True:
+            steps.send(given)
+            given = [(1,)]
+    except StopIteration as stop:
+        answer: T = stop.value
+        return answer
+
+
+def _folded(fence: Query, parts: list[Query]) -> Query:
+    params: dict[str, Any] = dict(fence.params)
+    shape: list[tuple[str, tuple[tuple[str, int], ...]]] = []
+    for number, part in enumerate(parts):
+        symbols: list[tuple[str, int]] = []
+        for name in _names(part.sql):
+            value = part.params[name]
+            if isinstance(value, _Symbol):
+                symbols.append((name, value.column))
+                value = value.offset
+            if name not in _SHARED:
+                params[_numbered(name, number)] = value
+        shape.append((part.sql, tuple(symbols)))
+    return Query(_text(fence.sql, tuple(shape)), params)
+
+
+@cache
+def _width(fence: str) -> int:
+    """How many columns it returns."""
+    return fence.rpartition(" RETURNING ")[2].count(",") + 1
+
+
+@cache
+def _names(sql: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_NAME.findall(sql)))
+
+
+def _numbered(name: str, part: int) -> str:
+    return f"{name}_q{part}"
+
+
+@cache
+def _text(fence: str, shape: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]) -> str:
+    returned = ", ".join(f"f{n}" for n in range(_width(fence)))
+    withs = [f"f ({returned}, mark) AS ({fence}, {MARK})"]
+    checks = ""
+    for number, (sql, symbols) in enumerate(shape):
+        part = _part(sql, number, dict(symbols))
+        withs.append(f"q{number} AS ({part})")
+        if sql == s.CLOSE_TURN:
+            checks = f", 1 / (SELECT COUNT(*) FROM q{number})"  # noqa: S608 - constants
+    return f"WITH {', '.join(withs)} SELECT {returned}{checks}, mark FROM f"  # noqa: S608 - constants
+
+
+def _part(sql: str, number: int, symbols: Mapping[str, int]) -> str:
+    """A statement that takes its symbols from the update, and its other values from parameters."""
+    if sql == s.CLOSE_TURN:
+        text = sql.replace(" WHERE ", " FROM f WHERE ", 1)
+    else:
+        head, _, values = sql.partition(" VALUES (")
+        text = f"{head} SELECT {values.removesuffix(')')} FROM f"  # noqa: S608 - constants
+
+    def rename(found: re.Match[str]) -> str:
+        name = found[1]
+        if name in _SHARED:
+            return found[0]
+        mine = f":{_numbered(name, number)}"
+        return f"(f{symbols[name]} + {mine})" if name in symbols else mine
+
+    return _NAME.sub(rename, text)
