@@ -288,7 +288,11 @@ async def test_a_failed_turn_that_nobody_looks_at_makes_no_noise(
 
     spy = Spy(memory_stores)
     agent = await make_agent([text("hi")], stores=spy.stores)
-    spy.hook = lambda name, _: (_ for _ in ()).throw(StoreUnavailable("gone"))
+
+    def gone(_name, _argument):
+        raise StoreUnavailable("gone")
+
+    spy.hook = gone
     agent.execute_turn("hello")
     await agent.wait_for_idle()
     spy.hook = None
