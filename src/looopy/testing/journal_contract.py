@@ -272,9 +272,9 @@ class JournalContract:
 
     async def test_the_log_is_gapless_over_many_turns(self, stores: Stores) -> None:
         """`seq` counts 1, 2, 3 within the context, whatever stored the event."""
-        for epoch in range(5):
-            await a_turn(stores, epoch, text=f"q{epoch}", reply=f"a{epoch}")
-            await stores.messages.append(CONTEXT, [CustomMessage("note", str(epoch), timestamp=1)])
+        for n in range(5):  # each round raises the epoch twice
+            await a_turn(stores, 2 * n, text=f"q{n}", reply=f"a{n}")
+            await stores.messages.append(CONTEXT, [CustomMessage("note", str(n), timestamp=1)])
         events = await stores.journal.events(CONTEXT)
         assert _seqs(events) == list(range(1, 26))
         kinds = ["turn_start", "message_end", "message_end", "turn_end", "message_end"]
@@ -290,8 +290,8 @@ class JournalContract:
             stores, claimed, [*finishes(_SEND, "2"), said(answer("ok")), ends()], release=True
         )
         await stores.messages.append(CONTEXT, [user("aside"), user("aside")])
-        await a_turn(stores, 1)
-        await begin(stores, 2, text="open")
+        await a_turn(stores, 2)
+        await begin(stores, 3, text="open")
         whole = await stores.journal.events(CONTEXT)
         assert _seqs(whole) == list(range(1, len(whole) + 1))
         for after in range(-1, len(whole) + 2):
