@@ -72,14 +72,17 @@ async def read_past(url: str, context_id: str, limit: int) -> Past:
 
 
 def _exists(url: str) -> bool:
+    """Whether there may be something to read: a file that is there, or a server that has to say."""
     from looopy.stores.sql.migrate import sqlite_path
 
-    return url.startswith("sqlite") and sqlite_path(url).exists()
+    if url.startswith("sqlite"):
+        return sqlite_path(url).exists()
+    return not url.startswith("memory:")
 
 
 @asynccontextmanager
 async def _existing(url: str) -> AsyncIterator[Stores]:
-    if not url.startswith("sqlite"):
+    if url.startswith("memory:"):
         raise ConfigurationError("name a database that is kept: --db sqlite:///path/to/file.db")
     if not _exists(url):
         raise ConfigurationError(

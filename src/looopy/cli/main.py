@@ -16,7 +16,7 @@ USAGE = 2
 INTERRUPTED = 130
 
 _DEFAULT_CONTEXT = "chat"
-_DB_HELP = "such as sqlite:///chat.db; by default a file in your data folder"
+_DB_HELP = "sqlite:///chat.db or postgresql://...; by default a file in your data folder"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
