@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
@@ -31,6 +32,7 @@ from looopy.errors import (
 from looopy.known import Known, left_by_the_dead
 from looopy.llm.provider import LLMProvider
 from looopy.running import RunningTurn, settle
+from looopy.stores.base import ContextRecord
 from looopy.stores.gate import dump
 from looopy.stores.names import check_context_id
 from looopy.stores.stores import Stores, acquire_shared, release_shared
@@ -97,6 +99,14 @@ class Agent:
         check_context_id(context_id)
         if on_busy not in ("reject", "wait"):
             raise ConfigurationError(f"on_busy must be 'reject' or 'wait', not {on_busy!r}")
+        if not isinstance(tools, (list, tuple)):
+            raise ConfigurationError("tools must be a list of functions or tools, such as [add]")
+        if loop_config is not None and not isinstance(loop_config, LoopConfig):
+            raise ConfigurationError("loop_config must be a LoopConfig(...)")
+        if not isinstance(system_prompt, str) and not callable(system_prompt):
+            raise ConfigurationError("system_prompt must be text, or a function that returns it")
+        if not isinstance(stores, (str, Stores)):
+            raise ConfigurationError("stores must be a URL, or what open_stores() gave")
         self.context_id = context_id
         self.agent_name = agent_name
         self.loop_config = loop_config or LoopConfig()
@@ -109,6 +119,7 @@ class Agent:
         self._status = AgentStatus.CREATED
         self._stores: Stores | None = stores if isinstance(stores, Stores) else None
         self._known: Known | None = None
+        self._last_record: ContextRecord | None = None
         self._provider: LLMProvider | None = None
         self._turns: list[RunningTurn] = []  # in order of arrival; the first one runs
         self._tasks: set[asyncio.Task[None]] = set()
@@ -234,7 +245,8 @@ class Agent:
                 await self._flush()
             finally:
                 self._buffer.clear()
-                self._known = None
+                if self._known is not None:
+                    self._last_record, self._known = self._known.record, None
                 await self._let_go()
 
     async def _let_go(self) -> None:
@@ -334,6 +346,12 @@ class Agent:
         answers = _checked(inputs or {}, "/inputs")
         if self._known is None or self._provider is None or self._stores is None:
             raise AgentStateError("the agent is not started", status=self._status.value)
+        if auth_context is not None and not isinstance(auth_context, AuthContext):
+            raise ValueRefused(
+                "auth_context takes an AuthContext(actor_id, credentials={...}), not"
+                f" {type(auth_context).__name__}",
+                path="/auth_context",
+            )
         if auth_context is not None and auth_context.tenant_id not in (None, self._stores.tenant):
             raise AccessDenied("the auth context belongs to another tenant than these stores")
         running = self._running
@@ -420,8 +438,8 @@ class Agent:
 
     @property
     def state(self) -> AgentState:
-        """A snapshot of what this process knows; does no I/O."""
-        record = self._known.record if self._known else None
+        """A snapshot of what this process knows, or knew before `shutdown()`; does no I/O."""
+        record = self._known.record if self._known else self._last_record
         if record is None:
             return AgentState(status=self._status)
         error = record.state.error
@@ -511,6 +529,11 @@ class Agent:
         Returns:
             What unsubscribes it.
         """
+        if inspect.iscoroutinefunction(callback):
+            raise ConfigurationError(
+                "subscribe() takes a plain function: it is called, not awaited;"
+                " start a task in it, or read events() with `async for`"
+            )
         key = object()
         self._subscribers[key] = callback
 

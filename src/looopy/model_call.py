@@ -19,6 +19,7 @@ from typing import Any
 from looopy._failpoints import reach
 from looopy.cancellation import TurnInterrupted
 from looopy.errors import (
+    ConfigurationError,
     HistoryRejected,
     InvalidLLMResponse,
     LLMError,
@@ -193,9 +194,21 @@ async def _system_prompt(turn: Turn) -> str:
     prompt = turn.context.system_prompt
     if isinstance(prompt, str):
         return prompt
-    with turn.scope:
-        value = prompt(turn.context)
-        return await value if inspect.isawaitable(value) else value
+    try:
+        with turn.scope:
+            value = prompt(turn.context)
+            text = await value if inspect.isawaitable(value) else value
+    except TurnInterrupted:
+        raise
+    except Exception as exc:
+        # Its text may name what the function looked at: only the kind of failure is told.
+        _logger.exception("the system prompt's function failed")
+        raise ConfigurationError(
+            f"the system prompt's function failed with {type(exc).__name__}"
+        ) from exc
+    if not isinstance(text, str):
+        raise ConfigurationError("the system prompt's function must return text")
+    return text
 
 
 def _take(

@@ -236,7 +236,10 @@ class RunningTurn:
     def _refuse_if_busy(self) -> None:
         turn = self.known.busy_turn
         if turn is not None:
-            raise AgentBusy(f"turn {turn} is running in another process", turn=turn)
+            raise AgentBusy(
+                f"turn {turn} is running in another process: wait for it, or use on_busy='wait'",
+                turn=turn,
+            )
 
     def _stop_if_cancelled(self) -> None:
         if self.token.cancelled:

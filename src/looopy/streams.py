@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
-from typing import Any
+from typing import Any, NoReturn
 
 from reactivex import Observable
 from reactivex.abc import DisposableBase, ObserverBase, SchedulerBase
@@ -82,6 +82,18 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
 
     def __aiter__(self) -> AsyncIterator[AgentEvent]:
         return self._broadcast.read()
+
+    def __iter__(self) -> NoReturn:
+        """
+        Refuse `for`: an Observable would answer it without end, and the loop would stand still.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "a TurnStream is read with `async for`; blocking code uses"
+            " looopy.sync.Agent.stream_turn()"
+        )
 
     def __await__(self) -> Generator[Any, None, TurnResult]:  # type: ignore[override]  # narrower
         return self._broadcast.result().__await__()

@@ -7,12 +7,12 @@ from tests.agent.kit import Spy, add, assert_valid, assert_whole, boom, collect,
 
 from looopy import Budget, LoopConfig, RetryPolicy, ToolContext, ToolResult, tool
 from looopy.errors import (
+    ConfigurationError,
     HistoryRejected,
     InvalidLLMResponse,
     LimitExceeded,
     LLMError,
     LLMUnavailable,
-    LooopyError,
     RateLimited,
     StorageFull,
     StoreUnavailable,
@@ -415,7 +415,7 @@ async def test_a_system_prompt_that_fails_fails_the_turn(make_agent, stores):
     agent = await make_agent([text("never")], stores=stores, system_prompt=bad)
     events, result = await run(agent)
     agent._system_prompt = ""
-    await assert_failed(agent, stores, events, result, StopReason.ERROR, LooopyError)
+    await assert_failed(agent, stores, events, result, StopReason.ERROR, ConfigurationError)
 
 
 @pytest.mark.parametrize("error", [StorageFull("full"), ValueRefused("no", path="/x")])

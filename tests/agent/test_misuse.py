@@ -311,3 +311,72 @@ async def test_a_tool_that_does_not_exist_any_more_is_no_reason_not_to_start(
     await agent.execute_turn("go")
     assert [t.name for t in provider.requests[0].tools] == ["add", "other"]
     assert [t.name for t in provider.requests[1].tools] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tools": add}, "tools must be a list"),
+        ({"tools": None}, "tools must be a list"),
+        ({"loop_config": {"max_iterations": 3}}, "LoopConfig"),
+        ({"system_prompt": 5}, "system_prompt must be text"),
+        ({"stores": 5}, "stores must be a URL"),
+    ],
+)
+def test_options_of_the_wrong_type_are_named_at_once(options, said):
+    """Constructing checks: nothing of the wrong type gets further in."""
+    with pytest.raises(ConfigurationError, match=said):
+        Agent("ada", llm_provider=ScriptedProvider([]), **options)
+
+
+async def test_credentials_that_are_no_auth_context_are_refused_at_the_call(make_agent):
+    """The likeliest slip of a service; nothing was begun, and no secret is in the error."""
+    agent = await make_agent([text("hi")])
+    with pytest.raises(ValueRefused, match="AuthContext") as refused:
+        agent.execute_turn("hello", {"token": "s3cret"})
+    assert refused.value.path == "/auth_context"
+    assert "s3cret" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match="secrets by name"):
+        AuthContext("u1", credentials="s3cret")
+    assert (await agent.execute_turn("hello")).text == "hi"
+
+
+async def test_a_forgotten_async_for_is_told(make_agent):
+    """An Observable would iterate without end and stop the event loop."""
+    agent = await make_agent([text("hi")])
+    stream = agent.execute_turn("hello")
+    with pytest.raises(TypeError, match="async for"):
+        iter(stream)
+    assert (await stream).text == "hi"
+
+
+async def test_a_coroutine_function_is_no_subscriber(make_agent):
+    """It would be called and never awaited."""
+
+    async def callback(_event):
+        pass
+
+    agent = await make_agent([])
+    with pytest.raises(ConfigurationError, match="plain function"):
+        agent.subscribe(callback)
+
+
+async def test_the_state_outlives_the_shutdown(make_agent, stores):
+    """What a program prints at its end is what was."""
+    agent = await make_agent([text("hi")], stores=stores)
+    await agent.execute_turn("hello")
+    before = agent.state
+    await agent.shutdown()
+    assert agent.state.status is AgentStatus.SHUTDOWN
+    assert (agent.state.turn_count, agent.state.usage) == (1, before.usage)
+
+
+async def test_a_system_prompt_that_fails_is_named_without_its_words(make_agent):
+    """The words may hold what the function looked at."""
+
+    def prompt(_context):
+        raise KeyError("s3cret")
+
+    agent = await make_agent([text("hi")], system_prompt=prompt)
+    result = await agent.execute_turn("hello")
+    assert str(result.error) == "the system prompt's function failed with KeyError"

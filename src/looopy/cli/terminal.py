@@ -12,6 +12,7 @@ at the beginning of a line, and colours only what goes to a terminal.
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import signal
@@ -80,8 +81,9 @@ class Terminal:
         err: TextIO | None = None,
         env: Mapping[str, str] = os.environ,
     ) -> None:
-        self._out = out or sys.stdout
-        self._err = err or sys.stderr
+        # A stream that was closed before the program began is None: nobody reads it.
+        self._out = out or sys.stdout or io.StringIO()
+        self._err = err or sys.stderr or io.StringIO()
         self._aside = self._err if quiet_out else self._out
         wanted = not env.get("NO_COLOR") and env.get("TERM") != "dumb"
         self._coloured = {s for s in (self._out, self._err) if wanted and s.isatty()}

@@ -118,7 +118,9 @@ class Tool:
             raise InvalidTool(f"tool {name!r}: effects must be 'none', 'idempotent' or 'external'")
         if on_resume not in (None, "rerun", "ask", "fail"):
             raise InvalidTool(f"tool {name!r}: on_resume must be 'rerun', 'ask' or 'fail'")
-        if timeout_s is not None and not timeout_s > 0:
+        if timeout_s is not None and (
+            not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or timeout_s <= 0
+        ):
             raise InvalidTool(f"tool {name!r}: timeout_s must be more than 0 seconds")
         self.name = name
         self.description = description

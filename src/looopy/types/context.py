@@ -48,6 +48,10 @@ class AuthContext:
             raise ConfigurationError(
                 "AuthContext.expires_at must be timezone-aware, such as datetime.now(UTC)"
             )
+        if credentials is not None and not isinstance(credentials, Mapping):
+            raise ConfigurationError(
+                'AuthContext.credentials takes secrets by name, such as {"token": ...}'
+            )
         self.actor_id = actor_id
         self.tenant_id = tenant_id
         self.credentials: Mapping[str, Any] = dict(credentials or {})
