@@ -94,6 +94,13 @@ def campaign(session: nox.Session) -> None:
 
 
 @nox.session
+def local(session: nox.Session) -> None:
+    """Run the embedded model that people chat with; downloads 1.1 GB once."""
+    chosen = ("-m", "big_model", "--timeout=0", "tests/local")
+    session.run("pytest", *chosen, *session.posargs, env={"LOOOPY_YES": "1"})
+
+
+@nox.session
 def properties(session: nox.Session) -> None:
     """Run the property tests at length: hours, where `tests` takes seconds."""
     env = {"LOOOPY_EXAMPLES": "20000", "LOOOPY_MACHINE_RUNS": "2000"}

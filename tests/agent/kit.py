@@ -16,60 +16,6 @@ from looopy.types.event import AgentEvent, MessageEnd, TurnEnd, TurnStart
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage
 
 
-class Spy:
-    """
-    Stands before a store and its journal: counts, records, and calls `hook(name, argument)`.
-
-    `calls` holds `("claim", Claim)`, `("commit", Commit)` and the names of reads, in order.
-    """
-
-    def __init__(self, stores: Stores) -> None:
-        self.calls: list[tuple[str, Any]] = []
-        self.done: list[str] = []
-        self.hook: Any = None
-        self.stores = Stores(
-            _Proxy(self, stores.messages, ("records", "recent", "list", "count")),
-            _Proxy(self, stores.artifacts, ("save", "load", "list")),
-            _Proxy(self, stores.state, ("claim", "renew", "release", "load", "save")),
-            _Proxy(self, stores.journal, ("commit", "clear", "events", "turns", "started_calls")),
-            tenant=stores.tenant,
-        )
-
-    def of(self, *names: str) -> list[Any]:
-        """The arguments of calls with these names."""
-        return [argument for name, argument in self.calls if name in names]
-
-    @property
-    def writes(self) -> int:
-        """Claims and commits that were made."""
-        return sum(1 for name in self.done if name in ("claim", "commit"))
-
-
-class _Proxy:
-    def __init__(self, spy: Spy, inner: Any, names: Sequence[str]) -> None:
-        self._spy, self._inner, self._names = spy, inner, names
-
-    def __getattr__(self, name: str) -> Any:
-        inner = getattr(self._inner, name)
-        if name not in self._names:
-            return inner
-
-        async def call(*args: Any, **options: Any) -> Any:
-            argument = args[0] if len(args) == 1 and not options else (args, options)
-            self._spy.calls.append((name, argument))
-            if self._spy.hook is not None:
-                made = self._spy.hook(name, argument)
-                if asyncio.iscoroutine(made):
-                    made = await made
-                if made is not None:
-                    return made
-            value = await inner(*args, **options)
-            self._spy.done.append(name)
-            return value
-
-        return call
-
-
 @tool
 def add(a: int, b: int) -> int:
     """Add two numbers."""

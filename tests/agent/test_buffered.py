@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.agent.kit import Spy, add, assert_whole, collect, types
+from tests.agent.kit import add, assert_whole, collect, types
 
 from looopy import AuthContext
 from looopy.errors import LLMError, StoreConflict, StoreUnavailable
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.types.state import AgentStatus, Outcome
 
 
@@ -147,7 +148,7 @@ async def test_a_cancelled_turn_is_buffered_like_any_other(make_agent, stores):
 
 async def test_saving_is_carried_on_where_it_stopped(make_agent, stores):
     """A store that fails in the middle: what was stored is not stored again."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
     for user in ("a", "b", "c"):
         await agent.execute_turn(user)
@@ -245,7 +246,7 @@ async def test_a_buffered_turn_keeps_who_it_was_for(make_agent, stores):
 @pytest.mark.parametrize("overtaken", [False, True])
 async def test_a_save_that_failed_half_way_is_carried_on(make_agent, stores, overtaken):
     """A turn whose claim was made is completed by the next save, unless another ended it."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent([text("1"), text("2")], stores=spy.stores, auto_save=False)
     await agent.execute_turn("a")
     await agent.execute_turn("b")

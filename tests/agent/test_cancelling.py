@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.agent.kit import Gate, Sluggish, Spy, add, assert_valid, assert_whole, collect, types
+from tests.agent.kit import Gate, Sluggish, add, assert_valid, assert_whole, collect, types
 
 from looopy import Agent, tool
 from looopy.errors import LooopyError, TurnIncomplete
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.types.context import LoopConfig
 from looopy.types.event import MessageUpdate
 from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage
@@ -169,7 +170,7 @@ async def test_what_a_cancelled_tool_still_returns_counts(make_agent, stores):
 
 async def test_cancelling_during_a_commit_lets_it_finish(make_agent, stores):
     """What was being stored is stored; the turn ends after it, and nothing runs twice."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent(
         [tool_call("add", a=1, b=2), text("never")], tools=[add], stores=spy.stores
     )
@@ -190,7 +191,7 @@ async def test_cancelling_during_a_commit_lets_it_finish(make_agent, stores):
 @pytest.mark.parametrize("step", [1, 2, 3])
 async def test_a_task_cancelled_during_a_commit_waits_for_its_outcome(make_agent, stores, step):
     """A commit is never abandoned: the turn goes on from it, and ends as cancelled."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent(
         [tool_call("add", a=1, b=2), text("3")], tools=[add], stores=spy.stores
     )

@@ -10,7 +10,7 @@ import sys
 import textwrap
 
 import pytest
-from tests.agent.kit import Sluggish, Spy, assert_valid, assert_whole, collect, types
+from tests.agent.kit import Sluggish, assert_valid, assert_whole, collect, types
 
 from looopy import AuthContext, tool
 from looopy.errors import CannotContinue, InputNotFound, StoreUnavailable, ValueRefused
@@ -19,6 +19,7 @@ from looopy.recovery import DENIED, SUPERSEDED
 from looopy.stores.base import Commit, ContextState
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.testing.turns import a_claim, answer, begin, finishes, said, starts
 from looopy.types.event import MessageEnd, TurnStart
 from looopy.types.message import StopReason, ToolCall, ToolResultMessage, UserMessage
@@ -629,7 +630,7 @@ async def test_a_reading_that_fails_half_way_is_made_again(make_agent, stores, b
     """What a turn needs to know is read as a whole or again: open calls are not overlooked."""
     owner = Owner.new()
     claimed = await begin(stores, 0, holder=owner.token())
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent([text("ok")], stores=spy.stores, tools=bench.tools)
     assert agent.state.status is AgentStatus.BUSY
     await stores.commit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.agent.kit import Spy, add, assert_valid, assert_whole, boom, collect, look, types
+from tests.agent.kit import add, assert_valid, assert_whole, boom, collect, look, types
 
 from looopy import Budget, LoopConfig, RetryPolicy, ToolContext, ToolResult, tool
 from looopy.errors import (
@@ -20,6 +20,7 @@ from looopy.errors import (
 )
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.types.context import Hooks
 from looopy.types.event import MessageEnd, StatusChange
 from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage, UserMessage
@@ -421,7 +422,7 @@ async def test_a_system_prompt_that_fails_fails_the_turn(make_agent, stores):
 @pytest.mark.parametrize("error", [StorageFull("full"), ValueRefused("no", path="/x")])
 async def test_a_step_that_cannot_be_stored_fails_the_turn_in_order(make_agent, stores, error):
     """If the end can be stored, the turn is closed; what was not stored was never shown."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent(
         [tool_call("add", a=1, b=2), text("never")], tools=[add], stores=spy.stores
     )
@@ -448,7 +449,7 @@ async def test_a_step_that_cannot_be_stored_fails_the_turn_in_order(make_agent, 
 
 async def test_a_store_that_goes_away_ends_the_stream_with_its_error(make_agent, stores):
     """A lost store is no event: the stream fails, and the context can be taken up again."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent(
         [tool_call("add", a=1, b=2), text("never")], tools=[add], stores=spy.stores
     )

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.agent.kit import Gate, Spy, assert_whole
+from tests.agent.kit import Gate, assert_whole
 
 from looopy import Agent, LoopConfig, RetryPolicy, open_stores
 from looopy.errors import AgentNotStarted, AgentStateError, LLMError, StoreUnavailable
 from looopy.lifecycle import TRANSITIONS
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.types.state import AgentStatus, Outcome
 
 S = AgentStatus
@@ -24,7 +25,7 @@ S = AgentStatus
 
 async def test_starting_twice_is_starting_once(make_agent, stores):
     """The second start reads nothing."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent([], stores=spy.stores)
     reads = len(spy.calls)
     await agent.start()
@@ -56,7 +57,7 @@ async def test_shutting_down_is_not_the_end(make_agent, store_url):
 
 async def test_pause_keeps_everything_and_resume_reads_no_history(make_agent, stores):
     """Nothing is loaded again; a look at the context's record is enough."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent([text("1"), text("2")], stores=spy.stores)
     await agent.execute_turn("a")
     await agent.pause()
@@ -154,7 +155,7 @@ async def test_ten_pauses_and_resumes_at_once(make_agent, memory_stores):
 
 async def test_no_turn_slips_in_while_an_agent_pauses(make_agent, stores):
     """From the moment that pause has nothing more to wait for, turns are refused."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent(
         [text("1"), text("2")], stores=spy.stores, auto_save=False, on_busy="wait"
     )
@@ -206,7 +207,7 @@ async def test_start_clears_a_failure_too(make_agent, stores):
 
 async def test_a_start_that_fails_leaves_the_agent_as_it_was(make_agent, memory_stores):
     """A paused agent stays paused, a failed one failed, and neither loses what it knows."""
-    spy = Spy(memory_stores)
+    spy = SpyStores(memory_stores)
     agent = await make_agent([failure(LLMError("no")), text("ok")], stores=spy.stores)
     await agent.execute_turn("a")
 

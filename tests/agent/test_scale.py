@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from tests.agent.kit import Spy, add
+from tests.agent.kit import add
 
 from looopy import LoopConfig, UserMessage, tool
 from looopy.errors import LLMError
 from looopy.history import visible
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.testing.turns import answer
 
 
@@ -26,7 +27,7 @@ async def fill(stores, exchanges):
 async def test_opening_a_long_context_reads_a_bounded_window(make_agent, stores):
     """Of 10,000 messages, what the model may be shown is read, and not the rest."""
     await fill(stores, 5_000)
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     provider = ScriptedProvider([text("ok")])
     agent = await make_agent(
         provider, stores=spy.stores, loop_config=LoopConfig(max_messages=50, history_tokens=None)
@@ -42,7 +43,7 @@ async def test_opening_a_long_context_reads_a_bounded_window(make_agent, stores)
 async def test_the_window_grows_while_the_model_could_see_more(make_agent, memory_stores):
     """By doubling, up to what fits."""
     await fill(memory_stores, 1_000)
-    spy = Spy(memory_stores)
+    spy = SpyStores(memory_stores)
     provider = ScriptedProvider([text("ok")])
     agent = await make_agent(
         provider,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.agent.kit import Gate, Spy, add, assert_whole, collect, types
+from tests.agent.kit import Gate, add, assert_whole, collect, types
 
 from looopy import Agent, LoopConfig, open_stores
 from looopy.errors import AgentBusy, Fenced, StoreConflict
 from looopy.stores.base import ContextState
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.testing.turns import begin
 from looopy.types.message import ToolResultMessage
 from looopy.types.state import AgentStatus, Outcome
@@ -113,7 +114,7 @@ async def test_agents_see_what_the_others_added(make_agent, stores):
 
 async def test_a_stale_agent_reads_only_what_was_added(make_agent, stores):
     """Not the whole history again."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     first = await make_agent(echo(), stores=spy.stores)
     second = await make_agent(echo(), stores=stores)
     await first.execute_turn("a")
@@ -134,7 +135,7 @@ async def test_many_agents_on_one_context_take_turns(make_agent, stores):
     await assert_whole(stores)
 
 
-class NoRenewal(Spy):
+class NoRenewal(SpyStores):
     """Stores whose lease is never renewed, as by a process that is stopped."""
 
     def __init__(self, stores):
@@ -211,7 +212,7 @@ async def test_an_owner_that_cannot_renew_stops_its_tool(make_agent, stores):
 async def test_a_lease_is_renewed_while_a_turn_runs(make_agent, stores):
     """A turn longer than the lease keeps its context."""
     gate = Gate()
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     renewed = asyncio.Event()
     agent = await make_agent(
         [tool_call("gate"), text("ok")],

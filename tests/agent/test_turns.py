@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.agent.kit import Spy, add, assert_whole, collect, look, types
+from tests.agent.kit import add, assert_whole, collect, look, types
 
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.types.event import MessageEnd, MessageUpdate, TurnEnd
 from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage, UserMessage
 from looopy.types.state import AgentStatus, Outcome
@@ -114,7 +115,7 @@ async def test_the_stored_events_are_those_that_were_seen(make_agent, stores):
 
 async def test_a_durable_event_is_seen_only_after_its_commit(make_agent, stores):
     """Whoever sees an event with a number finds it in the store at once."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent(
         [tool_call("add", a=1, b=2), text("3")], tools=[add], stores=spy.stores
     )
@@ -148,7 +149,7 @@ async def test_a_durable_event_is_seen_only_after_its_commit(make_agent, stores)
 )
 async def test_a_turn_costs_few_commits(make_agent, stores, replies, commits):
     """Claim and end for a text; two more for a tool, effects or not; one for a further tool."""
-    spy = Spy(stores)
+    spy = SpyStores(stores)
     agent = await make_agent(replies, tools=[add, look], stores=spy.stores)
     before = len(spy.calls)
     await agent.execute_turn("go")

@@ -9,11 +9,12 @@ import weakref
 
 import pytest
 from reactivex import operators as ops
-from tests.agent.kit import Gate, Spy, add, assert_whole, collect, types
+from tests.agent.kit import Gate, add, assert_whole, collect, types
 
 from looopy import AuthContext, ToolContext, tool
 from looopy.errors import LLMError, StoreUnavailable
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.types.event import MessageUpdate, ToolExecutionUpdate
 from looopy.types.state import Outcome
 
@@ -253,7 +254,7 @@ async def test_reports_of_a_tool_reach_who_listens(make_agent, memory_stores):
 
 async def test_what_only_the_store_knows_reaches_every_kind_of_view(make_agent, memory_stores):
     """`await`, `async for`, `accepted()` and `on_error` each get the error, early and late."""
-    spy = Spy(memory_stores)
+    spy = SpyStores(memory_stores)
     agent = await make_agent([text("hi")], stores=spy.stores)
 
     def refuse(name, _argument):
@@ -286,7 +287,7 @@ async def test_a_failed_turn_that_nobody_looks_at_makes_no_noise(
     """No warning about an exception that was never retrieved."""
     import gc
 
-    spy = Spy(memory_stores)
+    spy = SpyStores(memory_stores)
     agent = await make_agent([text("hi")], stores=spy.stores)
 
     def gone(_name, _argument):

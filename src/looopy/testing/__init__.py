@@ -11,16 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from looopy.testing.faults import SpyStores
     from looopy.testing.llm import ScriptedProvider, failure, text, tool_call
 
 _HOME = {
     "ScriptedProvider": "looopy.testing.llm",
+    "SpyStores": "looopy.testing.faults",
     "failure": "looopy.testing.llm",
     "text": "looopy.testing.llm",
     "tool_call": "looopy.testing.llm",
 }
 
-__all__ = ["failure", "ScriptedProvider", "text", "tool_call"]
+__all__ = ["failure", "ScriptedProvider", "SpyStores", "text", "tool_call"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,77 @@
+"""
+Means to break things on purpose: stores that fail when told to, and the failpoints of a turn.
+
+`arm("B7:2")` sets a failpoint of this process; `looopy._failpoints` says which there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from looopy._failpoints import NAMES, FailpointReached, arm
+from looopy.stores.stores import Stores
+
+__all__ = ["arm", "FailpointReached", "NAMES", "SpyStores"]
+
+
+class SpyStores:
+    """
+    Stands before stores and their journal: counts, records, delays and fails.
+
+    Args:
+        stores: What it stands before; give `spy.stores` to an agent instead.
+
+    Attributes:
+        calls: Name and argument of each call, in order, such as `("commit", Commit(...))`.
+        done: Names of the calls that the stores have carried out.
+        hook: Called with name and argument before each call. It may raise, be a coroutine function,
+            or return a value, which is then the answer and the stores are not asked.
+    """
+
+    def __init__(self, stores: Stores) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.done: list[str] = []
+        self.hook: Any = None
+        self.stores = Stores(
+            _Proxy(self, stores.messages, ("records", "recent", "list", "count")),
+            _Proxy(self, stores.artifacts, ("save", "load", "list")),
+            _Proxy(self, stores.state, ("claim", "renew", "release", "load", "save")),
+            _Proxy(self, stores.journal, ("commit", "clear", "events", "turns", "started_calls")),
+            tenant=stores.tenant,
+        )
+
+    def of(self, *names: str) -> list[Any]:
+        """The arguments of calls with these names."""
+        return [argument for name, argument in self.calls if name in names]
+
+    @property
+    def writes(self) -> int:
+        """Claims and commits that were made."""
+        return sum(1 for name in self.done if name in ("claim", "commit"))
+
+
+class _Proxy:
+    def __init__(self, spy: SpyStores, inner: Any, names: Sequence[str]) -> None:
+        self._spy, self._inner, self._names = spy, inner, names
+
+    def __getattr__(self, name: str) -> Any:
+        inner = getattr(self._inner, name)
+        if name not in self._names:
+            return inner
+
+        async def call(*args: Any, **options: Any) -> Any:
+            argument = args[0] if len(args) == 1 and not options else (args, options)
+            self._spy.calls.append((name, argument))
+            if self._spy.hook is not None:
+                made = self._spy.hook(name, argument)
+                if asyncio.iscoroutine(made):
+                    made = await made
+                if made is not None:
+                    return made
+            value = await inner(*args, **options)
+            self._spy.done.append(name)
+            return value
+
+        return call
