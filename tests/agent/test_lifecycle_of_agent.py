@@ -348,14 +348,9 @@ class AgentBesideTheTable(RuleBasedStateMachine):
     def the_status_is_that_of_the_table(self):
         """Status and count agree with the model."""
         assert self.agent.state.status is self.status
-        if self.status not in (S.CREATED, S.SHUTDOWN):
-            assert self.agent.state.turn_count == self.turns
-        assert (self.agent.state.error is not None) == (
-            self.agent.state.status is S.FAILED or self._failed_and_paused()
-        )
-
-    def _failed_and_paused(self):
-        return self.status is S.PAUSED and self.agent.state.error is not None
+        assert self.agent.state.turn_count == self.turns
+        if self.status not in (S.PAUSED, S.SHUTDOWN):  # these keep the error that was, or none
+            assert (self.agent.state.error is not None) == (self.status is S.FAILED)
 
 
 TestAgentBesideTheTable = AgentBesideTheTable.TestCase

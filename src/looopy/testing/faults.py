@@ -35,10 +35,10 @@ class SpyStores:
         self.done: list[str] = []
         self.hook: Any = None
         self.stores = Stores(
-            _Proxy(self, stores.messages, ("records", "recent", "list", "count")),
-            _Proxy(self, stores.artifacts, ("save", "load", "list")),
-            _Proxy(self, stores.state, ("claim", "renew", "release", "load", "save")),
-            _Proxy(self, stores.journal, ("commit", "clear", "events", "turns", "started_calls")),
+            _before(self, stores.messages, ("records", "recent", "list", "count")),
+            _before(self, stores.artifacts, ("save", "load", "list")),
+            _before(self, stores.state, ("claim", "renew", "release", "load", "save")),
+            _before(self, stores.journal, ("commit", "clear", "events", "turns", "started_calls")),
             tenant=stores.tenant,
         )
 
@@ -50,6 +50,10 @@ class SpyStores:
     def writes(self) -> int:
         """Claims and commits that were made."""
         return sum(1 for name in self.done if name in ("claim", "commit"))
+
+
+def _before(spy: SpyStores, inner: Any, names: Sequence[str]) -> Any:
+    return _Proxy(spy, inner, names)
 
 
 class _Proxy:
