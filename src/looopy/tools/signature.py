@@ -276,9 +276,11 @@ def _blame(name: str, fields: Mapping[str, Any]) -> None:
 
 
 def _no_schema(name: str, key: str, error: InvalidTool) -> NoReturn:
+    # pydantic's first sentence says what it is about, the rest how to go on in pydantic itself.
+    why = str(error.__cause__).partition("\n")[0].partition(". ")[0]
     raise InvalidTool(
-        f"tool function {name}(): the type of {key!r} cannot be sent as JSON"
-        f" ({error.__cause__}): use plain types, dataclasses or pydantic models"
+        f"tool function {name}(): the type of {key!r} cannot be sent as JSON ({why}):"
+        " use plain types, dataclasses or pydantic models"
     ) from error
 
 

@@ -690,3 +690,15 @@ def test_every_exported_name_exists() -> None:
     assert set(exported) <= set(dir(looopy.tools))
     with pytest.raises(AttributeError):
         _ = looopy.tools.nothing
+
+
+def test_a_type_without_schema_is_refused_in_one_sentence():
+    """What pydantic advises its own users is left out."""
+
+    def odd(a: open) -> str:
+        """Be odd."""
+
+    with pytest.raises(InvalidTool, match="the type of 'a' cannot be sent as JSON") as refused:
+        tool(odd)
+    assert "\n" not in str(refused.value)
+    assert "arbitrary_types_allowed" not in str(refused.value)
