@@ -16,11 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Protocol
 
+from looopy.stores.bells import Bells
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import AgentEvent
-from looopy.types.message import Message, StopReason, Usage
+from looopy.types.message import Message, StopReason, Usage, UserMessage
 from looopy.types.state import Outcome, PendingRequest
 
 
@@ -87,6 +89,47 @@ class ContextState:
     usage: Usage = field(default_factory=Usage)
 
 
+class EntryKind(StrEnum):
+    """When a message of the inbox is said: within the running turn, or once it would end."""
+
+    STEER = "steer"
+    FOLLOW_UP = "follow_up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """
+    A message that waits to be said.
+
+    Attributes:
+        number: Counts from 1 within the context, never used again; the order of arrival.
+        actor_id: Who sent it. Only a turn of the same actor takes it.
+    """
+
+    number: int
+    kind: EntryKind
+    message: UserMessage
+    actor_id: str | None = None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxHead:
+    """
+    What the row of a context says of its inbox.
+
+    Attributes:
+        last: Raised by each message and each request to cancel; 0 for none. Whoever has looked at
+            the inbox up to here has seen all there is.
+        waiting: How many messages wait.
+        cancel_turn: The open turn that was asked to stop, or `None`.
+    """
+
+    last: int = 0
+    waiting: int = 0
+    cancel_turn: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRecord:
     """
@@ -106,6 +149,7 @@ class ContextRecord:
         holder: Who holds the lease (`Owner.token()`), or `None`.
         lease_live: Whether the lease had not expired by the store's clock when this was read.
         owner_actor: The actor of the first turn, or `None`.
+        inbox: What has come in beside the turns.
         version: Raised by each write of `metadata`.
     """
 
@@ -120,6 +164,7 @@ class ContextRecord:
     holder: str | None = None
     lease_live: bool = False
     owner_actor: str | None = None
+    inbox: InboxHead = field(default_factory=InboxHead)
     state: ContextState = field(default_factory=ContextState)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     version: int = 0
@@ -139,6 +184,10 @@ class Claim:
         recover: Take over the open turn instead of starting one; `events` is then empty.
         events: `TurnStart`, then a `MessageEnd` for each first message, in order. Their `turn` and
             `seq` are not looked at.
+        delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
+        key: Names this turn for as long as the context lives, with `input_hash`; see
+            `Journal.turn_of_key`. `None`: it has no name.
+        ticket: The claimer's place in line, which it leaves; `None` for one who has not waited.
         state: Replaces the stored one, or `None` to leave it.
     """
 
@@ -152,6 +201,10 @@ class Claim:
     actor_id: str | None = None
     had_auth: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    delivered: Sequence[int] = ()
+    key: str | None = None
+    input_hash: str | None = None
+    ticket: int | None = None
     state: ContextState | None = None
 
 
@@ -163,6 +216,7 @@ class Claimed:
     turn: int
     first_seq: int
     first_position: int
+    inbox: InboxHead = field(default_factory=InboxHead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +249,9 @@ class Commit:
         artifact: A version to save in the same step; `events` is then its one `ArtifactUpdate`, and
             the version in that is the one handed out.
         state: Replaces the stored one, or `None` to leave it.
+        delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
+        heard: For a commit that ends the turn: write it only if nothing has come into the inbox
+            after this number. `None`: end it whatever waits.
         release: Give the lease back. Otherwise it is renewed for `ttl_s`.
     """
 
@@ -205,6 +262,8 @@ class Commit:
     assistant_position: int | None = None
     artifact: ArtifactWrite | None = None
     state: ContextState | None = None
+    delivered: Sequence[int] = ()
+    heard: int | None = None
     release: bool = False
     ttl_s: float = 10.0
 
@@ -217,7 +276,28 @@ class Committed:
 
     first_seq: int
     first_position: int
+    inbox: InboxHead = field(default_factory=InboxHead)
     artifact: Artifact | None = None
+
+
+class InboxNews(Exception):
+    """
+    Something came into the inbox that the turn has not heard of, so it does not end yet; nothing
+    was written. For the one who commits, never for a user.
+    """
+
+    def __init__(self, inbox: InboxHead) -> None:
+        super().__init__(inbox)
+        self.inbox = inbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter:
+    """Somebody who waits in line for a context; `alive` says that it has been heard of lately."""
+
+    ticket: int
+    holder: str
+    alive: bool
 
 
 class MessageStore(Protocol):
@@ -377,7 +457,8 @@ class StateStore(Protocol):
         Own a context for a turn: raise its epoch, take the lease, store what the turn begins with.
 
         Raises:
-            AgentBusy: Another holder's lease is live and was not displaced; `turn` names its turn.
+            AgentBusy: Another holder's lease is live and was not displaced, and `turn` names its
+                turn; or somebody who came earlier waits in line.
             StoreConflict: The epoch is not the expected one, or (without `recover`) a turn is open,
                 or (with it) none is. Read the context again.
             ValueRefused: A message cannot be stored faithfully; nothing was written.
@@ -392,9 +473,39 @@ class StateStore(Protocol):
         """Give the lease of *epoch* back; does nothing when the context has moved on."""
         ...
 
+    async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
+        """
+        Take a place at the end of the line of those who wait for a context; it is created on first
+        use.
+
+        Returns:
+            The ticket. Tickets rise in order of arrival. A place is kept for *ttl_s* seconds by the
+            store's clock, and longer by `keep_place`; one that was not kept holds up nobody.
+        """
+        ...
+
+    async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
+        """Keep a place for another *ttl_s*; `False` when it is no longer there."""
+        ...
+
+    async def leave_line(self, context_id: str, ticket: int) -> None:
+        """Give a place up; does nothing when it is no longer there."""
+        ...
+
+    async def line(self, context_id: str) -> list[Waiter]:
+        """Who waits for a context, first come first; [] for an unknown one."""
+        ...
+
 
 class Journal(Protocol):
-    """What a durable turn needs beside the three stores; see `Stores`."""
+    """
+    What a durable turn needs beside the three stores; see `Stores`.
+
+    Attributes:
+        bells: Rung when a context has changed, from any process.
+    """
+
+    bells: Bells
 
     async def commit(self, commit: Commit) -> Committed:
         """
@@ -402,6 +513,7 @@ class Journal(Protocol):
 
         Raises:
             Fenced: The context has another epoch; nothing was written.
+            InboxNews: `heard` is not the newest; nothing was written.
             ValueRefused: A value cannot be stored faithfully; nothing was written.
             StoreUnavailable: The store did not answer; `outcome_known` says whether nothing was
                 written.
@@ -410,7 +522,7 @@ class Journal(Protocol):
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:
         """
-        Hide the history, drop artifacts and pending requests, raise the epoch.
+        Hide the history, drop artifacts and pending requests, empty the inbox, raise the epoch.
 
         Returns:
             The new epoch. Positions, `seq` and the turn count go on. A `HistoryCleared` event is
@@ -440,3 +552,54 @@ class Journal(Protocol):
     async def started_calls(self, context_id: str, turn: int) -> set[str]:
         """Ids of the tool calls of *turn* whose `tool_execution_start` was stored."""
         ...
+
+    async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
+        """The turn that was claimed with *key*, and its `input_hash`; `None` if there is none."""
+        ...
+
+    # --- the inbox ---
+
+    async def post(
+        self,
+        context_id: str,
+        kind: EntryKind,
+        message: UserMessage,
+        *,
+        actor_id: str | None = None,
+        expected_turn: int | None = None,
+    ) -> int:
+        """
+        Put a message into the inbox; the context is created on first use.
+
+        Args:
+            actor_id: Who sends it. While a turn is open, its actor; before, the context's owner,
+                where there is one.
+            expected_turn: Only if this turn is open.
+
+        Returns:
+            The number of the entry. Once this returns, the message survives a killed process.
+
+        Raises:
+            AccessDenied: The open turn is another actor's; or none is open, and the context is.
+            TurnMismatch: Another turn is open, or none.
+            LimitExceeded: `INBOX_LIMIT` messages wait already.
+            ValueRefused: The message cannot be stored faithfully.
+        """
+        ...
+
+    async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
+        """The head of the inbox and the entries numbered over *after*, of one moment, in order."""
+        ...
+
+    async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
+        """
+        Ask the open turn to stop, if it is *turn* or that is `None`.
+
+        Returns:
+            The turn that was asked; `None` when there was none to ask, and nothing was written.
+        """
+        ...
+
+
+INBOX_LIMIT = 256
+"""How many messages may wait in the inbox of a context."""
