@@ -19,6 +19,7 @@ class Tally:
     runs: int = 0
     missed: int = 0  # runs in which what was to go wrong did not come about
     violations: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # figures that were measured on the way
 
 
 @dataclass(frozen=True)
