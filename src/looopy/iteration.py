@@ -31,6 +31,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         calls, turn.open_calls = turn.open_calls, ()
     else:
         turn.call_turn = None  # what is called from now on is this turn's own
+        turn.say_queued()
         async for out in call_model(turn, tools):
             yield out
         assistant = turn.answer_of_model

@@ -29,7 +29,7 @@ from looopy.model_call import keep_partial
 from looopy.stores.gate import repair
 from looopy.tool_calls import skip_calls
 from looopy.tools.provider import ToolSource, wrap_tools
-from looopy.turn import Group, Out, Turn, end_iteration
+from looopy.turn import Group, Inbox, Out, Turn, end_iteration
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
@@ -70,6 +70,7 @@ async def run_turn(
     call_turn: int | None = None,
     ends: StopReason | None = None,
     pending: Sequence[PendingRequest] = (),
+    inbox: Inbox | None = None,
 ) -> AsyncGenerator[Out, None]:
     """
     Run one turn.
@@ -84,48 +85,78 @@ async def run_turn(
         ends: End at once with this reason, after the first group: `input_required` or
             `auth_required`.
         pending: What the turn then waits for.
+        inbox: Where steering and follow-ups come from; `None` for nowhere.
 
     Yields:
         Events to show at once, and groups to commit before going on. The first group opens the
-        turn, the
-        last one closes it: whatever fails, there is exactly one `turn_end`.
+        turn, the last one closes it: whatever fails, exactly one `turn_end` is committed. A last
+        group that gave way to news (`Group.heard`) is followed by others.
     """
     scope = CancelScope(context.cancel, config.turn_timeout_s)
     turn = Turn(
         context, provider, sources, config, history, scope, Guards(config), open_calls, call_turn
     )
     turn.call_ids.update(call.id for call in open_calls)
+    turn.inbox = inbox or turn.inbox
+    interrupted = None
     try:
         yield _open(turn, prompts, user_message)
         turn.stop, turn.pending = ends, pending
-        interrupted = None
-        try:
-            while turn.stop is None:
-                if not turn.open_calls and (verdict := turn.guards.before_model_call()):
-                    turn.give_up(verdict)
-                    break
-                if not turn.in_iteration:
-                    turn.begin_iteration()
-                async with aclosing(run_iteration(turn)) as outs:
-                    async for out in outs:
-                        yield out
-        except TurnInterrupted as exc:
-            turn.stop = StopReason.DEADLINE if exc.reason == "deadline" else StopReason.CANCELLED
-            if turn.stop is StopReason.DEADLINE:
-                limit = config.turn_timeout_s
-                text = f"the turn took longer than {limit} s (LoopConfig.turn_timeout_s)"
-                turn.error = LimitExceeded(text, limit="turn_timeout_s", value=limit)
-        except asyncio.CancelledError as exc:
-            interrupted, turn.stop = exc, StopReason.CANCELLED
-        except Exception as exc:
-            _logger.exception("turn %s failed", context.turn)
-            turn.stop = StopReason.ERROR
-            turn.error = exc if isinstance(exc, LooopyError) else LooopyError(str(exc) or repr(exc))
-        yield _close(turn)
-        if interrupted is not None:
-            raise interrupted
+        while True:
+            try:
+                await _hear(turn)
+                while turn.stop is None:
+                    if not turn.open_calls and (verdict := turn.guards.before_model_call()):
+                        turn.give_up(verdict)
+                        break
+                    if not turn.in_iteration:
+                        turn.begin_iteration()
+                    async with aclosing(run_iteration(turn)) as outs:
+                        async for out in outs:
+                            yield out
+                    await _hear(turn)
+            except TurnInterrupted as exc:
+                _stop_early(turn, exc.reason)
+            except asyncio.CancelledError as exc:
+                interrupted, turn.stop = exc, StopReason.CANCELLED
+            except Exception as exc:
+                _logger.exception("turn %s failed", context.turn)
+                known = isinstance(exc, LooopyError)
+                turn.stop = StopReason.ERROR
+                turn.error = exc if known else LooopyError(str(exc) or repr(exc))
+            last = _close(turn)
+            yield last
+            if interrupted is not None:
+                raise interrupted
+            if not turn.inbox.refused():
+                return
+            turn.reopen(last)
     finally:
         scope.close()
+
+
+_NATURAL = (StopReason.STOP, StopReason.LENGTH)
+
+
+async def _hear(turn: Turn) -> None:
+    """Take what came in: steering before a model call, follow-ups where the turn would end."""
+    if turn.stop is None and not turn.queued and not turn.open_calls:
+        turn.queued = await turn.inbox.steering()
+    elif turn.stop in _NATURAL:
+        if turn.context.cancel.reason is not None:
+            raise TurnInterrupted(turn.context.cancel.reason)
+        turn.queued = turn.queued or await turn.inbox.steering() or await turn.inbox.follow_ups()
+        if turn.queued:
+            turn.stop = None
+
+
+def _stop_early(turn: Turn, reason: str) -> None:
+    turn.stop = StopReason.CANCELLED
+    if reason == "deadline":
+        limit = turn.config.turn_timeout_s
+        text = f"the turn took longer than {limit} s (LoopConfig.turn_timeout_s)"
+        turn.stop = StopReason.DEADLINE
+        turn.error = LimitExceeded(text, limit="turn_timeout_s", value=limit)
 
 
 def _open(turn: Turn, prompts: Sequence[Message], user_message: UserMessage | None) -> Group:
@@ -159,16 +190,14 @@ def _close(turn: Turn) -> Group:
         error = turn.error or LooopyError(f"the turn failed: {stop}")
         text = repair(error.message)  # a server's words may be in it
         turn.emit(turn.make(TurnError, code=stop.value, text=text, error=error))
-    turn.emit(
-        turn.make(
-            TurnEnd,
-            outcome=outcome,
-            stop_reason=stop,
-            messages=tuple(turn.added),
-            usage=turn.usage,
-        )
+    end = turn.make(
+        TurnEnd,
+        outcome=outcome,
+        stop_reason=stop,
+        messages=tuple(turn.added),
+        usage=turn.usage,
     )
-    return turn.close_group()
+    return turn.close(end, natural=stop in _NATURAL)
 
 
 def unanswered(messages: Sequence[Message]) -> list[ToolCall]:

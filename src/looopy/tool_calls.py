@@ -15,7 +15,7 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.cancellation import TurnInterrupted
-from looopy.errors import ValueRefused
+from looopy.errors import StoreError, ValueRefused
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.stores.gate import dump, repair, repair_json
 from looopy.tools.executor import resolve_name, run_call
@@ -34,6 +34,7 @@ from looopy.types.message import (
     now_ms,
 )
 
+SKIPPED = "Skipped due to queued user message."
 _MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
 _GRACE_S = 5.0  # how long a tool may take to stop before it is left behind
 
@@ -55,8 +56,18 @@ async def run_tools(
             return
         if verdict is not None:
             turn.emit(turn.make(TurnWarning, code=verdict.code, text=verdict.text))
+        if await _steered(turn):
+            skip_calls(turn, calls[i:], SKIPPED)
+            return
         name = resolve_name(call.name, tools)
         tool = tools.get(name) if name is not None else None
+        turn.begin(call, tool)
+        yield turn.close_group()  # from here on the call is known to have started
+        reach("B8")
+        if await _steered(turn):  # the commit brought the news
+            turn.answer(call, synthetic_result(call, SKIPPED, timestamp=now_ms()))
+            skip_calls(turn, calls[i + 1 :], SKIPPED)
+            return
         try:
             async for out in _run_tool(turn, call, tool, tools):
                 yield out
@@ -74,6 +85,20 @@ async def run_tools(
             return
 
 
+async def _steered(turn: Turn) -> bool:
+    """
+    Whether the user has said something that the calls which have not started give way to.
+
+    Calls of an earlier turn, which this one was asked to go on with, give way to nothing.
+    """
+    if turn.config.steering != "skip_remaining" or turn.call_turn is not None:
+        return False
+    if not turn.queued and turn.inbox.arrived:
+        with contextlib.suppress(StoreError):  # the next commit will tell, if it lasts
+            turn.queued = await turn.inbox.steering()
+    return bool(turn.queued)
+
+
 def skip_calls(turn: Turn, calls: Sequence[ToolCall], text: str) -> None:
     """Answer calls that do not run."""
     for call in calls:
@@ -84,9 +109,6 @@ def skip_calls(turn: Turn, calls: Sequence[ToolCall], text: str) -> None:
 async def _run_tool(
     turn: Turn, call: ToolCall, tool: Tool | None, tools: dict[str, Tool]
 ) -> AsyncGenerator[Out, None]:
-    turn.begin(call, tool)
-    yield turn.close_group()  # from here on the call is known to have started
-    reach("B8")
     started = utc_now()
     reports: list[Any] = []
     reported = asyncio.Event()

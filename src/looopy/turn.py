@@ -8,9 +8,9 @@ events that belong together, of which the durable ones are committed before any 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from looopy.cancellation import CancelScope
 from looopy.errors import (
@@ -40,15 +40,83 @@ from looopy.types.message import (
     ToolCall,
     ToolResultMessage,
     Usage,
+    UserMessage,
 )
 from looopy.types.state import Outcome, PendingRequest, outcome_of
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Events to commit together and then show, in this order."""
+    """
+    Events to commit together and then show, in this order.
+
+    Attributes:
+        delivered: Inbox entries whose messages are among the events; they leave it with the commit.
+        heard: For the group that ends a turn: commit it only if nothing came into the inbox after
+            this entry. `None`: whatever came.
+    """
 
     events: Sequence[AgentEvent]
+    delivered: Sequence[int] = ()
+    heard: int | None = None
+
+
+class Queued(NamedTuple):
+    """A message that waits to be said, and the inbox entry it is, if it is one."""
+
+    message: UserMessage
+    number: int | None = None
+
+
+class Inbox(Protocol):
+    """
+    What comes in while a turn runs. What is taken and never committed is still in the store.
+
+    Attributes:
+        arrived: Whether something may have come in that nobody has looked at.
+        heard: The newest entry that was looked at; `None` where nothing can come in.
+    """
+
+    @property
+    def arrived(self) -> bool:
+        """See above."""
+        ...
+
+    @property
+    def heard(self) -> int | None:
+        """See above."""
+        ...
+
+    async def steering(self) -> list[Queued]:
+        """Take what is to be said next, one message or all; [] when there is none."""
+        ...
+
+    async def follow_ups(self) -> list[Queued]:
+        """Take what is to be said once the turn would end."""
+        ...
+
+    def refused(self) -> bool:
+        """Whether the group just yielded was not committed, because of news. Asked once."""
+        ...
+
+
+class NoInbox:
+    """Of a turn that nobody can say anything to."""
+
+    arrived = False
+    heard: int | None = None
+
+    async def steering(self) -> list[Queued]:
+        """Nothing."""
+        return []
+
+    async def follow_ups(self) -> list[Queued]:
+        """Nothing."""
+        return []
+
+    def refused(self) -> bool:
+        """Never."""
+        return False
 
 
 Out: TypeAlias = AgentEvent | Group
@@ -64,6 +132,7 @@ class Turn:
         open_calls: Calls of the last assistant message that an earlier turn left open and that run
             now.
         call_turn: The turn that announced the open calls; their idempotency keys name it.
+        queued: What is said before the model is asked again.
         added: Messages of this turn.
         stop: Set when the turn is over.
         error: Why, when it failed.
@@ -79,6 +148,8 @@ class Turn:
     open_calls: Sequence[ToolCall] = ()
     call_turn: int | None = None
     pending: Sequence[PendingRequest] = ()
+    inbox: Inbox = field(default_factory=NoInbox)
+    queued: Sequence[Queued] = ()
     iteration: int = 0
     in_iteration: bool = False
     added: list[Message] = field(default_factory=list)
@@ -90,6 +161,7 @@ class Turn:
     answer_of_model: AssistantMessage | None = None
     call_ids: set[str] = field(default_factory=set)
     _waiting: list[AgentEvent] = field(default_factory=list)
+    _delivered: list[int] = field(default_factory=list)
 
     def emit(self, event: AgentEvent) -> None:
         """Add an event to the group that is open."""
@@ -97,9 +169,30 @@ class Turn:
 
     def close_group(self) -> Group:
         """Close the group that is open."""
-        group = Group(tuple(self._waiting))
+        group = Group(tuple(self._waiting), tuple(self._delivered))
         self._waiting.clear()
+        self._delivered.clear()
         return group
+
+    def say_queued(self) -> None:
+        """Say what is queued."""
+        for message, number in self.queued:
+            self.emit(self.make(MessageStart, message=message))
+            self.append(message)
+            if number is not None:
+                self._delivered.append(number)
+        self.queued = ()
+
+    def close(self, end: AgentEvent, *, natural: bool) -> Group:
+        """Close the last group; one that ends naturally gives way to what came in meanwhile."""
+        self.emit(end)
+        group = self.close_group()
+        return replace(group, heard=self.inbox.heard) if natural else group
+
+    def reopen(self, group: Group) -> None:
+        """Take the last group back, without the end."""
+        self._waiting += group.events[:-1]
+        self._delivered += group.delivered
 
     def make(self, kind: Callable[..., AgentEvent], **fields: Any) -> AgentEvent:
         """An event of this turn and iteration."""

@@ -214,6 +214,9 @@ class LoopConfig:
         max_tool_calls_per_iteration: Calls one model answer may ask for; more, and none is run.
         max_tool_failures: Failed calls in a row that end the turn.
         doom_loop_threshold: How often the same call may come in a row before `on_doom_loop` acts.
+        steering: What a steering message does to the calls that have not started: `skip_remaining`
+            answers them as skipped, `after_batch` lets them run first.
+        queue_mode: How many queued messages are said at a time: `one-at-a-time`, or `all`.
         max_messages: How many messages of the history the model is shown; `None`: all.
         lease_ttl_s: How long an owner that stopped renewing keeps a context.
         busy_timeout_s: How long `on_busy="wait"` waits.
@@ -234,6 +237,8 @@ class LoopConfig:
     turn_timeout_s: float | None = 1800.0
     budget: Budget = field(default_factory=Budget)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    steering: Literal["skip_remaining", "after_batch"] = "skip_remaining"
+    queue_mode: Literal["one-at-a-time", "all"] = "one-at-a-time"
     max_messages: int | None = None
     history_tokens: int | Literal["auto"] | None = "auto"
     lease_ttl_s: float = 10.0
@@ -264,6 +269,8 @@ class LoopConfig:
         _check(self, "max_tokens", least=1, whole=True, optional=True)
         _check(self, "temperature", least=0, optional=True)
         _choose(self, "on_doom_loop", ("warn", "stop"))
+        _choose(self, "steering", ("skip_remaining", "after_batch"))
+        _choose(self, "queue_mode", ("one-at-a-time", "all"))
         _choose(self, "thinking_level", (None, *ThinkingLevel))
 
 

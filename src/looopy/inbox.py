@@ -1,0 +1,146 @@
+"""
+What comes in while a turn of an agent runs: messages to say, and the request to stop.
+
+Anybody may put something into the inbox of a context, in any process; the turn that runs takes it
+from the store. It knows when to look: each commit tells how far the inbox has come, and a bell
+rings for what comes in between. An entry leaves the inbox in the commit that appends its message,
+so nothing taken is ever lost, and nothing is said twice. The commit that would end the turn is
+refused while there is news that the turn has not heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import ExitStack
+
+from looopy.errors import StoreError
+from looopy.stores.base import Entry, EntryKind, InboxHead
+from looopy.stores.stores import Stores
+from looopy.turn import Queued
+from looopy.types.context import CancelToken, LoopConfig
+
+
+class TurnInbox:
+    """
+    The inbox as one turn sees it; an `Inbox` for the loop.
+
+    Args:
+        actor_id: Whose messages the turn takes: its own actor's. Those of others wait for theirs.
+        head: What the claim said of it.
+        began: Entries that the turn began with; they are said, and wait no more.
+        token: Cancelled when the turn is asked to stop.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        context_id: str,
+        turn: int,
+        actor_id: str | None,
+        config: LoopConfig,
+        token: CancelToken,
+        *,
+        head: InboxHead,
+        began: int,
+    ) -> None:
+        self._stores = stores
+        self._context_id = context_id
+        self._turn = turn
+        self._actor_id = actor_id
+        self._at_a_time = None if config.queue_mode == "all" else 1
+        self._token = token
+        self._last = head.last
+        self._read = 0 if head.waiting else head.last
+        self._entries: list[Entry] = []
+        # Begun with one message of several: the model answers it before the next is said.
+        self._hold = began > 0 and self._at_a_time is not None
+        self._refused = False
+        self._looking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._bell = ExitStack()
+
+    @property
+    def arrived(self) -> bool:
+        """Whether there is something that was not looked at, or not taken."""
+        return self._last > self._read or bool(self._entries)
+
+    @property
+    def heard(self) -> int:
+        """How far it was looked at."""
+        return self._read
+
+    async def steering(self) -> list[Queued]:
+        """Take what is to be said next."""
+        if self._hold:
+            self._hold = False
+            return []
+        return await self._take(EntryKind.STEER)
+
+    async def follow_ups(self) -> list[Queued]:
+        """Take what is to be said once the turn would end."""
+        return await self._take(EntryKind.FOLLOW_UP)
+
+    async def _take(self, kind: EntryKind) -> list[Queued]:
+        if self._last > self._read:
+            await self._look()
+        taken = [e for e in self._entries if e.kind is kind][: self._at_a_time]
+        self._entries = [e for e in self._entries if e not in taken]
+        return [Queued(e.message, e.number) for e in taken]
+
+    async def _look(self) -> None:
+        head, entries = await self._stores.journal.inbox(self._context_id, after=self._read)
+        if head.last <= self._read:
+            return
+        self._read = head.last
+        self._entries += [e for e in entries if e.actor_id == self._actor_id]
+        self.told(head)
+
+    def told(self, head: InboxHead) -> None:
+        """Take notice of what a commit or a look said of the inbox."""
+        self._last = max(self._last, head.last)
+        if head.cancel_turn == self._turn:
+            self._token.cancel()
+
+    def refuse(self, head: InboxHead) -> None:
+        """Take notice that the turn does not end yet."""
+        self._refused = True
+        self.told(head)
+
+    def refused(self) -> bool:
+        """Whether the last group was refused; asked once."""
+        refused, self._refused = self._refused, False
+        return refused
+
+    # --- while the turn waits for a model or a tool ---
+
+    def listen(self) -> None:
+        """From now on, look when the bell rings, and from time to time."""
+        bells = self._stores.journal.bells
+        self._bell.enter_context(bells.listen(self._stores.tenant, self._context_id, self._rung))
+        self._later()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._bell.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._stores.journal.bells.poll_s, self._rung, True)  # noqa: FBT003 - as a bell does
+
+    def _rung(self, inbox: bool) -> None:
+        if inbox and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._peek(), name="looopy inbox")
+
+    async def _peek(self) -> None:
+        """See whether something has come in; what it is, the turn reads when it can use it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with contextlib.suppress(StoreError):  # the next look, or the next commit, will tell
+            head, _ = await self._stores.journal.inbox(self._context_id, after=self._last)
+            self.told(head)
+        self._later()
