@@ -42,7 +42,7 @@ class SQLArtifactStore(SQLStore):
                 raise no_context(context_id)
             return saved
 
-        return await self.backend.run(work, write=True)
+        return await self.write(work, context_id)
 
     async def load(
         self, context_id: str, artifact_id: str, version: int | None = None
@@ -107,7 +107,7 @@ class SQLArtifactStore(SQLStore):
             if not (yield Query(s.DELETE_ARTIFACT, params)):
                 raise _no_artifact(artifact_id, None)
 
-        await self.backend.run(work, write=True)
+        await self.write(work, context_id)
 
 
 def _can_hold(context_id: str, artifact_id: str) -> bool:

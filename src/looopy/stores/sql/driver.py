@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from looopy.stores.bells import Bells
+
 T = TypeVar("T")
 
 Rows: TypeAlias = list[tuple[Any, ...]]
@@ -39,14 +41,37 @@ Steps: TypeAlias = Generator[Query, Rows, T]
 """The logic of one operation: it yields statements, is sent their rows, and returns the answer."""
 
 
+class Ring(NamedTuple):
+    """Whom to ring for when a write is done: the listeners of a context; see `Bells.ring`."""
+
+    tenant: str
+    context_id: str
+    inbox: bool
+
+
+def may_have_written(error: BaseException | None) -> bool:
+    """Whether a write that ended with *error* may have changed something."""
+    return error is None or not getattr(error, "outcome_known", True)
+
+
 class Driver(Protocol):
-    """Runs operations, each in one transaction of its own or as part of a greater one."""
+    """
+    Runs operations, each in one transaction of its own or as part of a greater one.
+
+    Attributes:
+        bells: Rung for each write that names whom to ring for, and when another process or
+            another driver has written. The same ones before `open` and after `close`.
+    """
+
+    bells: Bells
 
     async def open(self) -> None:
         """Connect; does nothing when connected, and may be called again after `close`."""
         ...
 
-    async def run(self, work: Callable[[], Steps[T]], *, write: bool) -> T:
+    async def run(
+        self, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None = None
+    ) -> T:
         """
         Run one operation and return its answer.
 
@@ -55,6 +80,8 @@ class Driver(Protocol):
                 and the generator be run on rows that are none, to see what it would ask: it has no
                 effect but what it asks for and answers.
             write: Whether it may change rows; an operation that only reads sees one snapshot.
+            ring: Whom to ring for once it was committed, here and in other processes, or may have
+                been; also when nobody waits for the answer any more.
 
         Raises:
             StoreUnavailable: The database did not answer; `outcome_known` says whether nothing was

@@ -18,7 +18,7 @@ from looopy.stores.base import Commit, Committed, TurnRecord
 from looopy.stores.names import fenced, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import Head, clear_steps, commit_steps, encode_commit, peek
-from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.driver import Driver, Query, Steps
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
 from looopy.types.event import AgentEvent
 from looopy.types.message import Message
@@ -30,19 +30,25 @@ _USER_POSITION = 14
 class SQLJournal(SQLStore):
     """See `Journal` for the contract."""
 
+    def __init__(self, backend: Driver, tenant: str = "default") -> None:
+        super().__init__(backend, tenant)
+        self.bells = backend.bells
+
     async def commit(self, commit: Commit) -> Committed:
         """Apply one step of a turn."""
         given = encode_commit(self.params(commit.context_id), commit)
         if not can_exist(commit.context_id):
             raise fenced(commit.context_id)
-        return await self.backend.run(partial(commit_steps, given), write=True)
+        over = commit.release or given.encoded.closing is not None
+        work = partial(commit_steps, given)
+        return await self.write(work, commit.context_id, inbox=over)
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:
         """Hide the history."""
         if not can_exist(context_id):
             raise no_context(context_id)
         work = partial(clear_steps, self.params(context_id), context_id, force=force)
-        return await self.backend.run(work, write=True)
+        return await self.write(work, context_id, inbox=True)
 
     async def events(
         self, context_id: str, *, after: int = 0, limit: int | None = None

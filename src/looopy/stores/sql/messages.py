@@ -24,7 +24,9 @@ class SQLMessageStore(SQLStore):
         encoded = rows.message_rows(messages)
         key = self.params(context_id)
         work = partial(append_steps, key, encoded)
-        return await self.backend.run(work, write=bool(encoded.messages))
+        if not encoded.messages:
+            return await self.backend.run(work, write=False)
+        return await self.write(work, context_id)
 
     async def records(
         self,

@@ -24,8 +24,9 @@ from typing import Any, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from looopy._failpoints import reach
-from looopy.errors import StoreUnavailable
-from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.errors import LooopyError, StoreUnavailable
+from looopy.stores.bells import Bells
+from looopy.stores.sql.driver import Query, Ring, Rows, Steps, may_have_written
 from looopy.stores.sql.pg_errors import Trouble, translate
 from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.pg_pool import TIMEOUTS, Session, make_engine, session
@@ -69,6 +70,7 @@ class PostgresDriver:
     def __init__(
         self, url: PostgresURL, *, migrate: bool = False, patience_s: float = PATIENCE_S
     ) -> None:
+        self.bells = Bells()
         self._url = url
         self._migrate = migrate
         self._patience_s = patience_s
@@ -110,7 +112,9 @@ class PostgresDriver:
             raise migrate.out_of_date(found)
         await asyncio.to_thread(migrate.bring_to_head, self._url)
 
-    async def run(self, work: Callable[[], Steps[T]], *, write: bool) -> T:
+    async def run(
+        self, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None = None
+    ) -> T:
         """Run one operation; see `Driver.run`."""
         engine = self._engine
         if engine is None:
@@ -120,7 +124,7 @@ class PostgresDriver:
                 f"the stores of {self._url.place} were opened before this process was forked:"
                 " open them again in the child"
             )
-        task = asyncio.create_task(self._carry_out(engine, work, write=write))
+        task = asyncio.create_task(self._carry_out(engine, work, write=write, ring=ring))
         self._running.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
@@ -142,14 +146,25 @@ class PostgresDriver:
     # --- one operation ---
 
     async def _carry_out(
-        self, engine: AsyncEngine, work: Callable[[], Steps[T]], *, write: bool
+        self, engine: AsyncEngine, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None
     ) -> T:
-        """Run it in its turn."""
+        """Run it in its turn, and ring."""
         deadline = _now() + self._patience_s
         if not write:
             return await self._try(engine, work, deadline, write=False)
-        async with self._line(work):
-            return await self._try(engine, work, deadline, write=True)
+        try:
+            async with self._line(work):
+                answer = await self._try(engine, work, deadline, write=True)
+        except LooopyError as error:
+            if may_have_written(error):
+                self._ring(ring)
+            raise
+        self._ring(ring)
+        return answer
+
+    def _ring(self, ring: Ring | None) -> None:
+        if ring is not None:
+            self.bells.ring(ring.tenant, ring.context_id, inbox=ring.inbox)
 
     def _line(self, work: Callable[[], Steps[Any]]) -> asyncio.Lock:
         """

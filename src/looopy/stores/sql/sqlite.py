@@ -26,8 +26,9 @@ from typing import Any, TypeVar
 
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
+from looopy.stores.bells import Bells
 from looopy.stores.sql import connection as sqlite
-from looopy.stores.sql.driver import Steps
+from looopy.stores.sql.driver import Ring, Steps, may_have_written
 from looopy.stores.sql.migrate import ensure_schema
 
 T = TypeVar("T")
@@ -48,6 +49,7 @@ class SQLiteDriver:
     def __init__(
         self, path: Path, *, migrate: bool = True, patience_s: float = sqlite.PATIENCE_S
     ) -> None:
+        self.bells = Bells()
         self._path = path
         self._migrate = migrate
         self._patience_s = patience_s
@@ -76,8 +78,8 @@ class SQLiteDriver:
         def connect_reader() -> sqlite3.Connection:
             return sqlite.connect(path, query_only=True, patience_s=patience_s)
 
-        writer = _Worker("looopy-writer", path, connect_writer, _write, patience_s)
-        reader = _Worker("looopy-reader", path, connect_reader, _read, patience_s)
+        writer = _Worker("looopy-writer", path, connect_writer, _write, patience_s, self.bells)
+        reader = _Worker("looopy-reader", path, connect_reader, _read, patience_s, self.bells)
         try:
             await writer.start()  # first: it makes the file and its schema
             await reader.start()
@@ -89,7 +91,9 @@ class SQLiteDriver:
         # Whoever forgets to close leaves no thread behind once the driver is gone.
         self._forgotten = weakref.finalize(self, _stop, (reader, writer), self._pid)
 
-    async def run(self, work: Callable[[], Steps[T]], *, write: bool) -> T:
+    async def run(
+        self, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None = None
+    ) -> T:
         """Run one operation on the thread that fits it; see `Driver.run`."""
         worker = self._writer if write else self._reader
         if worker is None:
@@ -99,7 +103,7 @@ class SQLiteDriver:
                 f"the stores of {self._path} were opened before this process was forked:"
                 " open them again in the child"
             )
-        answer: T = await worker.ask(work)
+        answer: T = await worker.ask(work, ring)
         return answer
 
     async def close(self) -> None:
@@ -119,11 +123,14 @@ class SQLiteDriver:
 class _Job:
     """One operation, and what became of it."""
 
-    __slots__ = ("error", "future", "result", "work")
+    __slots__ = ("error", "future", "result", "ring", "work")
 
-    def __init__(self, work: Callable[[], Steps[Any]], future: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, work: Callable[[], Steps[Any]], future: asyncio.Future[Any], ring: Ring | None
+    ) -> None:
         self.work = work
         self.future = future
+        self.ring = ring
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -138,7 +145,9 @@ class _Worker:
         connect: Callable[[], sqlite3.Connection],
         carry_out: Callable[[sqlite3.Connection, Sequence[_Job], Path, float], None],
         patience_s: float,
+        bells: Bells,
     ) -> None:
+        self._bells = bells
         self._loop = asyncio.get_running_loop()
         self._path = path
         self._connect = connect
@@ -159,10 +168,10 @@ class _Worker:
             self._thread.join()  # it has nothing left to do
             raise
 
-    async def ask(self, work: Callable[[], Steps[Any]]) -> Any:
+    async def ask(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> Any:
         """Have *work* carried out. Cancelled, it is carried out all the same."""
         future = self._loop.create_future()
-        self._queue.put(_Job(work, future))
+        self._queue.put(_Job(work, future, ring))
         return await future
 
     def stop(self) -> None:
@@ -189,7 +198,7 @@ class _Worker:
                 jobs, going_on = self._take()
                 if jobs:
                     self._carry_out(connection, jobs, self._path, self._patience_s)
-                    self._call(_hand_out, jobs)
+                    self._call(_hand_out, jobs, self._bells)
                 jobs = []  # while waiting, keep nothing alive
         finally:
             _close(connection)
@@ -227,9 +236,12 @@ def _settle(future: asyncio.Future[Any], result: object, error: BaseException | 
         future.set_exception(error)
 
 
-def _hand_out(jobs: Sequence[_Job]) -> None:
+def _hand_out(jobs: Sequence[_Job], bells: Bells) -> None:
     for job in jobs:
         _settle(job.future, job.result, job.error)
+    for job in jobs:
+        if job.ring is not None and may_have_written(job.error):
+            bells.ring(job.ring.tenant, job.ring.context_id, inbox=job.ring.inbox)
 
 
 def _stop(workers: Sequence[_Worker], pid: int) -> None:

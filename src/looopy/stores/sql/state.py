@@ -56,7 +56,7 @@ class SQLStateStore(SQLStore):
                 )
             return int(saved[0][0])
 
-        return await self.backend.run(work, write=True)
+        return await self.write(work, context_id)
 
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
         """Contexts by id."""
@@ -84,13 +84,13 @@ class SQLStateStore(SQLStore):
                 raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
             yield Query(s.DELETE_CONTEXT, self.params(context_id))
 
-        await self.backend.run(work, write=True)
+        await self.write(work, context_id, inbox=True)
 
     async def claim(self, claim: Claim) -> Claimed:
         """Own a context for a turn."""
         check_context_id(claim.context_id)
         given = encode_claim(self.params(claim.context_id), claim)
-        return await self.backend.run(partial(claim_steps, given), write=True)
+        return await self.write(partial(claim_steps, given), claim.context_id)
 
     async def renew(self, context_id: str, epoch: int, ttl_s: float) -> bool:
         """Prolong the lease."""
@@ -99,6 +99,7 @@ class SQLStateStore(SQLStore):
         def work() -> Steps[bool]:
             return bool((yield Query(s.RENEW, params)))
 
+        # Rings for nobody: it says what everybody believes anyway.
         return can_exist(context_id) and await self.backend.run(work, write=True)
 
     async def release(self, context_id: str, epoch: int) -> None:
@@ -109,7 +110,7 @@ class SQLStateStore(SQLStore):
             yield Query(s.RELEASE, params)
 
         if can_exist(context_id):
-            await self.backend.run(work, write=True)
+            await self.write(work, context_id, inbox=True)
 
 
 def _context_record(row: Sequence[Any]) -> ContextRecord:

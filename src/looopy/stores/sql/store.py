@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from looopy.errors import ValueRefused
 from looopy.stores.names import check_context_id
-from looopy.stores.sql.driver import Driver
+from looopy.stores.sql.driver import Driver, Ring, Steps
+
+T = TypeVar("T")
 
 NO_LIMIT = 2**63 - 1
 """The largest number both dialects hold."""
@@ -28,6 +31,18 @@ class SQLStore:
     def params(self, context_id: str, **others: Any) -> dict[str, Any]:
         """Parameters of a statement about *context_id*."""
         return {"tenant": self.tenant, "context": context_id, **others}
+
+    async def write(
+        self, work: Callable[[], Steps[T]], context_id: str, *, inbox: bool = False
+    ) -> T:
+        """
+        Run an operation that changes *context_id*, and have its bell rung after the commit.
+
+        Args:
+            inbox: Whether those should look who run a turn of the context, or wait to.
+        """
+        ring = Ring(self.tenant, context_id, inbox)
+        return await self.backend.run(work, write=True, ring=ring)
 
 
 def can_exist(context_id: str) -> bool:
