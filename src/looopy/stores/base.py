@@ -492,20 +492,18 @@ class StateStore(Protocol):
         """Give a place up; does nothing when it is no longer there."""
         ...
 
-    async def line(self, context_id: str) -> list[Waiter]:
+    async def line(self, context_id: str) -> Sequence[Waiter]:
         """Who waits for a context, first come first; [] for an unknown one."""
         ...
 
 
 class Journal(Protocol):
-    """
-    What a durable turn needs beside the three stores; see `Stores`.
+    """What a durable turn needs beside the three stores; see `Stores`."""
 
-    Attributes:
-        bells: Rung when a context has changed, from any process.
-    """
-
-    bells: Bells
+    @property
+    def bells(self) -> Bells:
+        """Rung when a context has changed, from any process."""
+        ...
 
     async def commit(self, commit: Commit) -> Committed:
         """

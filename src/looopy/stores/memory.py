@@ -12,102 +12,67 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 
-from looopy.errors import (
-    AgentBusy,
-    ArtifactNotFound,
-    StoreConflict,
-    StoreUnavailable,
-)
+from looopy.errors import AgentBusy, ArtifactNotFound, StoreConflict, StoreUnavailable
 from looopy.stores import rows
 from looopy.stores.base import (
-    ArtifactWrite,
     Claim,
     Claimed,
     Commit,
     Committed,
     ContextRecord,
     ContextState,
+    Entry,
+    EntryKind,
+    InboxHead,
+    InboxNews,
     MessageRecord,
     TurnRecord,
+    Waiter,
 )
+from looopy.stores.bells import Bells
 from looopy.stores.gate import dump
+from looopy.stores.memory_context import (
+    Place,
+    StoredContext,
+    StoredEntry,
+    append,
+    begin_turn,
+    close_turn,
+    context_record,
+    decode_at,
+    insert_messages,
+    interrupt,
+    message_record,
+    save_artifact,
+)
 from looopy.stores.names import (
+    LINE_MESSAGE,
     artifact_write,
     busy_message,
     check_context_id,
+    check_key,
+    check_post,
     fenced,
-    made_artifact,
+    key_used,
+    moved_on,
     no_context,
+    no_entry,
 )
 from looopy.stores.stores import Stores
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import AgentEvent, HistoryCleared, utc_now
-from looopy.types.message import Message, StopReason
-from looopy.types.state import Outcome
-
-
-@dataclass(slots=True)
-class _Message:
-    position: int
-    turn: int
-    iteration: int
-    seq: int
-    created_us: int
-    body: str
-    meta: str | None
-
-
-@dataclass(slots=True)
-class _Event:
-    seq: int
-    turn: int
-    iteration: int
-    type: str
-    created_us: int
-    position: int | None
-    body: str
-
-
-@dataclass(slots=True)
-class _Context:
-    created_at: datetime
-    last_activity: datetime
-    epoch: int = 0
-    turn_count: int = 0
-    last_seq: int = 0
-    visible_from: int = 1
-    cleared_seq: int = 0
-    open_turn: int | None = None
-    holder: str | None = None
-    lease_until: float = 0.0
-    owner_actor: str | None = None
-    state: str = "{}"
-    metadata: str = "{}"
-    version: int = 0
-    messages: list[_Message] = field(default_factory=list)
-    events: list[_Event] = field(default_factory=list)
-    turns: list[TurnRecord] = field(default_factory=list)
-    user_positions: dict[int, int] = field(default_factory=dict)
-    artifacts: dict[str, list[tuple[Artifact, str | bytes]]] = field(default_factory=dict)
-
-    @property
-    def last_position(self) -> int:
-        return len(self.messages)
-
-    @property
-    def lease_live(self) -> bool:
-        return self.holder is not None and time.monotonic() < self.lease_until
+from looopy.types.message import Message, UserMessage
 
 
 class MemoryBackend:
     """The contexts of all tenants; shared by the stores that are made on it."""
 
     def __init__(self) -> None:
-        self._contexts: dict[tuple[str, str], _Context] = {}
+        self.bells = Bells()
+        self._contexts: dict[tuple[str, str], StoredContext] = {}
         self._closed = False
 
     def stores(self, tenant: str = "default") -> Stores:
@@ -131,23 +96,23 @@ class MemoryBackend:
         self._closed = True
 
     @property
-    def contexts(self) -> dict[tuple[str, str], _Context]:
+    def contexts(self) -> dict[tuple[str, str], StoredContext]:
         """All contexts by tenant and id."""
         if self._closed:
             raise StoreUnavailable("these stores are closed: open them again with `async with`")
         return self._contexts
 
-    def get(self, tenant: str, context_id: str) -> _Context | None:
+    def get(self, tenant: str, context_id: str) -> StoredContext | None:
         """The context, or `None`."""
         return self.contexts.get((tenant, context_id))
 
-    def make(self, tenant: str, context_id: str) -> _Context:
+    def make(self, tenant: str, context_id: str) -> StoredContext:
         """The context, created on first use."""
         check_context_id(context_id)
         found = self.contexts.get((tenant, context_id))
         if found is None:
             now = utc_now()
-            found = self.contexts[tenant, context_id] = _Context(now, now)
+            found = self.contexts[tenant, context_id] = StoredContext(now, now)
         return found
 
 
@@ -156,8 +121,11 @@ class _Store:
         self.backend = backend or MemoryBackend()
         self.tenant = tenant
 
-    def _get(self, context_id: str) -> _Context | None:
+    def _get(self, context_id: str) -> StoredContext | None:
         return self.backend.get(self.tenant, context_id)
+
+    def _ring(self, context_id: str, *, inbox: bool = False) -> None:
+        self.backend.bells.ring(self.tenant, context_id, inbox=inbox)
 
 
 class InMemoryMessageStore(_Store):
@@ -173,10 +141,11 @@ class InMemoryMessageStore(_Store):
         if found is not None and found.open_turn is not None:
             raise AgentBusy(busy_message(found.open_turn), turn=found.open_turn)
         context = self.backend.make(self.tenant, context_id)
-        _insert_messages(context, encoded, context.turn_count)
+        insert_messages(context, encoded, context.turn_count)
         context.epoch += 1
         context.last_seq += encoded.seqs
         context.last_activity = utc_now()
+        self._ring(context_id)
         return context.last_position
 
     async def records(
@@ -193,7 +162,7 @@ class InMemoryMessageStore(_Store):
             return []
         start = max(after, context.visible_from - 1, 0)
         stop = None if limit is None else start + limit
-        return [_record(m) for m in context.messages[start:stop]]
+        return [message_record(m) for m in context.messages[start:stop]]
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
         """The newest visible messages, oldest first."""
@@ -201,7 +170,7 @@ class InMemoryMessageStore(_Store):
         if context is None:
             return []
         start = max(context.visible_from - 1, context.last_position - limit)
-        return [_record(m) for m in context.messages[start:]]
+        return [message_record(m) for m in context.messages[start:]]
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
         """How many visible messages there are."""
@@ -238,7 +207,9 @@ class InMemoryArtifactStore(_Store):
         """Save the next version."""
         check_context_id(context_id)
         write = artifact_write(artifact_id, content, kind, media_type)
-        return _save_artifact(self.backend.make(self.tenant, context_id), write)
+        saved = save_artifact(self.backend.make(self.tenant, context_id), write)
+        self._ring(context_id)
+        return saved
 
     async def load(
         self, context_id: str, artifact_id: str, version: int | None = None
@@ -262,6 +233,7 @@ class InMemoryArtifactStore(_Store):
         context = self._get(context_id)
         if context is None or context.artifacts.pop(artifact_id, None) is None:
             raise _no_artifact(artifact_id, None)
+        self._ring(context_id)
 
 
 class InMemoryStateStore(_Store):
@@ -274,7 +246,7 @@ class InMemoryStateStore(_Store):
     async def load(self, context_id: str) -> ContextRecord | None:
         """The context, or `None`."""
         context = self._get(context_id)
-        return None if context is None else _context_record(context_id, context)
+        return None if context is None else context_record(context_id, context)
 
     async def save(self, context_id: str, metadata: Mapping[str, Any], *, version: int) -> int:
         """Replace the metadata."""
@@ -291,13 +263,14 @@ class InMemoryStateStore(_Store):
         context = self.backend.make(self.tenant, context_id)
         context.metadata = text
         context.version += 1
+        self._ring(context_id)
         return context.version
 
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
         """Contexts by id."""
         names = sorted(c for t, c in self.backend.contexts if t == self.tenant and c > after)
         contexts = self.backend.contexts
-        return [_context_record(name, contexts[self.tenant, name]) for name in names[:limit]]
+        return [context_record(name, contexts[self.tenant, name]) for name in names[:limit]]
 
     async def delete(self, context_id: str) -> None:
         """Remove a context with everything in it."""
@@ -307,6 +280,7 @@ class InMemoryStateStore(_Store):
         if context.open_turn is not None and context.lease_live:
             raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
         del self.backend.contexts[self.tenant, context_id]
+        self._ring(context_id, inbox=True)
 
     async def claim(self, claim: Claim) -> Claimed:
         """Own a context for a turn."""
@@ -314,32 +288,42 @@ class InMemoryStateStore(_Store):
         encoded = rows.encode(claim.events)
         state = None if claim.state is None else rows.state_column(claim.state)
         metadata = dump(dict(claim.metadata), "/metadata")
+        check_key(claim)
         found = self._get(claim.context_id)
         if found is not None and found.lease_live and found.holder != claim.displace:
             raise AgentBusy(busy_message(found.open_turn), turn=found.open_turn)
         actual = found.epoch if found else 0
         is_open = found is not None and found.open_turn is not None
         if actual != claim.expected_epoch or is_open != claim.recover:
-            raise StoreConflict(
-                "the context has moved on: load it again",
-                expected=claim.expected_epoch,
-                actual=actual,
-            )
+            raise moved_on(claim.expected_epoch, actual)
+        if found is not None and not claim.recover and found.has_earlier(claim.ticket):
+            raise AgentBusy(LINE_MESSAGE)
+        if found is not None and claim.key in found.keys:
+            raise key_used()
+        if found is not None:
+            found.take_out(claim.delivered)
+        elif claim.delivered:
+            raise no_entry(claim.delivered[0])
         context = self.backend.make(self.tenant, claim.context_id)
+        if claim.ticket is not None:
+            context.places.pop(claim.ticket, None)
         context.epoch += 1
         context.holder = claim.holder
         context.lease_until = time.monotonic() + claim.ttl_s
         if state is not None:
             context.state = state
         if claim.recover:
-            turn = context.open_turn or 0
-            return Claimed(
+            claimed = Claimed(
                 epoch=context.epoch,
-                turn=turn,
+                turn=context.open_turn or 0,
                 first_seq=context.last_seq + 1,
                 first_position=context.last_position + 1,
+                inbox=context.inbox_head,
             )
-        return _begin_turn(context, claim, encoded, metadata)
+        else:
+            claimed = begin_turn(context, claim, encoded, metadata)
+        self._ring(claim.context_id)
+        return claimed
 
     async def renew(self, context_id: str, epoch: int, ttl_s: float) -> bool:
         """Prolong the lease."""
@@ -354,10 +338,50 @@ class InMemoryStateStore(_Store):
         context = self._get(context_id)
         if context is not None and context.epoch == epoch:
             context.holder = None
+            self._ring(context_id, inbox=True)
+
+    # --- the line ---
+
+    async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
+        """Take a place at the end."""
+        context = self.backend.make(self.tenant, context_id)
+        context.places = {ticket: p for ticket, p in context.places.items() if p.alive}
+        context.last_ticket += 1
+        context.places[context.last_ticket] = Place(holder, time.monotonic() + ttl_s)
+        self._ring(context_id)
+        return context.last_ticket
+
+    async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
+        """Keep a place for longer."""
+        context = self._get(context_id)
+        place = context.places.get(ticket) if context else None
+        if place is None:
+            return False
+        place.alive_until = time.monotonic() + ttl_s
+        return True
+
+    async def leave_line(self, context_id: str, ticket: int) -> None:
+        """Give a place up."""
+        context = self._get(context_id)
+        if context is not None and context.places.pop(ticket, None) is not None:
+            self._ring(context_id, inbox=True)
+
+    async def line(self, context_id: str) -> Sequence[Waiter]:
+        """Who waits, first come first."""
+        context = self._get(context_id)
+        return [
+            Waiter(ticket=ticket, holder=place.holder, alive=place.alive)
+            for ticket, place in (context.places.items() if context else ())
+        ]
 
 
 class InMemoryJournal(_Store):
     """`Journal` in lists; see there for the contract."""
+
+    @property
+    def bells(self) -> Bells:
+        """Rung when a context has changed."""
+        return self.backend.bells
 
     async def commit(self, commit: Commit) -> Committed:
         """Apply one step of a turn."""
@@ -366,20 +390,25 @@ class InMemoryJournal(_Store):
         context = self._get(commit.context_id)
         if context is None or context.epoch != commit.epoch or context.holder is None:
             raise fenced(commit.context_id)
+        closing = encoded.closing is not None
+        if closing and commit.heard is not None and context.inbox_last > commit.heard:
+            raise InboxNews(context.inbox_head)
+        context.take_out(commit.delivered)
         if state is not None:
             context.state = state
         context.lease_until = time.monotonic() + commit.ttl_s
         artifact = None
         if commit.artifact is not None:
-            artifact = _save_artifact(context, commit.artifact)
+            artifact = save_artifact(context, commit.artifact)
             encoded = rows.with_version(encoded, artifact.version)
-        done = _append(context, commit.turn, encoded, commit.assistant_position)
+        done = append(context, commit.turn, encoded, commit.assistant_position)
         if encoded.closing is not None:
-            _close_turn(context, encoded.closing, done)
+            close_turn(context, encoded.closing, done)
         if commit.release:
             context.holder = None
         context.last_activity = utc_now()
-        return replace(done, artifact=artifact)
+        self._ring(commit.context_id, inbox=closing)
+        return replace(done, artifact=artifact, inbox=context.inbox_head)
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:
         """Hide the history."""
@@ -389,18 +418,20 @@ class InMemoryJournal(_Store):
         if context.open_turn is not None:
             if not force:
                 raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
-            _interrupt(context)
+            interrupt(context)
         covers = (context.visible_from, context.last_position)
         encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
-        _append(context, context.turn_count, encoded, None)
+        append(context, context.turn_count, encoded, None)
         context.epoch += 1
         context.holder = None
         context.visible_from = context.last_position + 1
         context.cleared_seq = context.last_seq
         context.artifacts.clear()
+        context.inbox.clear()
         kept = rows.decode_state(context.state)
         context.state = rows.state_column(ContextState(usage=kept.usage))
         context.last_activity = utc_now()
+        self._ring(context_id, inbox=True)
         return context.epoch
 
     async def events(
@@ -426,7 +457,7 @@ class InMemoryJournal(_Store):
                 )
         for e in context.events:
             if e.seq > after:
-                announced = None if e.position is None else _decode_at(context, e.position)
+                announced = None if e.position is None else decode_at(context, e.position)
                 found.append(
                     rows.decode_event(
                         context_id=context_id,
@@ -442,7 +473,7 @@ class InMemoryJournal(_Store):
         for turn in context.turns:
             if turn.start_seq > after:
                 position = context.user_positions.get(turn.turn)
-                user = None if position is None else _decode_at(context, position)
+                user = None if position is None else decode_at(context, position)
                 found.append(rows.decode_turn_start(context_id, turn, user))
             if turn.end_seq is not None and turn.end_seq > after:
                 added = context.messages[turn.first_position - 1 : turn.last_position]
@@ -467,159 +498,66 @@ class InMemoryJournal(_Store):
             if e.turn == turn and e.type == "tool_execution_start"
         }
 
+    async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
+        """Which turn was claimed with a key."""
+        context = self._get(context_id)
+        return None if context is None else context.keys.get(key)
+
+    # --- the inbox ---
+
+    async def post(
+        self,
+        context_id: str,
+        kind: EntryKind,
+        message: UserMessage,
+        *,
+        actor_id: str | None = None,
+        expected_turn: int | None = None,
+    ) -> int:
+        """Put a message into the inbox."""
+        check_context_id(context_id)
+        body = rows.entry_body(message, actor_id)
+        found = self._get(context_id)
+        turn = found.open_turn if found else None
+        check_post(
+            open_turn=turn,
+            belongs_to=(found.turns[turn - 1].actor_id if turn else found.owner_actor)
+            if found
+            else None,
+            waiting=len(found.inbox) if found else 0,
+            actor_id=actor_id,
+            expected_turn=expected_turn,
+        )
+        context = self.backend.make(self.tenant, context_id)
+        now = utc_now()
+        context.inbox_last += 1
+        context.inbox[context.inbox_last] = StoredEntry(kind, actor_id, rows.to_us(now), body)
+        context.last_activity = now
+        self._ring(context_id, inbox=True)
+        return context.inbox_last
+
+    async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
+        """What waits over *after*."""
+        context = self._get(context_id)
+        if context is None:
+            return InboxHead(), []
+        return context.inbox_head, [
+            rows.decode_entry(number, e.kind, e.actor_id, e.created_us, e.body)
+            for number, e in context.inbox.items()
+            if number > after
+        ]
+
+    async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
+        """Ask the open turn to stop."""
+        context = self._get(context_id)
+        if context is None or context.open_turn is None or turn not in (None, context.open_turn):
+            return None
+        context.cancel_turn = context.open_turn
+        context.inbox_last += 1
+        self._ring(context_id, inbox=True)
+        return context.open_turn
+
 
 def _no_artifact(artifact_id: str, version: int | None) -> ArtifactNotFound:
     of = "" if version is None else f" version {version} of"
     return ArtifactNotFound(f"there is no{of} artifact {artifact_id!r} in this context")
-
-
-def _record(m: _Message) -> MessageRecord:
-    return MessageRecord(
-        position=m.position,
-        turn=m.turn,
-        iteration=m.iteration,
-        seq=m.seq,
-        message=rows.decode_message(m.body),
-    )
-
-
-def _decode_at(context: _Context, position: int) -> Message:
-    return rows.decode_message(context.messages[position - 1].body)
-
-
-def _context_record(context_id: str, context: _Context) -> ContextRecord:
-    turn = context.open_turn
-    return ContextRecord(
-        context_id=context_id,
-        epoch=context.epoch,
-        turn_count=context.turn_count,
-        last_position=context.last_position,
-        last_seq=context.last_seq,
-        visible_from=context.visible_from,
-        cleared_seq=context.cleared_seq,
-        open_turn=None if turn is None else context.turns[turn - 1],
-        holder=context.holder,
-        lease_live=context.lease_live,
-        owner_actor=context.owner_actor,
-        state=rows.decode_state(context.state),
-        metadata=json.loads(context.metadata),
-        version=context.version,
-        created_at=context.created_at,
-        last_activity=context.last_activity,
-    )
-
-
-def _begin_turn(context: _Context, claim: Claim, encoded: rows.Rows, metadata: str) -> Claimed:
-    opening = encoded.opening
-    if opening is None:
-        raise ValueError("a claim's events begin with a TurnStart")
-    context.turn_count += 1
-    context.open_turn = context.turn_count
-    if context.owner_actor is None:
-        context.owner_actor = claim.actor_id
-    context.last_activity = utc_now()
-    claimed = Claimed(
-        epoch=context.epoch,
-        turn=context.turn_count,
-        first_seq=context.last_seq + 1,
-        first_position=context.last_position + 1,
-    )
-    if opening.user_offset is not None:
-        context.user_positions[claimed.turn] = claimed.first_position + opening.user_offset
-    context.turns.append(
-        TurnRecord(
-            turn=claimed.turn,
-            continues=opening.continues,
-            actor_id=claim.actor_id,
-            had_auth=claim.had_auth,
-            start_seq=claimed.first_seq,
-            first_position=claimed.first_position,
-            last_position=claimed.first_position - 1,
-            started_at=rows.from_us(opening.started_us),
-            metadata=json.loads(metadata),
-        )
-    )
-    _append(context, claimed.turn, encoded, None)
-    return claimed
-
-
-def _append(
-    context: _Context, turn: int, encoded: rows.Rows, assistant_position: int | None
-) -> Committed:
-    first_seq, first_position = context.last_seq + 1, context.last_position + 1
-    _insert_messages(context, encoded, turn)
-    for row in encoded.events:
-        offset = row.message_offset
-        position = assistant_position if offset is None else first_position + offset
-        context.events.append(
-            _Event(
-                seq=first_seq + row.seq_offset,
-                turn=turn,
-                iteration=row.iteration,
-                type=row.type,
-                created_us=row.created_us,
-                position=position if row.type == "tool_execution_start" else None,
-                body=row.body,
-            )
-        )
-    context.last_seq += encoded.seqs
-    return Committed(first_seq=first_seq, first_position=first_position)
-
-
-def _save_artifact(context: _Context, write: ArtifactWrite) -> Artifact:
-    versions = context.artifacts.setdefault(write.artifact_id, [])
-    artifact = made_artifact(
-        write,
-        version=versions[-1][0].version + 1 if versions else 1,
-        created_at=utc_now(),
-        turn=context.turn_count,
-    )
-    versions.append((artifact, write.stored))
-    return artifact
-
-
-def _insert_messages(context: _Context, encoded: rows.Rows, turn: int) -> None:
-    first_position = context.last_position + 1
-    for row in encoded.messages:
-        context.messages.append(
-            _Message(
-                position=first_position + row.offset,
-                turn=turn,
-                iteration=row.iteration,
-                seq=context.last_seq + 1 + row.seq_offset,
-                created_us=row.created_us,
-                body=row.body,
-                meta=row.meta,
-            )
-        )
-
-
-def _close_turn(context: _Context, closing: rows.TurnClosing, done: Committed) -> None:
-    turn = context.open_turn
-    if turn is None:
-        raise ValueError("no turn is open")
-    context.turns[turn - 1] = replace(
-        context.turns[turn - 1],
-        outcome=Outcome(closing.outcome),
-        stop_reason=StopReason(closing.stop_reason),
-        end_seq=done.first_seq + closing.seq_offset,
-        last_position=context.last_position,
-        ended_at=rows.from_us(closing.ended_us),
-        usage=rows.decode_usage(closing.usage),
-    )
-    context.open_turn = None
-
-
-def _interrupt(context: _Context) -> None:
-    """
-    End the open turn as interrupted, without results for its open calls: they are hidden next.
-    """
-    context.last_seq += 1
-    closing = rows.TurnClosing(
-        0,
-        Outcome.INTERRUPTED.value,
-        StopReason.INTERRUPTED.value,
-        "{}",
-        rows.to_us(utc_now()),
-    )
-    _close_turn(context, closing, Committed(first_seq=context.last_seq, first_position=0))

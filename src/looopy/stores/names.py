@@ -8,14 +8,23 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from looopy.errors import ContextNotFound, Fenced, ValueRefused
-from looopy.stores.base import ArtifactWrite
+from looopy.errors import (
+    AccessDenied,
+    ContextNotFound,
+    Fenced,
+    LimitExceeded,
+    StoreConflict,
+    TurnMismatch,
+    ValueRefused,
+)
+from looopy.stores.base import INBOX_LIMIT, ArtifactWrite, Claim
 from looopy.stores.gate import MAX_BODY_BYTES, check_text, dump
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 
 _CONTEXT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_ARTIFACT_ID = 256
+_MAX_KEY = 256
 _BINARY = "application/octet-stream"
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
@@ -134,6 +143,86 @@ def busy_message(turn: int | None) -> str:
     """The sentence of `AgentBusy`."""
     which = "a turn" if turn is None else f"turn {turn}"
     return f"{which} is running on this context: wait for it, or use on_busy='wait'"
+
+
+LINE_MESSAGE = "somebody who came earlier waits for this context: wait as well, with on_busy='wait'"
+"""The sentence of `AgentBusy` when no turn stands in the way, but the line does."""
+
+
+def check_key(claim: Claim) -> None:
+    """
+    Refuse what cannot name a turn.
+
+    Raises:
+        ValueRefused: The key is not 1 to 256 characters that can be stored.
+    """
+    if claim.recover and (claim.key is not None or claim.delivered):
+        raise ValueError("a claim that recovers begins no turn: it takes no key and no message")
+    if claim.key is None:
+        return
+    if claim.input_hash is None:
+        raise ValueError("a key comes with the hash of the input it stands for")
+    if not isinstance(claim.key, str) or not 1 <= len(claim.key) <= _MAX_KEY:
+        raise ValueRefused(
+            f"an idempotency key is 1 to {_MAX_KEY} characters", path="/idempotency_key"
+        )
+    check_text(claim.key, "/idempotency_key")
+
+
+def check_post(
+    *,
+    open_turn: int | None,
+    belongs_to: str | None,
+    waiting: int,
+    actor_id: str | None,
+    expected_turn: int | None,
+) -> None:
+    """
+    Decide whether a message may go into an inbox.
+
+    Args:
+        open_turn: Of the context, running or left behind.
+        belongs_to: The actor of the open turn; without one, the owner of the context.
+        waiting: How many messages are in it.
+
+    Raises:
+        AccessDenied: It is another actor's.
+        TurnMismatch: The turn that was meant is not open.
+        LimitExceeded: It is full.
+    """
+    if belongs_to != actor_id and (open_turn is not None or belongs_to is not None):
+        raise AccessDenied(
+            "this turn is another actor's" if open_turn else "this context is another actor's"
+        )
+    if expected_turn not in (None, open_turn):
+        raise TurnMismatch(
+            f"turn {expected_turn} is not the one that runs",
+            expected=expected_turn,
+            actual=open_turn,
+        )
+    if waiting >= INBOX_LIMIT:
+        raise LimitExceeded(
+            f"{INBOX_LIMIT} messages wait in this context already: let a turn take them first",
+            limit="inbox",
+            value=INBOX_LIMIT,
+        )
+
+
+def moved_on(expected: int, actual: int) -> StoreConflict:
+    """The error of every backend for a claim under an epoch, or of a turn, that is not there."""
+    return StoreConflict(
+        "the context has moved on: load it again", expected=expected, actual=actual
+    )
+
+
+def key_used() -> StoreConflict:
+    """The error of every backend for a claim under a key that names a turn already."""
+    return StoreConflict("the key names another turn already: look it up")
+
+
+def no_entry(number: int) -> StoreConflict:
+    """The error of every backend for delivering a message that is not in the inbox."""
+    return StoreConflict(f"message {number} is not in the inbox any more: read it again")
 
 
 def no_context(context_id: str) -> ContextNotFound:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from looopy.stores.base import ContextState, TurnRecord
-from looopy.stores.gate import dump
+from looopy.stores.base import ContextState, Entry, EntryKind, TurnRecord
+from looopy.stores.gate import check_text, dump
 from looopy.types.artifact import ArtifactKind
 from looopy.types.event import (
     AgentEvent,
@@ -382,6 +382,35 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Message | None
     ),
     "error": lambda data, common, _: TurnError(**common, **data),
 }
+
+
+# --- the inbox -----------------------------------------------------------------------------------
+
+
+def entry_body(message: UserMessage, actor_id: str | None) -> str:
+    """
+    The text of a message that waits in an inbox.
+
+    Raises:
+        ValueRefused: It, or who sends it, cannot be stored; `path` is a pointer into the message.
+    """
+    if actor_id is not None:
+        check_text(actor_id, "/actor_id")
+    return dump(message_to_json(message, compact=True))
+
+
+def decode_entry(number: int, kind: str, actor_id: str | None, created_us: int, body: str) -> Entry:
+    """The entry of an inbox that its columns say."""
+    message = decode_message(body)
+    if not isinstance(message, UserMessage):
+        raise TypeError(f"a {message.role} message cannot wait in an inbox")
+    return Entry(
+        number=number,
+        kind=EntryKind(kind),
+        message=message,
+        actor_id=actor_id,
+        created_at=from_us(created_us),
+    )
 
 
 # --- the small columns -------------------------------------------------------------------------

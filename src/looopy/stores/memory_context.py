@@ -1,0 +1,320 @@
+"""
+One context in memory: its rows, and what the steps of a turn do to them.
+
+`memory.py` decides whether something may be written; what is here writes it, between two awaits, so
+nobody sees a half of it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from looopy.stores import rows
+from looopy.stores.base import (
+    ArtifactWrite,
+    Claim,
+    Claimed,
+    Committed,
+    ContextRecord,
+    EntryKind,
+    InboxHead,
+    MessageRecord,
+    TurnRecord,
+)
+from looopy.stores.names import made_artifact, no_entry
+from looopy.types.artifact import Artifact
+from looopy.types.event import utc_now
+from looopy.types.message import Message, StopReason
+from looopy.types.state import Outcome
+
+
+@dataclass(slots=True)
+class StoredMessage:
+    """The row of a message."""
+
+    position: int
+    turn: int
+    iteration: int
+    seq: int
+    created_us: int
+    body: str
+    meta: str | None
+
+
+@dataclass(slots=True)
+class StoredEvent:
+    """The row of any other event."""
+
+    seq: int
+    turn: int
+    iteration: int
+    type: str
+    created_us: int
+    position: int | None
+    body: str
+
+
+@dataclass(slots=True)
+class StoredEntry:
+    """A message that waits in the inbox."""
+
+    kind: EntryKind
+    actor_id: str | None
+    created_us: int
+    body: str
+
+
+@dataclass(slots=True)
+class Place:
+    """A place in line, kept until `alive_until` of the monotonic clock."""
+
+    holder: str
+    alive_until: float
+
+    @property
+    def alive(self) -> bool:
+        """Whether it holds up those who came later."""
+        return time.monotonic() < self.alive_until
+
+
+@dataclass(slots=True)
+class StoredContext:
+    """
+    A context with everything in it.
+
+    `inbox` is by number of the entry, `places` by ticket, both in order of arrival; `keys` tells
+    turn and hash of the input.
+    """
+
+    created_at: datetime
+    last_activity: datetime
+    epoch: int = 0
+    turn_count: int = 0
+    last_seq: int = 0
+    visible_from: int = 1
+    cleared_seq: int = 0
+    open_turn: int | None = None
+    holder: str | None = None
+    lease_until: float = 0.0
+    owner_actor: str | None = None
+    state: str = "{}"
+    metadata: str = "{}"
+    version: int = 0
+    messages: list[StoredMessage] = field(default_factory=list)
+    events: list[StoredEvent] = field(default_factory=list)
+    turns: list[TurnRecord] = field(default_factory=list)
+    user_positions: dict[int, int] = field(default_factory=dict)
+    artifacts: dict[str, list[tuple[Artifact, str | bytes]]] = field(default_factory=dict)
+    inbox_last: int = 0
+    cancel_turn: int | None = None
+    inbox: dict[int, StoredEntry] = field(default_factory=dict)
+    keys: dict[str, tuple[int, str]] = field(default_factory=dict)
+    last_ticket: int = 0
+    places: dict[int, Place] = field(default_factory=dict)
+
+    @property
+    def last_position(self) -> int:
+        """Of the newest message; 0 for none."""
+        return len(self.messages)
+
+    @property
+    def lease_live(self) -> bool:
+        """Whether the lease has not expired."""
+        return self.holder is not None and time.monotonic() < self.lease_until
+
+    @property
+    def inbox_head(self) -> InboxHead:
+        """What has come in beside the turns."""
+        return InboxHead(
+            last=self.inbox_last, waiting=len(self.inbox), cancel_turn=self.cancel_turn
+        )
+
+    def has_earlier(self, ticket: int | None) -> bool:
+        """Whether somebody waits in line who came before *ticket*, or anybody for `None`."""
+        return any(
+            place.alive and (ticket is None or earlier < ticket)
+            for earlier, place in self.places.items()
+        )
+
+    def take_out(self, delivered: Sequence[int]) -> None:
+        """
+        Take entries out of the inbox: all of them or none.
+
+        Raises:
+            StoreConflict: One is not there.
+        """
+        wanted = list(delivered)
+        for number in wanted:
+            if number not in self.inbox or wanted.count(number) > 1:
+                raise no_entry(number)
+        for number in wanted:
+            del self.inbox[number]
+
+
+def message_record(m: StoredMessage) -> MessageRecord:
+    """A message with its place."""
+    return MessageRecord(
+        position=m.position,
+        turn=m.turn,
+        iteration=m.iteration,
+        seq=m.seq,
+        message=rows.decode_message(m.body),
+    )
+
+
+def decode_at(context: StoredContext, position: int) -> Message:
+    """The message at a position."""
+    return rows.decode_message(context.messages[position - 1].body)
+
+
+def context_record(context_id: str, context: StoredContext) -> ContextRecord:
+    """The context without its messages."""
+    turn = context.open_turn
+    return ContextRecord(
+        context_id=context_id,
+        epoch=context.epoch,
+        turn_count=context.turn_count,
+        last_position=context.last_position,
+        last_seq=context.last_seq,
+        visible_from=context.visible_from,
+        cleared_seq=context.cleared_seq,
+        open_turn=None if turn is None else context.turns[turn - 1],
+        holder=context.holder,
+        lease_live=context.lease_live,
+        owner_actor=context.owner_actor,
+        inbox=context.inbox_head,
+        state=rows.decode_state(context.state),
+        metadata=json.loads(context.metadata),
+        version=context.version,
+        created_at=context.created_at,
+        last_activity=context.last_activity,
+    )
+
+
+def begin_turn(context: StoredContext, claim: Claim, encoded: rows.Rows, metadata: str) -> Claimed:
+    """Open the next turn with its first events."""
+    opening = encoded.opening
+    if opening is None:
+        raise ValueError("a claim's events begin with a TurnStart")
+    context.turn_count += 1
+    context.open_turn = context.turn_count
+    if context.owner_actor is None:
+        context.owner_actor = claim.actor_id
+    context.last_activity = utc_now()
+    claimed = Claimed(
+        epoch=context.epoch,
+        turn=context.turn_count,
+        first_seq=context.last_seq + 1,
+        first_position=context.last_position + 1,
+        inbox=context.inbox_head,
+    )
+    if opening.user_offset is not None:
+        context.user_positions[claimed.turn] = claimed.first_position + opening.user_offset
+    if claim.key is not None and claim.input_hash is not None:
+        context.keys[claim.key] = (claimed.turn, claim.input_hash)
+    context.turns.append(
+        TurnRecord(
+            turn=claimed.turn,
+            continues=opening.continues,
+            actor_id=claim.actor_id,
+            had_auth=claim.had_auth,
+            start_seq=claimed.first_seq,
+            first_position=claimed.first_position,
+            last_position=claimed.first_position - 1,
+            started_at=rows.from_us(opening.started_us),
+            metadata=json.loads(metadata),
+        )
+    )
+    append(context, claimed.turn, encoded, None)
+    return claimed
+
+
+def append(
+    context: StoredContext, turn: int, encoded: rows.Rows, assistant_position: int | None
+) -> Committed:
+    """Add the rows of a commit under the next numbers."""
+    first_seq, first_position = context.last_seq + 1, context.last_position + 1
+    insert_messages(context, encoded, turn)
+    for row in encoded.events:
+        offset = row.message_offset
+        position = assistant_position if offset is None else first_position + offset
+        context.events.append(
+            StoredEvent(
+                seq=first_seq + row.seq_offset,
+                turn=turn,
+                iteration=row.iteration,
+                type=row.type,
+                created_us=row.created_us,
+                position=position if row.type == "tool_execution_start" else None,
+                body=row.body,
+            )
+        )
+    context.last_seq += encoded.seqs
+    return Committed(first_seq=first_seq, first_position=first_position, inbox=context.inbox_head)
+
+
+def save_artifact(context: StoredContext, write: ArtifactWrite) -> Artifact:
+    """Add the next version of an artifact."""
+    versions = context.artifacts.setdefault(write.artifact_id, [])
+    artifact = made_artifact(
+        write,
+        version=versions[-1][0].version + 1 if versions else 1,
+        created_at=utc_now(),
+        turn=context.turn_count,
+    )
+    versions.append((artifact, write.stored))
+    return artifact
+
+
+def insert_messages(context: StoredContext, encoded: rows.Rows, turn: int) -> None:
+    """Add messages under the next positions; the numbers of the log are raised by the caller."""
+    first_position = context.last_position + 1
+    for row in encoded.messages:
+        context.messages.append(
+            StoredMessage(
+                position=first_position + row.offset,
+                turn=turn,
+                iteration=row.iteration,
+                seq=context.last_seq + 1 + row.seq_offset,
+                created_us=row.created_us,
+                body=row.body,
+                meta=row.meta,
+            )
+        )
+
+
+def close_turn(context: StoredContext, closing: rows.TurnClosing, done: Committed) -> None:
+    """End the open turn."""
+    turn = context.open_turn
+    if turn is None:
+        raise ValueError("no turn is open")
+    context.turns[turn - 1] = replace(
+        context.turns[turn - 1],
+        outcome=Outcome(closing.outcome),
+        stop_reason=StopReason(closing.stop_reason),
+        end_seq=done.first_seq + closing.seq_offset,
+        last_position=context.last_position,
+        ended_at=rows.from_us(closing.ended_us),
+        usage=rows.decode_usage(closing.usage),
+    )
+    context.open_turn = None
+    context.cancel_turn = None
+
+
+def interrupt(context: StoredContext) -> None:
+    """
+    End the open turn as interrupted, without results for its open calls: they are hidden next.
+    """
+    context.last_seq += 1
+    closing = rows.TurnClosing(
+        0,
+        Outcome.INTERRUPTED.value,
+        StopReason.INTERRUPTED.value,
+        "{}",
+        rows.to_us(utc_now()),
+    )
+    close_turn(context, closing, Committed(first_seq=context.last_seq, first_position=0))
