@@ -88,9 +88,9 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def campaign(session: nox.Session) -> None:
-    """Run the kill campaign whole; arguments go to it (`-- --random 1000`), `--help` names them."""
-    counts = session.posargs or ["--random", "300", "--boundary", "20", "--wrong-order", "60"]
-    session.run("python", "-m", "tests.crash.campaign", *counts)
+    """Run the fault campaign whole; arguments go to it (`-- --budget 600`), `--help` names them."""
+    session.run("python", "-m", "tests.campaign", *session.posargs)
+    session.run("python", "-m", "tests.campaign", "--wrong")
 
 
 @nox.session

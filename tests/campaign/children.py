@@ -1,0 +1,62 @@
+"""
+Children to be killed: forked, so that a life costs no interpreter start.
+
+What a child needs has to be imported before, by the parent; no connection may be open there when it
+forks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+_PATIENCE_S = 60.0
+
+
+def fork(body: Callable[[], None], log: Path) -> int:
+    """Run *body* in a child process, whose id is returned; its output goes to *log*."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        body()
+        code = 0
+    except BaseException:  # noqa: BLE001 - the child must not return into its parent's code
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def wait(pid: int, *, kill_after_s: float | None = None) -> int:
+    """The exit status of a child, killed after a while if it has not ended."""
+    deadline = time.monotonic() + (_PATIENCE_S if kill_after_s is None else kill_after_s)
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= deadline:
+            os.kill(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.0005)
+
+
+def run(body: Callable[[], None], log: Path) -> None:
+    """
+    Run *body* in a child process, to its end.
+
+    Raises:
+        RuntimeError: It failed; with what it said.
+    """
+    if wait(fork(body, log)) != 0:
+        raise RuntimeError(log.read_text())

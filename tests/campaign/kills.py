@@ -1,0 +1,153 @@
+"""
+Kill a process that runs turns, again and again, and see what is left (T1).
+
+At random moments, at every named boundary of a turn, and a second time while the first kill is
+being recovered from. Each opening after a kill happens in a process of its own. On Postgres a
+killed process leaves a backend behind that may still be committing what it was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tests.campaign.children import fork, wait
+from tests.campaign.databases import DRIVERS, new_sqlite, postgres
+from tests.campaign.life import Life, begin, examine, warm_up
+from tests.campaign.trial import Tally, Trial
+
+from looopy._failpoints import NAMES
+
+_TURN_NAMES = tuple(n for n in NAMES if n.startswith("B"))
+_RECOVERY_NAMES = tuple(n for n in NAMES if n.startswith("R"))
+_STORES = ("sqlite", "postgresql")
+_LIFE_S = 0.25  # about what a life's turns take: a random kill falls within it
+_LIVES = 3  # of a context, each ended by a random kill
+_TAIL = 800  # characters of what a child said at its end
+_TRIES = 8  # lives for each kill that is wanted at a boundary: not every one passes it
+
+End = tuple[str | None, float | None]
+"""How a life ends: at a failpoint, or so many seconds after its start."""
+
+
+def _live(life: Life, log: Path, kill_after_s: float | None) -> tuple[bool, list[str]]:
+    """Whether a life was killed; problems are lives that ended of themselves in a wrong way."""
+    status = wait(fork(lambda: begin(life), log), kill_after_s=kill_after_s)
+    if status == -signal.SIGKILL:
+        return True, []
+    return False, [] if status == 0 else [f"the process failed: {log.read_text()[-_TAIL:]}"]
+
+
+def _look(life: Life, log: Path) -> list[str]:
+    """Examine in a process of its own."""
+    report = log.with_suffix(".json")
+
+    def body() -> None:
+        report.write_text(json.dumps(asyncio.run(examine(life))))
+
+    status = wait(fork(body, log))
+    if status != 0:
+        return [f"it could not be opened: {log.read_text()[-_TAIL:]}"]
+    found: list[str] = json.loads(report.read_text())
+    return found
+
+
+def _case(
+    store: str, seed: int, ends: Sequence[End], tally: Tally, *, save_at_end: bool = False
+) -> int:
+    """Live on one context several times, each time to its end, then examine it; the kills."""
+    warm_up()
+    folder = Path(tempfile.mkdtemp(prefix="looopy-kills-"))
+    try:
+        life = Life(
+            new_sqlite(folder) if store == "sqlite" else postgres(DRIVERS[seed % len(DRIVERS)]),
+            f"life-{secrets.token_hex(6)}",
+            folder / "ledger",
+            seed,
+            save_at_end=save_at_end,
+        )
+        life.ledger.touch()
+        kills = 0
+        problems: list[str] = []
+        for n, (failpoint, kill_after_s) in enumerate(ends):
+            this = replace(life, seed=seed * 10 + n, failpoint=failpoint)
+            killed, wrong = _live(this, folder / "log", kill_after_s)
+            kills += killed
+            problems += wrong
+        problems += _look(life, folder / "log")
+        tally.violations += [f"seed {seed}, ends {list(ends)}: {p}" for p in problems]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return kills
+
+
+def _random(store: str, count: int, seed: int, *, save_at_end: bool = False) -> Tally:
+    """Kills at random times, several a context."""
+    tally = Tally(f"random kills, {store}")
+    case = seed
+    while tally.runs < count:
+        rng = random.Random(case)
+        ends = [(None, rng.random() * _LIFE_S) for _ in range(_LIVES)]
+        kills = _case(store, case, ends, tally, save_at_end=save_at_end)
+        tally.runs += kills
+        tally.missed += _LIVES - kills
+        case += 1
+    return tally
+
+
+def _at(name: str, store: str, count: int, seed: int) -> Tally:
+    """Kills at one boundary, each time at another pass of it."""
+    tally = Tally(f"kill at {name}, {store}")
+    for case in range(seed, seed + count * _TRIES):
+        kills = _case(store, case, [(f"{name}:{1 + case % 7}", None)], tally)
+        tally.runs += kills
+        tally.missed += 1 - kills
+        if tally.runs == count:
+            return tally
+    tally.violations.append(f"seed {seed}: {name} was passed only {tally.runs} times")
+    return tally
+
+
+def _twice(name: str, store: str, count: int, seed: int) -> Tally:
+    """Kills in the middle of a tool, each followed by one during the recovery."""
+    tally = Tally(f"kill in a tool, then at {name}, {store}")
+    for case in range(seed, seed + count * _TRIES):
+        kills = _case(store, case, [("B9:1", None), (f"{name}:1", None)], tally)
+        tally.runs += kills == 2
+        tally.missed += kills != 2
+        if tally.runs == count:
+            return tally
+    tally.violations.append(f"seed {seed}: only {tally.runs} recoveries were killed")
+    return tally
+
+
+def _trial(name: str, full: int, run: Callable[[str, int, int], Tally], store: str) -> Trial:
+    return Trial(f"{name}, {store}", full, partial(run, store))
+
+
+TRIALS = [
+    trial
+    for store in _STORES
+    for trial in (
+        _trial("random kills", 1000, _random, store),
+        *(_trial(f"kill at {n}", 50, partial(_at, n), store) for n in _TURN_NAMES),
+        *(
+            _trial(f"kill in a tool, then at {n}", 200, partial(_twice, n), store)
+            for n in _RECOVERY_NAMES
+        ),
+    )
+]
+
+WRONG = [
+    Trial(f"save at the end of a turn, {store}", 60, partial(_random, store, save_at_end=True))
+    for store in _STORES
+]
