@@ -142,6 +142,7 @@ class Known:
         if self._position and record.visible_from == self._visible_from:
             self._extend(await self.stores.messages.records(self.context_id, after=self._position))
             return
+        self.forget()  # at once: were it kept by a reading that fails, the next would build on it
         self._visible_from = record.visible_from
         limit = _WINDOW
         while True:

@@ -8,7 +8,7 @@ import pytest
 from tests.agent.kit import Gate, add, assert_whole, collect, types
 
 from looopy import Agent, LoopConfig, open_stores
-from looopy.errors import AgentBusy, Fenced, StoreConflict
+from looopy.errors import AgentBusy, Fenced, StoreConflict, StoreUnavailable
 from looopy.stores.base import ContextState
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
@@ -551,3 +551,25 @@ async def test_a_turn_that_comes_during_clear_runs_after_it(make_agent, stores, 
     await agent.execute_turn("and then")
     assert [m.text for m in provider.requests[2].messages] == ["now", "yes", "and then"]
     assert agent.state.status is AgentStatus.READY
+
+
+@pytest.mark.parametrize("by_another", [False, True])
+async def test_what_was_cleared_is_forgotten_though_reading_failed(make_agent, stores, by_another):
+    """Whoever cleared: a store that fails right after it brings nothing back to the model."""
+    spy = SpyStores(stores)
+    provider = ScriptedProvider([text("one"), text("two")])
+    agent = await make_agent(provider, stores=spy.stores)
+    await agent.execute_turn("forget me")
+
+    def gone(name, _):
+        if name == "recent" and (by_another or "clear" in spy.done):
+            raise StoreUnavailable("gone")
+
+    if by_another:
+        await stores.journal.clear("ada")
+    spy.hook = gone
+    with pytest.raises(StoreUnavailable):
+        await (agent.execute_turn("now") if by_another else agent.clear())
+    spy.hook = None
+    await agent.execute_turn("now")
+    assert [m.text for m in provider.requests[-1].messages] == ["now"]
