@@ -392,7 +392,7 @@ class Agent:
             if not isinstance(exc, LooopyError):
                 _logger.exception("a turn of %s failed unexpectedly", self.agent_name)
             self._over(turn)
-            turn.broadcast.fail(exc)
+            turn.broadcast.fail(turn.redactor.error(exc))
         else:
             self._over(turn)
             turn.broadcast.finish(result)

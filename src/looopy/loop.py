@@ -26,6 +26,7 @@ from looopy.iteration import run_iteration
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.model_call import keep_partial
+from looopy.redaction import Redactor
 from looopy.stores.gate import repair
 from looopy.tool_calls import skip_calls
 from looopy.tools.provider import ToolSource, wrap_tools
@@ -70,6 +71,7 @@ async def run_turn(
     call_turn: int | None = None,
     ends: StopReason | None = None,
     pending: Sequence[PendingRequest] = (),
+    redactor: Redactor | None = None,
     inbox: Inbox | None = None,
 ) -> AsyncGenerator[Out, None]:
     """
@@ -85,6 +87,7 @@ async def run_turn(
         ends: End at once with this reason, after the first group: `input_required` or
             `auth_required`.
         pending: What the turn then waits for.
+        redactor: Knows the turn's secrets; made of `context.auth_context` when not given.
         inbox: Where steering and follow-ups come from; `None` for nowhere.
 
     Yields:
@@ -96,6 +99,7 @@ async def run_turn(
     turn = Turn(
         context, provider, sources, config, history, scope, Guards(config), open_calls, call_turn
     )
+    turn.redactor = redactor or Redactor(context.auth_context)
     turn.call_ids.update(call.id for call in open_calls)
     turn.inbox = inbox or turn.inbox
     interrupted = None

@@ -60,6 +60,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
         attempts += 1
         request, options = await _request(turn, tools, strict=strict)
         started, first_delta_s, shown = utc_now(), None, False
+        deltas = turn.redactor.deltas()
         final: StreamEvent | None = None
         partial: PartialMessage | None = None
         reach("B4")
@@ -72,7 +73,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
                         event = await anext(events)
                     except StopAsyncIteration:
                         break
-                partial = event.partial
+                partial = turn.redactor.partial(event.partial)
                 if event.type in ("done", "error"):
                     final = event
                     continue
@@ -83,7 +84,8 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
                     if first_delta_s is None:
                         first_delta_s = (utc_now() - started).total_seconds()
                     reach("B5")
-                    yield _update(turn, event)
+                    for piece in deltas(event):
+                        yield _update(turn, piece)
         except (TurnInterrupted, asyncio.CancelledError):
             turn.partial = None if partial is None else partial.snapshot()
             raise
@@ -161,6 +163,7 @@ async def _request(
     api_key = await _hooked(
         turn, "get_api_key", hooks.get_api_key, None, provider, turn.context.auth_context
     )
+    turn.redactor.add(api_key)
     options = StreamOptions(
         temperature=config.temperature,
         max_tokens=config.max_tokens,
@@ -218,7 +221,7 @@ def _take(
     first_delta_s: float | None,
     attempts: int,
 ) -> None:
-    turn.answer_of_model = _clean(turn, message)
+    turn.answer_of_model = _clean(turn, turn.redactor.value(message))
     turn.append(
         turn.answer_of_model,
         started=started,

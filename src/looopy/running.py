@@ -34,6 +34,7 @@ from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import run_turn, unanswered
 from looopy.recovery import Plan, plan_turn
+from looopy.redaction import Redactor
 from looopy.stores.base import (
     ArtifactWrite,
     Claim,
@@ -133,6 +134,7 @@ class RunningTurn:
         self.user_message = user_message
         self.inputs = inputs
         self.auth_context = auth_context
+        self.redactor = Redactor(auth_context)
         self.metadata = metadata
         self.on_busy = on_busy
         self.token = CancelToken()
@@ -334,6 +336,7 @@ class RunningTurn:
             call_turn=plan.call_turn,
             ends=plan.ends,
             pending=plan.state.pending,
+            redactor=self.redactor,
         )
         first = True
         try:
@@ -485,6 +488,7 @@ class RunningTurn:
         """
         _logger.warning("turn %s could not go on: %s", self.turn, type(exc).__name__)
         error = exc if isinstance(exc, LooopyError) else LooopyError(repr(exc))
+        error = self.redactor.error(error)
         common: dict[str, Any] = {"context_id": self.known.context_id, "turn": self.turn}
         events: list[AgentEvent] = []
         results: list[Message] = []
@@ -567,6 +571,7 @@ class _Writer:
     ) -> Artifact:
         """Save a new version."""
         turn = self._turn
+        turn.redactor.refuse(artifact_id=artifact_id, content=content, media_type=media_type)
         if turn.buffered:
             return await turn.stores.artifacts.save(
                 turn.known.context_id, artifact_id, content, kind=kind, media_type=media_type

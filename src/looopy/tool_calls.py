@@ -140,6 +140,7 @@ async def _run_tool(
             default_timeout_s=turn.config.tool_timeout_s,
             max_result_bytes=turn.config.max_result_bytes,
             known=tuple(tools),
+            redactor=turn.redactor,
         ),
         name=f"looopy tool {call.name}",
     )

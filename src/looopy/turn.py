@@ -19,6 +19,7 @@ from looopy.errors import (
 )
 from looopy.guards import Guards, Verdict
 from looopy.llm.provider import LLMProvider
+from looopy.redaction import Redactor
 from looopy.tools.provider import Tool, ToolSource
 from looopy.types.context import LoopConfig, TurnContext
 from looopy.types.event import (
@@ -160,6 +161,7 @@ class Turn:
     partial: AssistantMessage | None = None
     answer_of_model: AssistantMessage | None = None
     call_ids: set[str] = field(default_factory=set)
+    redactor: Redactor = field(default_factory=Redactor)
     _waiting: list[AgentEvent] = field(default_factory=list)
     _delivered: list[int] = field(default_factory=list)
 
@@ -200,7 +202,7 @@ class Turn:
             context_id=self.context.context_id,
             turn=self.context.turn,
             iteration=self.iteration,
-            **fields,
+            **self.redactor.fields(fields),
         )
 
     def begin_iteration(self) -> None:
@@ -212,6 +214,7 @@ class Turn:
 
     def append(self, message: Message, **facts: Any) -> None:
         """Add a message to the history, with its `message_end`."""
+        message = self.redactor.message(message)
         self.history.append(message)
         self.added.append(message)
         self.emit(self.make(MessageEnd, message=message, **facts))
@@ -225,6 +228,7 @@ class Turn:
         announce: bool = False,
     ) -> None:
         """Add the one result of *call*; with *announce*, also the start it never had."""
+        result = self.redactor.value(result)
         if announce:
             self.emit(self._start_of(call, has_effects=False))
         ended = utc_now()

@@ -15,6 +15,7 @@ from typing import Any
 
 from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
 from looopy.llm.retry import server_delay_s
+from looopy.redaction import Redactor
 
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size|model_context_window_exceeded"
@@ -132,10 +133,9 @@ def failure_of(
 
 def redact(text: str, secrets: Sequence[str]) -> str:
     """*text* without *secrets*; what is shorter than 8 characters is no secret worth hiding."""
-    for secret in secrets:
-        if len(secret) >= 8:
-            text = text.replace(secret, "[key]")
-    return text
+    redactor = Redactor()
+    redactor.add(tuple(secrets))
+    return redactor.text(text)
 
 
 def _error_object(body: Any) -> Mapping[str, Any]:

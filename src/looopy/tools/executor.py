@@ -18,6 +18,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
+from looopy.redaction import Redactor
 from looopy.tools.function import FunctionTool
 from looopy.tools.provider import Report, Tool, ToolContext
 from looopy.tools.results import Answer, error_text, failure, limit_blocks, to_answer
@@ -56,6 +57,7 @@ async def run_call(
     default_timeout_s: float | None,
     max_result_bytes: int,
     known: Sequence[str],
+    redactor: Redactor | None = None,
 ) -> ToolResultMessage:
     """
     Run *call* and return its one result; errors are results too.
@@ -68,6 +70,7 @@ async def run_call(
         default_timeout_s: Seconds, for a tool that sets none; `None`: no limit.
         max_result_bytes: UTF-8 bytes, for a tool that sets none; more are left out, with a marker.
         known: Names on offer, for the message about an unknown tool.
+        redactor: Knows what the result must not show; asked before a long one is cut.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled. A sync tool may still be running.
@@ -86,12 +89,13 @@ async def run_call(
         answer = failure("The tool failed: something that it waited for was cancelled.")
     finally:
         reporter.close()
+    redactor = redactor or Redactor()
     limit = tool.max_result_bytes if tool is not None else None
     return ToolResultMessage(
         tool_call_id=call.id,
         tool_name=tool.name if tool is not None else call.name,
-        content=limit_blocks(answer.blocks, limit or max_result_bytes),
-        details=answer.details,
+        content=limit_blocks(redactor.blocks(answer.blocks), limit or max_result_bytes),
+        details=redactor.value(answer.details),
         is_error=answer.is_error,
     )
 

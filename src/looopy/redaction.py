@@ -1,0 +1,463 @@
+"""
+Keeps the secrets of a turn out of everything that leaves it.
+
+A tool that fails likes to say with which URL, header or token it failed; a server echoes the key it
+refused. Nobody can promise that such words never come, so they are looked for: a `Redactor` knows
+the credentials of one turn in the forms that programs write them in, and puts `[redacted]` in their
+place wherever the turn speaks: in results before the model sees them, in events before they are
+committed, in errors before they reach the caller, and in what the logger `looopy` writes.
+
+Values without a secret come back as they are, the same object. A turn without credentials has a
+`Redactor` that knows nothing, and costs a look at an empty tuple. What is searched is searched by
+`str.find` for each form, which is many times faster than one pattern for all of them; the pattern
+is made only when there is something to replace.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import traceback
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar, cast
+from weakref import WeakSet
+
+from looopy.errors import LooopyError, ValueRefused
+from looopy.secret_forms import LEAST, MASK, forms_of
+from looopy.types.context import AuthContext
+from looopy.types.message import (
+    AssistantBlock,
+    AssistantMessage,
+    Block,
+    CustomMessage,
+    ImageContent,
+    Message,
+    StopReason,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
+from looopy.types.request import PartialMessage, StreamEvent, StreamEventType
+from looopy.types.state import PendingRequest
+
+T = TypeVar("T")
+_MAX_DEPTH = 64
+_CUT = (StopReason.ERROR, StopReason.ABORTED, StopReason.LENGTH)
+# Made of messages, which were searched when they were added to the turn; or of numbers.
+_SEARCHED = frozenset(
+    {"message", "messages", "user_message", "result", "tool_results", "usage", "turn_usage"}
+)
+_DELTA_OF: dict[StreamEventType, StreamEventType] = {
+    "text_end": "text_delta",
+    "thinking_end": "thinking_delta",
+    "toolcall_end": "toolcall_delta",
+}
+
+
+class Redactor:
+    """
+    Replaces the secrets of one turn by `[redacted]`; free when it knows none.
+
+    Args:
+        auth_context: Its credentials are secrets as they are now: texts and bytes of at least 8
+            characters in nested mappings, sequences, dataclasses and models, and objects with
+            `get_secret_value()`.
+
+    It dies with its turn: it is never copied or pickled, and its `repr` shows nothing.
+    """
+
+    __slots__ = ("__weakref__", "_bytes", "_firsts", "_forms", "_pattern", "_sorted")
+
+    def __init__(self, auth_context: AuthContext | None = None) -> None:
+        self._forms: tuple[str, ...] = ()  # longest first
+        self._bytes: tuple[bytes, ...] = ()
+        self._sorted: list[str] = []
+        self._firsts: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        if auth_context is not None:
+            self.add(auth_context.credentials)
+
+    def add(self, secret: Any) -> None:
+        """Learn one more secret, such as the key of a call: text, bytes, or what holds them."""
+        texts, raw = forms_of(secret)
+        if texts <= set(self._forms) and raw <= set(self._bytes):
+            return
+        texts.update(self._forms)
+        raw.update(self._bytes)
+        raw.update(form.encode("utf-8", "surrogatepass") for form in texts)
+        self._forms = tuple(sorted(texts, key=len, reverse=True))
+        self._bytes = tuple(sorted(raw, key=len, reverse=True))
+        self._sorted = sorted(texts)
+        self._firsts = frozenset(form[0] for form in texts)
+        self._pattern = None
+        _watch(self)
+
+    @property
+    def free(self) -> bool:
+        """Whether it knows no secret, and changes nothing."""
+        return not self._forms
+
+    def __repr__(self) -> str:
+        return "<Redactor>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Redactor holds secrets of one turn: it is never copied or stored")
+
+    # --- values --------------------------------------------------------------------------------
+
+    def text(self, text: str) -> str:
+        """*text* without secrets."""
+        for form in self._forms:
+            if form in text:
+                return self._compiled().sub(MASK, text)
+        return text
+
+    def value(self, value: T) -> T:
+        """
+        *value* without secrets: text, bytes, JSON values, messages, blocks, exceptions.
+
+        Any other object is replaced as a whole if its `repr` shows a secret. The type of a changed
+        container is that of JSON: `dict`, `list` or `tuple`.
+        """
+        return cast("T", self._value(value, 1)) if self._forms else value
+
+    def shows(self, value: Any) -> bool:
+        """Whether a secret is in *value*."""
+        return self.value(value) is not value
+
+    def refuse(self, **parts: Any) -> None:
+        """
+        See that no secret is in any of *parts*.
+
+        Raises:
+            ValueRefused: `path` names the part. A changed one would not be what was asked for.
+        """
+        for name, value in parts.items():
+            if self.shows(value):
+                raise ValueRefused(
+                    f"/{name}: it holds a credential of this turn; nothing was written",
+                    path=f"/{name}",
+                )
+
+    def fields(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of an event without secrets; its messages were searched when they came."""
+        if not self._forms:
+            return fields
+        return {n: v if n in _SEARCHED else self._value(v, 1) for n, v in fields.items()}
+
+    def _compiled(self) -> re.Pattern[str]:
+        if self._pattern is None:  # the longest form first: none is left half behind
+            self._pattern = re.compile("|".join(map(re.escape, self._forms)))
+        return self._pattern
+
+    def _value(self, value: Any, depth: int) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return self._in_bytes(value)
+        if depth <= _MAX_DEPTH:
+            if isinstance(value, Mapping):
+                return self._in_mapping(value, depth)
+            if isinstance(value, (list, tuple)):
+                items = [self._value(item, depth + 1) for item in value]
+                if _same(items, value):
+                    return value
+                return tuple(items) if isinstance(value, tuple) else items
+        if isinstance(value, BaseException):
+            return self.error(value)
+        if isinstance(value, (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)):
+            return self.message(value)
+        if isinstance(value, (TextContent, ThinkingContent, ImageContent, ToolCall)):
+            return self.block(value)
+        if isinstance(value, PendingRequest):
+            args = self._in_mapping(value.args, depth)
+            return replace(value, args=args, prompt=self.text(value.prompt))
+        return MASK if self._in_repr(value) else value
+
+    def _in_bytes(self, value: bytes | bytearray | memoryview) -> Any:
+        data = bytes(value)
+        if not any(form in data for form in self._bytes):
+            return value
+        for form in self._bytes:
+            data = data.replace(form, MASK.encode())
+        return data
+
+    def _in_mapping(self, value: Mapping[Any, Any], depth: int) -> Mapping[Any, Any]:
+        found: dict[Any, Any] = {}
+        changed = False
+        for key, item in value.items():
+            new_key, new_item = self._value(key, depth + 1), self._value(item, depth + 1)
+            if new_key is not key or new_item is not item:
+                changed = True
+            while new_key is not key and (new_key in found or new_key in value):
+                new_key = f"{new_key}'"  # two keys that held secrets stay two
+            found[new_key] = new_item
+        return found if changed else value
+
+    def _in_repr(self, value: Any) -> bool:
+        try:
+            return self.text(shown := repr(value)) is not shown
+        except Exception:  # noqa: BLE001 - what cannot be shown cannot show a secret
+            return False
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def message(self, message: Message) -> Message:
+        """
+        *message* without secrets. What the user said is the user's, and is left alone.
+
+        A signature over text that had to be changed goes with it: a provider would refuse it.
+        """
+        if not self._forms or isinstance(message, (UserMessage, CustomMessage)):
+            return message
+        if isinstance(message, ToolResultMessage):
+            changes = {
+                "tool_call_id": self.text(message.tool_call_id),
+                "tool_name": self.text(message.tool_name),
+                "content": self.blocks(message.content),
+                "details": self.value(message.details),
+            }
+        else:
+            changes = {"content": self._answer(message)}
+            if message.error_message is not None:
+                changes["error_message"] = self.text(message.error_message)
+        if all(value is getattr(message, name) for name, value in changes.items()):
+            return message
+        return replace(message, **changes)
+
+    def blocks(self, blocks: Sequence[UserBlock]) -> Sequence[UserBlock]:
+        """The blocks of a tool's result without secrets; an image that holds one becomes text."""
+        if not self._forms:
+            return blocks
+        found = tuple(cast("UserBlock", self.block(block)) for block in blocks)
+        return blocks if _same(found, blocks) else found
+
+    def _answer(self, message: AssistantMessage) -> Sequence[AssistantBlock]:
+        found = [cast("AssistantBlock", self.block(block)) for block in message.content]
+        if found and message.stop_reason in _CUT:  # perhaps in the middle of a secret
+            found[-1] = self._without_end(message.content[-1], LEAST)
+        return message.content if _same(found, message.content) else tuple(found)
+
+    def block(self, block: Block) -> Block:
+        """*block* without secrets."""
+        if isinstance(block, ImageContent):
+            return TextContent(MASK) if self.shows(block.data) else block
+        if isinstance(block, TextContent):
+            text = self.text(block.text)
+            if text is block.text and not self.shows(block.text_signature):
+                return block
+            return TextContent(text)
+        if isinstance(block, ThinkingContent):
+            thinking = self.text(block.thinking)
+            if thinking is block.thinking and not self.shows(block.thinking_signature):
+                return block
+            return ThinkingContent(thinking)
+        fixed = ToolCall(
+            self.text(block.id),
+            self.text(block.name),
+            self.value(block.arguments),
+            invalid_arguments=self.value(block.invalid_arguments),
+        )
+        same = all(
+            getattr(fixed, name) is getattr(block, name)
+            for name in ("id", "name", "arguments", "invalid_arguments")
+        )
+        return block if same and not self.shows(block.thought_signature) else fixed
+
+    def _without_end(self, block: AssistantBlock, least: int) -> AssistantBlock:
+        """*block* without secrets, nor the beginning of one at its end of *least* characters."""
+        if isinstance(block, TextContent):
+            clean, held = self.split(block.text)
+            if len(held) >= least:
+                return TextContent(clean + (MASK if least > 1 else ""))
+        elif isinstance(block, ThinkingContent):
+            clean, held = self.split(block.thinking)
+            if len(held) >= least:
+                return ThinkingContent(clean)
+        return cast("AssistantBlock", self.block(block))
+
+    # --- what comes in pieces ------------------------------------------------------------------
+
+    def split(self, text: str) -> tuple[str, str]:
+        """
+        *text* as the part that may be shown, without secrets, and an end that may become one.
+
+        Shown first, the end followed by what comes next is given to `split` again; the last end is
+        no secret, or one that `text` finds.
+        """
+        at = len(text)
+        if not self._forms:
+            return text, ""
+        for i in range(max(0, at - len(self._forms[0]) + 1), at):
+            if text[i] in self._firsts and self._begins(text[i:]):
+                at = i
+                break
+        shown, done = [], 0
+        for found in self._compiled().finditer(text):
+            if found.start() >= at:
+                break
+            shown += [text[done : found.start()], MASK]
+            done = found.end()
+        if done < at:
+            shown.append(text[done:at])
+            done = at
+        return "".join(shown), text[done:]
+
+    def _begins(self, text: str) -> bool:
+        """Whether a longer form begins with *text*."""
+        at = bisect_left(self._sorted, text)
+        if at < len(self._sorted) and self._sorted[at] == text:
+            at += 1
+        return at < len(self._sorted) and self._sorted[at].startswith(text)
+
+    def partial(self, partial: PartialMessage | None) -> PartialMessage | None:
+        """*partial* as it may be shown."""
+        return partial if partial is None or not self._forms else _Veiled(partial, self)
+
+    def deltas(self) -> Deltas:
+        """What makes one answer's stream fit to be shown."""
+        return Deltas(self)
+
+    # --- errors --------------------------------------------------------------------------------
+
+    def error(self, error: T) -> T:
+        """
+        *error* itself when nothing in it or in what it is chained to can show a secret.
+
+        Else a copy of an error of ours, its message and facts without secrets, chained to nothing
+        and without a traceback; of any other error, a `LooopyError` that says as much.
+        """
+        if not self._forms or not isinstance(error, BaseException) or self._harmless(error):
+            return error
+        if not isinstance(error, LooopyError):
+            return cast("T", LooopyError(f"{type(error).__name__}: {self.text(_said(error))}"))
+        message = self.text(error.message)
+        copy = type(error).__new__(type(error), message)
+        copy.args = (message,)
+        copy.__dict__.update(self._in_mapping(vars(error), 1))
+        return copy
+
+    def _harmless(self, error: BaseException) -> bool:
+        """Whether all that hangs on *error* can be looked into, and holds no secret."""
+        links: list[BaseException] = [error]
+        seen: set[int] = set()
+        while links:
+            link = links.pop()
+            if id(link) in seen:
+                continue
+            seen.add(id(link))
+            if not isinstance(link, LooopyError) and type(link).__module__ != "builtins":
+                return False  # a client's error may carry its request, headers and all
+            parts = (_said(link), repr(link), link.args, vars(link))
+            if any(self.shows(part) for part in parts):
+                return False
+            links += [one for one in (link.__cause__, link.__context__) if one is not None]
+            if isinstance(link, BaseExceptionGroup):
+                links += link.exceptions
+        return True
+
+
+class Deltas:
+    """
+    The stream of one answer as it may be shown: what may become a secret is held back until it is
+    known not to.
+    """
+
+    __slots__ = ("_held", "_redactor")
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held: dict[int, str] = {}
+
+    def __call__(self, event: StreamEvent) -> Sequence[StreamEvent]:
+        """What may be shown when *event* comes; its texts together are those of the block."""
+        redactor, block = self._redactor, event.content_index
+        if redactor.free:
+            return (event,)
+        event = replace(event, partial=redactor.partial(event.partial))
+        if event.type.endswith("_delta"):
+            shown, self._held[block] = redactor.split(self._held.get(block, "") + event.delta)
+            return (replace(event, delta=shown),) if shown or not event.delta else ()
+        held = redactor.text(self._held.pop(block, ""))
+        if event.type not in _DELTA_OF:
+            return (event,)
+        ended = replace(
+            event, delta=redactor.text(event.delta), tool_call=redactor.value(event.tool_call)
+        )
+        if not held:
+            return (ended,)
+        last = replace(event, type=_DELTA_OF[event.type], delta=held, tool_call=None)
+        return last, ended
+
+
+class _Veiled:
+    """A partial message as it may be shown."""
+
+    __slots__ = ("_partial", "_redactor")
+
+    def __init__(self, partial: PartialMessage, redactor: Redactor) -> None:
+        self._partial = partial
+        self._redactor = redactor
+
+    @property
+    def text(self) -> str:
+        """The text so far, without an end that may become a secret."""
+        return self._redactor.split(self._partial.text)[0]
+
+    def snapshot(self) -> AssistantMessage:
+        """A frozen copy of what may be shown so far."""
+        message = self._partial.snapshot()
+        blocks = [cast("AssistantBlock", self._redactor.block(b)) for b in message.content]
+        if blocks:
+            end = message.content[-1]
+            blocks[-1] = self._redactor._without_end(end, 1)  # noqa: SLF001 - its other half
+        return replace(message, content=tuple(blocks))
+
+
+def _same(new: Iterable[object], old: Iterable[object]) -> bool:
+    return all(a is b for a, b in zip(new, old, strict=True))
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the failure
+        return ""
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+_logger = logging.getLogger("looopy")
+_live: WeakSet[Redactor] = WeakSet()
+_lock = threading.Lock()
+
+
+def _watch(redactor: Redactor) -> None:
+    """From now on, and as long as *redactor* lives, its secrets are kept out of our log."""
+    with _lock:
+        _live.add(redactor)
+        _logger.addFilter(_redact_record)  # once, however often
+
+
+def _redact_record(record: logging.LogRecord) -> bool:
+    """Replace the secrets of the turns that run now in what our logger is about to write."""
+    with _lock:
+        redactors = list(_live)
+    for redactor in redactors:
+        said = record.getMessage()
+        if redactor.shows(said):
+            record.msg, record.args = redactor.text(said), ()
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            record.exc_text = record.exc_text or "".join(traceback.format_exception(error)).rstrip()
+        if record.exc_text and redactor.shows(record.exc_text):
+            record.exc_text, record.exc_info = redactor.text(record.exc_text), None
+    return True

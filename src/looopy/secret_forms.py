@@ -1,0 +1,133 @@
+"""
+The forms in which a secret may show: as it is, and as programs write text for each other.
+
+Where a secret stands within something longer that is base64, it may begin at any of three places of
+a group of characters; each gives other text. So it is looked for by what all such texts have in
+common: the characters that come of its own bytes alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote
+
+MASK = "[redacted]"
+LEAST = 8
+"""A secret of fewer characters is none: hiding it would hide words, and guessing it is easy."""
+
+_MAX_DEPTH = 16
+_SCHEME = re.compile(r"\s*(?:bearer|basic|token|apikey|digest)\s+(\S+)\s*", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"://[^/?#@:\s]*:([^/?#@\s]+)@")
+
+
+def forms_of(secret: Any) -> tuple[set[str], set[bytes]]:
+    """
+    Every form of every secret in *secret*.
+
+    Args:
+        secret: Text, bytes, an object with `get_secret_value()`, or mappings, sequences, sets,
+            dataclasses and pydantic models of such. Keys of mappings are names, and no secrets.
+
+    Returns:
+        The texts, and what is looked for in bytes beside them. Both are empty if *secret* holds
+        nothing of at least 8 characters.
+    """
+    texts: set[str] = set()
+    raw: set[bytes] = set()
+    for one in _secrets_in(secret, 1):
+        if isinstance(one, str):
+            texts |= _forms_of_text(one)
+            data = one.encode("utf-8", "surrogatepass")
+        else:
+            data = one
+            texts |= _forms_of_text(_decoded(one))
+        raw.add(data)
+        texts |= _forms_of_bytes(data)
+    # What is part of the mask would be found in it again.
+    return {t for t in texts if len(t) >= LEAST and t not in MASK}, raw
+
+
+def _secrets_in(value: Any, depth: int) -> Iterator[str | bytes]:
+    if depth > _MAX_DEPTH or value is None:
+        return
+    if isinstance(value, str):
+        yield from (part for part in _parts(value) if len(part) >= LEAST)
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        if len(data := bytes(value)) >= LEAST:
+            yield data
+    elif callable(reveal := getattr(value, "get_secret_value", None)):
+        yield from _secrets_in(reveal(), depth + 1)
+    else:
+        for part in _members(value):
+            yield from _secrets_in(part, depth + 1)
+
+
+def _members(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, f.name, None) for f in dataclasses.fields(value)]
+    if hasattr(type(value), "model_fields"):  # a pydantic model
+        return list(vars(value).values())
+    return []
+
+
+def _parts(text: str) -> set[str]:
+    """The secret itself, and what of a header or a URL is one when it stands alone."""
+    parts = {text, text.strip()}
+    if scheme := _SCHEME.fullmatch(text):
+        parts.add(scheme[1])
+    for password in _URL_PASSWORD.findall(text):
+        parts |= {password, unquote(password)}
+    return parts
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _forms_of_text(text: str) -> set[str]:
+    escaped = {_json(text, ascii_only=True), _json(text, ascii_only=False)}
+    forms = {text, repr(text)[1:-1], _both_quotes(text), *escaped}
+    forms |= {form.replace("/", "\\/") for form in escaped}
+    # JSON within JSON: a tool's arguments in a body, a body in a log.
+    forms |= {_json(form, ascii_only=True) for form in escaped}
+    data = text.encode("utf-8", "surrogatepass")
+    for percent in (
+        quote(data, safe=""),
+        quote(data),
+        quote_plus(data),
+        quote_plus(data, safe="/"),
+    ):
+        forms |= {percent, re.sub("%..", lambda found: found[0].lower(), percent)}
+    return forms
+
+
+def _json(text: str, *, ascii_only: bool) -> str:
+    return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+
+
+def _both_quotes(value: str | bytes) -> str:
+    """Within the `repr` of *value* and more, where both kinds of quotes occur."""
+    both = repr(value + "'\"") if isinstance(value, str) else repr(value + b"'\"")[1:]
+    return both[1:-4]
+
+
+def _forms_of_bytes(data: bytes) -> set[str]:
+    forms = {data.hex(), data.hex().upper(), repr(data)[2:-1], _both_quotes(data)}
+    padded = base64.b64encode(data).decode()
+    plain = {padded, padded.rstrip("=")}
+    for before, skipped in enumerate((0, 2, 3)):  # characters that also hold bits of what precedes
+        text = base64.b64encode(b"\0" * before + data).decode()
+        plain.add(text[skipped : (before + len(data)) * 8 // 6])
+    return forms | plain | {form.replace("+", "-").replace("/", "_") for form in plain}

@@ -1,0 +1,395 @@
+"""What knows a turn's secrets: finds each of them in every form, and touches nothing else."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import gc
+import json
+import logging
+import pickle
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from looopy import AuthContext
+from looopy.errors import ContextNotFound, LooopyError, RateLimited, ValueRefused
+from looopy.redaction import Redactor
+from looopy.types.message import (
+    AssistantMessage,
+    ImageContent,
+    StopReason,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
+from looopy.types.request import StreamEvent
+
+SECRET = 'c4nary/+"key"\\ü='
+MASK = "[redacted]"
+
+
+def knowing(*secrets):
+    """A redactor for a turn with these credentials."""
+    return Redactor(AuthContext("u1", credentials={str(n): s for n, s in enumerate(secrets)}))
+
+
+# --- what is a secret ----------------------------------------------------------------------------
+
+
+@dataclass
+class Token:
+    value: str
+
+
+class Account(BaseModel):
+    name: str
+    password: SecretStr
+
+
+SLOTS = {
+    "text": "canary-0123",
+    "nested": {"a": [{"b": ("canary-0123",)}]},
+    "set": {"canary-0123"},
+    "bytes": b"canary-0123",
+    "bytearray": bytearray(b"canary-0123"),
+    "SecretStr": SecretStr("canary-0123"),
+    "SecretBytes": [SecretBytes(b"canary-0123")],
+    "dataclass": Token("canary-0123"),
+    "model": Account(name="x", password=SecretStr("canary-0123")),
+    "header": "Bearer canary-0123",
+    "URL": "postgresql://user:canary-0123@host/db",
+    "padded": "canary-0123\n",
+}
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_a_secret_is_found_in_every_slot(slot):
+    """However credentials are given, the value itself is known."""
+    assert knowing(SLOTS[slot]).text("a canary-0123 b") == f"a {MASK} b"
+
+
+def test_what_is_short_or_a_number_or_a_name_is_no_secret():
+    """Seven characters, a moment in seconds, the key of a mapping: hiding them would hide words."""
+    redactor = knowing({"authorization": "s3cret7"}, 1795264215)
+    assert redactor.free
+    assert redactor.text("authorization s3cret7 1795264215") == "authorization s3cret7 1795264215"
+
+
+def forms(secret):
+    """The texts in which programs show *secret*."""
+    data = secret.encode()
+    yield secret
+    yield data.hex()
+    yield data.hex().upper()
+    for before in range(3):
+        for after in range(3):
+            whole = b"x" * before + data + b"y" * after
+            yield base64.b64encode(whole).decode()
+            yield base64.urlsafe_b64encode(whole).decode()
+            yield base64.urlsafe_b64encode(whole).decode().rstrip("=")
+    yield quote(secret)
+    yield quote(secret, safe="")
+    yield quote_plus(secret)
+    yield json.dumps(secret)
+    yield json.dumps(secret, ensure_ascii=False)
+    yield json.dumps(json.dumps({"k": secret}))
+    yield json.dumps(secret).replace("/", "\\/")
+    yield repr(secret)
+    yield repr(data)
+    yield repr({"both": secret + "'\""})
+
+
+@pytest.mark.parametrize("secret", [SECRET, "plain-canary-7b1f", "8 chars!", "ключ-от-двери"])
+def test_every_form_of_a_secret_is_found(secret):
+    """Raw, hex, base64 at each place in a group, percent-encoded, JSON within JSON, `repr`."""
+    redactor = knowing(secret)
+    for form in forms(secret):
+        assert MASK in redactor.text(f"({form})"), form
+
+
+def test_bytes_that_are_no_text_are_found():
+    """A binary key has no characters; what programs print of it is known all the same."""
+    key = bytes(range(200, 232))
+    redactor = knowing(key)
+    for shown in (key.hex(), base64.b64encode(key).decode(), repr(key), key.decode("latin-1")):
+        assert MASK in redactor.text(shown)
+    assert redactor.value({"k": b"a" + key})["k"] == b"a" + MASK.encode()
+
+
+def test_of_two_secrets_the_longer_is_taken_whole():
+    """One that another begins with does not leave the rest of it behind."""
+    redactor = knowing("sk-canary-1", "sk-canary-1-of-production")
+    assert redactor.text("sk-canary-1-of-production, sk-canary-1") == f"{MASK}, {MASK}"
+
+
+# --- values --------------------------------------------------------------------------------------
+
+SAFE = st.text(st.characters(codec="utf-8"), max_size=30)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | SAFE,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(SAFE, inner, max_size=4),
+    max_leaves=20,
+)
+ONE_SECRET = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=8).map(
+    lambda text: "\x1f" + text  # nothing else begins with it
+)
+
+
+def hidden(value, secret, draw):
+    """*value* with *secret* somewhere in each of its texts, and what is to become of it."""
+    if isinstance(value, str):
+        at = draw(st.integers(0, len(value)))
+        return value[:at] + secret + value[at:], value[:at] + MASK + value[at:]
+    if isinstance(value, list):
+        pairs = [hidden(item, secret, draw) for item in value]
+        return [a for a, _ in pairs], [b for _, b in pairs]
+    if isinstance(value, Mapping):
+        pairs = {key: hidden(item, secret, draw) for key, item in value.items()}
+        return {k: a for k, (a, _) in pairs.items()}, {k: b for k, (_, b) in pairs.items()}
+    return value, value
+
+
+@given(JSON, ONE_SECRET, st.data())
+def test_wherever_a_secret_is_placed_it_is_gone_and_nothing_else_is(value, secret, data):
+    """In any text of any nesting: the mask stands in its place, the rest is what it was."""
+    value = json.loads(json.dumps(value).replace("\\u001f", " "))
+    dirty, clean = hidden(value, secret, data.draw)
+    assert knowing(secret).value(dirty) == clean
+
+
+@given(JSON)
+def test_what_holds_no_secret_comes_back_as_the_same_object(value):
+    """Not even copied: who has credentials and leaks nothing pays for the search alone."""
+    assert knowing("\x1fcanary\x1f").value(value) is value
+    assert Redactor().value(value) is value
+
+
+def test_keys_are_searched_and_stay_apart():
+    """Two keys that held a secret do not become one."""
+    found = knowing("canary-0123").value({"canary-0123": 1, "canary-0123 ": 2, MASK: 3})
+    assert sorted(found.values()) == [1, 2, 3]
+    assert "canary" not in str(found)
+
+
+def test_an_object_that_shows_a_secret_is_replaced_whole():
+    """What cannot be looked into is judged by its `repr`, also when that fails."""
+    redactor = knowing("canary-0123")
+    assert redactor.value([SimpleNamespace(a="canary-0123")]) == [MASK]
+    harmless = SimpleNamespace(a=1)
+    assert redactor.value([harmless])[0] is harmless
+
+    class Mute:
+        def __repr__(self):
+            raise RuntimeError("canary-0123")
+
+    mute = Mute()
+    assert redactor.value(mute) is mute
+
+
+def test_what_holds_itself_ends_the_search():
+    """A tool may report anything."""
+    loop = ["canary-0123"]
+    loop.append(loop)
+    assert "canary" not in repr(knowing("canary-0123").value(loop))
+
+
+def test_a_part_that_holds_a_secret_is_refused_by_name():
+    """Where a changed value would be another value."""
+    redactor = knowing("canary-0123")
+    redactor.refuse(name="a", content=b"b", media_type=None)
+    with pytest.raises(ValueRefused, match="/content") as refused:
+        redactor.refuse(name="a", content=b"b canary-0123")
+    assert refused.value.path == "/content"
+    assert "canary" not in str(refused.value)
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def test_a_signature_goes_with_text_that_had_to_be_changed():
+    """A provider refuses a signature over other text; one over the same text stays."""
+    signed = ThinkingContent("the key is canary-0123", thinking_signature="sig")
+    other = ThinkingContent("it is hidden", thinking_signature="sig")
+    spoken = TextContent("canary-0123", text_signature="sig")
+    call = ToolCall("c1", "f", {"k": ["canary-0123"]}, thought_signature="sig")
+    message = AssistantMessage([signed, other, spoken, call])
+    found = knowing("canary-0123").message(message)
+    assert found.content == (
+        ThinkingContent(f"the key is {MASK}"),
+        other,
+        TextContent(MASK),
+        ToolCall("c1", "f", {"k": [MASK]}),
+    )
+    assert found.content[1] is other
+
+
+def test_a_result_is_searched_in_content_details_and_images():
+    """Text that was written into a picture is in its base64 too."""
+    picture = ImageContent(base64.b64encode(b"PNG..canary-0123..").decode())
+    result = ToolResultMessage(
+        tool_call_id="c", tool_name="t", content=[picture], details={"a": "canary-0123"}
+    )
+    found = knowing("canary-0123").message(result)
+    assert found.content == (TextContent(MASK),)
+    assert found.details == {"a": MASK}
+
+
+def test_what_the_user_said_is_left_alone():
+    """It is the user's, and stored before the turn begins."""
+    message = UserMessage("my key is canary-0123")
+    assert knowing("canary-0123").message(message) is message
+
+
+def test_an_answer_that_was_cut_in_a_secret_does_not_keep_the_half():
+    """The end of an aborted answer may be a secret that would have gone on."""
+    redactor = knowing("canary-0123456789")
+    for reason in (StopReason.ABORTED, StopReason.LENGTH, StopReason.ERROR):
+        cut = AssistantMessage("it is canary-01234", stop_reason=reason)
+        assert redactor.message(cut).text == f"it is {MASK}"
+    whole = AssistantMessage("it is canary-01234")
+    assert redactor.message(whole) is whole
+
+
+class Growing:
+    """A partial message."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def snapshot(self):
+        return AssistantMessage(self.text)
+
+
+@given(
+    st.lists(st.sampled_from(["canary-0123", "canary", "-01", "c", "x ", "23"]), max_size=12),
+    st.data(),
+)
+def test_deltas_together_are_the_text_without_secrets(words, data):
+    """However a text is cut into deltas; and at no moment is a beginning of a secret shown."""
+    redactor = knowing("canary-0123", "canary-0123-x", "y-canary-01234")
+    whole = "".join(words)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    deltas, seen = redactor.deltas(), ""
+    for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        partial = Growing(whole[:b])
+        for event in deltas(StreamEvent("text_delta", 0, whole[a:b], partial)):
+            seen += event.delta
+            assert redactor.text(whole).startswith(event.partial.text)
+            assert event.partial.snapshot().text == event.partial.text
+        assert redactor.text(whole).startswith(seen)
+    for event in deltas(StreamEvent("text_end", 0, whole, Growing(whole))):
+        if event.type == "text_delta":
+            seen += event.delta
+        else:
+            assert event.delta == redactor.text(whole)
+    assert seen == redactor.text(whole)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def chained(error, cause):
+    """*error*, raised because of *cause*, with the traceback of both."""
+    try:
+        try:
+            raise cause
+        except type(cause) as exc:
+            raise error from exc
+    except type(error) as exc:
+        return exc
+
+
+class Theirs(Exception):
+    """An error of some client, with its request."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RateLimited("wait canary-0123", retry_after_s=3.0, provider="p"),
+        RateLimited("wait", retry_after_s=3.0, headers={"k": ["canary-0123"]}),
+        chained(RateLimited("wait", retry_after_s=3.0), ValueError("canary-0123")),
+        chained(RateLimited("wait", retry_after_s=3.0), Theirs("it does not show")),
+    ],
+)
+def test_an_error_of_ours_keeps_its_class_and_facts_and_nothing_else(error):
+    """What is chained to it, and where it came from, is cut off: it may hold the secret."""
+    found = knowing("canary-0123").error(error)
+    assert type(found) is RateLimited
+    assert found.retry_after_s == 3.0
+    assert found.message.startswith("wait")
+    assert found.__cause__ is found.__context__ is found.__traceback__ is None
+    again = pickle.loads(pickle.dumps(found))  # noqa: S301 - our own bytes
+    for shown in (found, again):
+        lines = traceback.format_exception(shown)
+        assert "canary" not in f"{lines}{shown!r}{vars(shown)}{shown.args}{pickle.dumps(shown)}"
+
+
+def test_an_error_of_others_becomes_one_that_says_as_much():
+    """Its class cannot be made again by us; its name and its words can be told."""
+    found = knowing("canary-0123").error(KeyError("canary-0123"))
+    assert type(found) is LooopyError
+    assert str(found) == f"KeyError: '{MASK}'"
+    group = ExceptionGroup("several", [ValueError("canary-0123")])
+    noted = ValueError("plain")
+    noted.add_note("canary-0123")
+    for error in (group, noted):
+        shown = traceback.format_exception(knowing("canary-0123").error(error))
+        assert "canary" not in "".join(shown)
+
+
+def test_an_error_that_can_show_nothing_is_left_alone():
+    """Its cause and its traceback help whoever has to mend it."""
+    error = chained(ContextNotFound("no such context"), KeyError("ada"))
+    assert knowing("canary-0123").error(error) is error
+    dirty = KeyError("canary-0123")
+    assert Redactor().error(dirty) is dirty
+
+
+# --- life ----------------------------------------------------------------------------------------
+
+
+def test_a_redactor_is_never_copied_or_shown():
+    """It holds every secret of the turn in plain."""
+    redactor = knowing("canary-0123")
+    assert repr(redactor) == "<Redactor>"
+    for leak in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError):
+            leak(redactor)
+
+
+def test_a_key_that_comes_later_is_a_secret_from_then_on():
+    """The key of a call is known when the call is made."""
+    redactor = Redactor()
+    redactor.add(None)
+    assert redactor.free
+    redactor.add("canary-0123")
+    redactor.add("canary-4567")
+    assert redactor.text("canary-0123 canary-4567") == f"{MASK} {MASK}"
+
+
+def test_our_log_shows_no_secret_of_a_turn_that_runs(caplog):
+    """Message, arguments and traceback; when the turn is over, nothing is left of it."""
+    redactor = knowing("canary-0123")
+    logger = logging.getLogger("looopy")
+    error = chained(KeyError("a"), ValueError("canary-0123"))
+    logger.error("it failed with %s", "canary-0123", exc_info=error)
+    assert "ValueError: [redacted]" in caplog.text
+    assert "it failed with [redacted]" in caplog.text
+    assert "canary" not in caplog.text
+    logger.warning("100%% of %s", "it")
+    assert "100% of it" in caplog.text
+    del redactor
+    gc.collect()
+    logger.warning("canary-0123 is a word again")
+    assert "canary-0123 is a word again" in caplog.text
