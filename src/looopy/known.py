@@ -257,6 +257,9 @@ class Known:
                 )
             )
             reach("R2")
+            if claimed.first_position > self._position + 1:
+                # The dead owner's last commit was still on its way when the history was read.
+                await self._read(record)
             await self._find_open_calls()
             closing = close_dead_turn(turn.turn, self.open_calls, tools)
             events: list[AgentEvent] = []
