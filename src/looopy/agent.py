@@ -13,39 +13,36 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from looopy import errors, lifecycle
+from looopy import checks, lifecycle
+from looopy.broadcast import Broadcast
 from looopy.buffered import BufferedTurn, save_turns
+from looopy.claiming import AlreadyAccepted, Claiming, TurnRequest
 from looopy.errors import (
-    AccessDenied,
     AgentBusy,
     AgentStateError,
     ConfigurationError,
     ContextNotFound,
+    IdempotencyConflict,
     LooopyError,
     StoreConflict,
-    ValueRefused,
 )
-from looopy.known import Known, left_by_the_dead
+from looopy.following import end_dead_turn, error_of, follow, watch_turn
+from looopy.known import Known
 from looopy.llm.provider import LLMProvider
-from looopy.running import RunningTurn, settle
-from looopy.stores.base import ContextRecord
-from looopy.stores.gate import dump
+from looopy.running import RunningTurn
+from looopy.settle import settle
+from looopy.stores.base import ContextRecord, EntryKind
 from looopy.stores.names import check_context_id
 from looopy.stores.stores import Stores, acquire_shared, release_shared
 from looopy.tools.provider import ToolSource, gather_tools, wrap_tools
 from looopy.types.artifact import Artifact
-from looopy.types.context import AuthContext, LoopConfig, SystemPrompt
+from looopy.types.context import AuthContext, CancelToken, LoopConfig, SystemPrompt
 from looopy.types.event import AgentEvent, MessageEnd, StatusChange, TurnEnd
-from looopy.types.message import (
-    ImageContent,
-    Message,
-    UserMessage,
-    message_to_json,
-)
+from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, AgentStatus
 
@@ -53,8 +50,6 @@ if TYPE_CHECKING:
     from looopy.streams import TurnStream
 
 _logger = logging.getLogger("looopy")
-_FOLLOW_POLL_S = 0.2  # how often `events()` looks for what another process committed
-_PAGE = 500
 
 
 class Agent:
@@ -124,7 +119,6 @@ class Agent:
         self._turns: list[RunningTurn] = []  # in order of arrival; the first one runs
         self._tasks: set[asyncio.Task[None]] = set()
         self._subscribers: dict[object, Callable[[AgentEvent], object]] = {}
-        self._changed = asyncio.Event()
         self._lifecycle = asyncio.Lock()
         self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
         self._clearing = False  # turns wait in line meanwhile
@@ -297,6 +291,7 @@ class Agent:
         auth_context: AuthContext | None = None,
         *,
         inputs: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> TurnStream:
         """
@@ -304,9 +299,13 @@ class Agent:
 
         Args:
             user_message: What the user says, or `None` to continue: an interrupted or failed turn,
-                a history that ends in something unanswered, or, with *inputs*, what waits for them.
+                a history that ends in something unanswered, what `steer` or `follow_up` left
+                queued, or, with *inputs*, what waits for them.
             auth_context: Credentials for this turn alone; never stored.
             inputs: Answers to pending requests, by `request_id`.
+            idempotency_key: Names this request for as long as the context lives. Sent again with
+                the same input, it gives a view of the same turn, which is not run again, whatever
+                the context is doing; 1 to 256 characters.
             metadata: Kept with the turn; JSON values.
 
         Returns:
@@ -322,7 +321,7 @@ class Agent:
             AccessDenied: The auth context belongs to another tenant.
 
         What only the store knows comes from the stream: `AgentBusy` elsewhere, `CannotContinue`,
-        `InputNotFound`, `Fenced`, `StoreUnavailable`.
+        `IdempotencyConflict`, `InputNotFound`, `Fenced`, `StoreUnavailable`.
         """
         from looopy.streams import TurnStream  # reactivex: not paid for at start-up
 
@@ -341,53 +340,67 @@ class Agent:
                 status=self._status.value,
                 action="execute_turn",
             )
-        message = _as_user_message(user_message)
-        kept = _checked(metadata or {}, "/metadata")
-        answers = _checked(inputs or {}, "/inputs")
+        message = None if user_message is None else checks.user_message(user_message)
+        kept = checks.storable(metadata, "/metadata")
+        answers = checks.storable(inputs, "/inputs")
+        key = checks.idempotency_key(idempotency_key)
         if self._known is None or self._provider is None or self._stores is None:
             raise AgentStateError("the agent is not started", status=self._status.value)
-        if auth_context is not None and not isinstance(auth_context, AuthContext):
-            raise ValueRefused(
-                "auth_context takes an AuthContext(actor_id, credentials={...}), not"
-                f" {type(auth_context).__name__}",
-                path="/auth_context",
-            )
-        if auth_context is not None and auth_context.tenant_id not in (None, self._stores.tenant):
-            raise AccessDenied("the auth context belongs to another tenant than these stores")
+        auth = checks.auth_context(auth_context, self._stores.tenant)
+        if key is not None:
+            self._require_saving("idempotency_key")
         running = self._running
-        if running is not None and self.on_busy == "reject":
+        busy_here = running is not None and self.on_busy == "reject"
+        if running is not None and busy_here and key is None:
             raise AgentBusy(
                 "a turn of this agent is running: wait for it, or use on_busy='wait'",
                 turn=running.turn or None,
                 status=self._status.value,
                 action="execute_turn",
             )
+        request = TurnRequest(
+            user_message=message,
+            inputs=answers,
+            auth_context=auth,
+            metadata=kept,
+            on_busy=self.on_busy,
+            key=key,
+            input_hash=None if key is None else checks.input_hash(message, answers, kept),
+        )
+        if key is not None and (same := self._turn_with(key)) is not None:
+            return _same_turn(same, request)
         turn = RunningTurn(
             self._known,
             provider=self._provider,
             sources=self._tools,
             config=self.loop_config,
             system_prompt=self._system_prompt,
-            user_message=message,
-            inputs=answers,
-            auth_context=auth_context,
-            metadata=kept,
-            on_busy=self.on_busy,
+            request=request,
+            busy_here=busy_here,
             announce=self._tell,
             buffer=None if self.auto_save else self._buffer,
         )
+        before = self._turns[-1].claiming if self._turns else None
         self._turns.append(turn)
         self._call_next()
         self._set(status)
-        task = loop.create_task(self._supervise(turn), name=f"looopy {self.context_id}")
+        task = loop.create_task(self._supervise(turn, before), name=f"looopy {self.context_id}")
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._ended, turn))
         return TurnStream(turn.broadcast, turn.token.cancel)  # not the turn: it has credentials
 
-    async def _supervise(self, turn: RunningTurn) -> None:
+    def _turn_with(self, key: str) -> RunningTurn | None:
+        """The turn of this agent that was begun with *key* and is not over."""
+        return next((turn for turn in self._turns if turn.request.key == key), None)
+
+    async def _supervise(self, turn: RunningTurn, before: Claiming | None) -> None:
         """Run a turn; its errors belong to its stream."""
         try:
-            result = await turn.run()
+            try:
+                result = await turn.run(before)
+            except AlreadyAccepted as found:
+                self._over(turn)
+                result = await self._watch(found.turn, turn)
         except Exception as exc:
             if not isinstance(exc, LooopyError):
                 _logger.exception("a turn of %s failed unexpectedly", self.agent_name)
@@ -397,37 +410,138 @@ class Agent:
             self._over(turn)
             turn.broadcast.finish(result)
 
+    async def _watch(self, number: int, view: RunningTurn) -> TurnResult:
+        """Show in *view* a turn that was accepted before; cancelling the view cancels that turn."""
+        known = self._require("execute_turn")
+
+        def stop() -> None:
+            asking = asyncio.create_task(self._ask_cancel(known, number))
+            self._tasks.add(asking)
+            asking.add_done_callback(self._tasks.discard)
+
+        leave = view.token.on_cancel(stop)
+        try:
+            return await watch_turn(
+                known.stores,
+                self.context_id,
+                number,
+                view.broadcast,
+                functools.partial(self._follow, known),
+            )
+        finally:
+            leave()
+
     def _ended(self, turn: RunningTurn, task: asyncio.Task[None]) -> None:
         """Let go of a turn's task; one that was cancelled may never have begun."""
         self._tasks.discard(task)
         if turn in self._turns:
             self._over(turn)
+        if not turn.broadcast.done:
             turn.broadcast.fail(AgentStateError("the event loop stopped before the turn ended"))
 
     def _over(self, turn: RunningTurn) -> None:
+        if turn not in self._turns:
+            return
         self._turns.remove(turn)
         self._call_next()
         if not self._turns and self._status is AgentStatus.BUSY:
             self._settle()
-        self._changed.set()
 
     def _call_next(self) -> None:
         """Let the first turn in line run."""
         if self._turns and not self._clearing:
-            self._turns[0].first.set()
+            self._turns[0].claiming.go()
 
     @property
     def _running(self) -> RunningTurn | None:
         """The turn that runs, or is the next to run."""
         return next((turn for turn in self._turns if not turn.ended), None)
 
+    # --- while a turn runs, here or elsewhere -----------------------------------------------------
+
+    async def steer(
+        self,
+        message: str | UserMessage,
+        auth_context: AuthContext | None = None,
+        *,
+        expected_turn: int | None = None,
+    ) -> None:
+        """
+        Say something to the turn that runs, in whichever process: the model hears it at its next
+        call, and tool calls that have not started give way (`LoopConfig.steering`).
+
+        When this returns, the message is stored. What no turn has taken is said by the next one;
+        `execute_turn(None)` begins with it.
+
+        Args:
+            auth_context: Of the same actor as the running turn; never stored.
+            expected_turn: Only if this turn runs.
+
+        Raises:
+            AgentNotStarted: `start()` comes first.
+            AccessDenied: The turn, or the context, belongs to another actor.
+            TurnMismatch: Another turn runs, or none.
+            LimitExceeded: Too many messages wait already.
+            ValueRefused: The message is empty or cannot be stored.
+            StoreUnavailable: The store did not answer.
+        """
+        await self._post("steer", EntryKind.STEER, message, auth_context, expected_turn)
+
+    async def follow_up(
+        self, message: str | UserMessage, auth_context: AuthContext | None = None
+    ) -> None:
+        """
+        Say something once the turn that runs, in whichever process, would end; it then goes on.
+
+        As `steer()` in all else.
+        """
+        await self._post("follow_up", EntryKind.FOLLOW_UP, message, auth_context, None)
+
+    async def _post(
+        self,
+        action: str,
+        kind: EntryKind,
+        message: str | UserMessage,
+        auth_context: AuthContext | None,
+        expected_turn: int | None,
+    ) -> None:
+        stores = self._require(action).stores
+        self._require_saving(action)
+        said = checks.user_message(message)
+        auth = checks.auth_context(auth_context, stores.tenant)
+        post = stores.journal.post(
+            self.context_id,
+            kind,
+            said,
+            actor_id=auth.actor_id if auth else None,
+            expected_turn=expected_turn,
+        )
+        await settle(post, lambda: None)
+
     async def cancel(self) -> None:
         """
-        Ask the running turn to stop; it ends as `cancelled`, keeping what happened. Harmless when
-        idle.
+        Ask the running turn to stop, in whichever process; it ends as `cancelled`, keeping what
+        happened. Harmless when idle.
+
+        Raises:
+            StoreUnavailable: The turn runs elsewhere, and the store did not answer.
         """
         if self._running is not None:
             self._running.cancel()
+        elif self._known is not None and self.auto_save:
+            await self._ask_cancel(self._known, None)
+
+    async def _ask_cancel(self, known: Known, turn: int | None) -> None:
+        await settle(known.stores.journal.ask_cancel(self.context_id, turn), lambda: None)
+
+    def _require_saving(self, what: str) -> None:
+        if not self.auto_save:
+            raise AgentStateError(
+                f"{what} needs auto_save=True: what is kept in memory alone has no name and no"
+                " inbox",
+                status=self._status.value,
+                action=what,
+            )
 
     async def wait_for_idle(self) -> None:
         """Wait until no turn of this agent runs."""
@@ -449,7 +563,7 @@ class Agent:
             turn_count=record.turn_count,
             created_at=record.created_at,
             last_activity=record.last_activity,
-            error=None if error is None else _error(*error),
+            error=None if error is None else error_of(*error),
             pending=tuple(record.state.pending),
             interrupted_turn=interrupted,
             usage=record.state.usage,
@@ -491,34 +605,16 @@ class Agent:
         """
         return self._follow(self._require("events"), after)
 
-    async def _follow(self, known: Known, after: int | None) -> AsyncIterator[AgentEvent]:
-        if after is None:
-            record = await known.stores.state.load(self.context_id)
-            after = record.last_seq if record else 0
-        loop = asyncio.get_running_loop()
-        look_at = loop.time()  # when to look next whether a dead process left a turn open
-        while True:
-            self._changed.clear()
-            if not self._turns and loop.time() >= look_at:
-                look_at = loop.time() + self.loop_config.lease_ttl_s
-                await self._end_dead_turn(known)
-            found = await known.stores.journal.events(self.context_id, after=after, limit=_PAGE)
-            for event in found:
-                after = event.seq or after
-                yield event
-            if not found:
-                try:
-                    async with asyncio.timeout(_FOLLOW_POLL_S):
-                        await self._changed.wait()
-                except TimeoutError:
-                    pass
-
-    async def _end_dead_turn(self, known: Known) -> None:
-        record = await known.stores.state.load(self.context_id)
-        if record is not None and left_by_the_dead(record):
-            reading = Known(known.stores, self.context_id, self.loop_config)
-            await reading.refresh(await gather_tools(self._tools))
-            known.stale = True
+    def _follow(self, known: Known, after: int | None) -> AsyncGenerator[AgentEvent, None]:
+        config = self.loop_config
+        return follow(
+            known.stores,
+            self.context_id,
+            after,
+            idle=lambda: not self._turns,
+            end_dead_turn=lambda: end_dead_turn(known, config, self._tools),
+            longest_s=config.lease_ttl_s,
+        )
 
     def subscribe(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
         """
@@ -557,7 +653,7 @@ class Agent:
             ValueRefused: The metadata cannot be stored.
         """
         known = self._require("save_state")
-        kept = _checked(metadata or {}, "/metadata")
+        kept = checks.storable(metadata, "/metadata")
         await self._flush()
         record = known.record
         if metadata is None and record is not None:
@@ -605,7 +701,6 @@ class Agent:
             finally:
                 self._clearing = False
                 self._call_next()
-                self._changed.set()
 
     async def _clear(self, known: Known, *, force: bool) -> None:
         tools = await gather_tools(self._tools)
@@ -658,8 +753,6 @@ class Agent:
             self._tell(StatusChange(context_id=self.context_id, status=status))
 
     def _tell(self, event: AgentEvent) -> None:
-        if event.seq is not None:
-            self._changed.set()
         over = isinstance(event, TurnEnd) and self._running is None
         if over and self._status is AgentStatus.BUSY:
             self._settle()
@@ -673,38 +766,20 @@ class Agent:
         return f"<Agent {self.context_id!r} {self._status}>"
 
 
-def _as_user_message(value: str | UserMessage | None) -> UserMessage | None:
-    """The user's message, checked before anything happens."""
-    if value is None:
-        return None
-    message = UserMessage(value) if isinstance(value, str) else value
-    if not isinstance(message, UserMessage):
-        raise ValueRefused(
-            f"user_message takes text, a UserMessage or None, not {type(value).__name__}", path=""
+def _same_turn(turn: RunningTurn, request: TurnRequest) -> TurnStream:
+    """A view of a turn that runs here, for a request with the same key."""
+    from looopy.streams import TurnStream
+
+    if turn.request.input_hash == request.input_hash:
+        return TurnStream(turn.broadcast, turn.token.cancel)
+    refused = Broadcast()
+    refused.fail(
+        IdempotencyConflict(
+            "this idempotency key names a turn that runs, with another input: use a new key for a"
+            " new message"
         )
-    has_image = not isinstance(message.content, str) and any(
-        isinstance(block, ImageContent) for block in message.content
     )
-    if not message.text.strip() and not has_image:
-        raise ValueRefused(
-            "the message is empty: say something, or pass None to continue", path="/content"
-        )
-    dump(message_to_json(message, compact=True))
-    return message
-
-
-def _checked(metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
-    kept = dict(metadata)
-    dump(kept, path)
-    return kept
-
-
-def _error(name: str, text: str) -> LooopyError:
-    """The error that a stored class name and sentence stand for."""
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, LooopyError):
-        return kind(text)
-    return LooopyError(text)
+    return TurnStream(refused, CancelToken().cancel)
 
 
 __all__ = ["Agent", "TurnResult"]

@@ -17,7 +17,7 @@ from typing import Any
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import can_continue
-from looopy.stores.base import ContextState, TurnRecord
+from looopy.stores.base import ContextState, Entry, EntryKind, TurnRecord
 from looopy.tools.executor import resolve_name
 from looopy.tools.provider import Tool
 from looopy.types.context import AuthContext
@@ -105,6 +105,7 @@ class Plan:
         prompts: Messages to store with the claim: results, then what the user says.
         run: Calls to run before the model is asked.
         call_turn: The turn that announced them.
+        delivered: Inbox entries that are among `prompts`.
         ends: Set when the turn ends at once, with this reason and `state.pending`.
         state: What the claim stores.
     """
@@ -115,17 +116,22 @@ class Plan:
     run: Sequence[ToolCall] = ()
     call_turn: int | None = None
     continues: int | None = None
+    delivered: Sequence[int] = ()
     ends: StopReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is known of a context between turns. `last`: the turn that `state.resumable` names."""
+    """
+    What is known of a context between turns. `last`: the turn that `state.resumable` names;
+    `queued`: what the actor of the next one has in the inbox.
+    """
 
     state: ContextState
     history: Sequence[Message]
     open_calls: Sequence[OpenCall] = ()
     last: TurnRecord | None = None
+    queued: Sequence[Entry] = ()
 
 
 def plan_turn(
@@ -232,7 +238,12 @@ def _answer(
 def _continue(situation: Situation, fresh: ContextState, auth_context: AuthContext | None) -> Plan:
     resumable = situation.state.resumable
     open_calls = situation.open_calls
+    first: Entry | None = None
     if not open_calls and not can_continue(situation.history):
+        # As in a turn: steering before follow-ups, each in order of arrival.
+        order = sorted(situation.queued, key=lambda e: (e.kind is not EntryKind.STEER, e.number))
+        first = next(iter(order), None)
+    if first is None and not open_calls and not can_continue(situation.history):
         raise CannotContinue(
             "there is nothing to continue: the last turn was answered; say something instead",
             status="ready",
@@ -241,6 +252,9 @@ def _continue(situation: Situation, fresh: ContextState, auth_context: AuthConte
     if _needs_auth(situation, auth_context):
         kept = ContextState(resumable=resumable, usage=fresh.usage)
         return Plan(kept, continues=resumable, ends=StopReason.AUTH_REQUIRED)
+    if first is not None:
+        message = first.message
+        return Plan(fresh, (message,), message, continues=resumable, delivered=(first.number,))
     return Plan(
         fresh,
         run=[c.call for c in open_calls],

@@ -10,47 +10,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from looopy._failpoints import reach
 from looopy.broadcast import Broadcast
 from looopy.buffered import BufferedTurn
-from looopy.errors import (
-    AgentBusy,
-    Fenced,
-    LooopyError,
-    StoreConflict,
-    StoreError,
-    StoreUnavailable,
-    TurnIncomplete,
-)
+from looopy.claiming import Begun, Claiming, TurnRequest
+from looopy.errors import Fenced, LooopyError, StoreError, StoreUnavailable
+from looopy.inbox import TurnInbox
 from looopy.known import Known
 from looopy.lease import Lease
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import run_turn, unanswered
-from looopy.recovery import Plan, plan_turn
 from looopy.redaction import Redactor
-from looopy.stores.base import (
-    ArtifactWrite,
-    Claim,
-    Claimed,
-    Commit,
-    Committed,
-    ContextState,
-)
+from looopy.settle import settle
+from looopy.stores.base import ArtifactWrite, Commit, Committed, ContextState, InboxNews
 from looopy.stores.gate import repair
 from looopy.stores.names import artifact_write
 from looopy.stores.owner import Owner
 from looopy.stores.stores import Stores
-from looopy.tools.provider import ToolSource, gather_tools
+from looopy.tools.provider import ToolSource
 from looopy.turn import Group
 from looopy.types.artifact import Artifact, ArtifactKind
-from looopy.types.context import AuthContext, CancelToken, LoopConfig, SystemPrompt, TurnContext
+from looopy.types.context import CancelToken, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
     ArtifactUpdate,
@@ -59,7 +45,6 @@ from looopy.types.event import (
     ToolExecutionEnd,
     TurnEnd,
     TurnError,
-    TurnStart,
     is_durable,
     utc_now,
 )
@@ -68,36 +53,12 @@ from looopy.types.message import (
     Message,
     StopReason,
     Usage,
-    UserMessage,
     now_ms,
 )
 from looopy.types.result import IterationResult, TurnResult
 from looopy.types.state import Outcome
 
-T = TypeVar("T")
 _logger = logging.getLogger("looopy")
-_POLL_S = (0.02, 0.25)  # first and longest wait between two looks at a busy context
-
-
-async def settle(work: Awaitable[T], cancelled: Callable[[], object]) -> T:
-    """
-    Await *work* to its end whatever happens to this task; *cancelled* is told of a cancellation
-    meanwhile.
-
-    A commit whose caller went away is still a commit: its outcome has to be known before anything
-    else.
-    """
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise
-            cancelled()
-        except Exception:  # noqa: BLE001 - the work's own failure: result() raises it below
-            break
-    return task.result()
 
 
 class RunningTurn:
@@ -106,6 +67,7 @@ class RunningTurn:
 
     Args:
         known: What the agent knows of the context; kept up to date.
+        busy_here: An earlier turn of the agent runs, and this one is not to wait for it.
         announce: Shows an event to the agent's own subscribers.
         buffer: Instead of committing, groups go here (`auto_save=False`).
     """
@@ -118,11 +80,8 @@ class RunningTurn:
         sources: Sequence[ToolSource],
         config: LoopConfig,
         system_prompt: SystemPrompt,
-        user_message: UserMessage | None,
-        inputs: Mapping[str, Any] | None,
-        auth_context: AuthContext | None,
-        metadata: Mapping[str, Any],
-        on_busy: str,
+        request: TurnRequest,
+        busy_here: bool,
         announce: Callable[[AgentEvent], None],
         buffer: list[BufferedTurn] | None,
     ) -> None:
@@ -131,16 +90,11 @@ class RunningTurn:
         self.sources = sources
         self.config = config
         self.system_prompt = system_prompt
-        self.user_message = user_message
-        self.inputs = inputs
-        self.auth_context = auth_context
-        self.redactor = Redactor(auth_context)
-        self.metadata = metadata
-        self.on_busy = on_busy
+        self.request = request
+        self.redactor = Redactor(request.auth_context)
         self.token = CancelToken()
         self.broadcast = Broadcast()
         self.turn = 0
-        self.first = asyncio.Event()  # set when no earlier turn of the agent is left
         self._announce_to_agent = announce
         self._buffer = buffer
         self._owner = Owner.new()
@@ -156,6 +110,16 @@ class RunningTurn:
         self._error: LooopyError | None = None
         self._result: TurnResult | None = None
         self._lease: Lease | None = None
+        self._inbox: TurnInbox | None = None
+        self.claiming = Claiming(
+            known,
+            request,
+            sources=sources,
+            owner=self._owner,
+            token=self.token,
+            busy_here=busy_here,
+            buffer=buffer,
+        )
 
     @property
     def buffered(self) -> bool:
@@ -176,129 +140,31 @@ class RunningTurn:
         """Whether its last event has been made."""
         return self._result is not None
 
-    async def run(self) -> TurnResult:
+    async def run(self, before: Claiming | None) -> TurnResult:
         """
         Run the turn to its end.
 
+        Args:
+            before: See `Claiming.run`.
+
         Raises:
+            AlreadyAccepted: There is such a turn already: watch that one.
             LooopyError: What only the store knows; the stream fails with it too.
         """
         try:
-            await self._wait_in_line()
-            plan = await self._claim()
-            return await self._drive(plan)
+            return await self._drive(await self.claiming.run(before))
         finally:
             self._owner.retire()
             if self._lease is not None:
                 self._lease.let_go()
-
-    # --- the claim -----------------------------------------------------------------------------
-
-    async def _wait_in_line(self) -> None:
-        """Let the agent's earlier turns end, in order of arrival."""
-        leave = self.token.on_cancel(self.first.set)
-        try:
-            async with asyncio.timeout(self.config.busy_timeout_s):
-                await self.first.wait()
-        except TimeoutError:
-            turn = self.known.record.turn_count if self.known.record else None
-            waited = f"waited {self.config.busy_timeout_s} s"
-            raise AgentBusy(f"an earlier turn is still running: {waited}", turn=turn) from None
-        finally:
-            leave()
-
-    async def _claim(self) -> tuple[Plan, Claimed, Sequence[AgentEvent]]:
-        """Own the context, with what the turn begins with already stored: the events given back."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.config.busy_timeout_s
-        pause, longest = _POLL_S
-        while True:
-            self._stop_if_cancelled()
-            fresh = self.known.stale or self.known.busy_turn is not None
-            try:
-                if fresh and not self._buffer:  # what is buffered is in no store to be read
-                    await self.known.refresh(await gather_tools(self.sources))
-                self._refuse_if_busy()
-                plan = plan_turn(
-                    self.known.situation, self.user_message, self.inputs, self.auth_context
-                )
-                events = self._first_events(plan)
-                return plan, await self._try_claim(plan, events), events
-            except StoreConflict:
-                self.known.stale = True
-            except AgentBusy:
-                self.known.stale = True
-                if not fresh:
-                    continue  # the owner may be dead: look before giving up
-                if self.on_busy != "wait" or loop.time() >= deadline:
-                    raise
-                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads waiters
-                pause = min(pause * 2, longest)
-
-    def _refuse_if_busy(self) -> None:
-        turn = self.known.busy_turn
-        if turn is not None:
-            raise AgentBusy(
-                f"turn {turn} is running in another process: wait for it, or use on_busy='wait'",
-                turn=turn,
-            )
-
-    def _stop_if_cancelled(self) -> None:
-        if self.token.cancelled:
-            raise TurnIncomplete(
-                "the turn was cancelled before it was accepted: nothing was stored",
-                outcome=Outcome.CANCELLED.value,
-            )
-
-    def _first_events(self, plan: Plan) -> list[AgentEvent]:
-        """What the claim stores: the durable events of the turn's first group."""
-        context_id = self.known.context_id
-        return [
-            TurnStart(
-                context_id=context_id, user_message=plan.user_message, continues=plan.continues
-            ),
-            *(MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts),
-        ]
-
-    async def _try_claim(self, plan: Plan, events: Sequence[AgentEvent]) -> Claimed:
-        context_id = self.known.context_id
-        auth = self.auth_context
-        actor_id, had_auth = auth.actor_id if auth else None, auth is not None
-        if self._buffer is not None:
-            record = self.known.record
-            self._buffer.append(BufferedTurn(actor_id, had_auth, self.metadata))
-            self._open = True
-            return Claimed(
-                epoch=self.known.epoch,
-                turn=(record.turn_count if record else 0) + 1,
-                first_seq=0,
-                first_position=(record.last_position if record else 0) + 1,
-            )
-        reach("B1")
-        claimed: Claimed = await settle(
-            self.stores.state.claim(
-                Claim(
-                    context_id=context_id,
-                    holder=self._owner.token(),
-                    ttl_s=self.config.lease_ttl_s,
-                    expected_epoch=self.known.epoch,
-                    events=events,
-                    actor_id=actor_id,
-                    had_auth=had_auth,
-                    metadata=self.metadata,
-                    state=plan.state,
-                )
-            ),
-            self.token.cancel,
-        )
-        reach("B3")
-        self._open = True
-        return claimed
+            if self._inbox is not None:
+                self._inbox.close()
 
     # --- running -------------------------------------------------------------------------------
 
-    async def _drive(self, begun: tuple[Plan, Claimed, Sequence[AgentEvent]]) -> TurnResult:
-        plan, claimed, stored = begun
+    async def _drive(self, begun: Begun) -> TurnResult:
+        plan, claimed, stored = begun.plan, begun.claimed, begun.events
+        self._open = True
         self.turn, self._epoch = claimed.turn, claimed.epoch
         self._last_position = claimed.first_position - 1
         self._assistant_position = self.known.announced_at if plan.run else None
@@ -314,13 +180,24 @@ class RunningTurn:
                 self.config.lease_ttl_s,
                 lambda: self.token.cancel("fenced"),
             )
+            self._inbox = TurnInbox(
+                self.stores,
+                self.known.context_id,
+                claimed.turn,
+                self.request.actor_id,
+                self.config,
+                self.token,
+                head=claimed.inbox,
+                began=len(plan.delivered),
+            )
+            self._inbox.listen()
         context = TurnContext(
             context_id=self.known.context_id,
             turn=claimed.turn,
             continues=plan.continues,
-            auth_context=self.auth_context,
+            auth_context=self.request.auth_context,
             system_prompt=self.system_prompt,
-            metadata=self.metadata,
+            metadata=self.request.metadata,
             artifacts=_Writer(self),
             cancel=self.token,
         )
@@ -337,6 +214,7 @@ class RunningTurn:
             ends=plan.ends,
             pending=plan.state.pending,
             redactor=self.redactor,
+            inbox=self._inbox,
         )
         first = True
         try:
@@ -349,7 +227,7 @@ class RunningTurn:
                         events = _as_stored(out.events, stored)
                         self._announce(events, claimed.first_seq, claimed.first_position)
                     else:
-                        await self._commit(list(out.events), plan.state)
+                        await self._commit(out, plan.state)
         except asyncio.CancelledError:
             if self._result is None:
                 raise
@@ -364,8 +242,9 @@ class RunningTurn:
             raise LooopyError("the turn ended without a turn_end")
         return self._result
 
-    async def _commit(self, events: list[AgentEvent], begun: ContextState) -> None:
-        """Store a group's durable events, then show the whole group."""
+    async def _commit(self, group: Group, begun: ContextState) -> None:
+        """Store a group's durable events, then show the whole group, unless news came first."""
+        events = group.events
         durable = [e for e in events if is_durable(e)]
         if not durable:
             self._announce(events, 0, 0)
@@ -385,13 +264,26 @@ class RunningTurn:
                 events=durable,
                 assistant_position=self._assistant_position,
                 state=state,
+                delivered=group.delivered,
+                heard=group.heard,
                 release=end is not None,
                 ttl_s=self.config.lease_ttl_s,
             )
-            done = await settle(self.stores.commit(commit), self.token.cancel)
+            try:
+                done = await settle(self.stores.commit(commit), self.token.cancel)
+            except InboxNews as news:
+                if self._inbox is None:
+                    raise
+                self._inbox.refuse(news.inbox)
+                return
             reach("B7" if end is None else "B14")
             self._open = end is None
+            self._hear(done)
             self._announce(events, done.first_seq, done.first_position, state=state)
+
+    def _hear(self, done: Committed) -> None:
+        if self._inbox is not None:
+            self._inbox.told(done.inbox)
 
     def _state_after(
         self, end: TurnEnd, events: Sequence[AgentEvent], begun: ContextState
@@ -517,7 +409,7 @@ class RunningTurn:
             ),
         ]
         try:
-            await self._commit(events, self.known.state)
+            await self._commit(Group(events), self.known.state)
         except StoreError:
             self.known.stale = True
             raise exc from None
@@ -545,6 +437,7 @@ class RunningTurn:
         )
         async with self._committing:
             done: Committed = await settle(self.stores.commit(commit), self.token.cancel)
+            self._hear(done)
             artifact = done.artifact
             if artifact is None:
                 raise StoreUnavailable("the store saved no artifact and did not say why")

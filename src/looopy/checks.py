@@ -1,0 +1,98 @@
+"""What a caller brings to an agent, checked before anything happens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from looopy.errors import AccessDenied, ValueRefused
+from looopy.stores.gate import check_text, dump
+from looopy.types.context import AuthContext
+from looopy.types.message import ImageContent, UserMessage, message_to_json
+
+_LONGEST_KEY = 256
+
+
+def user_message(value: str | UserMessage) -> UserMessage:
+    """
+    The user's message.
+
+    Raises:
+        ValueRefused: It is empty, of another type, or cannot be stored.
+    """
+    message = UserMessage(value) if isinstance(value, str) else value
+    if not isinstance(message, UserMessage):
+        raise ValueRefused(
+            f"user_message takes text, a UserMessage or None, not {type(value).__name__}", path=""
+        )
+    has_image = not isinstance(message.content, str) and any(
+        isinstance(block, ImageContent) for block in message.content
+    )
+    if not message.text.strip() and not has_image:
+        raise ValueRefused(
+            "the message is empty: say something, or pass None to continue", path="/content"
+        )
+    dump(message_to_json(message, compact=True))
+    return message
+
+
+def storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any]:
+    """
+    A copy of *values*, which can be stored.
+
+    Raises:
+        ValueRefused: One of them cannot; its place begins with *path*.
+    """
+    kept = dict(values or {})
+    dump(kept, path)
+    return kept
+
+
+def auth_context(value: AuthContext | None, tenant: str) -> AuthContext | None:
+    """
+    The auth context, fit for stores of *tenant*.
+
+    Raises:
+        ValueRefused: It is something else.
+        AccessDenied: It belongs to another tenant.
+    """
+    if value is not None and not isinstance(value, AuthContext):
+        raise ValueRefused(
+            "auth_context takes an AuthContext(actor_id, credentials={...}), not"
+            f" {type(value).__name__}",
+            path="/auth_context",
+        )
+    if value is not None and value.tenant_id not in (None, tenant):
+        raise AccessDenied("the auth context belongs to another tenant than these stores")
+    return value
+
+
+def idempotency_key(value: str | None) -> str | None:
+    """
+    The key, if it can be one.
+
+    Raises:
+        ValueRefused: It is empty, longer than 256 characters, or cannot be stored.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_KEY:
+        raise ValueRefused(
+            f"an idempotency_key is a text of 1 to {_LONGEST_KEY} characters",
+            path="/idempotency_key",
+        )
+    check_text(value, "/idempotency_key")
+    return value
+
+
+def input_hash(
+    message: UserMessage | None, inputs: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> str:
+    """What two requests have in common exactly when they ask for the same thing, as hex digits."""
+    said = None if message is None else message_to_json(message, compact=True)
+    if said is not None:
+        said.pop("timestamp", None)  # when it was said again, it is still the same
+    asked = json.dumps([said, inputs, metadata], sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(asked.encode()).hexdigest()

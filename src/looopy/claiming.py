@@ -1,0 +1,283 @@
+"""
+How a turn comes to own its context: in its turn, once, with what it begins with already stored.
+
+The claim is the only gate between two turns of one conversation. It names the epoch that this
+process knows; when the context has moved on, or somebody uses it, the claimer looks again, and
+waits in line if it was asked to. A turn with an idempotency key is looked for first, whatever the
+context is doing: what was accepted once is not accepted again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from looopy._failpoints import reach
+from looopy.buffered import BufferedTurn
+from looopy.errors import AgentBusy, IdempotencyConflict, StoreConflict, StoreError, TurnIncomplete
+from looopy.known import Known
+from looopy.line import Line
+from looopy.recovery import Plan, plan_turn
+from looopy.settle import settle
+from looopy.stores.base import Claim, Claimed
+from looopy.stores.owner import Owner
+from looopy.tools.provider import ToolSource, gather_tools
+from looopy.types.context import AuthContext, CancelToken
+from looopy.types.event import AgentEvent, MessageEnd, TurnStart
+from looopy.types.message import UserMessage
+from looopy.types.state import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """
+    What one call of `execute_turn` asks for.
+
+    Attributes:
+        key: The idempotency key, or `None`; `input_hash` is then of everything that was asked.
+    """
+
+    user_message: UserMessage | None
+    inputs: Mapping[str, Any]
+    auth_context: AuthContext | None
+    metadata: Mapping[str, Any]
+    on_busy: Literal["reject", "wait"]
+    key: str | None = None
+    input_hash: str | None = None
+
+    @property
+    def actor_id(self) -> str | None:
+        """Whom the turn acts for."""
+        return self.auth_context.actor_id if self.auth_context else None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A turn that owns its context: its plan, and the events that the claim has stored."""
+
+    plan: Plan
+    claimed: Claimed
+    events: Sequence[AgentEvent]
+
+
+class AlreadyAccepted(Exception):
+    """The idempotency key names a turn that there is: watch that one. Never for a user."""
+
+    def __init__(self, turn: int) -> None:
+        super().__init__(turn)
+        self.turn = turn
+
+
+class Claiming:
+    """
+    The way of one turn to its claim.
+
+    Args:
+        busy_here: An earlier turn of the same agent runs, and this one is not to wait for it.
+        buffer: Where the turn goes instead of a store (`auto_save=False`).
+
+    Attributes:
+        first: Set when no earlier turn of the agent is left.
+        placed: Set when this one has its place in line, or needs none: the next may take its own.
+    """
+
+    def __init__(
+        self,
+        known: Known,
+        request: TurnRequest,
+        *,
+        sources: Sequence[ToolSource],
+        owner: Owner,
+        token: CancelToken,
+        busy_here: bool,
+        buffer: list[BufferedTurn] | None,
+    ) -> None:
+        self.first = asyncio.Event()
+        self.placed = asyncio.Event()
+        self._known = known
+        self._request = request
+        self._sources = sources
+        self._owner = owner
+        self._token = token
+        self._busy_here = busy_here
+        self._buffer = buffer
+        self._line = Line(known.stores, known.context_id, owner.token(), token)
+        self._waits = request.on_busy == "wait" and buffer is None
+
+    async def run(self, before: Claiming | None) -> Begun:
+        """
+        Own the context.
+
+        Args:
+            before: The claiming of the agent's turn that came just before, if that is not over.
+
+        Raises:
+            AlreadyAccepted: The key was used with the same input.
+            IdempotencyConflict: It was used with another.
+            AgentBusy: Somebody uses the context, and waiting was not wanted or took too long.
+            TurnIncomplete: The turn was cancelled meanwhile; nothing was stored.
+            CannotContinue: There is nothing to go on from.
+            InputNotFound: An answer to something that does not wait.
+            StoreError: The store refused, or did not answer.
+        """
+        deadline = _now() + self._known.config.busy_timeout_s
+        try:
+            await self._look_for_key()
+            await self._wait_for_own(before, deadline)
+            return await self._claim(deadline)
+        finally:
+            self.placed.set()
+            with contextlib.suppress(StoreError):  # a place that is not kept holds up nobody
+                await self._line.leave()
+
+    async def _look_for_key(self) -> None:
+        key = self._request.key
+        if key is None:
+            return
+        known = self._known
+        found = await known.stores.journal.turn_of_key(known.context_id, key)
+        if found is None:
+            return
+        turn, input_hash = found
+        if input_hash != self._request.input_hash:
+            raise IdempotencyConflict(
+                f"this idempotency key was used for turn {turn}, with another input: use a new key"
+                " for a new message"
+            )
+        raise AlreadyAccepted(turn)
+
+    async def _wait_for_own(self, before: Claiming | None, deadline: float) -> None:
+        """Let the agent's earlier turns end, in order of arrival."""
+        if self.first.is_set():
+            return
+        if self._busy_here:
+            raise AgentBusy(
+                "a turn of this agent is running: wait for it, or use on_busy='wait'",
+                turn=self._known.record.turn_count if self._known.record else None,
+            )
+        leave = self._token.on_cancel(self.go)
+        try:
+            if before is not None:  # or tickets would not rise as turns arrived
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await before.placed.wait()
+            if self._waits and not self.first.is_set():
+                await self._line.join()
+            self.placed.set()
+            while not self.first.is_set() and _now() < deadline:
+                await self._line.tick(deadline - _now())
+        finally:
+            leave()
+        if not self.first.is_set():
+            turn = self._known.record.turn_count if self._known.record else None
+            waited = f"waited {self._known.config.busy_timeout_s} s"
+            raise AgentBusy(f"an earlier turn is still running: {waited}", turn=turn)
+
+    def go(self) -> None:
+        """No earlier turn of the agent is left."""
+        self.first.set()
+        self._line.ring()
+
+    async def _claim(self, deadline: float) -> Begun:
+        known = self._known
+        while True:
+            self._stop_if_cancelled()
+            fresh = known.stale or known.busy_turn is not None
+            try:
+                if fresh and not self._buffer:  # what is buffered is in no store to be read
+                    await known.refresh(await gather_tools(self._sources))
+                    await self._look_for_key()
+                self._refuse_if_busy()  # before the claim would: it is cheaper to know
+                plan = await self._plan()
+                events = self._first_events(plan)
+                return Begun(plan, await self._try(plan, events), events)
+            except StoreConflict:
+                known.stale = True
+            except AgentBusy:
+                known.stale = True
+                if not fresh:
+                    continue  # the owner may be dead: look before giving up
+                if not self._waits:
+                    raise
+                if self._line.ticket is None:
+                    await self._line.join()  # and see whether it became free meanwhile
+                elif not await self._line.wait(deadline):
+                    raise
+
+    def _refuse_if_busy(self) -> None:
+        turn = self._known.busy_turn
+        if turn is not None:
+            raise AgentBusy(
+                f"turn {turn} is running in another process: wait for it, or use on_busy='wait'",
+                turn=turn,
+            )
+
+    def _stop_if_cancelled(self) -> None:
+        if self._token.cancelled:
+            raise TurnIncomplete(
+                "the turn was cancelled before it was accepted: nothing was stored",
+                outcome=Outcome.CANCELLED.value,
+            )
+
+    async def _plan(self) -> Plan:
+        known, request = self._known, self._request
+        situation = known.situation
+        if request.user_message is None and not request.inputs and self._buffer is None:
+            _, entries = await known.stores.journal.inbox(known.context_id)
+            mine = [e for e in entries if e.actor_id == request.actor_id]
+            situation = replace(situation, queued=mine)
+        return plan_turn(situation, request.user_message, request.inputs, request.auth_context)
+
+    def _first_events(self, plan: Plan) -> list[AgentEvent]:
+        """What the claim stores: the durable events of the turn's first group."""
+        context_id = self._known.context_id
+        return [
+            TurnStart(
+                context_id=context_id, user_message=plan.user_message, continues=plan.continues
+            ),
+            *(MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts),
+        ]
+
+    async def _try(self, plan: Plan, events: Sequence[AgentEvent]) -> Claimed:
+        known, request = self._known, self._request
+        had_auth = request.auth_context is not None
+        if self._buffer is not None:
+            record = known.record
+            self._buffer.append(BufferedTurn(request.actor_id, had_auth, request.metadata))
+            return Claimed(
+                epoch=known.epoch,
+                turn=(record.turn_count if record else 0) + 1,
+                first_seq=0,
+                first_position=(record.last_position if record else 0) + 1,
+            )
+        reach("B1")
+        claimed: Claimed = await settle(
+            known.stores.state.claim(
+                Claim(
+                    context_id=known.context_id,
+                    holder=self._owner.token(),
+                    ttl_s=known.config.lease_ttl_s,
+                    expected_epoch=known.epoch,
+                    events=events,
+                    actor_id=request.actor_id,
+                    had_auth=had_auth,
+                    metadata=request.metadata,
+                    delivered=plan.delivered,
+                    key=request.key,
+                    input_hash=request.input_hash,
+                    ticket=self._line.ticket,
+                    state=plan.state,
+                )
+            ),
+            self._token.cancel,
+        )
+        reach("B3")
+        self._line.used()
+        return claimed
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,162 @@
+"""
+Read the log of a context as it grows, wherever it grows.
+
+`follow` gives every durable event exactly once, in order, whichever process makes it, and ends the
+turn of a process that died, so that every accepted turn gets its last event. `watch_turn` makes of
+that a view of one turn, such as the one that an idempotency key names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+from looopy import errors
+from looopy.broadcast import Broadcast
+from looopy.errors import LooopyError
+from looopy.known import Known, left_by_the_dead
+from looopy.stores.base import TurnRecord
+from looopy.stores.stores import Stores
+from looopy.tools.provider import ToolSource, gather_tools
+from looopy.types.context import LoopConfig
+from looopy.types.event import AgentEvent, MessageEnd, TurnEnd, TurnError
+from looopy.types.message import AssistantMessage, Message, StopReason, ToolResultMessage, Usage
+from looopy.types.result import IterationResult, TurnResult
+from looopy.types.state import Outcome
+from looopy.watch import watching
+
+_PAGE = 500
+
+
+async def follow(
+    stores: Stores,
+    context_id: str,
+    after: int | None,
+    *,
+    idle: Callable[[], bool],
+    end_dead_turn: Callable[[], Awaitable[object]],
+    longest_s: float,
+) -> AsyncGenerator[AgentEvent, None]:
+    """
+    The durable events of a context: those stored, then those to come, from any process.
+
+    Args:
+        after: Start behind this `seq`; `None` for the head.
+        idle: Whether no turn of this agent runs, so that an open one may be a dead one's.
+        end_dead_turn: Ends it.
+        longest_s: How often to look for one.
+    """
+    with watching(stores, context_id) as watch:
+        if after is None:
+            record = await stores.state.load(context_id)
+            after = record.last_seq if record else 0
+        clock = asyncio.get_running_loop().time
+        look_at = clock()
+        while True:
+            if idle() and clock() >= look_at:
+                look_at = clock() + min(longest_s, watch.poll_s)
+                await end_dead_turn()
+            found = await stores.journal.events(context_id, after=after, limit=_PAGE)
+            for event in found:
+                after = event.seq or after
+                yield event
+            if not found:
+                await watch.news(longest_s)
+
+
+async def end_dead_turn(known: Known, config: LoopConfig, sources: Sequence[ToolSource]) -> None:
+    """End the turn of a context whose process died, if there is one."""
+    record = await known.stores.state.load(known.context_id)
+    if record is not None and left_by_the_dead(record):
+        reading = Known(known.stores, known.context_id, config)
+        await reading.refresh(await gather_tools(sources))
+        known.stale = True
+
+
+async def watch_turn(
+    stores: Stores,
+    context_id: str,
+    turn: int,
+    broadcast: Broadcast,
+    events: Callable[[int], AsyncGenerator[AgentEvent, None]],
+) -> TurnResult:
+    """
+    Show the durable events of a turn that was accepted before, to its end, and say what it came to.
+
+    Args:
+        events: Follows the log behind a `seq`.
+    """
+    broadcast.accept(turn)
+    record = await _record(stores, context_id, turn)
+    seen: list[AgentEvent] = []
+    async with aclosing(events(record.start_seq - 1)) as log:
+        async for event in log:
+            if event.turn == turn:
+                seen.append(event)
+                broadcast.push(event)
+            if event.turn == turn and isinstance(event, TurnEnd):
+                break
+            record = await _record(stores, context_id, turn)
+            if record.end_seq is not None and (event.seq or 0) > record.end_seq:
+                break  # cleared meanwhile: its own events are hidden
+    return await _result(stores, context_id, turn, seen)
+
+
+async def _record(stores: Stores, context_id: str, turn: int) -> TurnRecord:
+    found = await stores.journal.turns(context_id, after=turn - 1, limit=1)
+    if not found:
+        raise LooopyError(f"turn {turn} is not there any more: its context was deleted")
+    return found[0]
+
+
+async def _result(
+    stores: Stores, context_id: str, turn: int, seen: Sequence[AgentEvent]
+) -> TurnResult:
+    record = await _record(stores, context_id, turn)
+    outcome = record.outcome or Outcome.INTERRUPTED
+    messages = [event.message for event in seen if isinstance(event, MessageEnd)]
+    texts = [m.text for m in messages if isinstance(m, AssistantMessage) and m.text]
+    context = await stores.state.load(context_id)
+    state = context.state if context is not None and context.turn_count == turn else None
+    waits = outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)
+    error = None
+    if outcome is Outcome.FAILED:
+        name, text = (state.error if state else None) or ("LooopyError", "the turn failed")
+        error = error_of(name, next((e.text for e in seen if isinstance(e, TurnError)), text))
+    return TurnResult(
+        turn=turn,
+        outcome=outcome,
+        stop_reason=record.stop_reason or StopReason.INTERRUPTED,
+        text=texts[-1] if texts else "",
+        messages=tuple(messages),
+        usage=record.usage,
+        iterations=tuple(_iterations(seen)),
+        pending=tuple(state.pending) if state is not None and waits else (),
+        artifacts=tuple(a for a in await stores.artifacts.list(context_id) if a.turn == turn),
+        error=error,
+    )
+
+
+def _iterations(seen: Sequence[AgentEvent]) -> list[IterationResult]:
+    """What each model call came to, from the messages of its iteration."""
+    of: dict[int, list[Message]] = {}
+    for event in seen:
+        if isinstance(event, MessageEnd):
+            of.setdefault(event.iteration, []).append(event.message)
+    made: list[IterationResult] = []
+    for _, messages in sorted(of.items()):
+        answer = next((m for m in messages if isinstance(m, AssistantMessage)), None)
+        results = tuple(m for m in messages if isinstance(m, ToolResultMessage))
+        usage = answer.usage if answer else Usage()
+        if answer is not None or results:
+            made.append(IterationResult(message=answer, tool_results=results, usage=usage))
+    return made
+
+
+def error_of(name: str, text: str) -> LooopyError:
+    """The error that a stored class name and sentence stand for."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, LooopyError):
+        return kind(text)
+    return LooopyError(text)

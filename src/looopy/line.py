@@ -1,0 +1,114 @@
+"""
+Wait for a context that somebody else uses, in order of arrival, across processes.
+
+Whoever finds it busy takes a ticket in its store and claims with it: a claim is refused while
+somebody with a lower ticket is alive. A place is kept by being renewed, so one who was killed holds
+up nobody for long, and one who is provably dead not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+from looopy.settle import settle
+from looopy.stores.owner import provably_dead
+from looopy.stores.stores import Stores
+from looopy.types.context import CancelToken
+from looopy.watch import Watch
+
+_TTL_S = 3.0
+_TICK_S = _TTL_S / 3
+
+
+class Line:
+    """
+    A place in the line for one context; taken by `join`, to be left in any case.
+
+    Args:
+        holder: `Owner.token()` of who waits.
+        token: Once it is cancelled, waiting ends at once.
+    """
+
+    def __init__(self, stores: Stores, context_id: str, holder: str, token: CancelToken) -> None:
+        self.ticket: int | None = None
+        self._stores = stores
+        self._context_id = context_id
+        self._holder = holder
+        self._token = token
+        self._kept_until = 0.0
+        self._watch = Watch(_TICK_S)
+        self._held = ExitStack()
+        self._listening = False
+
+    def ring(self) -> None:
+        """Have whoever waits here look again."""
+        self._watch.ring()
+
+    async def join(self) -> None:
+        """Take a place at the end, if this one has none."""
+        if self.ticket is not None:
+            return
+        if not self._listening:
+            self._listening = True
+            bells = self._stores.journal.bells
+            heard = bells.listen(self._stores.tenant, self._context_id, self._watch.ring)
+            self._held.enter_context(heard)
+            self._held.callback(self._token.on_cancel(self._watch.ring))
+        state = self._stores.state
+        self.ticket = await settle(
+            state.join_line(self._context_id, self._holder, _TTL_S), self._token.cancel
+        )
+        self._kept_until = _now() + _TTL_S
+
+    async def wait(self, deadline: float) -> bool:
+        """
+        Wait until it may be this one's turn, which a claim will tell.
+
+        Returns:
+            `False` when *deadline* (of the loop's clock) has passed first.
+        """
+        while not self._token.cancelled:
+            left = deadline - _now()
+            if left <= 0:
+                return False
+            await self.tick(left)
+            if not await self._somebody_is_ahead():
+                break
+        return True
+
+    async def tick(self, at_most_s: float) -> None:
+        """Wait for news or a while, and keep the place, if there is one."""
+        await self._watch.news(min(at_most_s, _TICK_S))
+        if self.ticket is not None and _now() >= self._kept_until - 2 * _TICK_S:
+            kept = await self._stores.state.keep_place(self._context_id, self.ticket, _TTL_S)
+            self._kept_until = _now() + _TTL_S
+            if not kept:  # the context was deleted, or the line dissolved
+                self.ticket = None
+                await self.join()
+
+    async def _somebody_is_ahead(self) -> bool:
+        mine = self.ticket or 0
+        for other in await self._stores.state.line(self._context_id):
+            if other.ticket >= mine:
+                break
+            if provably_dead(other.holder):
+                await self._stores.state.leave_line(self._context_id, other.ticket)
+            elif other.alive:
+                return True
+        return False
+
+    def used(self) -> None:
+        """The claim has taken the ticket."""
+        self.ticket = None
+
+    async def leave(self) -> None:
+        """Give the place up, if there is one."""
+        self._held.close()
+        if self.ticket is not None:
+            ticket, self.ticket = self.ticket, None
+            await settle(self._stores.state.leave_line(self._context_id, ticket), lambda: None)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
