@@ -1,9 +1,12 @@
-"""`looopy db`: bring a database's schema up or down, or say how far it is."""
+"""`looopy db`: bring a database's schema up or down, say how far it is, or secure it."""
 
 from __future__ import annotations
 
 from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.terminal import Terminal
+
+BEHIND = 1
+NEWER = 3
 
 
 def upgrade(url: str | None, revision: str) -> int:
@@ -27,7 +30,13 @@ def downgrade(url: str | None, revision: str) -> int:
 
 
 def check(url: str | None) -> int:
-    """Say which schema the database has: status 0 when it is the one this version needs."""
+    """
+    Say which schema the database has, and change nothing.
+
+    Returns:
+        0 when it is the one this version needs, `BEHIND` when it has to be migrated first (or has
+        none), `NEWER` when this version is too old for it.
+    """
     from looopy.stores.sql import migrate
 
     target = url or default_url()
@@ -35,11 +44,26 @@ def check(url: str | None) -> int:
     if found == expected:
         Terminal().line(f"{shown_place(target)} is up to date: its schema is {expected}.")
         return 0
+    newer = migrate.is_newer(found)
+    advice = "upgrade looopy" if newer else "run `looopy db upgrade`"
     Terminal().error(
         f"the schema of {shown_place(target)} is {found or 'nothing'}, this version needs"
-        f" {expected}"
+        f" {expected}: {advice}"
     )
-    return 1
+    return NEWER if newer else BEHIND
+
+
+def secure(url: str | None, role: str) -> int:
+    """Turn row-level security on, and let *role* use the tables."""
+    from looopy.stores.sql import migrate
+
+    target = url or default_url()
+    migrate.secure(target, role)
+    Terminal().line(
+        f"Row-level security is on in {shown_place(target)}: have the application connect as"
+        f" {role}, with ?row_level_security=required."
+    )
+    return 0
 
 
 def sql(url: str | None) -> int:

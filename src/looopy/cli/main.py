@@ -134,13 +134,33 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     upgrade.add_argument("revision", nargs="?", default="head", metavar="REVISION")
     downgrade = actions.add_parser("downgrade", help="migrate down; 'base' removes everything")
     downgrade.add_argument("revision", metavar="REVISION")
-    check = actions.add_parser("check", help="exit with 0 if the schema is the newest, else with 1")
+    check = actions.add_parser(
+        "check",
+        help="say whether the schema is the one that this version needs",
+        description="Say whether the schema is the one that this version needs; change nothing.",
+        epilog="Exit status, for deploy pipelines: 0 if it is; 1 if it is older or there is none,"
+        " so that `looopy db upgrade` comes first; 3 if it is newer, so that this version must not"
+        " be started; 2 for a database that cannot be asked.",
+    )
     sql = actions.add_parser("sql", help="print the statements that make the schema")
+    secure = actions.add_parser(
+        "secure",
+        help="have Postgres itself keep the tenants apart",
+        description="Turn row-level security on for every table, and let ROLE use them. To be run"
+        " once, by the owner of the tables; later upgrades keep it, for new tables too.",
+    )
+    secure.add_argument(
+        "--role",
+        metavar="ROLE",
+        required=True,
+        help="whom the application connects as: neither the owner nor a superuser",
+    )
     for action, run in (
         (upgrade, _run_db_upgrade),
         (downgrade, _run_db_downgrade),
         (check, _run_db_check),
         (sql, _run_db_sql),
+        (secure, _run_db_secure),
     ):
         action.add_argument("--db", metavar="URL", help=_DB_HELP)
         action.set_defaults(run=run)
@@ -204,6 +224,12 @@ def _run_db_sql(options: argparse.Namespace) -> int:
     from looopy.cli import db
 
     return db.sql(options.db)
+
+
+def _run_db_secure(options: argparse.Namespace) -> int:
+    from looopy.cli import db
+
+    return db.secure(options.db, options.role)
 
 
 def _run_models(_options: argparse.Namespace) -> int:

@@ -115,12 +115,19 @@ def _found(path: Path, patience_s: float = sqlite.PATIENCE_S) -> str | None:
 
 def out_of_date(found: str | None) -> SchemaOutOfDate:
     """The refusal to open a database that is at *found*."""
+    advice = "run `looopy db upgrade --db URL`"
+    if is_newer(found):
+        advice = "it was written by a newer one; upgrade looopy"
     return SchemaOutOfDate(
-        f"the database's schema is at {found or 'nothing'}, this version needs {HEAD}:"
-        " run `looopy db upgrade --db URL`",
+        f"the database's schema is at {found or 'nothing'}, this version needs {HEAD}: {advice}",
         found=found,
         expected=HEAD,
     )
+
+
+def is_newer(found: str | None) -> bool:
+    """Whether a database at *found* was migrated by a newer version: revisions are numbered."""
+    return found is not None and found > HEAD
 
 
 # --- for the command line ---
@@ -173,6 +180,29 @@ def _revision(target: Target) -> str | None:
     from looopy.stores.sql import pg_migrate
 
     return pg_migrate.revision(target)
+
+
+def secure(url: str, role: str) -> None:
+    """
+    Turn row-level security on in the Postgres database that *url* names, for its owner.
+
+    Args:
+        role: Whom the application connects as; it is given what it needs.
+
+    Raises:
+        ConfigurationError: It is no Postgres database; or there is no such role, or it is a
+            superuser or the owner of the tables, whom no policy holds.
+        SchemaOutOfDate: The schema is not at the head.
+        StoreUnavailable: The database cannot be used, or *url* is not its owner's.
+    """
+    target = _target(url)
+    if isinstance(target, Path):
+        raise ConfigurationError("row-level security is Postgres's: a SQLite file has no users")
+    if (found := _revision(target)) != HEAD:
+        raise out_of_date(found)
+    from looopy.stores.sql import pg_migrate
+
+    pg_migrate.secure(target, role)
 
 
 def sql(url: str) -> str:

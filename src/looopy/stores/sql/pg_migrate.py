@@ -4,13 +4,18 @@ Bring a Postgres database to another schema: one transaction, behind a lock of i
 Changes of tables are transactional in Postgres, so a migration that is killed leaves the database
 as it was. The lock is taken before the revision is read: of two starters one migrates, and the
 other finds the work done. It belongs to the transaction, so no connection can keep it.
+
+Row-level security, once it is on, stays on through every migration, new tables included.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from looopy.stores.sql import pg_rls
 from looopy.stores.sql.pg_errors import Trouble, translate
 from looopy.stores.sql.pg_pool import make_engine, no_connection
 from looopy.stores.sql.pg_url import PostgresURL
@@ -48,12 +53,16 @@ async def run_online(url: PostgresURL) -> None:
     Raises:
         StoreUnavailable: The server refused it or was lost; nothing was changed.
     """
+    await _on_one_connection(url, _run_in_one_transaction)
+
+
+async def _on_one_connection(url: PostgresURL, work: Callable[[Connection], None]) -> None:
     from sqlalchemy.exc import DBAPIError
 
     engine = make_engine(url, for_migrations=True)
     try:
         async with engine.connect() as connection:
-            await connection.run_sync(_run_in_one_transaction)
+            await connection.run_sync(work)
     except (DBAPIError, OSError) as error:
         trouble = no_connection(error)
         if isinstance(trouble, Trouble):
@@ -68,10 +77,37 @@ def _run_in_one_transaction(connection: Connection) -> None:
 
     from looopy.stores.sql.tables import metadata
 
+    with _alone(connection):
+        roles = pg_rls.lift(connection)
+        context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True)
+        context.run_migrations()
+        if roles is not None:
+            pg_rls.secure(connection, roles)
+
+
+@contextlib.contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """A transaction that no other migration runs beside."""
     with connection.begin():
         # Two starters may wait for each other longer than an administrator lets statements run.
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-        context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True)
-        context.run_migrations()
+        yield
+
+
+def secure(url: PostgresURL, role: str) -> None:
+    """
+    Turn row-level security on, and let *role* use the tables. It blocks.
+
+    Raises:
+        ConfigurationError: There is no such role, or the policies would not hold it.
+        StoreUnavailable: The server refused it or was lost; nothing was changed.
+    """
+
+    def work(connection: Connection) -> None:
+        with _alone(connection):
+            roles = pg_rls.lift(connection) or []
+            pg_rls.secure(connection, sorted({*roles, role}))
+
+    asyncio.run(_on_one_connection(url, work))

@@ -32,6 +32,8 @@ class PostgresURL:
         place: Host and database, fit for showing.
         pooled: Whether a proxy hands the connections out transaction by transaction, so that
             nothing may outlive one: no prepared statements, no settings of a session.
+        row_level_security: Whether to refuse a database that does not keep the tenants apart for
+            this user by row-level security on every table.
         pool_size: How many connections are kept at most.
         connect_timeout_s: How long to wait for the server to take a connection.
     """
@@ -40,6 +42,7 @@ class PostgresURL:
     dsn: str = field(repr=False)
     place: str
     pooled: bool = False
+    row_level_security: bool = False
     pool_size: int = 10
     connect_timeout_s: int = 10
 
@@ -78,6 +81,7 @@ def parse(url: str) -> PostgresURL:
         dsn=dsn,
         place=f"{host}{f':{port}' if port else ''}/{database}",
         pooled=_pooler(ours.get("pooler")),
+        row_level_security=_required(ours.get("row_level_security")),
         pool_size=_number(ours, "pool_size", 10),
         connect_timeout_s=_number(ours, "connect_timeout", 10),
     )
@@ -96,7 +100,7 @@ def check_driver(url: PostgresURL) -> None:
         )
 
 
-_OPTIONS = ("pooler", "pool_size", "connect_timeout")
+_OPTIONS = ("pooler", "row_level_security", "pool_size", "connect_timeout")
 
 
 def _pooler(value: str | None) -> bool:
@@ -106,6 +110,15 @@ def _pooler(value: str | None) -> bool:
             " here and the server hands connections out"
         )
     return value == "transaction"
+
+
+def _required(value: str | None) -> bool:
+    if value not in (None, "required"):
+        raise ConfigurationError(
+            "the option row_level_security of a Postgres URL is required, or is left out: it is"
+            " used wherever the database has it"
+        )
+    return value == "required"
 
 
 def _number(options: dict[str, str], name: str, default: int) -> int:

@@ -18,7 +18,7 @@ import contextlib
 import os
 import random
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -30,6 +30,7 @@ from looopy.stores.sql.driver import Query, Ring, Rows, Steps, may_have_written
 from looopy.stores.sql.pg_errors import Trouble, translate
 from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.pg_pool import TIMEOUTS, Session, make_engine, session
+from looopy.stores.sql.pg_rls import as_tenant, look, protection
 from looopy.stores.sql.pg_url import PostgresURL
 from looopy.stores.sql.pg_wire import LIFE
 
@@ -83,6 +84,7 @@ class PostgresDriver:
         local = _LOCALLY if url.pooled else ""
         self._begin_write = _BEGIN_WRITE + local + (_DURABLY if url.pooled else "")
         self._begin_read = _BEGIN_READ + local
+        self._secured = False  # whether a transaction has to say whose it is
 
     async def open(self) -> None:
         """
@@ -90,6 +92,7 @@ class PostgresDriver:
 
         Raises:
             SchemaOutOfDate: The schema is newer than this version, or older and not to be changed.
+            ConfigurationError: The URL requires row-level security, and it is off.
             StoreUnavailable: The server cannot be reached, or refuses us.
         """
         if self._engine is not None and self._pid == os.getpid():
@@ -97,6 +100,7 @@ class PostgresDriver:
         engine = make_engine(self._url)
         try:
             await self._check_schema(engine)
+            await self._check_security(engine)
         except BaseException:
             await engine.dispose()
             raise
@@ -111,6 +115,11 @@ class PostgresDriver:
         if not self._migrate:
             raise migrate.out_of_date(found)
         await asyncio.to_thread(migrate.bring_to_head, self._url)
+
+    async def _check_security(self, engine: AsyncEngine) -> None:
+        rows = await ask_once(engine, look(), self._url)
+        wanted = self._url.row_level_security
+        self._secured = protection(rows, self._url.place, wanted=wanted)
 
     async def run(
         self, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None = None
@@ -173,10 +182,13 @@ class PostgresDriver:
         The lock of its row would let them pass one at a time as well, but in any order, and each
         would keep a connection from other contexts meanwhile.
         """
-        with contextlib.closing(work()) as steps:
-            params = next(steps).params
+        params = _first(work)
         key = (params.get("tenant"), params.get("context"))
         return self._lines.setdefault(key, asyncio.Lock())
+
+    def _begin(self, text: str, params: Mapping[str, Any]) -> str:
+        """A BEGIN that also says whose rows the transaction is about, where that is asked."""
+        return text + as_tenant(params.get("tenant")) if self._secured else text
 
     async def _try(
         self, engine: AsyncEngine, work: Callable[[], Steps[T]], deadline: float, *, write: bool
@@ -208,9 +220,9 @@ class PostgresDriver:
                 except StopIteration as stop:
                     answer: T = stop.value
                     return answer
-                if query.alone:
+                if query.alone and not self._secured:
                     return _last(steps, await opened.ask_alone(query))
-                await opened.begin(self._begin_read)
+                await opened.begin(self._begin(self._begin_read, query.params))
                 answer = await _drive(opened, steps, query, write=False)
             await opened.end("COMMIT")
             return answer
@@ -225,10 +237,11 @@ class PostgresDriver:
             Trouble: Nothing was written.
             StoreUnavailable: It may have been, and the server does not say.
         """
+        begin = self._begin(self._begin_write, _first(work))
         async with session(engine) as opened:
-            await opened.begin(self._begin_write)
+            await opened.begin(begin)
             try:
-                folded = await self._write_folded(opened, work)
+                folded = await self._write_folded(opened, work, begin)
                 if folded is not None:
                     (answer,) = folded
                 else:
@@ -252,7 +265,9 @@ class PostgresDriver:
             return True, answer
         return await self._ask_after(engine, mark, deadline), answer
 
-    async def _write_folded(self, opened: Session, work: Callable[[], Steps[T]]) -> tuple[T] | None:
+    async def _write_folded(
+        self, opened: Session, work: Callable[[], Steps[T]], begin: str
+    ) -> tuple[T] | None:
         """Run a write as one statement: its answer, or `None` when it has to be run by steps."""
         query = fold(work)
         if query is not None:
@@ -262,7 +277,7 @@ class PostgresDriver:
                 if trouble.sqlstate != NOT_CLOSED:
                     raise
                 await opened.end("ROLLBACK")
-                await opened.begin(self._begin_write)
+                await opened.begin(begin)
                 rows = []
             if rows:
                 return (answer_of(work, rows),)
@@ -307,6 +322,12 @@ class PostgresDriver:
         raise translate(trouble, self._url.place, outcome_known=False) from None
 
 
+def _first(work: Callable[[], Steps[Any]]) -> Mapping[str, Any]:
+    """The parameters of the first statement of *work*: they name its tenant and its context."""
+    with contextlib.closing(work()) as steps:
+        return next(steps).params
+
+
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -345,10 +366,23 @@ async def found_revision(engine: AsyncEngine, url: PostgresURL) -> str | None:
         StoreUnavailable: The server cannot be reached, or refuses us.
     """
     try:
-        async with session(engine) as opened:
-            rows = await opened.ask_alone(_VERSION)
-    except Trouble as trouble:
-        if trouble.sqlstate == "42P01":  # undefined_table
+        rows = await ask_once(engine, _VERSION, url)
+    except StoreUnavailable as error:
+        if error.facts.get("sqlstate") == "42P01":  # undefined_table
             return None
-        raise translate(trouble, url.place) from None
+        raise
     return str(rows[0][0]) if rows else None
+
+
+async def ask_once(engine: AsyncEngine, query: Query, url: PostgresURL) -> Rows:
+    """
+    The rows of one statement that reads, beside all operations.
+
+    Raises:
+        StoreUnavailable: The server cannot be reached, or refuses us.
+    """
+    try:
+        async with session(engine) as opened:
+            return await opened.ask_alone(query)
+    except Trouble as trouble:
+        raise translate(trouble, url.place) from None

@@ -1,0 +1,174 @@
+"""
+Row-level security on Postgres: the server itself keeps the tenants apart.
+
+Every statement of ours names its tenant. With row-level security a statement that forgot to would
+still see no other tenant's rows: each transaction begins by saying whose it is, and a policy on
+each table compares. The setting ends with its transaction and is then empty, which is nobody's
+tenant, so a connection carries nothing from one tenant to the next.
+
+The policy holds for the tables' owner too (`FORCE`), but the owner could lift it: the application
+connects as another role, and `secure` gives that role no more than it needs. A migration lifts the
+force for the time of its own transaction, because rows that it does not see it would not change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from looopy.errors import ConfigurationError
+from looopy.stores.sql.driver import Query
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+SETTING = "looopy.tenant"
+_POLICY = "looopy_tenant"
+_CONDITION = f"tenant_id = nullif(current_setting('{SETTING}', true), '')"
+_GRANTED = "SELECT, INSERT, UPDATE, DELETE"
+
+# Whether a table hides rows from the one who asks: superusers and some roles see all of them.
+_ACTIVE = Query(
+    "SELECT c.relname::text, row_security_active(c.oid), rolsuper OR rolbypassrls"
+    " FROM pg_class c, pg_roles r WHERE c.relkind IN ('r', 'p') AND pg_table_is_visible(c.oid)"
+    " AND r.rolname = current_user"
+    " AND EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid"
+    " AND a.attname = 'tenant_id')",
+    {},
+    alone=True,
+)
+
+
+def look() -> Query:
+    """What to ask a database at the head before `protection` can tell."""
+    return _ACTIVE
+
+
+def protection(rows: list[tuple[Any, ...]], place: str, *, wanted: bool) -> bool:
+    """
+    Whether transactions have to say whose they are.
+
+    Args:
+        rows: What the server answered to `look`.
+        place: Host and database, for the message.
+        wanted: Whether nothing less than all tables will do.
+
+    Raises:
+        ConfigurationError: It is wanted, and some table shows this user every tenant's rows.
+    """
+    from looopy.stores.sql.tables import metadata
+
+    active = {name for name, is_active, _ in rows if is_active}
+    open_tables = set(metadata.tables) - active
+    if wanted and open_tables:
+        if any(above for _, _, above in rows):
+            raise ConfigurationError(
+                f"the user of the database {place} is above row-level security (a superuser, or"
+                " BYPASSRLS): connect as the role that `looopy db secure` was given"
+            )
+        raise ConfigurationError(
+            f"row-level security is not on for all tables of the database {place}: have their"
+            " owner run `looopy db secure --role ROLE --db URL`"
+        )
+    return bool(active & set(metadata.tables))
+
+
+def as_tenant(tenant: object) -> str:
+    """
+    What follows a BEGIN, so that the transaction sees the rows of *tenant* and no others.
+
+    The name is sent in hexadecimal: it can hold no statement.
+    """
+    name = str(tenant or "").encode().hex()
+    return f"; SELECT set_config('{SETTING}', convert_from(decode('{name}', 'hex'), 'UTF8'), true)"
+
+
+# --- for the owner of the tables ---
+
+
+def secure(connection: Connection, roles: list[str]) -> None:
+    """
+    Turn row-level security on for every table of ours that is there, and let *roles* use them.
+
+    May be run as often as one likes; afterwards the policies are what this version wants.
+
+    Raises:
+        ConfigurationError: A role does not exist, or would be above the policies.
+    """
+    from sqlalchemy import text
+
+    for role in roles:
+        _check_role(connection, role)
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    for table in _present(connection):
+        name = quote(table)
+        for statement in (
+            f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY",
+            f"ALTER TABLE {name} FORCE ROW LEVEL SECURITY",
+            f"DROP POLICY IF EXISTS {_POLICY} ON {name}",
+            f"CREATE POLICY {_POLICY} ON {name} USING ({_CONDITION}) WITH CHECK ({_CONDITION})",
+            *(f"GRANT {_GRANTED} ON {name} TO {quote(role)}" for role in roles),
+        ):
+            connection.execute(text(statement))
+    schema = connection.execute(text("SELECT current_schema()")).scalar_one()
+    for role in roles:
+        connection.execute(text(f"GRANT USAGE ON SCHEMA {quote(schema)} TO {quote(role)}"))
+        connection.execute(text(f"GRANT SELECT ON alembic_version TO {quote(role)}"))
+
+
+def lift(connection: Connection) -> list[str] | None:
+    """
+    Let the owner of the tables see every row until the transaction ends, or `secure` comes.
+
+    Returns:
+        The roles that may use the tables; `None` when row-level security is off.
+    """
+    from sqlalchemy import text
+
+    on = (
+        "SELECT relname FROM pg_class WHERE relname = 'contexts' AND relrowsecurity"
+        " AND pg_table_is_visible(oid)"
+    )
+    if connection.execute(text(on)).first() is None:
+        return None
+    granted = (
+        "SELECT DISTINCT r.rolname FROM pg_class c CROSS JOIN aclexplode(c.relacl) a"
+        " JOIN pg_roles r ON r.oid = a.grantee WHERE c.relname = 'contexts'"
+        " AND pg_table_is_visible(c.oid) AND a.privilege_type = 'INSERT' AND r.oid <> c.relowner"
+    )
+    roles = [str(name) for name in connection.execute(text(granted)).scalars()]
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    for table in _present(connection):
+        connection.execute(text(f"ALTER TABLE {quote(table)} NO FORCE ROW LEVEL SECURITY"))
+    # What would still be hidden is an error then, and not a row that was passed over.
+    connection.execute(text("SET LOCAL row_security = off"))
+    return roles
+
+
+def _present(connection: Connection) -> list[str]:
+    """Our tables, as far as the schema has them."""
+    from sqlalchemy import text
+
+    from looopy.stores.sql.tables import metadata
+
+    there = text("SELECT to_regclass(:name) IS NOT NULL")
+    names = [table.name for table in metadata.sorted_tables]
+    return [n for n in names if connection.execute(there, {"name": n}).scalar_one()]
+
+
+def _check_role(connection: Connection, role: str) -> None:
+    from sqlalchemy import text
+
+    question = (
+        "SELECT rolsuper OR rolbypassrls, pg_has_role(r.oid, t.relowner, 'MEMBER')"
+        " FROM pg_roles r LEFT JOIN pg_class t ON t.oid = to_regclass('contexts')"
+        " WHERE r.rolname = :role"
+    )
+    found = connection.execute(text(question), {"role": role}).first()
+    if found is None:
+        raise ConfigurationError(f"there is no role {role!r} on this server: create it first")
+    above, owns = found
+    if above or owns:
+        why = "is a superuser, or has BYPASSRLS" if above else "owns the tables, or may become one"
+        raise ConfigurationError(
+            f"the role {role!r} {why}: row-level security would not hold it; use another one"
+        )
