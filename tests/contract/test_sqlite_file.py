@@ -22,6 +22,7 @@ from looopy.errors import (
 )
 from looopy.stores import open_stores
 from looopy.stores.sql import connection as sqlite
+from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.sqlite import SQLiteDriver
 from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
@@ -490,7 +491,7 @@ async def test_an_empty_file_is_not_changed_where_the_schema_may_not_be(tmp_path
     with pytest.raises(SchemaOutOfDate, match="looopy db upgrade") as refused:
         async with open_stores(_url(tmp_path / "chat.db"), migrate=False):
             pass
-    assert (refused.value.found, refused.value.expected) == (None, "0001")
+    assert (refused.value.found, refused.value.expected) == (None, migrate.HEAD)
 
 
 _UNPRIVILEGED = """

@@ -407,7 +407,7 @@ class InMemoryJournal(_Store):
         if commit.release:
             context.holder = None
         context.last_activity = utc_now()
-        self._ring(commit.context_id, inbox=closing)
+        self._ring(commit.context_id, inbox=closing or commit.release)
         return replace(done, artifact=artifact, inbox=context.inbox_head)
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:

@@ -162,11 +162,24 @@ def check_key(claim: Claim) -> None:
         return
     if claim.input_hash is None:
         raise ValueError("a key comes with the hash of the input it stands for")
-    if not isinstance(claim.key, str) or not 1 <= len(claim.key) <= _MAX_KEY:
+    _check_key(claim.key)
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str) or not 1 <= len(key) <= _MAX_KEY:
         raise ValueRefused(
             f"an idempotency key is 1 to {_MAX_KEY} characters", path="/idempotency_key"
         )
-    check_text(claim.key, "/idempotency_key")
+    check_text(key, "/idempotency_key")
+
+
+def can_name(key: str) -> bool:
+    """Whether a turn may have this key; one that may not is unknown to every read."""
+    try:
+        _check_key(key)
+    except ValueRefused:
+        return False
+    return True
 
 
 def check_post(

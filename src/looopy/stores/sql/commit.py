@@ -10,15 +10,34 @@ fail in between.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from looopy.errors import AgentBusy, StoreConflict
+from looopy.errors import AgentBusy
 from looopy.stores import rows
-from looopy.stores.base import ArtifactWrite, Claim, Claimed, Commit, Committed, ContextState
+from looopy.stores.base import (
+    ArtifactWrite,
+    Claim,
+    Claimed,
+    Commit,
+    Committed,
+    ContextState,
+    InboxHead,
+    InboxNews,
+)
 from looopy.stores.gate import dump
-from looopy.stores.names import busy_message, fenced, made_artifact, no_context
+from looopy.stores.names import (
+    LINE_MESSAGE,
+    busy_message,
+    check_key,
+    fenced,
+    key_used,
+    made_artifact,
+    moved_on,
+    no_context,
+    no_entry,
+)
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import as_us, bounded
@@ -42,6 +61,17 @@ class Head:
     visible_from: int
     cleared_seq: int
     state: str
+    owner_actor: str | None
+    inbox_last: int
+    inbox_waiting: int
+    cancel_turn: int | None
+
+    @property
+    def inbox(self) -> InboxHead:
+        """What has come in beside the turns."""
+        return InboxHead(
+            last=self.inbox_last, waiting=self.inbox_waiting, cancel_turn=self.cancel_turn
+        )
 
 
 def peek(key: Mapping[str, Any], *, lock: bool = False) -> Steps[Head | None]:
@@ -75,6 +105,7 @@ def encode_claim(key: Mapping[str, Any], claim: Claim) -> ClaimRows:
         ValueRefused: A value cannot be stored faithfully.
     """
     encoded = rows.encode(claim.events)
+    check_key(claim)
     params = {
         **key,
         "holder": claim.holder,
@@ -87,6 +118,8 @@ def encode_claim(key: Mapping[str, Any], claim: Claim) -> ClaimRows:
         "had_auth": int(claim.had_auth),
         "seqs": encoded.seqs,
         "count": len(encoded.messages),
+        "delivered": len(claim.delivered),
+        "ticket": None if claim.ticket is None else bounded(claim.ticket),
     }
     if encoded.opening is None and not claim.recover:
         raise ValueError("a claim's events begin with a TurnStart")
@@ -99,16 +132,23 @@ def claim_steps(given: ClaimRows) -> Steps[Claimed]:
     statement = s.RECOVER if claim.recover else s.CLAIM
     while not (taken := (yield Query(statement, given.params))):
         yield from _make_claimable(given)
-    epoch, turn, last_seq, last_position = taken[0]
+    epoch, turn, last_seq, last_position, *inbox = taken[0]
+    if claim.ticket is not None:
+        yield from drop_place(given.params)
     if encoded.opening is None or claim.recover:
         return Claimed(
-            epoch=epoch, turn=turn, first_seq=last_seq + 1, first_position=last_position + 1
+            epoch=epoch,
+            turn=turn,
+            first_seq=last_seq + 1,
+            first_position=last_position + 1,
+            inbox=_inbox_head(*inbox),
         )
     claimed = Claimed(
         epoch=epoch,
         turn=turn,
         first_seq=last_seq - encoded.seqs + 1,
         first_position=last_position - len(encoded.messages) + 1,
+        inbox=_inbox_head(*inbox),
     )
     offset = encoded.opening.user_offset
     opened = {
@@ -122,6 +162,11 @@ def claim_steps(given: ClaimRows) -> Steps[Claimed]:
         "started_at": encoded.opening.started_us,
     }
     yield Query(s.OPEN_TURN, opened)
+    if claim.key is not None:
+        named = {**given.params, "key": claim.key, "turn": turn, "input_hash": claim.input_hash}
+        if not (yield Query(s.ADD_KEY, named)):
+            raise key_used()
+    yield from _take_entries(given.params, claim.delivered)
     numbers = Committed(first_seq=claimed.first_seq, first_position=claimed.first_position)
     yield from _insert(given.params, turn, encoded, numbers, None)
     return claimed
@@ -142,14 +187,28 @@ def _make_claimable(given: ClaimRows) -> Steps[None]:
         and head.epoch == claim.expected_epoch
         and (head.open_turn is not None) == claim.recover
     ):
+        if not claim.recover and (yield Query(s.IN_LINE, given.params)):
+            raise AgentBusy(LINE_MESSAGE)
         return
     if head is not None or claim.expected_epoch != 0 or claim.recover:
-        raise StoreConflict(
-            "the context has moved on: load it again",
-            expected=claim.expected_epoch,
-            actual=head.epoch if head else 0,
-        )
+        raise moved_on(claim.expected_epoch, head.epoch if head else 0)
     yield Query(s.CREATE, given.params)
+
+
+def drop_place(params: Mapping[str, Any]) -> Steps[None]:
+    """Give the place of `ticket` up, under the lock of the context's row."""
+    if (yield Query(s.DROP_PLACE, params)):
+        yield Query(s.MEASURE_LINE, params)
+
+
+def _inbox_head(last: int, waiting: int, cancel_turn: int | None) -> InboxHead:
+    return InboxHead(last=last, waiting=waiting, cancel_turn=cancel_turn)
+
+
+def _take_entries(key: Mapping[str, Any], delivered: Sequence[int]) -> Steps[None]:
+    for number in delivered:
+        if not (yield Query(s.TAKE_ENTRY, {**key, "entry": bounded(number)})):
+            raise no_entry(number)
 
 
 # --- commit ---
@@ -181,21 +240,28 @@ def encode_commit(key: Mapping[str, Any], commit: Commit) -> CommitRows:
         "state": None if commit.state is None else rows.state_column(commit.state),
         "seqs": encoded.seqs,
         "count": len(encoded.messages),
+        "delivered": len(commit.delivered),
+        "heard": bounded(commit.heard),
     }
     return CommitRows(commit, encoded, params)
 
 
 def commit_steps(given: CommitRows) -> Steps[Committed]:
-    """Apply one step of a turn, or raise `Fenced`; see `Journal.commit`."""
+    """Apply one step of a turn, or raise `Fenced` or `InboxNews`; see `Journal.commit`."""
     commit, encoded = given.commit, given.encoded
     passed = yield Query(s.COMMIT, given.params)
     if not passed:
-        raise fenced(commit.context_id)
-    last_seq, last_position = passed[0]
+        head = yield from peek(given.params)
+        if head is None or head.epoch != given.params["epoch"] or head.holder is None:
+            raise fenced(commit.context_id)
+        raise InboxNews(head.inbox)
+    last_seq, last_position, *inbox = passed[0]
     done = Committed(
         first_seq=last_seq - encoded.seqs + 1,
         first_position=last_position - len(encoded.messages) + 1,
+        inbox=_inbox_head(*inbox),
     )
+    yield from _take_entries(given.params, commit.delivered)
     artifact = None
     if commit.artifact is not None:
         artifact = yield from save_artifact(given.params, commit.artifact)
@@ -326,6 +392,7 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
     numbers = Committed(first_seq=seq, first_position=0)
     yield from _insert(key, head.turn_count, encoded, numbers, None)
     yield Query(s.DELETE_ARTIFACTS, key)
+    yield Query(s.EMPTY_INBOX, key)
     kept = ContextState(usage=rows.decode_state(head.state).usage)
     cleared = yield Query(s.CLEAR, {**key, "seq": seq, "state": rows.state_column(kept)})
     return int(cleared[0][0])

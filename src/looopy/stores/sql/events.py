@@ -14,14 +14,15 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from looopy.stores import rows
-from looopy.stores.base import Commit, Committed, TurnRecord
-from looopy.stores.names import fenced, no_context
+from looopy.stores.base import Commit, Committed, Entry, EntryKind, InboxHead, TurnRecord
+from looopy.stores.names import can_name, check_context_id, fenced, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import Head, clear_steps, commit_steps, encode_commit, peek
 from looopy.stores.sql.driver import Driver, Query, Steps
+from looopy.stores.sql.inbox import cancel_steps, post_steps, read_inbox
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
 from looopy.types.event import AgentEvent
-from looopy.types.message import Message
+from looopy.types.message import Message, UserMessage
 
 _Row: TypeAlias = Sequence[Any]
 _USER_POSITION = 14
@@ -85,6 +86,49 @@ class SQLJournal(SQLStore):
             return {json.loads(body)["tool_call_id"] for (body,) in found}
 
         return await self.backend.run(work, write=False) if can_exist(context_id) else set()
+
+    async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
+        """Which turn was claimed with a key."""
+        params = self.params(context_id, key=key)
+
+        def work() -> Steps[tuple[int, str] | None]:
+            found = yield Query(s.TURN_OF_KEY, params, alone=True)
+            return (int(found[0][0]), str(found[0][1])) if found else None
+
+        is_known = can_exist(context_id) and can_name(key)
+        return await self.backend.run(work, write=False) if is_known else None
+
+    # --- the inbox ---
+
+    async def post(
+        self,
+        context_id: str,
+        kind: EntryKind,
+        message: UserMessage,
+        *,
+        actor_id: str | None = None,
+        expected_turn: int | None = None,
+    ) -> int:
+        """Put a message into the inbox."""
+        check_context_id(context_id)
+        body = rows.entry_body(message, actor_id)
+        params = self.params(context_id, kind=kind.value, actor=actor_id, body=body)
+        work = partial(post_steps, params, expected_turn)
+        return await self.write(work, context_id, inbox=True)
+
+    async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
+        """What waits over *after*."""
+        work = partial(read_inbox, self.params(context_id, after=bounded(after)))
+        if not can_exist(context_id):
+            return InboxHead(), []
+        return await self.backend.run(work, write=False)
+
+    async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
+        """Ask the open turn to stop."""
+        params = self.params(context_id, turn=None if turn is None else bounded(turn))
+        if not can_exist(context_id):
+            return None
+        return await self.write(partial(cancel_steps, params), context_id, inbox=True)
 
 
 class _LogReader:

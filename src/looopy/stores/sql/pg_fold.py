@@ -31,13 +31,18 @@ from looopy.stores.sql.pg_wire import MARK
 T = TypeVar("T")
 
 _FENCES = {s.CLAIM, s.COMMIT}
-_PARTS = {s.OPEN_TURN, s.ADD_MESSAGE, s.ADD_EVENT, s.CLOSE_TURN}
+_PARTS = {s.OPEN_TURN, s.ADD_MESSAGE, s.ADD_EVENT, s.CLOSE_TURN, s.ADD_KEY, s.TAKE_ENTRY}
+# These write a row, or the operation is refused.
+_MUST = {s.CLOSE_TURN, s.ADD_KEY, s.TAKE_ENTRY}
 _MOST_PARTS = 12
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _SHARED = ("tenant", "context")
 
 NOT_CLOSED = "22012"
-"""The SQLSTATE (division by zero) when a turn that was to be closed is not open."""
+"""
+The SQLSTATE (division by zero) when a part wrote no row that has to: the turn to be closed is not
+open, the key is taken, or the message has left the inbox.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +132,21 @@ def _text(fence: str, shape: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
     for number, (sql, symbols) in enumerate(shape):
         part = _part(sql, number, dict(symbols))
         withs.append(f"q{number} AS ({part})")
-        if sql == s.CLOSE_TURN:
-            checks = f", 1 / (SELECT COUNT(*) FROM q{number})"  # noqa: S608 - constants
+        if sql in _MUST:
+            checks += f", 1 / (SELECT COUNT(*) FROM q{number})"  # noqa: S608 - constants
     return f"WITH {', '.join(withs)} SELECT {returned}{checks}, mark FROM f"  # noqa: S608 - constants
 
 
 def _part(sql: str, number: int, symbols: Mapping[str, int]) -> str:
     """A statement that takes its symbols from the update, and its other values from parameters."""
-    if sql == s.CLOSE_TURN:
+    if sql.startswith("UPDATE"):
         text = sql.replace(" WHERE ", " FROM f WHERE ", 1)
+    elif sql.startswith("DELETE"):
+        text = sql.replace(" WHERE ", " USING f WHERE ", 1)
     else:
-        head, _, values = sql.partition(" VALUES (")
-        text = f"{head} SELECT {values.removesuffix(')')} FROM f"  # noqa: S608 - constants
+        head, _, tail = sql.partition(" VALUES (")
+        values, _, tail = tail.partition(")")
+        text = f"{head} SELECT {values} FROM f{tail}"  # noqa: S608 - constants
 
     def rename(found: re.Match[str]) -> str:
         name = found[1]

@@ -9,16 +9,17 @@ from typing import Any
 
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
-from looopy.stores.base import Claim, Claimed, ContextRecord, TurnRecord
+from looopy.stores.base import Claim, Claimed, ContextRecord, InboxHead, TurnRecord, Waiter
 from looopy.stores.gate import dump
 from looopy.stores.names import busy_message, check_context_id, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import claim_steps, encode_claim, peek
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.events import SQLJournal, turn_record
+from looopy.stores.sql.line import join_steps, keep_steps, leave_steps, read_line
 from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist
 
-_OWN_COLUMNS = 15
+_OWN_COLUMNS = 18
 
 
 class SQLStateStore(SQLStore):
@@ -112,6 +113,32 @@ class SQLStateStore(SQLStore):
         if can_exist(context_id):
             await self.write(work, context_id, inbox=True)
 
+    # --- the line ---
+
+    async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
+        """Take a place at the end."""
+        check_context_id(context_id)
+        params = self.params(context_id, holder=holder, ttl_us=as_us(ttl_s))
+        return await self.write(partial(join_steps, params), context_id)
+
+    async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
+        """Keep a place for longer."""
+        params = self.params(context_id, ticket=bounded(ticket), ttl_us=as_us(ttl_s))
+        # As with a lease that is renewed.
+        work = partial(keep_steps, params)
+        return can_exist(context_id) and await self.backend.run(work, write=True)
+
+    async def leave_line(self, context_id: str, ticket: int) -> None:
+        """Give a place up."""
+        work = partial(leave_steps, self.params(context_id, ticket=bounded(ticket)))
+        if can_exist(context_id):
+            await self.write(work, context_id, inbox=True)
+
+    async def line(self, context_id: str) -> Sequence[Waiter]:
+        """Who waits, first come first."""
+        work = partial(read_line, self.params(context_id))
+        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+
 
 def _context_record(row: Sequence[Any]) -> ContextRecord:
     """A context from the columns of `statements.LOAD_CONTEXT`."""
@@ -131,6 +158,9 @@ def _context_record(row: Sequence[Any]) -> ContextRecord:
         version,
         created_at,
         last_activity,
+        inbox_last,
+        inbox_waiting,
+        cancel_turn,
     ) = row[:_OWN_COLUMNS]
     open_turn: TurnRecord | None = None
     if row[_OWN_COLUMNS] is not None:
@@ -147,6 +177,7 @@ def _context_record(row: Sequence[Any]) -> ContextRecord:
         holder=holder,
         lease_live=bool(lease_live),
         owner_actor=owner_actor,
+        inbox=InboxHead(last=inbox_last, waiting=inbox_waiting, cancel_turn=cancel_turn),
         state=rows.decode_state(state),
         metadata=json.loads(metadata),
         version=version,

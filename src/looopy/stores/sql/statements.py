@@ -16,7 +16,7 @@ TEXTS = frozenset(
     {
         *("tenant", "context", "after_id", "holder", "displace", "actor", "state", "metadata"),
         *("outcome", "stop_reason", "usage", "role", "type", "meta", "body"),
-        *("artifact", "kind", "media_type", "sha256", "data"),
+        *("artifact", "kind", "media_type", "sha256", "data", "key", "input_hash"),
     }
 )
 BYTES = frozenset({"bytes"})
@@ -32,7 +32,7 @@ _CONTEXT_COLUMNS = (
     " c.cleared_seq,"
     " c.holder, c.holder IS NOT NULL AND c.lease_until > now_us(), c.owner_actor, c.state,"
     " c.metadata,"
-    " c.version, c.created_at, c.last_activity"
+    " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn"
 )
 _CONTEXT = (
     f"SELECT {_CONTEXT_COLUMNS}, {TURN_COLUMNS} FROM contexts c"
@@ -48,7 +48,8 @@ LIST_CONTEXTS = f"{_CONTEXT} AND c.context_id > :after_id ORDER BY c.context_id 
 
 PEEK = (
     "SELECT epoch, open_turn, holder IS NOT NULL AND lease_until > now_us(), holder, version,"
-    " turn_count, last_position, last_seq, visible_from, cleared_seq, state"
+    " turn_count, last_position, last_seq, visible_from, cleared_seq, state, owner_actor,"
+    " inbox_last, inbox_waiting, cancel_turn"
     f" FROM contexts WHERE {_THIS}"
 )
 
@@ -77,29 +78,44 @@ _TAKEABLE = (
     " AND (holder IS NULL OR lease_until <= now_us() OR holder = :displace)"
 )
 
+# Somebody waits who came before whoever has :ticket. Most contexts have no line, and the row of a
+# context says so, so that this looks no further than there.
+_IN_LINE = (
+    "line_until > now_us() AND (:ticket IS NULL OR EXISTS (SELECT 1 FROM waiters w"
+    " WHERE w.tenant_id = :tenant AND w.context_id = :context AND w.ticket < :ticket"
+    " AND w.alive_until > now_us()))"
+)
+
 CLAIM = (
     "UPDATE contexts SET epoch = epoch + 1, holder = :holder, lease_until = now_us() + :ttl_us,"
     " turn_count = turn_count + 1, open_turn = turn_count + 1, last_seq = last_seq + :seqs,"
     " last_position = last_position + :count, owner_actor = COALESCE(owner_actor, :actor),"
+    " inbox_waiting = inbox_waiting - :delivered, cancel_turn = NULL,"
     " state = COALESCE(:state, state), last_activity = now_us()"
-    f" WHERE {_TAKEABLE} AND open_turn IS NULL"
-    " RETURNING epoch, turn_count, last_seq, last_position"
+    f" WHERE {_TAKEABLE} AND open_turn IS NULL AND (line_until IS NULL OR NOT ({_IN_LINE}))"
+    " RETURNING epoch, turn_count, last_seq, last_position, inbox_last, inbox_waiting, cancel_turn"
 )
+
+IN_LINE = f"SELECT epoch FROM contexts WHERE {_THIS} AND {_IN_LINE}"
+
 
 RECOVER = (
     "UPDATE contexts SET epoch = epoch + 1, holder = :holder, lease_until = now_us() + :ttl_us,"
     " state = COALESCE(:state, state)"
     f" WHERE {_TAKEABLE} AND open_turn IS NOT NULL"
-    " RETURNING epoch, open_turn, last_seq, last_position"
+    " RETURNING epoch, open_turn, last_seq, last_position, inbox_last, inbox_waiting, cancel_turn"
 )
 
 COMMIT = (
     "UPDATE contexts SET last_seq = last_seq + :seqs, last_position = last_position + :count,"
     " holder = CASE WHEN :release = 1 THEN NULL ELSE holder END, lease_until = now_us() + :ttl_us,"
     " open_turn = CASE WHEN :closing = 1 THEN NULL ELSE open_turn END,"
+    " inbox_waiting = inbox_waiting - :delivered,"
+    " cancel_turn = CASE WHEN :closing = 1 THEN NULL ELSE cancel_turn END,"
     " state = COALESCE(:state, state), last_activity = now_us()"
     f" WHERE {_THIS} AND epoch = :epoch AND holder IS NOT NULL"
-    " RETURNING last_seq, last_position"
+    " AND (:closing = 0 OR inbox_last <= :heard)"
+    " RETURNING last_seq, last_position, inbox_last, inbox_waiting, cancel_turn"
 )
 
 RENEW = (
@@ -119,7 +135,8 @@ APPEND = (
 
 CLEAR = (
     "UPDATE contexts SET epoch = epoch + 1, holder = NULL, open_turn = NULL, last_seq = :seq,"
-    " visible_from = last_position + 1, cleared_seq = :seq, state = :state,"
+    " visible_from = last_position + 1, cleared_seq = :seq, state = :state, inbox_waiting = 0,"
+    " cancel_turn = NULL,"
     f" last_activity = now_us() WHERE {_THIS} RETURNING epoch"
 )
 
@@ -143,6 +160,74 @@ LIST_TURNS = (
     f"SELECT {TURN_COLUMNS}, t.user_position FROM turns t"
     " WHERE t.tenant_id = :tenant AND t.context_id = :context AND t.turn > :after"
     " ORDER BY t.turn LIMIT :limit"
+)
+
+TURN_ACTOR = f"SELECT actor_id FROM turns WHERE {_THIS} AND turn = :turn"
+
+ADD_KEY = (
+    "INSERT INTO turn_keys (tenant_id, context_id, key, turn, input_hash)"
+    " VALUES (:tenant, :context, :key, :turn, :input_hash) ON CONFLICT DO NOTHING RETURNING turn"
+)
+
+TURN_OF_KEY = f"SELECT turn, input_hash FROM turn_keys WHERE {_THIS} AND key = :key"
+
+# --- the inbox ---
+
+POST = (
+    "UPDATE contexts SET inbox_last = inbox_last + 1, inbox_waiting = inbox_waiting + 1,"
+    f" last_activity = now_us() WHERE {_THIS} RETURNING inbox_last"
+)
+
+ADD_ENTRY = (
+    "INSERT INTO inbox (tenant_id, context_id, entry, kind, actor_id, created_at, body)"
+    " VALUES (:tenant, :context, :entry, :kind, :actor, now_us(), :body)"
+)
+
+TAKE_ENTRY = f"DELETE FROM inbox WHERE {_THIS} AND entry = :entry RETURNING entry"
+
+EMPTY_INBOX = f"DELETE FROM inbox WHERE {_THIS}"
+
+LIST_INBOX = (
+    "SELECT c.inbox_last, c.inbox_waiting, c.cancel_turn, i.entry, i.kind, i.actor_id,"
+    " i.created_at, i.body FROM contexts c LEFT JOIN inbox i ON i.tenant_id = c.tenant_id"
+    " AND i.context_id = c.context_id AND i.entry > :after"
+    " WHERE c.tenant_id = :tenant AND c.context_id = :context ORDER BY i.entry"
+)
+
+ASK_CANCEL = (
+    "UPDATE contexts SET cancel_turn = open_turn, inbox_last = inbox_last + 1"
+    f" WHERE {_THIS} AND open_turn IS NOT NULL AND (:turn IS NULL OR open_turn = :turn)"
+    " RETURNING open_turn"
+)
+
+# --- the line ---
+
+TAKE_TICKET = (
+    f"UPDATE contexts SET last_ticket = last_ticket + 1 WHERE {_THIS} RETURNING last_ticket"
+)
+
+ADD_PLACE = (
+    "INSERT INTO waiters (tenant_id, context_id, ticket, holder, alive_until)"
+    " VALUES (:tenant, :context, :ticket, :holder, now_us() + :ttl_us)"
+)
+
+KEEP_PLACE = (
+    f"UPDATE waiters SET alive_until = now_us() + :ttl_us WHERE {_THIS} AND ticket = :ticket"
+    " RETURNING ticket"
+)
+
+DROP_PLACE = f"DELETE FROM waiters WHERE {_THIS} AND ticket = :ticket RETURNING ticket"
+
+DROP_DEAD_PLACES = f"DELETE FROM waiters WHERE {_THIS} AND alive_until <= now_us()"
+
+# After each of these, in the same transaction: until when there is somebody in line.
+MEASURE_LINE = (
+    "UPDATE contexts SET line_until = (SELECT MAX(w.alive_until) FROM waiters w"
+    f" WHERE w.tenant_id = :tenant AND w.context_id = :context) WHERE {_THIS}"
+)
+
+LIST_LINE = (
+    f"SELECT ticket, holder, alive_until > now_us() FROM waiters WHERE {_THIS} ORDER BY ticket"
 )
 
 # --- messages ---

@@ -73,8 +73,8 @@ def _table(name: str, *columns: Column[Any], key: tuple[str, ...], clustered: bo
     )
 
 
-def _number(name: str, *, null: bool = False) -> Column[Any]:
-    return Column(name, BigInteger, nullable=null)
+def _number(name: str, *, null: bool = False, default: str | None = None) -> Column[Any]:
+    return Column(name, BigInteger, nullable=null, server_default=default)
 
 
 def _text(name: str, *, null: bool = False) -> Column[Any]:
@@ -98,6 +98,11 @@ contexts = _table(
     _number("version"),
     _number("created_at"),
     _number("last_activity"),
+    _number("inbox_last", default="0"),
+    _number("inbox_waiting", default="0"),
+    _number("cancel_turn", null=True),
+    _number("last_ticket", default="0"),
+    _number("line_until", null=True),
     key=(),
     clustered=True,
 )
@@ -167,4 +172,33 @@ artifacts = _table(
     Column("bytes", LargeBinary, nullable=True),
     key=("artifact_id", "version"),
     clustered=False,
+)
+
+inbox = _table(
+    "inbox",
+    _number("entry"),
+    _text("kind"),
+    _text("actor_id", null=True),
+    _number("created_at"),
+    _text("body"),
+    key=("entry",),
+    clustered=False,
+)
+
+turn_keys = _table(
+    "turn_keys",
+    Column("key", _key, nullable=False),
+    _number("turn"),
+    _text("input_hash"),
+    key=("key",),
+    clustered=True,
+)
+
+waiters = _table(
+    "waiters",
+    _number("ticket"),
+    _text("holder"),
+    _number("alive_until"),
+    key=("ticket",),
+    clustered=True,
 )
