@@ -146,6 +146,22 @@ class Agent:
         """Ask the running turn to stop; callable from any thread."""
         _thread.call(self._agent.cancel())
 
+    def steer(
+        self,
+        message: str | UserMessage,
+        auth_context: AuthContext | None = None,
+        *,
+        expected_turn: int | None = None,
+    ) -> None:
+        """See `looopy.Agent.steer`; callable from any thread."""
+        _thread.call(self._agent.steer(message, auth_context, expected_turn=expected_turn))
+
+    def follow_up(
+        self, message: str | UserMessage, auth_context: AuthContext | None = None
+    ) -> None:
+        """See `looopy.Agent.follow_up`; callable from any thread."""
+        _thread.call(self._agent.follow_up(message, auth_context))
+
     def get_messages(self, **options: Any) -> list[Message]:
         """See `looopy.Agent.get_messages`."""
         return _thread.call(self._agent.get_messages(**options))
