@@ -1,4 +1,9 @@
-"""Cancelling keeps what happened: the turn ends in order, whenever and however it is stopped."""
+"""
+Cancelling keeps what happened: the turn ends in order, whenever and however it is stopped.
+
+`tests/campaign/test_cancel.py` stops a turn at each of its suspensions; here are those that matter
+most, with what the user sees of them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import pytest
 from tests.agent.kit import Gate, Sluggish, add, assert_valid, assert_whole, collect, types
 
 from looopy import Agent, tool
-from looopy.errors import LooopyError, TurnIncomplete
+from looopy.errors import TurnIncomplete
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
@@ -348,136 +353,6 @@ def test_an_event_loop_that_is_torn_down_leaves_a_closed_turn(sqlite_url):
 
     asyncio.run(begin())
     asyncio.run(look())
-
-
-class Ticker:
-    """
-    Counts the rounds of the event loop in which a turn is suspended, and acts at one of them.
-
-    Every round in which the turn's task waits is a place where a cancellation can strike.
-    """
-
-    def __init__(self, at, act):
-        self.at = at
-        self.act = act
-        self.rounds = 0
-        self.stopped = False
-
-    async def run(self, task):
-        """Tick until *task* is done."""
-        while not task.done() and not self.stopped:
-            self.rounds += 1
-            if self.rounds == self.at:
-                self.act(task)
-            await asyncio.sleep(0)
-
-
-async def play(stores, at, act):
-    """Run the scripted turn with *act* at round *at*; give back the rounds it took, or None."""
-
-    @tool
-    async def slow() -> str:
-        """Take a few rounds of the loop."""
-        for _ in range(3):
-            await asyncio.sleep(0)
-        return "done"
-
-    @tool(effects="none")
-    async def glance() -> str:
-        """Take one."""
-        await asyncio.sleep(0)
-        return "seen"
-
-    provider = ScriptedProvider(
-        [
-            (text("let me see"), tool_call("slow"), tool_call("glance")),
-            tool_call("glance"),
-            text("all done"),
-        ],
-        chunk_chars=5,
-    )
-    agent = Agent("ada", llm_provider=provider, tools=[slow, glance], stores=stores)
-    await agent.start()
-    before = asyncio.all_tasks()
-    stream = agent.execute_turn("go")
-    [task] = agent._tasks
-    ticker = Ticker(at, lambda task: act(stream, task))
-    await ticker.run(task)
-    try:
-        outcome = (await stream).outcome
-    except LooopyError:
-        outcome = None
-    await agent.wait_for_idle()
-    for _ in range(5):
-        await asyncio.sleep(0)
-    left = [t for t in asyncio.all_tasks() - before if not t.done()]
-    assert left == [], f"left over at round {at}: {left}"
-    if outcome is not None:
-        await assert_whole(stores)
-    again = Agent(
-        "ada",
-        llm_provider=ScriptedProvider([text("still here")]),
-        tools=[slow, glance],
-        stores=stores,
-    )
-    await again.start()
-    assert (await again.execute_turn("and now?")).text == "still here"
-    await again.shutdown()
-    await agent.shutdown()
-    if await stores.state.load("ada") is not None:
-        await assert_whole(stores)
-    return ticker.rounds, outcome
-
-
-def by_token(stream, _task):
-    """Ask the turn to stop, as `cancel()` does."""
-    stream.cancel()
-
-
-def by_task(_stream, task):
-    """Cancel the turn's task, as a loop that is torn down does."""
-    task.cancel()
-
-
-def twice(stream, task):
-    """Ask, and then cancel the task in the next round."""
-    stream.cancel()
-    asyncio.get_running_loop().call_soon(task.cancel)
-
-
-def task_twice(_stream, task):
-    """Cancel the task in two rounds that follow each other."""
-    task.cancel()
-    asyncio.get_running_loop().call_soon(task.cancel)
-
-
-@pytest.mark.parametrize("act", [by_token, by_task, twice, task_twice])
-async def test_a_turn_may_be_cancelled_at_every_suspension(act):
-    """Wherever it strikes: the history is valid, the turn closed, and no task left over."""
-    from looopy import open_stores
-
-    async with open_stores("memory:") as stores:
-        rounds, outcome = await play(stores, 0, act)
-    assert outcome is Outcome.COMPLETED
-    assert rounds > 30
-    outcomes = set()
-    for at in range(1, rounds + 1):
-        async with open_stores("memory:") as stores:
-            outcomes.add((await play(stores, at, act))[1])
-    assert Outcome.CANCELLED in outcomes
-
-
-@pytest.mark.parametrize("act", [by_token, by_task, twice, task_twice])
-async def test_a_turn_on_sqlite_may_be_cancelled_at_any_moment(act, sqlite_file, tmp_path):
-    """The same where a commit takes longer than a round of the loop."""
-    import shutil
-
-    from looopy import open_stores
-
-    for at in range(1, 60, 6):
-        copy = shutil.copy(sqlite_file, tmp_path / f"{at}.db")
-        async with open_stores(f"sqlite:///{copy}") as stores:
-            await play(stores, at, act)
 
 
 async def test_a_tool_that_will_not_stop_is_left_behind(make_agent, memory_stores, monkeypatch):

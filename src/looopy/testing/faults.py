@@ -13,13 +13,15 @@ from typing import Any
 from looopy._failpoints import NAMES, FailpointReached, arm
 from looopy.stores.stores import Stores
 
-__all__ = ["arm", "FailpointReached", "NAMES", "SpyStores"]
+__all__ = ["Afterwards", "arm", "FailpointReached", "NAMES", "SpyStores"]
 
 
-_LEASE = ("claim", "renew", "release")
-_LINE = ("join_line", "keep_place", "leave_line", "line")
-_LOG = ("commit", "clear", "events", "turns", "started_calls", "turn_of_key")
-_INBOX = ("post", "inbox", "ask_cancel")
+class Afterwards(Exception):  # a word to the spy, never an error of a store
+    """Raised by a hook: the call is carried out, and then fails with *error* all the same."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class SpyStores:
@@ -32,8 +34,9 @@ class SpyStores:
     Attributes:
         calls: Name and argument of each call, in order, such as `("commit", Commit(...))`.
         done: Names of the calls that the stores have carried out.
-        hook: Called with name and argument before each call. It may raise, be a coroutine function,
-            or return a value, which is then the answer and the stores are not asked.
+        hook: Called with name and argument before each call. It may raise (`Afterwards` lets the
+            stores do it first), be a coroutine function, or return a value, which is then the
+            answer and the stores are not asked.
     """
 
     def __init__(self, stores: Stores) -> None:
@@ -43,8 +46,8 @@ class SpyStores:
         self.stores = Stores(
             _before(self, stores.messages, ("records", "recent", "list", "count")),
             _before(self, stores.artifacts, ("save", "load", "list")),
-            _before(self, stores.state, (*_LEASE, *_LINE, "load", "save")),
-            _before(self, stores.journal, (*_LOG, *_INBOX)),
+            _before(self, stores.state, ("claim", "renew", "release", "load", "save")),
+            _before(self, stores.journal, ("commit", "clear", "events", "turns", "started_calls")),
             tenant=stores.tenant,
         )
 
@@ -74,14 +77,20 @@ class _Proxy:
         async def call(*args: Any, **options: Any) -> Any:
             argument = args[0] if len(args) == 1 and not options else (args, options)
             self._spy.calls.append((name, argument))
+            late: Exception | None = None
             if self._spy.hook is not None:
-                made = self._spy.hook(name, argument)
-                if asyncio.iscoroutine(made):
-                    made = await made
+                try:
+                    made = self._spy.hook(name, argument)
+                    if asyncio.iscoroutine(made):
+                        made = await made
+                except Afterwards as wish:
+                    made, late = None, wish.error
                 if made is not None:
                     return made
             value = await inner(*args, **options)
             self._spy.done.append(name)
+            if late is not None:
+                raise late
             return value
 
         return call
