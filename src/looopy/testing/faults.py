@@ -16,6 +16,12 @@ from looopy.stores.stores import Stores
 __all__ = ["Afterwards", "arm", "FailpointReached", "NAMES", "SpyStores"]
 
 
+_LEASE = ("claim", "renew", "release")
+_LINE = ("join_line", "keep_place", "leave_line", "line")
+_LOG = ("commit", "clear", "events", "turns", "started_calls", "turn_of_key")
+_INBOX = ("post", "inbox", "ask_cancel")
+
+
 class Afterwards(Exception):  # a word to the spy, never an error of a store
     """Raised by a hook: the call is carried out, and then fails with *error* all the same."""
 
@@ -46,8 +52,8 @@ class SpyStores:
         self.stores = Stores(
             _before(self, stores.messages, ("records", "recent", "list", "count")),
             _before(self, stores.artifacts, ("save", "load", "list")),
-            _before(self, stores.state, ("claim", "renew", "release", "load", "save")),
-            _before(self, stores.journal, ("commit", "clear", "events", "turns", "started_calls")),
+            _before(self, stores.state, (*_LEASE, *_LINE, "load", "save")),
+            _before(self, stores.journal, (*_LOG, *_INBOX)),
             tenant=stores.tenant,
         )
 
