@@ -97,7 +97,11 @@ def run(entry: Entry, count: int, seed: int) -> Row:
 def merge(first: Row, second: Row) -> Row:
     """Both rounds of a trial as one."""
     a, b = first.tally, second.tally
-    tally = Tally(a.name, a.runs + b.runs, a.missed + b.missed, a.violations + b.violations)
+    tally = Tally(
+        *(a.name, a.runs + b.runs, a.missed + b.missed),
+        violations=a.violations + b.violations,
+        notes=b.notes,  # of the longer round
+    )
     return Row(first.entry, tally, first.seconds + second.seconds)
 
 
@@ -108,12 +112,12 @@ def head() -> None:
 
 
 def show(row: Row, seed: int) -> Row:
-    """Print a row and the first of its violations."""
+    """Print a row, what was measured on the way, and the first of its violations."""
     tally = row.tally
     facts = f"{tally.runs:6} {tally.missed:6} {len(tally.violations):10} {row.seconds:8.1f}"
     print(f"{row.entry.trial.name:{_WIDTH}} {facts}  {seed:6}", flush=True)
-    for violation in tally.violations[:_SHOWN]:
-        print(f"    {violation}", flush=True)
+    for line in (*tally.notes, *tally.violations[:_SHOWN]):
+        print(f"    {line}", flush=True)
     return row
 
 
