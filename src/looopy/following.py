@@ -20,7 +20,7 @@ from looopy.stores.base import TurnRecord
 from looopy.stores.stores import Stores
 from looopy.tools.provider import ToolSource, gather_tools
 from looopy.types.context import LoopConfig
-from looopy.types.event import AgentEvent, MessageEnd, TurnEnd, TurnError
+from looopy.types.event import AgentEvent, HistoryCleared, MessageEnd, TurnEnd, TurnError
 from looopy.types.message import AssistantMessage, Message, StopReason, ToolResultMessage, Usage
 from looopy.types.result import IterationResult, TurnResult
 from looopy.types.state import Outcome
@@ -92,14 +92,15 @@ async def watch_turn(
     seen: list[AgentEvent] = []
     async with aclosing(events(record.start_seq - 1)) as log:
         async for event in log:
-            if event.turn == turn:
+            if event.turn == turn and not isinstance(event, HistoryCleared):
                 seen.append(event)
                 broadcast.push(event)
-            if event.turn == turn and isinstance(event, TurnEnd):
-                break
-            record = await _record(stores, context_id, turn)
-            if record.end_seq is not None and (event.seq or 0) > record.end_seq:
-                break  # cleared meanwhile: its own events are hidden
+                if isinstance(event, TurnEnd):
+                    break
+            else:
+                record = await _record(stores, context_id, turn)
+                if record.end_seq is not None and (event.seq or 0) > record.end_seq:
+                    break  # cleared meanwhile: its own events are hidden
     return await _result(stores, context_id, turn, seen)
 
 

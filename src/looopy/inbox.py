@@ -56,6 +56,7 @@ class TurnInbox:
         # Begun with one message of several: the model answers it before the next is said.
         self._hold = began > 0 and self._at_a_time is not None
         self._refused = False
+        self._ending = False
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._bell = ExitStack()
@@ -102,9 +103,13 @@ class TurnInbox:
         if head.cancel_turn == self._turn:
             self._token.cancel()
 
+    def ending(self) -> None:
+        """The turn is about to end: what that commit says is enough."""
+        self._ending = True
+
     def refuse(self, head: InboxHead) -> None:
         """Take notice that the turn does not end yet."""
-        self._refused = True
+        self._refused, self._ending = True, False
         self.told(head)
 
     def refused(self) -> bool:
@@ -133,7 +138,8 @@ class TurnInbox:
         self._timer = loop.call_later(self._stores.journal.bells.poll_s, self._rung, True)  # noqa: FBT003 - as a bell does
 
     def _rung(self, inbox: bool) -> None:
-        if inbox and (self._looking is None or self._looking.done()):
+        idle = self._looking is None or self._looking.done()
+        if inbox and idle and not self._ending:
             self._looking = asyncio.create_task(self._peek(), name="looopy inbox")
 
     async def _peek(self) -> None:

@@ -125,9 +125,7 @@ async def run_turn(
                 interrupted, turn.stop = exc, StopReason.CANCELLED
             except Exception as exc:
                 _logger.exception("turn %s failed", context.turn)
-                known = isinstance(exc, LooopyError)
-                turn.stop = StopReason.ERROR
-                turn.error = exc if known else LooopyError(str(exc) or repr(exc))
+                turn.stop, turn.error = StopReason.ERROR, _as_ours(exc)
             last = _close(turn)
             yield last
             if interrupted is not None:
@@ -152,6 +150,10 @@ async def _hear(turn: Turn) -> None:
         turn.queued = turn.queued or await turn.inbox.steering() or await turn.inbox.follow_ups()
         if turn.queued:
             turn.stop = None
+
+
+def _as_ours(exc: Exception) -> LooopyError:
+    return exc if isinstance(exc, LooopyError) else LooopyError(str(exc) or repr(exc))
 
 
 def _stop_early(turn: Turn, reason: str) -> None:

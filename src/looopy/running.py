@@ -269,6 +269,8 @@ class RunningTurn:
                 release=end is not None,
                 ttl_s=self.config.lease_ttl_s,
             )
+            if end is not None and self._inbox is not None:
+                self._inbox.ending()
             try:
                 done = await settle(self.stores.commit(commit), self.token.cancel)
             except InboxNews as news:

@@ -89,9 +89,7 @@ async def test_a_late_turn_writes_no_more_than_an_early_one(make_agent, sqlite_f
 
 
 @pytest.mark.parametrize("limits", [{"max_messages": 16}, {"history_tokens": 500}, {}])
-async def test_a_long_life_keeps_what_the_model_sees_and_no_more(
-    make_agent, memory_stores, limits
-):
+async def test_a_long_life_keeps_what_the_model_sees_and_no_more(make_agent, memory_stores, limits):
     """However many turns: each request is what it would be with the whole history in memory."""
     config = LoopConfig(**{"history_tokens": None, **limits})
     provider = ScriptedProvider([text("yes")], repeat=True)

@@ -202,9 +202,7 @@ async def test_cancelling_who_waits_does_not_cancel_the_turn(make_agent, stores)
 
 async def test_operators_of_reactivex_work_on_a_turn(make_agent, memory_stores):
     """Filter, map, take and reduce, as on any Observable."""
-    agent = await make_agent(
-        ScriptedProvider([text("hello")], chunk_chars=1), stores=memory_stores
-    )
+    agent = await make_agent(ScriptedProvider([text("hello")], chunk_chars=1), stores=memory_stores)
     stream = agent.execute_turn("hi")
     words, firsts = [], []
     stream.pipe(
@@ -221,9 +219,7 @@ async def test_operators_of_reactivex_work_on_a_turn(make_agent, memory_stores):
 async def test_a_slow_reader_gets_the_whole_text_in_fewer_pieces(make_agent, memory_stores):
     """Deltas that wait are merged; not a character is lost, and the order holds."""
     said = "".join(chr(97 + i % 26) for i in range(20_000))
-    agent = await make_agent(
-        ScriptedProvider([text(said)], chunk_chars=1), stores=memory_stores
-    )
+    agent = await make_agent(ScriptedProvider([text(said)], chunk_chars=1), stores=memory_stores)
     stream = agent.execute_turn("hi")
     reading = aiter(stream)
     events = [await anext(reading)]
@@ -236,6 +232,7 @@ async def test_a_slow_reader_gets_the_whole_text_in_fewer_pieces(make_agent, mem
 
 async def test_reports_of_a_tool_reach_who_listens(make_agent, memory_stores):
     """From a coroutine and from a thread; a number is a progress, anything else a result."""
+
     @tool
     def work(context: ToolContext) -> str:
         """Report from a thread."""
@@ -281,9 +278,7 @@ async def test_what_only_the_store_knows_reaches_every_kind_of_view(make_agent, 
     assert (await agent.execute_turn("again")).text == "hi"
 
 
-async def test_a_failed_turn_that_nobody_looks_at_makes_no_noise(
-    make_agent, memory_stores, caplog
-):
+async def test_a_failed_turn_that_nobody_looks_at_makes_no_noise(make_agent, memory_stores, caplog):
     """No warning about an exception that was never retrieved."""
     import gc
 

@@ -1,0 +1,184 @@
+"""`on_busy="wait"`: served in order of arrival, whoever runs the turns and whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.agent.kit import Gate, assert_whole
+
+from looopy import LoopConfig
+from looopy.errors import AgentBusy, TurnIncomplete
+from looopy.stores.owner import Owner
+from looopy.testing import ScriptedProvider, text, tool_call
+
+
+def echo() -> ScriptedProvider:
+    """A model that repeats what was said last."""
+    return ScriptedProvider(lambda r: text(f"re {r.messages[-1].text}"), repeat=True)
+
+
+async def standing(stores, count: int) -> None:
+    """Wait until so many stand in line."""
+    for _ in range(10_000):
+        if len(await stores.state.line("ada")) >= count:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"there are never {count} in line")
+
+
+@pytest.fixture
+async def held(make_agent, stores):
+    """An agent whose turn holds the context until its gate is opened."""
+    gate = Gate()
+    agent = await make_agent(
+        ScriptedProvider([tool_call("gate"), *[text("done")] * 5]),
+        tools=[gate.tool],
+        stores=stores,
+        on_busy="wait",
+    )
+    stream = agent.execute_turn("first")
+    await gate.entered.wait()
+    return agent, gate, stream
+
+
+async def test_agents_are_served_in_order_of_arrival(make_agent, stores, held):
+    """Ten of them, each its own process as far as the store can tell."""
+    _, gate, stream = held
+    waiting = []
+    for n in range(10):
+        agent = await make_agent(echo(), stores=stores, on_busy="wait")
+        waiting.append(agent.execute_turn(f"{n}"))
+        await standing(stores, n + 1)
+    gate.open.set()
+    await stream
+    results = await asyncio.gather(*waiting)
+    assert [r.turn for r in results] == list(range(2, 12))
+    assert await stores.state.line("ada") == []
+    await assert_whole(stores)
+
+
+async def test_a_turn_behind_its_own_agent_keeps_its_place_among_others(make_agent, stores, held):
+    """B waits, then a second turn of the first agent, then C: they run in that order."""
+    agent, gate, stream = held
+    b = await make_agent(echo(), stores=stores, on_busy="wait")
+    c = await make_agent(echo(), stores=stores, on_busy="wait")
+    waiting = [b.execute_turn("b")]
+    await standing(stores, 1)
+    waiting.append(agent.execute_turn("again"))
+    await standing(stores, 2)
+    waiting.append(c.execute_turn("c"))
+    await standing(stores, 3)
+    gate.open.set()
+    await stream
+    results = await asyncio.gather(*waiting)
+    assert [r.turn for r in results] == [2, 3, 4]
+    await assert_whole(stores)
+
+
+async def test_turns_of_one_agent_do_not_block_each_other(held, stores):
+    """Five in a row behind a running one, all with tickets: no turn waits for one behind it."""
+    agent, gate, stream = held
+    waiting = [agent.execute_turn(f"{n}") for n in range(4)]
+    await standing(stores, 4)
+    gate.open.set()
+    await stream
+    results = await asyncio.gather(*waiting)
+    assert [r.turn for r in results] == [2, 3, 4, 5]
+    assert await stores.state.line("ada") == []
+
+
+async def test_who_does_not_wait_does_not_jump_the_line(make_agent, stores):
+    """The context is free, and somebody who came earlier has not noticed yet."""
+    other = Owner.new()
+    ticket = await stores.state.join_line("ada", other.token(), ttl_s=60)
+    hasty = await make_agent([text("one"), text("two")], stores=stores)
+    with pytest.raises(AgentBusy):
+        await hasty.execute_turn("let me")
+    await stores.state.leave_line("ada", ticket)
+    assert (await hasty.execute_turn("now")).text == "one"
+    other.retire()
+
+
+async def test_one_who_is_dead_holds_up_nobody(make_agent, stores, held):
+    """Provably dead, on the same host: passed over at once, however long its place is kept."""
+    _, gate, stream = held
+    dead = Owner.new()
+    await stores.state.join_line("ada", dead.token(), ttl_s=3600)
+    agent = await make_agent(echo(), stores=stores, on_busy="wait")
+    waiting = agent.execute_turn("next")
+    await standing(stores, 2)
+    dead.retire()
+    gate.open.set()
+    await stream
+    assert (await waiting).turn == 2
+    assert await stores.state.line("ada") == []
+
+
+async def test_one_who_is_not_heard_of_loses_the_place(make_agent, stores, held):
+    """Alive, or on another host, but stopped: after the time it had asked for."""
+    _, gate, stream = held
+    stopped = Owner.new()
+    await stores.state.join_line("ada", stopped.token(), ttl_s=0.05)
+    agent = await make_agent(echo(), stores=stores, on_busy="wait")
+    waiting = agent.execute_turn("next")
+    await standing(stores, 2)
+    gate.open.set()
+    await stream
+    assert (await waiting).turn == 2
+    stopped.retire()
+
+
+async def test_giving_up_leaves_no_place_behind(make_agent, stores, held):
+    """In time, or cancelled: the next in line is not held up."""
+    _, gate, stream = held
+    hasty = await make_agent(
+        echo(), stores=stores, on_busy="wait", loop_config=LoopConfig(busy_timeout_s=0.1)
+    )
+    with pytest.raises(AgentBusy) as caught:
+        await hasty.execute_turn("soon?")
+    assert caught.value.turn == 1
+    agent = await make_agent(echo(), stores=stores, on_busy="wait")
+    waiting = agent.execute_turn("never mind")
+    await standing(stores, 1)
+    await agent.cancel()
+    with pytest.raises(TurnIncomplete):
+        await waiting
+    assert await stores.state.line("ada") == []
+    gate.open.set()
+    await stream
+
+
+async def test_waiting_for_no_time_at_all_is_refusing(make_agent, stores, held):
+    """`busy_timeout_s=0`."""
+    _, gate, stream = held
+    agent = await make_agent(
+        echo(), stores=stores, on_busy="wait", loop_config=LoopConfig(busy_timeout_s=0)
+    )
+    with pytest.raises(AgentBusy):
+        await agent.execute_turn("now")
+    gate.open.set()
+    await stream
+
+
+async def test_a_free_context_costs_no_ticket(make_agent, stores):
+    """Waiting is paid for by those who wait."""
+    agent = await make_agent(echo(), stores=stores, on_busy="wait")
+    for n in range(3):
+        await agent.execute_turn(f"{n}")
+    ticket = await stores.state.join_line("ada", "x", ttl_s=1)
+    assert ticket == 1
+
+
+async def test_a_line_that_is_dissolved_is_joined_again(make_agent, stores, held):
+    """The place was taken away under one who waits: it gets another, and its turn comes."""
+    _, gate, stream = held
+    agent = await make_agent(echo(), stores=stores, on_busy="wait")
+    waiting = agent.execute_turn("next")
+    await standing(stores, 1)
+    [place] = await stores.state.line("ada")
+    await stores.state.leave_line("ada", place.ticket)
+    gate.open.set()
+    await stream
+    assert (await waiting).turn == 2
+    await assert_whole(stores)
