@@ -1,0 +1,348 @@
+"""
+Another tenant's context answers exactly like one that does not exist, whatever is asked of it.
+
+Every public coroutine of every store is called for one tenant with the ids of another, and then
+with an id that nobody has: the answers, or the refusals, may differ in nothing but the id. What the
+other tenant has is the same afterwards, row by row. A method that is not in the table fails the
+test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import sqlite3
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+
+from looopy import Agent, AuthContext
+from looopy.errors import LooopyError
+from looopy.stores import base, memory
+from looopy.stores.base import Commit, EntryKind
+from looopy.stores.sql import artifacts, events, messages, state
+from looopy.stores.sql.tables import metadata
+from looopy.testing import ScriptedProvider, text
+from looopy.testing.turns import LONG_S, a_claim, answer, begin, ends, finishes, said, starts, user
+from looopy.testing.turns import commit as commit_turn
+from looopy.types.message import ToolCall
+
+IDLE, BUSY, UNKNOWN = "theirs-idle", "theirs-busy", "nobodys-ctx"
+ARTIFACT, KEY = "plan", "order-7"
+PARTS = ("messages", "artifacts", "state", "journal")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A method as another tenant may call it, and what the owner does so that there is a target."""
+
+    make: object
+    prepare: object = None
+
+
+async def _post(owner, known):
+    await owner.journal.post(known.target, EntryKind.STEER, user("secret"), actor_id="u1")
+
+
+async def _join(owner, known):
+    known.ticket = await owner.state.join_line(known.target, "secret", LONG_S)
+
+
+def _commit(context_id, known):
+    event = said(answer("mine now"), context_id=context_id)
+    return Commit(context_id=context_id, epoch=known.epoch, turn=known.turn, events=[event])
+
+
+# What a stranger calls with, who has learned everything that the owner's stores handed out.
+CALLS = {
+    "messages.append": Call(lambda c, _: ((c, [user("mine")]), {})),
+    "messages.records": Call(lambda c, _: ((c,), {"include_hidden": True})),
+    "messages.recent": Call(lambda c, _: ((c,), {"limit": 10})),
+    "messages.count": Call(lambda c, _: ((c,), {"include_hidden": True})),
+    "messages.list": Call(lambda c, _: ((c,), {"include_hidden": True})),
+    "artifacts.save": Call(lambda c, _: ((c, ARTIFACT, b"mine"), {})),
+    "artifacts.load": Call(lambda c, _: ((c, ARTIFACT, 1), {})),
+    "artifacts.list": Call(lambda c, _: ((c,), {})),
+    "artifacts.delete": Call(lambda c, _: ((c, ARTIFACT), {})),
+    "state.load": Call(lambda c, _: ((c,), {})),
+    "state.save": Call(lambda c, k: ((c, {"mine": True}), {"version": k.version})),
+    "state.list": Call(lambda c, _: ((), {"after": c[:-1]})),
+    "state.delete": Call(lambda c, _: ((c,), {})),
+    "state.claim": Call(
+        lambda c, k: (
+            (a_claim(k.epoch, context_id=c, displace=k.holder, key=KEY, input_hash="h"),),
+            {},
+        )
+    ),
+    "state.renew": Call(lambda c, k: ((c, k.epoch, LONG_S), {})),
+    "state.release": Call(lambda c, k: ((c, k.epoch), {})),
+    "state.join_line": Call(lambda c, _: ((c, "stranger", LONG_S), {}), _join),
+    "state.keep_place": Call(lambda c, k: ((c, k.ticket, LONG_S), {}), _join),
+    "state.leave_line": Call(lambda c, k: ((c, k.ticket), {}), _join),
+    "state.line": Call(lambda c, _: ((c,), {}), _join),
+    "journal.commit": Call(lambda c, k: ((_commit(c, k),), {})),
+    "journal.clear": Call(lambda c, _: ((c,), {"force": True})),
+    "journal.events": Call(lambda c, _: ((c,), {})),
+    "journal.turns": Call(lambda c, _: ((c,), {})),
+    "journal.started_calls": Call(lambda c, k: ((c, k.turn), {})),
+    "journal.turn_of_key": Call(lambda c, _: ((c, KEY), {})),
+    "journal.post": Call(
+        lambda c, _: ((c, EntryKind.STEER, user("mine")), {"actor_id": "u1"}), _post
+    ),
+    "journal.inbox": Call(lambda c, _: ((c,), {}), _post),
+    "journal.ask_cancel": Call(lambda c, k: ((c, k.turn), {})),
+}
+
+# Coroutines of the classes that are no method of a store: how ours are made.
+PLUMBING = {"write"}
+
+CLASSES = {
+    "memory": (
+        memory.InMemoryMessageStore,
+        memory.InMemoryArtifactStore,
+        memory.InMemoryStateStore,
+        memory.InMemoryJournal,
+    ),
+    "sql": (
+        messages.SQLMessageStore,
+        artifacts.SQLArtifactStore,
+        state.SQLStateStore,
+        events.SQLJournal,
+    ),
+    "protocols": (base.MessageStore, base.ArtifactStore, base.StateStore, base.Journal),
+}
+
+
+def _methods(classes):
+    return {
+        f"{part}.{name}"
+        for part, cls in zip(PARTS, classes, strict=True)
+        for name, function in inspect.getmembers(cls)
+        if inspect.iscoroutinefunction(function) and name[0] != "_" and name not in PLUMBING
+    }
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_method_of_every_store_is_in_the_table(kind):
+    """A new method has to say here how a stranger would call it."""
+    assert _methods(CLASSES[kind]) == set(CALLS)
+
+
+# --- each store, with its rows read beside it ---
+
+
+@pytest.fixture(params=["memory", "sqlite", "asyncpg"])
+def world(request):
+    """Open stores, and a function that reads every row of a tenant without them."""
+    stores = request.getfixturevalue(f"{request.param}_stores")
+    if request.param == "memory":
+        contexts = stores.messages.backend._contexts
+
+        def dump(tenant):
+            return {key: repr(kept) for key, kept in contexts.items() if key[0] == tenant}
+
+    elif request.param == "sqlite":
+        path = request.getfixturevalue("sqlite_file")
+
+        def dump(tenant):
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                return _rows(connection, tenant, "?")
+
+    else:
+        url = request.getfixturevalue("postgres")
+
+        def dump(tenant):
+            with psycopg.connect(url) as connection:
+                return _rows(connection, tenant, "%s")
+
+    return SimpleNamespace(stores=stores, dump=dump)
+
+
+def _rows(connection, tenant, mark):
+    return {
+        name: sorted(
+            map(
+                repr,
+                connection.execute(f"SELECT * FROM {name} WHERE tenant_id = {mark}", (tenant,)),
+            )
+        )
+        for name in metadata.tables
+    }
+
+
+async def _own(stores):
+    """What a tenant has: a context at rest and one in the middle of a turn, each with all kinds."""
+    for context_id in (IDLE, BUSY):
+        await stores.state.save(context_id, {"secret": "metadata"}, version=0)
+        claimed = await begin(stores, context_id=context_id, actor_id="u1", key=KEY, input_hash="h")
+        call = ToolCall(id="call-1", name="look", arguments={"at": "secret"})
+        said_so = said(answer("secret", call), context_id=context_id)
+        begun = starts(call, context_id=context_id)
+        await commit_turn(stores, claimed, [said_so, begun], context_id=context_id)
+        await stores.artifacts.save(context_id, ARTIFACT, b"secret")
+    done = [*finishes(call, "secret", context_id=IDLE), ends(context_id=IDLE)]
+    claimed = replace(claimed, epoch=(await stores.state.load(IDLE)).epoch)
+    await commit_turn(stores, claimed, done, context_id=IDLE, assistant_position=2, release=True)
+
+
+async def _learned(stores, target):
+    """What the owner's stores handed out about a context."""
+    record = await stores.state.load(target)
+    return SimpleNamespace(
+        target=target,
+        epoch=record.epoch,
+        turn=record.turn_count,
+        version=record.version,
+        holder=record.holder,
+    )
+
+
+async def _answer(called, context_id):
+    """What a call comes to, told without its context's id and without times."""
+    try:
+        answered = await called
+    except LooopyError as error:
+        told = ("refused", type(error).__name__, str(error), repr(sorted(error.facts.items())))
+    else:
+        told = ("answered", repr(answered))
+    return tuple(_told(part, context_id) for part in told)
+
+
+def _told(part, context_id):
+    part = re.sub(r"datetime\.datetime\([^()]*\)", "TIME", part)
+    part = re.sub(r"\b0x[0-9a-f]+\b", "ADDRESS", part)
+    part = re.sub(r"\b\d{13}\b", "MILLISECONDS", part)
+    part = re.sub(r"\b\d+(\.\d+(e-\d+)?|e-\d+)\b", "SECONDS", part)
+    return part.replace(context_id, "CONTEXT")
+
+
+@pytest.mark.parametrize("target", [IDLE, BUSY])
+@pytest.mark.parametrize("method", CALLS)
+async def test_a_context_of_another_tenant_answers_like_none(world, method, target):
+    """The same answer or refusal as for an id that nobody has, and nothing of theirs changes."""
+    call = CALLS[method]
+    owner = world.stores.for_tenant("owner")
+    await _own(owner)
+    known = await _learned(owner, target)
+    if call.prepare is not None:
+        await call.prepare(owner, known)
+    before = world.dump("owner")
+    part, _, name = method.partition(".")
+    stranger = getattr(world.stores.for_tenant("stranger"), part)
+    told = []
+    for context_id in (target, UNKNOWN):
+        args, options = call.make(context_id, known)
+        told.append(await _answer(getattr(stranger, name)(*args, **options), context_id))
+    assert told[0] == told[1]
+    assert "secret" not in repr(told)
+    assert world.dump("owner") == before
+
+
+async def test_a_tenant_that_owns_nothing_lists_nothing(world):
+    """Nor does paging with another's ids show any."""
+    await _own(world.stores.for_tenant("owner"))
+    stranger = world.stores.for_tenant("stranger")
+    assert await stranger.state.list() == []
+    assert await stranger.state.list(after=IDLE[:-1]) == []
+    assert len(await world.stores.for_tenant("owner").state.list()) == 2
+
+
+async def test_the_owner_of_a_context_is_the_actor_of_its_first_turn(world):
+    """For each tenant by itself, and whoever comes later."""
+    for tenant, first in (("a", "u1"), ("b", "u2")):
+        stores = world.stores.for_tenant(tenant)
+        claimed = await begin(stores, actor_id=first)
+        await commit_turn(stores, claimed, [said(answer("hi")), ends()], release=True)
+        await begin(stores, claimed.epoch, actor_id="late")
+        record = await stores.state.load("ada")
+        assert record.owner_actor == first
+
+
+# --- the same of an agent ---
+
+
+def _agent(stores, context_id):
+    return Agent(context_id, llm_provider=ScriptedProvider([text("hi")] * 3), stores=stores)
+
+
+async def _turn(agent, **options):
+    return await agent.execute_turn("hello", **options)
+
+
+async def _replayed(agent):
+    await agent.execute_turn("hello")
+    seen = []
+    async for event in agent.events(after=0):
+        seen.append(event)
+        if event.type == "turn_end":
+            break
+    return seen
+
+
+async def _told_to_subscriber(agent):
+    seen = []
+    agent.subscribe(seen.append)
+    await agent.execute_turn("hello")
+    return seen
+
+
+async def _state(agent):
+    return agent.state
+
+
+AGENT_CALLS = {
+    "start": lambda agent: agent.start(),
+    "pause": lambda agent: agent.pause(),
+    "resume": lambda agent: agent.resume(),
+    "shutdown": lambda agent: agent.shutdown(cancel=True),
+    "clear": lambda agent: agent.clear(force=True),
+    "save_state": lambda agent: agent.save_state(),
+    "get_messages": lambda agent: agent.get_messages(include_hidden=True),
+    "get_artifacts": lambda agent: agent.get_artifacts(),
+    "wait_for_idle": lambda agent: agent.wait_for_idle(),
+    "steer": lambda agent: agent.steer("mine", AuthContext("u1")),
+    "follow_up": lambda agent: agent.follow_up("mine", AuthContext("u1")),
+    "cancel": lambda agent: agent.cancel(),
+    "execute_turn": _turn,
+    "events": _replayed,
+    "subscribe": _told_to_subscriber,
+    "state": _state,
+}
+
+
+def test_every_method_of_an_agent_is_in_its_table():
+    """A new one has to say here how a stranger would call it."""
+    public = {name for name, _ in inspect.getmembers(Agent) if name[0] != "_"}
+    assert public == set(AGENT_CALLS)
+
+
+@pytest.mark.parametrize("target", [IDLE, BUSY])
+@pytest.mark.parametrize("method", AGENT_CALLS)
+async def test_an_agent_of_another_tenant_finds_nothing(world, method, target):
+    """With another tenant's id it is as new as with any other, and touches nothing of theirs."""
+    owner = world.stores.for_tenant("owner")
+    await _own(owner)
+    before = world.dump("owner")
+    told = []
+    for context_id in (target, UNKNOWN):
+        agent = _agent(world.stores.for_tenant("stranger"), context_id)
+        await agent.start()
+        told.append(await _answer(AGENT_CALLS[method](agent), context_id))
+        told[-1] += (await _answer(_state(agent), context_id))[1:]
+        await agent.shutdown(cancel=True)
+    assert told[0] == told[1]
+    assert "secret" not in repr(told)
+    assert world.dump("owner") == before
+
+
+async def test_credentials_of_another_tenant_are_refused(world):
+    """An agent belongs to the tenant of its stores, whoever asks."""
+    agent = _agent(world.stores.for_tenant("stranger"), IDLE)
+    await agent.start()
+    with pytest.raises(LooopyError, match="tenant") as refused:
+        agent.execute_turn("hello", AuthContext("u1", tenant_id="owner"))
+    assert type(refused.value).__name__ == "AccessDenied"
+    await agent.shutdown()
