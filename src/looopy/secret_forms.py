@@ -97,12 +97,13 @@ def _decoded(data: bytes) -> str:
 
 
 def _forms_of_text(text: str) -> set[str]:
-    escaped = {_json(text, ascii_only=True), _json(text, ascii_only=False)}
-    forms = {text, repr(text)[1:-1], _both_quotes(text), *escaped}
-    forms |= {form.replace("/", "\\/") for form in escaped}
-    # JSON within JSON: a tool's arguments in a body, a body in a log.
-    forms |= {_json(form, ascii_only=True) for form in escaped}
     data = text.encode("utf-8", "surrogatepass")
+    forms = {text, repr(text)[1:-1], _both_quotes(text), repr(data)[2:-1], _both_quotes(data)}
+    for _within in range(2):  # JSON within JSON: a tool's arguments in a body, a body in a log
+        forms |= {
+            _json(form, ascii_only=ascii_only) for form in forms for ascii_only in (True, False)
+        }
+    forms |= {form.replace("/", "\\/") for form in forms}
     for percent in (
         quote(data, safe=""),
         quote(data),
@@ -124,7 +125,7 @@ def _both_quotes(value: str | bytes) -> str:
 
 
 def _forms_of_bytes(data: bytes) -> set[str]:
-    forms = {data.hex(), data.hex().upper(), repr(data)[2:-1], _both_quotes(data)}
+    forms = {data.hex(), data.hex().upper(), repr(data)[2:-1]}
     padded = base64.b64encode(data).decode()
     plain = {padded, padded.rstrip("=")}
     for before, skipped in enumerate((0, 2, 3)):  # characters that also hold bits of what precedes

@@ -147,7 +147,9 @@ class OpenAIProvider:
                 call.said_done = True
             last = reader.end(said_done=call.said_done)
         except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
-            last = answer.error(self._failure(error, call))
+            failed = self._failure(error, call).with_traceback(None)
+            failed.__context__ = None  # it and the frames hold what the server said, keys and all
+            last = answer.error(failed)
         for event in last:
             yield event
 
