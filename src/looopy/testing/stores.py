@@ -1,7 +1,7 @@
 """
 What every backend must do: the contracts of `looopy.stores.base`, sentence by sentence, as tests.
 
-Subclass the four classes in a test module of the backend and give each a fixture `stores` that
+Subclass the classes below in a test module of the backend and give each a fixture `stores` that
 yields open `Stores` on an empty database; pytest does the rest. A behaviour that is not in here is
 not a behaviour.
 
@@ -18,13 +18,19 @@ are imported from.
 from __future__ import annotations
 
 from looopy.testing.artifact_contract import ArtifactStoreContract
+from looopy.testing.inbox_contract import InboxContract
 from looopy.testing.journal_contract import JournalContract
+from looopy.testing.key_contract import KeyContract
+from looopy.testing.line_contract import LineContract
 from looopy.testing.message_contract import MessageStoreContract
 from looopy.testing.state_contract import StateStoreContract
 
 __all__ = [
     "ArtifactStoreContract",
+    "InboxContract",
     "JournalContract",
+    "KeyContract",
+    "LineContract",
     "MessageStoreContract",
     "StateStoreContract",
 ]

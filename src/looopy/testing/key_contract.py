@@ -1,0 +1,129 @@
+"""What stores must do with the names of turns; see `looopy.testing.stores`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from looopy.errors import AgentBusy, StoreConflict, ValueRefused
+from looopy.stores.base import Claimed
+from looopy.stores.stores import Stores
+from looopy.testing.turns import CONTEXT, begin, commit, ends
+
+_LONGEST = 256
+_ODD = ("k", " ", "é😀\u2028", "'; --", "K", "k\n", "x" * _LONGEST, "😀" * _LONGEST)
+_BAD: tuple[Any, ...] = ("", "x" * (_LONGEST + 1), "nul \0", "lone \ud800", 7)
+
+
+async def _turn(stores: Stores, epoch: int, key: str | None, **others: Any) -> Claimed:
+    """A turn that is named, from its claim to its end."""
+    named = {} if key is None else {"key": key, "input_hash": f"hash of {epoch}"}
+    claimed = await begin(stores, epoch, **named, **others)
+    context = {"context_id": others["context_id"]} if "context_id" in others else {}
+    await commit(stores, claimed, [ends(**context)], release=True, **context)
+    return claimed
+
+
+class KeyContract:
+    """Names of turns: who uses one again is told which turn it was."""
+
+    @pytest.fixture
+    async def stores(self) -> Stores:
+        """Open stores on an empty database."""
+        raise NotImplementedError("give your class a fixture named `stores`")
+
+    async def test_a_key_names_its_turn_from_the_claim_on(self, stores: Stores) -> None:
+        """With the hash of what the turn was asked; whatever becomes of it."""
+        claimed = await begin(stores, key="first", input_hash="h1")
+        assert await stores.journal.turn_of_key(CONTEXT, "first") == (1, "h1")
+        await commit(stores, claimed, [ends()], release=True)
+        await _turn(stores, 1, None)
+        await _turn(stores, 2, "third")
+        assert await stores.journal.turn_of_key(CONTEXT, "first") == (1, "h1")
+        assert await stores.journal.turn_of_key(CONTEXT, "third") == (3, "hash of 2")
+
+    async def test_what_was_never_used_names_nothing(self, stores: Stores) -> None:
+        """Nor does what no turn may have, or a key of an unknown context."""
+        await _turn(stores, 0, "k")
+        for key in ("other", "k ", *(k for k in _BAD if isinstance(k, str))):
+            assert await stores.journal.turn_of_key(CONTEXT, key) is None
+        for context_id in ("nobody", "no id"):
+            assert await stores.journal.turn_of_key(context_id, "k") is None
+        assert [c.context_id for c in await stores.state.list()] == [CONTEXT]
+
+    async def test_odd_keys_are_kept_apart(self, stores: Stores) -> None:
+        """Each as it was given, up to the longest."""
+        for epoch, key in enumerate(_ODD):
+            await _turn(stores, epoch, key)
+        for epoch, key in enumerate(_ODD):
+            found = await stores.journal.turn_of_key(CONTEXT, key)
+            assert found == (epoch + 1, f"hash of {epoch}")
+
+    async def test_what_cannot_name_a_turn_is_refused(self, stores: Stores) -> None:
+        """Before anything is written."""
+        for key in _BAD:
+            with pytest.raises(ValueRefused) as refused:
+                await begin(stores, key=key, input_hash="h")
+            assert refused.value.path == "/idempotency_key"
+        with pytest.raises(ValueError, match="hash"):
+            await begin(stores, key="k")
+        assert await stores.state.load(CONTEXT) is None
+
+    async def test_a_key_is_used_once(self, stores: Stores) -> None:
+        """A second claim with it is refused, also with the same input; nothing is written."""
+        await _turn(stores, 0, "k")
+        (ticket,) = [await stores.state.join_line(CONTEXT, "holder-1", 60.0)]
+        before = await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)
+        for input_hash in ("hash of 0", "another"):
+            with pytest.raises(StoreConflict):
+                await begin(stores, 1, key="k", input_hash=input_hash, ticket=ticket)
+        assert (await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)) == before
+        assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "hash of 0")
+        await _turn(stores, 1, "other", ticket=ticket)
+
+    async def test_one_of_many_who_use_a_key_at_once_begins_the_turn(self, stores: Stores) -> None:
+        """The others are refused, and find it."""
+
+        async def attempt(n: int) -> int | None:
+            try:
+                return (await begin(stores, key="k", input_hash="h", holder=f"h{n}")).turn
+            except (AgentBusy, StoreConflict):
+                assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "h")
+                return None
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(attempt(n)) for n in range(12)]
+        assert [turn for task in tasks if (turn := task.result())] == [1]
+
+    async def test_a_refused_claim_leaves_its_key_free(self, stores: Stores) -> None:
+        """Busy or out of date, it names nothing."""
+        claimed = await begin(stores)
+        for epoch, error in ((1, AgentBusy), (0, AgentBusy)):
+            with pytest.raises(error):
+                await begin(stores, epoch, holder="h2", key="k", input_hash="h")
+        await commit(stores, claimed, [ends()], release=True)
+        with pytest.raises(StoreConflict):
+            await begin(stores, 0, key="k", input_hash="h")
+        assert await stores.journal.turn_of_key(CONTEXT, "k") is None
+        await _turn(stores, 1, "k")
+        assert await stores.journal.turn_of_key(CONTEXT, "k") == (2, "hash of 1")
+
+    async def test_keys_live_as_long_as_their_context(self, stores: Stores) -> None:
+        """Clearing hides the history and not what was done; deleting takes all."""
+        await _turn(stores, 0, "k")
+        await stores.journal.clear(CONTEXT)
+        assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "hash of 0")
+        await stores.state.delete(CONTEXT)
+        assert await stores.journal.turn_of_key(CONTEXT, "k") is None
+        await _turn(stores, 0, "k")
+
+    async def test_a_key_belongs_to_one_context_of_one_tenant(self, stores: Stores) -> None:
+        """Elsewhere it is free, and unknown."""
+        await _turn(stores, 0, "k")
+        other = stores.for_tenant("other")
+        assert await other.journal.turn_of_key(CONTEXT, "k") is None
+        assert await stores.journal.turn_of_key("beside", "k") is None
+        await _turn(other, 0, "k")
+        await _turn(stores, 0, "k", context_id="beside")

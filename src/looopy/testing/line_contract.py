@@ -1,0 +1,243 @@
+"""What a `StateStore` must do for those who wait in line; see `looopy.testing.stores`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from looopy.errors import AgentBusy, StoreConflict, ValueRefused
+from looopy.stores.base import Claimed, Waiter
+from looopy.stores.stores import Stores
+from looopy.testing.turns import CONTEXT, LONG_S, a_turn, begin, commit, ends
+
+
+async def _join(stores: Stores, *ttls: float, context_id: str = CONTEXT) -> list[int]:
+    """The tickets of as many waiters as there are times."""
+    join = stores.state.join_line
+    return [await join(context_id, f"holder-{ttl_s:.0f}", ttl_s) for ttl_s in ttls]
+
+
+async def _line(stores: Stores, context_id: str = CONTEXT) -> list[tuple[int, bool]]:
+    return [(w.ticket, w.alive) for w in await stores.state.line(context_id)]
+
+
+async def _held_up(stores: Stores, epoch: int, ticket: int | None = None) -> None:
+    """Hold that a claim is refused for the line alone, and changes nothing."""
+    before = await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)
+    with pytest.raises(AgentBusy, match="earlier") as refused:
+        await begin(stores, epoch, ticket=ticket)
+    assert refused.value.turn is None
+    assert (await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)) == before
+
+
+async def _served(stores: Stores, epoch: int, ticket: int | None = None) -> Claimed:
+    """A turn of one who is not held up, from its claim to its end."""
+    claimed = await begin(stores, epoch, ticket=ticket)
+    await commit(stores, claimed, [ends()], release=True)
+    return claimed
+
+
+class LineContract:
+    """Whose turn it is when several wait for a context."""
+
+    @pytest.fixture
+    async def stores(self) -> Stores:
+        """Open stores on an empty database."""
+        raise NotImplementedError("give your class a fixture named `stores`")
+
+    # --- places ---
+
+    async def test_tickets_rise_in_order_of_arrival(self, stores: Stores) -> None:
+        """The line shows them in that order; the context is made for it."""
+        assert await _join(stores, LONG_S, LONG_S, 0) == [1, 2, 3]
+        assert await _line(stores) == [(1, True), (2, True), (3, False)]
+        (first, *_) = await stores.state.line(CONTEXT)
+        assert first == Waiter(ticket=1, holder="holder-3600", alive=True)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.epoch, found.turn_count, found.last_seq) == (0, 0, 0)
+
+    async def test_concurrent_waiters_get_a_place_each(self, stores: Stores) -> None:
+        """Also where they make the context."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_join(stores, LONG_S)) for _ in range(16)]
+        assert sorted(t for task in tasks for t in task.result()) == list(range(1, 17))
+        assert await _line(stores) == [(n, True) for n in range(1, 17)]
+
+    async def test_an_unknown_context_has_no_line(self, stores: Stores) -> None:
+        """Looking, keeping and leaving create nothing."""
+        for context_id in ("nobody", "no id"):
+            assert await stores.state.line(context_id) == []
+            assert not await stores.state.keep_place(context_id, 1, LONG_S)
+            await stores.state.leave_line(context_id, 1)
+        assert await stores.state.list() == []
+        with pytest.raises(ValueRefused):
+            await stores.state.join_line("no id", "holder-1", LONG_S)
+
+    async def test_a_place_is_kept_as_long_as_it_is_asked_for(self, stores: Stores) -> None:
+        """Longer or shorter than before; one that lapsed is still there for who comes back."""
+        await _join(stores, LONG_S, 0)
+        for ttl_s, alive in ((LONG_S, True), (0, False), (LONG_S, True)):
+            assert await stores.state.keep_place(CONTEXT, 2, ttl_s)
+            assert await _line(stores) == [(1, True), (2, alive)]
+        for ticket in (0, 3, -1, 2**70):
+            assert not await stores.state.keep_place(CONTEXT, ticket, LONG_S)
+
+    async def test_a_lapsed_place_is_dropped_when_the_next_one_comes(self, stores: Stores) -> None:
+        """So the dead fill no line; who kept it not in time has to join again."""
+        await _join(stores, 0, LONG_S, 0)
+        assert await _join(stores, LONG_S) == [4]
+        assert await _line(stores) == [(2, True), (4, True)]
+        assert not await stores.state.keep_place(CONTEXT, 1, LONG_S)
+
+    async def test_who_leaves_is_gone(self, stores: Stores) -> None:
+        """Once or twice; a ticket is never given out again."""
+        await _join(stores, LONG_S, LONG_S)
+        for ticket in (2, 2, 7, 0):
+            await stores.state.leave_line(CONTEXT, ticket)
+        assert await _line(stores) == [(1, True)]
+        assert await _join(stores, LONG_S) == [3]
+
+    # --- who may claim ---
+
+    async def test_who_has_not_waited_comes_after_those_who_do(self, stores: Stores) -> None:
+        """Until the last of them is gone."""
+        await a_turn(stores)
+        first, second = await _join(stores, LONG_S, LONG_S)
+        await _held_up(stores, 1)
+        await stores.state.leave_line(CONTEXT, first)
+        await _held_up(stores, 1)
+        await stores.state.leave_line(CONTEXT, second)
+        await _served(stores, 1)
+
+    async def test_those_in_line_are_served_in_order(self, stores: Stores) -> None:
+        """In each round the first one gets the context, and nobody else does."""
+        waiting = await _join(stores, *[LONG_S] * 5)
+        for epoch, ticket in enumerate(tuple(waiting)):
+            for later in reversed(waiting):
+                if later != ticket:
+                    await _held_up(stores, epoch, later)
+            await _served(stores, epoch, ticket)
+            waiting.remove(ticket)
+            assert await _line(stores) == [(t, True) for t in waiting]
+        await _served(stores, 5)
+
+    async def test_who_is_served_leaves_the_line(self, stores: Stores) -> None:
+        """Those behind hold up who has not waited, for as long as they are there."""
+        first, second = await _join(stores, LONG_S, LONG_S)
+        await _served(stores, 0, first)
+        await _held_up(stores, 1)
+        await _served(stores, 1, second)
+        await _served(stores, 2)
+
+    async def test_a_place_that_was_not_kept_holds_up_nobody(self, stores: Stores) -> None:
+        """Neither who waits behind it nor who has not waited."""
+        await _join(stores, 0)
+        await _served(stores, 0)
+        first, second = await _join(stores, LONG_S, LONG_S)
+        await _held_up(stores, 1, second)
+        assert await stores.state.keep_place(CONTEXT, first, 0)
+        await _held_up(stores, 1)
+        await _served(stores, 1, second)
+        await _served(stores, 2)
+
+    async def test_who_keeps_the_place_again_holds_up_again(self, stores: Stores) -> None:
+        """The line is as long as its last living place."""
+        (ticket,) = await _join(stores, 0)
+        assert await stores.state.keep_place(CONTEXT, ticket, LONG_S)
+        await _held_up(stores, 0)
+        assert await stores.state.keep_place(CONTEXT, ticket, 0)
+        await _served(stores, 0)
+
+    async def test_a_lapsed_ticket_is_as_good_as_none_behind_the_living(
+        self, stores: Stores
+    ) -> None:
+        """It still counts by its number: those who came later do not hold it up."""
+        lapsed, _ = await _join(stores, 0, LONG_S)
+        await _held_up(stores, 0)
+        await _served(stores, 0, lapsed)
+        assert await _line(stores) == [(2, True)]
+
+    # --- what counts more than the line ---
+
+    async def test_taking_over_does_not_wait_in_line(self, stores: Stores) -> None:
+        """A turn that was left open is everybody's trouble; who waited keeps the place."""
+        await begin(stores, ttl_s=0)
+        first, second = await _join(stores, LONG_S, LONG_S)
+        taken = await begin(stores, 1, holder="h2", recover=True)
+        assert await _line(stores) == [(first, True), (second, True)]
+        await commit(stores, taken, [ends()], release=True)
+        await _held_up(stores, 2)
+        await _served(stores, 2, first)
+
+    async def test_who_takes_over_may_leave_the_line_with_it(self, stores: Stores) -> None:
+        """A ticket that is named in a claim is used up."""
+        await begin(stores, ttl_s=0)
+        (ticket,) = await _join(stores, LONG_S)
+        await begin(stores, 1, holder="h2", recover=True, ticket=ticket)
+        assert await _line(stores) == []
+
+    async def test_a_running_turn_is_named_before_the_line(self, stores: Stores) -> None:
+        """And the place is kept through every refusal."""
+        claimed = await begin(stores)
+        (ticket,) = await _join(stores, LONG_S)
+        for mine in (None, ticket):
+            with pytest.raises(AgentBusy) as refused:
+                await begin(stores, 1, holder="h2", ticket=mine)
+            assert refused.value.turn == 1
+        await commit(stores, claimed, [ends()], release=True)
+        for mine in (None, ticket):
+            with pytest.raises(StoreConflict):
+                await begin(stores, 0, ticket=mine)
+        assert await _line(stores) == [(ticket, True)]
+        await _served(stores, 1, ticket)
+
+    async def test_clearing_and_appending_leave_the_line_alone(self, stores: Stores) -> None:
+        """Those in it still wait."""
+        (ticket,) = await _join(stores, LONG_S)
+        await stores.messages.append(CONTEXT, ())
+        await stores.journal.clear(CONTEXT)
+        await _held_up(stores, 1)
+        await _served(stores, 1, ticket)
+
+    async def test_deleting_ends_the_line(self, stores: Stores) -> None:
+        """Who stood in it is told that the place is gone."""
+        (ticket,) = await _join(stores, LONG_S)
+        await stores.state.delete(CONTEXT)
+        assert await stores.state.line(CONTEXT) == []
+        assert not await stores.state.keep_place(CONTEXT, ticket, LONG_S)
+        await _served(stores, 0)
+        assert await _join(stores, LONG_S) == [1]
+
+    async def test_lines_of_other_contexts_and_tenants_are_others(self, stores: Stores) -> None:
+        """The same id of another tenant has no line, and its tickets are not these."""
+        await _join(stores, LONG_S, LONG_S)
+        other = stores.for_tenant("other")
+        assert await other.state.line(CONTEXT) == []
+        assert not await other.state.keep_place(CONTEXT, 1, 0)
+        await other.state.leave_line(CONTEXT, 1)
+        assert await _join(stores, LONG_S, context_id="beside") == [1]
+        await stores.state.leave_line("beside", 1)
+        assert await _line(stores) == [(1, True), (2, True)]
+        await _served(other, 0)
+        assert await _join(other, LONG_S) == [1]
+        await _held_up(stores, 0, 2)
+
+    async def test_a_claim_that_the_line_lets_through_begins_as_any(self, stores: Stores) -> None:
+        """The numbers are the same as without it."""
+        plain = await begin(stores, context_id="beside", actor_id="u1")
+        (ticket,) = await _join(stores, LONG_S)
+        assert await begin(stores, ticket=ticket, actor_id="u1") == plain
+        found = await stores.state.load(CONTEXT)
+        beside = await stores.state.load("beside")
+        assert found is not None
+        assert beside is not None
+        assert found == replace(
+            beside,
+            context_id=CONTEXT,
+            open_turn=found.open_turn,
+            created_at=found.created_at,
+            last_activity=found.last_activity,
+        )
