@@ -28,7 +28,6 @@ class TurnInbox:
     Args:
         actor_id: Whose messages the turn takes: its own actor's. Those of others wait for theirs.
         head: What the claim said of it.
-        began: Entries that the turn began with; they are said, and wait no more.
         token: Cancelled when the turn is asked to stop.
     """
 
@@ -42,7 +41,6 @@ class TurnInbox:
         token: CancelToken,
         *,
         head: InboxHead,
-        began: int,
     ) -> None:
         self._stores = stores
         self._context_id = context_id
@@ -53,8 +51,6 @@ class TurnInbox:
         self._last = head.last
         self._read = 0 if head.waiting else head.last
         self._entries: list[Entry] = []
-        # Begun with one message of several: the model answers it before the next is said.
-        self._hold = began > 0 and self._at_a_time is not None
         self._refused = False
         self._ending = False
         self._looking: asyncio.Task[None] | None = None
@@ -73,9 +69,6 @@ class TurnInbox:
 
     async def steering(self) -> list[Queued]:
         """Take what is to be said next."""
-        if self._hold:
-            self._hold = False
-            return []
         return await self._take(EntryKind.STEER)
 
     async def follow_ups(self) -> list[Queued]:

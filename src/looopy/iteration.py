@@ -31,7 +31,8 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         calls, turn.open_calls = turn.open_calls, ()
     else:
         turn.call_turn = None  # what is called from now on is this turn's own
-        turn.say_queued()
+        async for out in _say_queued(turn):
+            yield out
         async for out in call_model(turn, tools):
             yield out
         assistant = turn.answer_of_model
@@ -46,6 +47,17 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         async for out in run_tools(turn, calls, tools):
             yield out
     end_iteration(turn, assistant)
+
+
+async def _say_queued(turn: Turn) -> AsyncGenerator[Out, None]:
+    """Say what is queued, and what the commit before the model call brings news of."""
+    turn.spoken = turn.spoken or bool(turn.queued)
+    turn.say_queued()
+    yield turn.close_group()
+    if not turn.spoken and await turn.steered():
+        turn.say_queued()
+        yield turn.close_group()
+    turn.spoken = False
 
 
 def _stop_of(assistant: AssistantMessage) -> StopReason:

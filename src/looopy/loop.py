@@ -73,6 +73,7 @@ async def run_turn(
     pending: Sequence[PendingRequest] = (),
     redactor: Redactor | None = None,
     inbox: Inbox | None = None,
+    spoken: bool = False,
 ) -> AsyncGenerator[Out, None]:
     """
     Run one turn.
@@ -89,6 +90,7 @@ async def run_turn(
         pending: What the turn then waits for.
         redactor: Knows the turn's secrets; made of `context.auth_context` when not given.
         inbox: Where steering and follow-ups come from; `None` for nowhere.
+        spoken: Among *prompts* is the one queued message that the model hears at a time.
 
     Yields:
         Events to show at once, and groups to commit before going on. The first group opens the
@@ -101,7 +103,7 @@ async def run_turn(
     )
     turn.redactor = redactor or Redactor(context.auth_context)
     turn.call_ids.update(call.id for call in open_calls)
-    turn.inbox = inbox or turn.inbox
+    turn.inbox, turn.spoken = inbox or turn.inbox, spoken
     interrupted = None
     try:
         yield _open(turn, prompts, user_message)
@@ -142,7 +144,7 @@ _NATURAL = (StopReason.STOP, StopReason.LENGTH)
 
 async def _hear(turn: Turn) -> None:
     """Take what came in: steering before a model call, follow-ups where the turn would end."""
-    if turn.stop is None and not turn.queued and not turn.open_calls:
+    if turn.stop is None and not (turn.queued or turn.spoken or turn.open_calls):
         turn.queued = await turn.inbox.steering()
     elif turn.stop in _NATURAL:
         if turn.context.cancel.reason is not None:

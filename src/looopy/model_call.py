@@ -54,7 +54,6 @@ _GRACE_S = 5.0  # how long a stream may take to stop before it is left behind
 
 async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
     """Call the model until it answers or there is no more hope; append its message to the turn."""
-    yield turn.close_group()
     attempts, failures, strict = 0, 0, False
     while True:
         attempts += 1

@@ -188,7 +188,6 @@ class RunningTurn:
                 self.config,
                 self.token,
                 head=claimed.inbox,
-                began=len(plan.delivered),
             )
             self._inbox.listen()
         context = TurnContext(
@@ -215,6 +214,7 @@ class RunningTurn:
             pending=plan.state.pending,
             redactor=self.redactor,
             inbox=self._inbox,
+            spoken=bool(plan.delivered) and self.config.queue_mode == "one-at-a-time",
         )
         first = True
         try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.cancellation import TurnInterrupted
-from looopy.errors import StoreError, ValueRefused
+from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.stores.gate import dump, repair, repair_json
 from looopy.tools.executor import resolve_name, run_call
@@ -93,10 +93,7 @@ async def _steered(turn: Turn) -> bool:
     """
     if turn.config.steering != "skip_remaining" or turn.call_turn is not None:
         return False
-    if not turn.queued and turn.inbox.arrived:
-        with contextlib.suppress(StoreError):  # the next commit will tell, if it lasts
-            turn.queued = await turn.inbox.steering()
-    return bool(turn.queued)
+    return await turn.steered()
 
 
 def skip_calls(turn: Turn, calls: Sequence[ToolCall], text: str) -> None:

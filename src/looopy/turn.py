@@ -7,6 +7,7 @@ events that belong together, of which the durable ones are committed before any 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,6 +17,7 @@ from looopy.cancellation import CancelScope
 from looopy.errors import (
     LimitExceeded,
     LooopyError,
+    StoreError,
 )
 from looopy.guards import Guards, Verdict
 from looopy.llm.provider import LLMProvider
@@ -134,6 +136,7 @@ class Turn:
             now.
         call_turn: The turn that announced the open calls; their idempotency keys name it.
         queued: What is said before the model is asked again.
+        spoken: What there is to hear before the next model call has been said: the rest waits.
         added: Messages of this turn.
         stop: Set when the turn is over.
         error: Why, when it failed.
@@ -151,6 +154,7 @@ class Turn:
     pending: Sequence[PendingRequest] = ()
     inbox: Inbox = field(default_factory=NoInbox)
     queued: Sequence[Queued] = ()
+    spoken: bool = False
     iteration: int = 0
     in_iteration: bool = False
     added: list[Message] = field(default_factory=list)
@@ -175,6 +179,13 @@ class Turn:
         self._waiting.clear()
         self._delivered.clear()
         return group
+
+    async def steered(self) -> bool:
+        """Whether something is queued to be said before the next model call; taken if it is."""
+        if not self.queued and self.inbox.arrived:
+            with contextlib.suppress(StoreError):  # the next commit will tell, if it lasts
+                self.queued = await self.inbox.steering()
+        return bool(self.queued)
 
     def say_queued(self) -> None:
         """Say what is queued."""
