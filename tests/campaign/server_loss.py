@@ -33,7 +33,7 @@ from looopy.stores.sql.postgres import PATIENCE_S
 
 _SHORT_PATIENCE_S = 0.25  # soon over, so that users are told of what went wrong
 _BATCH_OF_STOPS = 5
-_BATCH_OF_CUTS = 20
+_BATCH_OF_CUTS = 5
 _BATCH_OF_ENDS = 100
 _LOAD_S = 1.0  # between two stops, at most
 _AWAY_S = 0.5  # how long server or network are gone, at most
