@@ -37,6 +37,8 @@ from looopy.types.message import ToolResultMessage
 from looopy.types.result import TurnResult
 
 HOWS = ("before", "full", "after", "never")
+QUIET = ("inbox", "leave_line", "renew")
+"""Calls that may fail unheard: they are made again, or the next commit tells."""
 
 
 class Fault:
@@ -316,7 +318,8 @@ async def fail(world: World, scene: str, how: str, at: int) -> Fault:
         if not fault.hanging.is_set():
             assert playing.done(), "it did not end"
             playing.result()
-            assert bool(play.reported) == bool(fault.name), f"reported {play.reported}"
+            told = bool(play.reported)
+            assert told == bool(fault.name) or fault.name in QUIET, f"{fault.name} failed unheard"
             assert play.agent is not None
             await play.agent.wait_for_idle()
     finally:
