@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.postgres import as_driver
 
 from looopy import Agent, RetryPolicy, open_stores
 from looopy.errors import LooopyError
@@ -39,10 +40,20 @@ def sqlite_url(sqlite_file: Path) -> str:
     return f"sqlite:///{sqlite_file}"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store_url(request) -> str:
+@pytest.fixture
+def store_url(request, backend) -> str:
     """Where `stores` are."""
-    return "memory:" if request.param == "memory" else request.getfixturevalue("sqlite_url")
+    if backend == "memory":
+        return "memory:"
+    if backend == "sqlite":
+        return request.getfixturevalue("sqlite_url")
+    return as_driver(request.getfixturevalue("postgres"), backend)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def backend(request) -> str:
+    """On what; a module about many processes adds Postgres, by its drivers."""
+    return request.param
 
 
 @pytest.fixture

@@ -13,18 +13,24 @@ from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
 
 
+@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
+def backend(request) -> str:
+    """Every store."""
+    return request.param
+
+
 def echo() -> ScriptedProvider:
     """A model that repeats what was said last."""
     return ScriptedProvider(lambda r: text(f"re {r.messages[-1].text}"), repeat=True)
 
 
 async def standing(stores, count: int) -> None:
-    """Wait until so many stand in line."""
+    """Wait until somebody stands in line who was at least the *count*-th to come."""
     for _ in range(10_000):
-        if len(await stores.state.line("ada")) >= count:
+        if any(waiter.ticket >= count for waiter in await stores.state.line("ada")):
             return
         await asyncio.sleep(0.001)
-    raise AssertionError(f"there are never {count} in line")
+    raise AssertionError(f"never was there a number {count} in line")
 
 
 @pytest.fixture
