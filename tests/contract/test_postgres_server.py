@@ -267,7 +267,7 @@ async def test_closing_leaves_no_connection(fresh_postgres, name):
 
 async def test_a_commit_of_a_turn_is_three_round_trips_whatever_it_writes(cutter, name):
     """BEGIN, one statement, COMMIT: what the numbers are needed for is told to the server."""
-    opened = _driver(cutter.url, name)
+    opened = _driver(f"{cutter.url}&pool_size=1", name)  # or connecting would count
     await opened.open()
     stores = bind(opened, "default")
     call = ToolCall("c", "t", {"a": 1})

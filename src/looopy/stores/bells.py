@@ -4,7 +4,7 @@ Who is told that a context has changed, so that nobody has to ask all the time.
 A bell says only *look again*: the store is the truth. One that rings for nothing costs a look, one
 that does not ring costs a delay, because whoever waits also looks from time to time
 (`poll_s`). Writers of this process ring at once; how news of other processes comes in is the
-business of each backend.
+business of each backend, which is told by `noticed` when there is somebody to bring them to.
 """
 
 from __future__ import annotations
@@ -26,13 +26,21 @@ class Bells:
 
     Args:
         poll_s: How often whoever waits should look without having been rung for.
-        wanted: Called when the first listener comes, and when the last one goes; `keys` tells.
+
+    Attributes:
+        noticed: Called with a context and true when its first listener comes, and with false when
+            its last one goes. Set by who brings news from elsewhere.
     """
 
-    def __init__(self, poll_s: float = 2.0, wanted: Callable[[], object] | None = None) -> None:
+    def __init__(self, poll_s: float = 2.0) -> None:
         self.poll_s = poll_s
-        self._wanted = wanted
+        self.noticed: Callable[[Key, bool], object] | None = None
         self._listeners: dict[Key, list[Listener]] = {}
+
+    @property
+    def heard(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._listeners)
 
     @property
     def keys(self) -> list[Key]:
@@ -41,21 +49,23 @@ class Bells:
 
     @contextmanager
     def listen(self, tenant: str, context_id: str, listener: Listener) -> Iterator[None]:
-        """Have *listener* called whenever the context has changed, until the block is left."""
+        """
+        Have *listener* called whenever the context has changed, until the block is left.
+
+        Look after this was entered, not before: then nothing falls between the look and the ring.
+        """
         key = (tenant, context_id)
-        first = not self._listeners
-        self._listeners.setdefault(key, []).append(listener)
-        if first and self._wanted is not None:
-            self._wanted()
+        listeners = self._listeners.setdefault(key, [])
+        listeners.append(listener)
         try:
+            if len(listeners) == 1:
+                self._notice(key, here=True)
             yield
         finally:
-            listeners = self._listeners[key]
             listeners.remove(listener)
             if not listeners:
                 del self._listeners[key]
-            if not self._listeners and self._wanted is not None:
-                self._wanted()
+                self._notice(key, here=False)
 
     def ring(self, tenant: str, context_id: str, *, inbox: bool) -> None:
         """Say that a context has changed, and whether its inbox may have."""
@@ -66,3 +76,7 @@ class Bells:
         """Say that any context may have changed, as after news that were missed."""
         for key in self.keys:
             self.ring(*key, inbox=True)
+
+    def _notice(self, key: Key, *, here: bool) -> None:
+        if self.noticed is not None:
+            self.noticed(key, here)

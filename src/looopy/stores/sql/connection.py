@@ -115,6 +115,13 @@ def _make_settings(connection: sqlite3.Connection, path: Path) -> None:
             )
 
 
+def data_version(connection: sqlite3.Connection) -> int:
+    """A number that changes when another connection has committed, in any process."""
+    (row,) = connection.execute("PRAGMA data_version").fetchall()
+    version: int = row[0]
+    return version
+
+
 def is_busy(error: sqlite3.Error) -> bool:
     """Whether another connection is in the way, so that trying again may help."""
     return _code(error) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

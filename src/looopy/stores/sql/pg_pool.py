@@ -61,7 +61,7 @@ def make_engine(url: PostgresURL, *, for_migrations: bool = False) -> AsyncEngin
         }
     engine = create_async_engine(
         f"postgresql+{url.driver}://",
-        connect_args=_connect_args(url, autocommit=not for_migrations),
+        connect_args=connect_args(url, autocommit=not for_migrations),
         hide_parameters=True,
         **options,
     )
@@ -71,7 +71,8 @@ def make_engine(url: PostgresURL, *, for_migrations: bool = False) -> AsyncEngin
     return engine
 
 
-def _connect_args(url: PostgresURL, *, autocommit: bool) -> dict[str, Any]:
+def connect_args(url: PostgresURL, *, autocommit: bool) -> dict[str, Any]:
+    """What the driver of *url* is to be told when it connects."""
     if url.driver == "psycopg":
         given: dict[str, Any] = {
             "conninfo": url.dsn,
@@ -153,6 +154,13 @@ class Session:
             rows = await self._wire.fetch(query, write=False)
         self._between = True
         return rows
+
+    async def command_alone(self, text: str) -> None:
+        """Run statements without parameters or rows that leave no transaction behind."""
+        self._between = False
+        with self._finding_out():
+            await self._wire.command(text)
+        self._between = True
 
     @contextlib.contextmanager
     def _finding_out(self) -> Iterator[None]:

@@ -29,6 +29,7 @@ from looopy.stores.bells import Bells
 from looopy.stores.sql.driver import Query, Ring, Rows, Steps, may_have_written
 from looopy.stores.sql.pg_errors import Trouble, translate
 from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
+from looopy.stores.sql.pg_notify import News
 from looopy.stores.sql.pg_pool import TIMEOUTS, Session, make_engine, session
 from looopy.stores.sql.pg_rls import as_tenant, look, protection
 from looopy.stores.sql.pg_url import PostgresURL
@@ -37,6 +38,7 @@ from looopy.stores.sql.pg_wire import LIFE
 T = TypeVar("T")
 
 PATIENCE_S = 5.0
+_POLL_POOLED_S = 0.25  # where no news can be heard
 _LONGEST_PAUSE_S = 0.2
 _COLLISIONS = 20
 _COLLISION_PAUSE_S = 0.02
@@ -71,11 +73,12 @@ class PostgresDriver:
     def __init__(
         self, url: PostgresURL, *, migrate: bool = False, patience_s: float = PATIENCE_S
     ) -> None:
-        self.bells = Bells()
+        self.bells = Bells(_POLL_POOLED_S) if url.pooled else Bells()
         self._url = url
         self._migrate = migrate
         self._patience_s = patience_s
         self._engine: AsyncEngine | None = None
+        self._news: News | None = None
         self._pid = 0
         self._running: set[asyncio.Task[Any]] = set()
         self._lines: weakref.WeakValueDictionary[tuple[Any, Any], asyncio.Lock] = (
@@ -105,6 +108,7 @@ class PostgresDriver:
             await engine.dispose()
             raise
         self._engine, self._pid = engine, os.getpid()
+        self._news = News(self._url, self.bells, engine)
 
     async def _check_schema(self, engine: AsyncEngine) -> None:
         from looopy.stores.sql import migrate
@@ -148,9 +152,13 @@ class PostgresDriver:
         engine, self._engine = self._engine, None
         if engine is None or self._pid != os.getpid():
             return
-        if self._running:
-            await asyncio.wait(self._running)
-        await engine.dispose()
+        try:
+            if self._running:
+                await asyncio.wait(self._running)
+            if self._news is not None:
+                await self._news.close()
+        finally:
+            await engine.dispose()
 
     # --- one operation ---
 
@@ -173,6 +181,8 @@ class PostgresDriver:
 
     def _ring(self, ring: Ring | None) -> None:
         if ring is not None:
+            if self._news is not None:
+                self._news.tell(ring)
             self.bells.ring(ring.tenant, ring.context_id, inbox=ring.inbox)
 
     def _line(self, work: Callable[[], Steps[Any]]) -> asyncio.Lock:

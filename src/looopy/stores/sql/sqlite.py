@@ -18,15 +18,17 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
-from looopy.stores.bells import Bells
+from looopy.stores.bells import Bells, Key
 from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql.driver import Ring, Steps, may_have_written
 from looopy.stores.sql.migrate import ensure_schema
@@ -34,6 +36,14 @@ from looopy.stores.sql.migrate import ensure_schema
 T = TypeVar("T")
 
 _LARGEST_BATCH = 64
+_LOOK_S = 0.05
+
+
+class _Order(Enum):
+    """What a thread can be told beside its jobs."""
+
+    LOOK = auto()
+    STOP = auto()
 
 
 class SQLiteDriver:
@@ -79,7 +89,7 @@ class SQLiteDriver:
             return sqlite.connect(path, query_only=True, patience_s=patience_s)
 
         writer = _Worker("looopy-writer", path, connect_writer, _write, patience_s, self.bells)
-        reader = _Worker("looopy-reader", path, connect_reader, _read, patience_s, self.bells)
+        reader = _Worker("looopy-reader", path, connect_reader, _read, patience_s)
         try:
             await writer.start()  # first: it makes the file and its schema
             await reader.start()
@@ -90,6 +100,9 @@ class SQLiteDriver:
         self._writer, self._reader, self._pid = writer, reader, os.getpid()
         # Whoever forgets to close leaves no thread behind once the driver is gone.
         self._forgotten = weakref.finalize(self, _stop, (reader, writer), self._pid)
+        self.bells.noticed = writer.notice
+        self.bells.ring_all()  # for what came while this was closed
+        writer.look()
 
     async def run(
         self, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None = None
@@ -110,6 +123,7 @@ class SQLiteDriver:
         """Carry out what was accepted, then close the file and join both threads."""
         writer, reader = self._writer, self._reader
         self._writer = self._reader = None
+        self.bells.noticed = None
         if writer is None or reader is None or self._pid != os.getpid():
             return
         if self._forgotten is not None:
@@ -136,7 +150,13 @@ class _Job:
 
 
 class _Worker:
-    """A thread that owns one connection and carries out what is put into its queue, in order."""
+    """
+    A thread that owns one connection and carries out what is put into its queue, in order.
+
+    Given *bells*, it rings those that a job names, and all of them when somebody else has
+    committed. As long as anybody listens it looks for that whenever it has had nothing to do for a
+    while, and between its jobs.
+    """
 
     def __init__(
         self,
@@ -145,15 +165,17 @@ class _Worker:
         connect: Callable[[], sqlite3.Connection],
         carry_out: Callable[[sqlite3.Connection, Sequence[_Job], Path, float], None],
         patience_s: float,
-        bells: Bells,
+        bells: Bells | None = None,
     ) -> None:
         self._bells = bells
+        self._seen = 0
+        self._next_look = 0.0
         self._loop = asyncio.get_running_loop()
         self._path = path
         self._connect = connect
         self._carry_out = carry_out
         self._patience_s = patience_s
-        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Job | _Order] = SimpleQueue()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         # A daemon: a program that forgets to close must still be able to end.
@@ -176,7 +198,16 @@ class _Worker:
 
     def stop(self) -> None:
         """Let the thread end once it has done what was asked before."""
-        self._queue.put(None)
+        self._queue.put(_Order.STOP)
+
+    def notice(self, _key: Key, here: bool) -> None:
+        """Begin to look when there is somebody to ring for; the thread ceases by itself."""
+        if here:
+            self.look()
+
+    def look(self) -> None:
+        """Look at once whether somebody else has committed, if anybody listens."""
+        self._queue.put(_Order.LOOK)
 
     async def stopped(self) -> None:
         """Stop, and wait until the connection is closed and the thread gone."""
@@ -187,6 +218,7 @@ class _Worker:
     def _serve(self) -> None:
         try:
             connection = self._connect()
+            self._seen = sqlite.data_version(connection)
         except Exception as error:  # noqa: BLE001 - handed to the one who opens
             self._tell(self._opened, None, error)
             self._tell(self._closed, None, None)
@@ -200,19 +232,44 @@ class _Worker:
                     self._carry_out(connection, jobs, self._path, self._patience_s)
                     self._call(_hand_out, jobs, self._bells)
                 jobs = []  # while waiting, keep nothing alive
+                self._compare(connection)
         finally:
             _close(connection)
             self._tell(self._closed, None, None)
 
     def _take(self) -> tuple[list[_Job], bool]:
-        """All jobs that wait, at least one unless told to stop; and whether to go on."""
+        """All jobs that wait, none when told to stop or to look; and whether to go on."""
         jobs: list[_Job] = []
         while not jobs or (len(jobs) < _LARGEST_BATCH and not self._queue.empty()):
-            job = self._queue.get()
-            if job is None:
+            try:
+                job = self._queue.get(timeout=self._rest_s())
+            except Empty:
+                break
+            if job is _Order.STOP:
                 return jobs, False
+            if job is _Order.LOOK:
+                self._next_look = 0.0
+                break
             jobs.append(job)
         return jobs, True
+
+    def _rest_s(self) -> float | None:
+        """How long to wait for a job before looking; `None`: until there is one."""
+        if self._bells is None or not self._bells.heard:
+            return None
+        return max(0.0, self._next_look - time.monotonic())
+
+    def _compare(self, connection: sqlite3.Connection) -> None:
+        """Ring for everybody if somebody else has committed, now and then while anybody listens."""
+        if self._bells is None or not self._bells.heard or time.monotonic() < self._next_look:
+            return
+        # Should it fail, the next look finds the same difference.
+        with contextlib.suppress(sqlite3.Error):
+            found = sqlite.data_version(connection)
+            if found != self._seen:
+                self._seen = found
+                self._call(self._bells.ring_all)
+        self._next_look = time.monotonic() + _LOOK_S
 
     def _tell(
         self, future: asyncio.Future[None], result: None, error: BaseException | None
@@ -236,11 +293,11 @@ def _settle(future: asyncio.Future[Any], result: object, error: BaseException | 
         future.set_exception(error)
 
 
-def _hand_out(jobs: Sequence[_Job], bells: Bells) -> None:
+def _hand_out(jobs: Sequence[_Job], bells: Bells | None) -> None:
     for job in jobs:
         _settle(job.future, job.result, job.error)
     for job in jobs:
-        if job.ring is not None and may_have_written(job.error):
+        if bells is not None and job.ring is not None and may_have_written(job.error):
             bells.ring(job.ring.tenant, job.ring.context_id, inbox=job.ring.inbox)
 
 

@@ -1,0 +1,285 @@
+"""
+How news of a commit reach other processes on Postgres: NOTIFY, said rarely and in few words.
+
+A NOTIFY inside the transaction that writes would make all commits of the database wait for each
+other, and one for each commit would cost as much as the commit. So the names of the contexts that
+changed are collected, and told a little later, together, by a transaction of its own that does not
+wait for the disk. Nothing depends on it: whoever waits also looks from time to time, and news that
+could not be told are told with the next.
+
+There is one channel. Every process hears of every change and drops what nobody here listens to,
+which a lookup finds out; more channels would cost a process with many contexts a message for each.
+A name is a hash, so nothing readable leaves the tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import random
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from importlib import import_module
+from typing import Any, Protocol
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from looopy.stores.bells import Bells, Key
+from looopy.stores.sql.driver import Ring
+from looopy.stores.sql.pg_errors import Trouble
+from looopy.stores.sql.pg_pool import connect_args, no_connection, session
+from looopy.stores.sql.pg_url import PostgresURL
+
+CHANNEL = "looopy"
+
+_PAUSE_S = 0.02
+_MOST_NAMES = 400  # in one payload, which the server limits to 8,000 bytes
+_FLUSH_S = 2.0
+_QUIET_S = 30.0  # after which the connection is asked whether it still works
+_ANSWER_S = 10.0
+_SHORTEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 5.0
+_random = random.SystemRandom()
+
+
+class News:
+    """
+    Between the bells of one driver and those of the others on its database, while it is open.
+
+    Args:
+        bells: Rung for what others tell.
+        engine: Where a connection for telling comes from, now and then.
+
+    Where connections are handed out transaction by transaction nothing can be heard, as
+    listening belongs to a connection; what is told then is for others.
+    """
+
+    def __init__(self, url: PostgresURL, bells: Bells, engine: AsyncEngine) -> None:
+        self._url = url
+        self._bells = bells
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._sender = secrets.token_hex(8)
+        self._untold: dict[str, bool] = {}
+        self._telling: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+        self._contexts: dict[str, Key] = {}
+        self._hearing: asyncio.Task[None] | None = None
+        if url.pooled:
+            return
+        for key in bells.keys:  # of those who waited while this was closed
+            self._notice(key, here=True)
+        bells.noticed = lambda key, here: self._notice(key, here=here)
+
+    async def close(self) -> None:
+        """Stop hearing, and tell what is still to be told unless that takes long."""
+        self._bells.noticed = None
+        if self._untold and self._telling is None:  # what failed before
+            self._telling = self._loop.create_task(self._tell())
+        self._closing.set()
+        try:
+            if self._telling is not None:
+                await asyncio.wait([self._telling], timeout=_FLUSH_S)
+        finally:
+            tasks = [task for task in (self._telling, self._hearing) if task is not None]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    # --- telling ---
+
+    def tell(self, ring: Ring) -> None:
+        """Let the others know, soon."""
+        name = name_of(ring.tenant, ring.context_id)
+        self._untold[name] = ring.inbox or self._untold.get(name, False)
+        if self._telling is None and not self._closing.is_set():
+            self._telling = self._loop.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        """Tell all there is to tell, again and again with pauses, until there is nothing."""
+        try:
+            while self._untold:
+                told, self._untold = self._untold, {}
+                if not await self._notify(told):
+                    # By the time a patient retry came through, everybody would have looked.
+                    self._untold = {**told, **self._untold}
+                    return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PAUSE_S):
+                        await self._closing.wait()
+        finally:
+            self._telling = None
+
+    async def _notify(self, told: dict[str, bool]) -> bool:
+        words = [name + _INBOX * inbox for name, inbox in told.items()]
+        notifies = "; ".join(
+            f"NOTIFY {CHANNEL}, '{' '.join((self._sender, *words[n : n + _MOST_NAMES]))}'"
+            for n in range(0, len(words), _MOST_NAMES)
+        )
+        # News may be lost in a crash: they do not wait for the disk.
+        text = f"BEGIN; SET LOCAL synchronous_commit = off; {notifies}; COMMIT"
+        while True:
+            try:
+                async with session(self._engine) as opened:
+                    await opened.command_alone(text)
+            except Trouble as trouble:
+                if trouble.stale:  # the next one may be fresh
+                    continue
+                return False
+            return True
+
+    # --- hearing ---
+
+    def _notice(self, key: Key, *, here: bool) -> None:
+        """Begin or cease to care for a context; the first one makes the connection, which stays."""
+        if not here:
+            self._contexts.pop(name_of(*key), None)
+            return
+        self._contexts[name_of(*key)] = key
+        if self._hearing is None:
+            self._hearing = self._loop.create_task(self._hear())
+
+    async def _hear(self) -> None:
+        """Ring for what others tell; connect again whenever the connection breaks."""
+        pause_s = _SHORTEST_PAUSE_S
+        while True:
+            # Without a connection, whoever waits looks from time to time.
+            with contextlib.suppress(Trouble):
+                async with _ear(self._url) as ear:
+                    self._bells.ring_all()  # for what was told while nobody heard it
+                    pause_s = _SHORTEST_PAUSE_S
+                    while True:
+                        for payload in await ear.hear():
+                            self._ring(payload)
+            await asyncio.sleep(_random.uniform(pause_s / 2, pause_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _ring(self, payload: str) -> None:
+        sender, *words = payload.split(" ")
+        if sender == self._sender:
+            return
+        for word in words:
+            key = self._contexts.get(word.removesuffix(_INBOX))
+            if key is not None:
+                self._bells.ring(*key, inbox=word.endswith(_INBOX))
+
+
+_INBOX = "+"
+
+
+def name_of(tenant: str, context_id: str) -> str:
+    """What a context is called on the channel: 16 hexadecimal digits."""
+    return hashlib.blake2b(f"{tenant}\0{context_id}".encode(), digest_size=8).hexdigest()
+
+
+# --- a connection that listens ---
+
+
+class _Ear(Protocol):
+    async def listen(self) -> None:
+        """
+        Begin.
+
+        Raises:
+            Trouble: The connection is lost.
+        """
+        ...
+
+    async def hear(self) -> list[str]:
+        """
+        Wait for payloads; may return none.
+
+        Raises:
+            Trouble: The connection is lost.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let the connection go, broken or not, without waiting for the server."""
+        ...
+
+
+@contextlib.asynccontextmanager
+async def _ear(url: PostgresURL) -> AsyncIterator[_Ear]:
+    """
+    A connection of its own that listens to the channel.
+
+    Raises:
+        Trouble: There is none to be had, or it was lost inside the block.
+    """
+    module = import_module(url.driver)
+    with _troubles():
+        if url.driver == "asyncpg":
+            ear: _Ear = _AsyncpgEar(await module.connect(**connect_args(url, autocommit=True)))
+        else:
+            connect = module.AsyncConnection.connect
+            ear = _PsycopgEar(await connect(**connect_args(url, autocommit=True)))
+    try:
+        await ear.listen()
+        yield ear
+    finally:
+        await ear.close()
+
+
+@contextlib.contextmanager
+def _troubles() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - sorted out by the next function
+        raise no_connection(error) from None
+
+
+class _AsyncpgEar:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._heard: list[str] = []
+        self._news = asyncio.Event()
+
+    async def listen(self) -> None:
+        self._connection.add_termination_listener(lambda _: self._news.set())
+        with _troubles():
+            await self._connection.add_listener(CHANNEL, self._take)
+
+    def _take(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
+        self._heard.append(payload)
+        self._news.set()
+
+    async def hear(self) -> list[str]:
+        try:
+            async with asyncio.timeout(_QUIET_S):
+                await self._news.wait()
+        except TimeoutError:
+            with _troubles():
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._connection.execute("SELECT 1")
+        if self._connection.is_closed():
+            raise Trouble(None, lost=True)
+        self._news.clear()
+        heard, self._heard = self._heard, []
+        return heard
+
+    async def close(self) -> None:
+        self._connection.terminate()
+
+
+class _PsycopgEar:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def listen(self) -> None:
+        with _troubles():
+            await self._connection.execute(f"LISTEN {CHANNEL}")
+
+    async def hear(self) -> list[str]:
+        with _troubles():
+            notifies = self._connection.notifies(timeout=_QUIET_S, stop_after=1)
+            heard = [notify.payload async for notify in notifies]
+            if not heard:
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._connection.execute("SELECT 1")
+        return heard
+
+    async def close(self) -> None:
+        await self._connection.close()

@@ -1,0 +1,418 @@
+"""Bells on each backend: who is told of a commit, in this process and in others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.postgres import as_driver, ask
+
+from looopy.stores import open_stores
+from looopy.stores.bells import Bells
+from looopy.stores.sql.driver import Ring
+from looopy.stores.sql.pg_notify import CHANNEL, News, name_of
+from looopy.stores.sql.pg_pool import make_engine
+from looopy.stores.sql.pg_url import parse
+from looopy.stores.sql.sqlite import SQLiteDriver
+from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
+
+_PATIENCE_S = 15
+_DRIVERS = ["asyncpg", "psycopg"]
+_LISTENERS = (
+    "FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'LISTEN %'"
+    " AND pid <> pg_backend_pid()"
+)
+
+# A process that appends to a context and is gone.
+_WRITER = f"""
+import asyncio, sys
+from looopy.stores import open_stores
+from looopy.testing.turns import user
+
+async def main():
+    async with open_stores(sys.argv[1]) as stores:
+        await stores.messages.append({CONTEXT!r}, [user("a")])
+
+asyncio.run(main())
+"""
+
+
+class Heard:
+    """A listener that keeps what it heard."""
+
+    def __init__(self) -> None:
+        self.rings: list[bool] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, inbox: bool) -> None:
+        self.rings.append(inbox)
+        self._news.set()
+
+    async def again(self) -> None:
+        """Wait until it was rung since the last time."""
+        async with asyncio.timeout(_PATIENCE_S):
+            await self._news.wait()
+        self._news.clear()
+
+
+@contextlib.asynccontextmanager
+async def _listening(stores, context_id=CONTEXT):
+    """A listener that hears of other processes from now on."""
+    heard = Heard()
+    with stores.journal.bells.listen(stores.tenant, context_id, heard):
+        if not _is_sqlite(stores):
+            await heard.again()  # the connection stands
+        heard.rings.clear()
+        yield heard
+
+
+def _is_sqlite(stores):
+    return isinstance(stores.journal.backend, SQLiteDriver)
+
+
+async def _write_elsewhere(url):
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", _WRITER, url], check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(params=["sqlite", *_DRIVERS])
+def url(request: pytest.FixtureRequest):
+    """The URL of an empty database at the head."""
+    if request.param == "sqlite":
+        path: Path = request.getfixturevalue("sqlite_file")
+        return f"sqlite:///{path}"
+    return as_driver(request.getfixturevalue("postgres"), request.param)
+
+
+@pytest.fixture(params=_DRIVERS)
+def postgres_url(request: pytest.FixtureRequest, postgres: str):
+    """The same, on Postgres."""
+    return as_driver(postgres, request.param)
+
+
+# --- in the process that writes ---
+
+
+@pytest.fixture(params=["memory", "sqlite", *_DRIVERS])
+def any_stores(request: pytest.FixtureRequest):
+    """Open stores of each backend."""
+    return request.getfixturevalue(f"{request.param}_stores")
+
+
+async def test_each_write_rings_before_it_returns(any_stores):
+    """With whether those should look who run a turn or wait for one."""
+    stores = any_stores
+    rings: list[bool] = []
+
+    def rung():
+        found, rings[:] = list(rings), []
+        return found
+
+    with stores.journal.bells.listen("default", CONTEXT, rings.append):
+        await stores.state.load("nobody")  # Postgres: by now the connection may be there, or not
+    with stores.journal.bells.listen("default", CONTEXT, rings.append):
+        rung()
+        await stores.messages.append(CONTEXT, [user("a")])
+        assert False in rung()
+        epoch = (await stores.state.load(CONTEXT)).epoch
+        claimed = await begin(stores, epoch)
+        assert False in rung()
+        await commit(stores, claimed, [said(answer("x"))])
+        assert False in rung()
+        await commit(stores, claimed, [ends()])
+        assert True in rung()
+        await stores.state.release(CONTEXT, claimed.epoch)
+        assert True in rung()
+        await stores.journal.clear(CONTEXT)
+        assert True in rung()
+        await stores.state.delete(CONTEXT)
+        assert True in rung()
+
+
+async def test_a_write_that_is_refused_rings_for_nobody(any_stores):
+    """Nothing has changed, and the tenant's other contexts are none of its business either."""
+    await begin(any_stores)
+    rings: list[bool] = []
+    bells = any_stores.journal.bells
+    before = bells.noticed
+    bells.noticed = None  # no news from outside
+    with (
+        bells.listen("default", CONTEXT, rings.append),
+        bells.listen("default", "another", rings.append),
+        bells.listen("another", CONTEXT, rings.append),
+    ):
+        with pytest.raises(Exception, match="turn"):
+            await any_stores.messages.append(CONTEXT, [user("a")])
+        assert rings == []
+        await any_stores.messages.append("a-third", [user("a")])
+        assert rings == []
+    bells.noticed = before
+
+
+async def test_a_write_rings_although_its_caller_was_cancelled(url):
+    """It is carried out, so those who wait for it hear of it."""
+    async with open_stores(url) as stores, _listening(stores) as heard:
+        writing = asyncio.create_task(stores.messages.append(CONTEXT, [user("a")]))
+        await asyncio.sleep(0)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        await heard.again()
+        assert await stores.messages.count(CONTEXT) == 1
+
+
+# --- in other processes ---
+
+
+async def test_a_listener_hears_of_the_write_of_another_process(url):
+    """One that has opened the same database."""
+    async with open_stores(url) as stores, _listening(stores) as heard:
+        await _write_elsewhere(url)
+        await heard.again()
+        assert await stores.messages.count(CONTEXT) == 1
+
+
+async def test_two_stores_in_one_process_hear_each_other_and_not_themselves(url):
+    """Each ring once: by who wrote itself at the commit, by the other soon after."""
+    async with (
+        open_stores(url) as first,
+        open_stores(url) as second,
+        _listening(first) as one,
+        _listening(second) as two,
+    ):
+        if _is_sqlite(first):  # each sees that the other has opened the file
+            one.rings.clear()
+        for writer in (first, second, first):
+            for heard in (one, two):
+                heard.rings.clear()
+                heard._news.clear()
+            await writer.messages.append(CONTEXT, [user("a")])
+            await one.again()
+            await two.again()
+        assert len(one.rings) == 1
+        assert len(two.rings) == 1
+        assert await first.messages.count(CONTEXT) == 3
+
+
+async def test_a_listener_hears_nothing_after_its_block(url):
+    """While another one of the same context does."""
+    gone = Heard()
+    async with (
+        open_stores(url) as writer,
+        open_stores(url) as stores,
+        _listening(stores) as heard,
+    ):
+        with stores.journal.bells.listen("default", CONTEXT, gone):
+            pass
+        gone.rings.clear()
+        await writer.messages.append(CONTEXT, [user("a")])
+        await heard.again()
+    assert gone.rings == []
+
+
+async def test_a_listener_stays_while_the_stores_are_closed_and_opened_again(url):
+    """What came meanwhile is news, and so is what comes then."""
+    stores = open_stores(url)
+    heard = Heard()
+    with stores.journal.bells.listen("default", CONTEXT, heard):
+        for _ in range(2):
+            async with stores:
+                await heard.again()
+                await _write_elsewhere(url)
+                await heard.again()
+
+
+async def test_listening_keeps_nothing_alive_after_closing(url):
+    """No task, and on Postgres no connection; the stores may be closed while somebody listens."""
+    before = asyncio.all_tasks()
+    async with open_stores(url) as stores, _listening(stores) as heard:
+        await stores.messages.append(CONTEXT, [user("a")])
+        await heard.again()
+    assert asyncio.all_tasks() == before
+    with stores.journal.bells.listen("default", CONTEXT, heard):
+        async with stores:
+            await heard.again()
+        assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == before
+
+
+# --- SQLite ---
+
+
+def test_listening_keeps_no_loop_from_ending(sqlite_file):
+    """Neither the loop nor its tasks complain when nobody closes anything."""
+    stores = open_stores(f"sqlite:///{sqlite_file}")
+
+    async def listen():
+        await stores.__aenter__()
+        async with _listening(stores) as heard:
+            await stores.messages.append(CONTEXT, [user("a")])
+            await heard.again()
+
+    asyncio.run(listen())
+
+
+async def test_a_driver_that_is_listened_to_is_forgotten_all_the_same(sqlite_file):
+    """Its threads refer to the bells, and the bells not to it."""
+    driver = SQLiteDriver(sqlite_file)
+    await driver.open()
+    bells, seen = driver.bells, weakref.ref(driver)
+    with bells.listen("default", CONTEXT, Heard()):
+        del driver
+        assert seen() is None
+
+
+async def test_a_busy_writer_looks_between_its_commits(sqlite_file):
+    """News are not kept waiting by one who writes without a pause."""
+    url = f"sqlite:///{sqlite_file}"
+    async with open_stores(url) as other, open_stores(url) as stores:
+
+        async def keep_writing():
+            while True:
+                await stores.messages.append("busy", [user("a")])
+
+        async with _listening(stores) as heard, asyncio.TaskGroup() as group:
+            writers = [group.create_task(keep_writing()) for _ in range(3)]
+            await other.messages.append(CONTEXT, [user("a")])
+            await heard.again()
+            for writer in writers:
+                writer.cancel()
+
+
+# --- Postgres ---
+
+
+def _told(connection, count):
+    """The names in the next *count* payloads that the server sends."""
+    payloads = [n.payload for n in connection.notifies(timeout=_PATIENCE_S, stop_after=count)]
+    return payloads, [word for payload in payloads for word in payload.split(" ")[1:]]
+
+
+@pytest.fixture
+def ear(postgres):
+    """A connection that hears all that is told."""
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        yield connection
+
+
+async def test_many_commits_are_told_in_few_words(postgres_url, ear):
+    """A thousand contexts come to three payloads the server takes, with no name in clear."""
+    url = parse(postgres_url)
+    engine = make_engine(url)
+    news = News(url, Bells(), engine)
+    for _ in range(3):
+        for number in range(1000):
+            news.tell(Ring("some-tenant", f"some-context-{number}", number == 500))
+    await news.close()
+    await engine.dispose()
+    payloads, names = _told(ear, 3)
+    assert max(len(payload) for payload in payloads) < 8000
+    assert len(names) == len(set(names)) == 1000
+    assert [name for name in names if name.endswith("+")] == [
+        f"{name_of('some-tenant', 'some-context-500')}+"
+    ]
+    assert not any("some" in payload for payload in payloads)
+    ask(postgres_url.replace("+asyncpg", "").replace("+psycopg", ""), f"NOTIFY {CHANNEL}, 'x end'")
+    assert _told(ear, 1)[1] == ["end"]  # and that was all
+
+
+async def test_what_was_not_told_yet_is_told_at_closing(postgres_url, ear):
+    """Also what is rung for while others are being told."""
+    async with open_stores(postgres_url) as stores:
+        names = [f"context-{number}" for number in range(20)]
+        for name in names:
+            await stores.messages.append(name, [user("a")])
+    heard: set[str] = set()
+    while len(heard) < len(names):
+        found = _told(ear, 1)[1]
+        assert found, "nothing more is told"
+        heard.update(found)
+    assert heard == {name_of("default", name) for name in names}
+
+
+@pytest.mark.parametrize("driver", _DRIVERS)
+async def test_what_could_not_be_told_is_told_with_the_next(fresh_postgres, driver):
+    """A server that is away harms nobody; closing is another chance."""
+    admin = fresh_postgres.rpartition("/")[0] + "/postgres?" + fresh_postgres.rpartition("?")[2]
+    database = parse(fresh_postgres).place.rpartition("/")[2]
+    url = parse(as_driver(fresh_postgres, driver))
+    engine = make_engine(url)
+    news = News(url, Bells(), engine)
+    before = asyncio.all_tasks()
+    with psycopg.connect(fresh_postgres, autocommit=True) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        for name in ("first", "second"):
+            ask(admin, f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
+            news.tell(Ring("t", name, inbox=False))
+            await asyncio.wait(asyncio.all_tasks() - before)
+        ask(admin, f"ALTER DATABASE {database} ALLOW_CONNECTIONS true")
+        await news.close()
+        await engine.dispose()
+        assert _told(connection, 1)[1] == [name_of("t", "first"), name_of("t", "second")]
+
+
+async def test_a_cut_connection_is_made_again_and_what_was_missed_is_rung_for(postgres_url):
+    """Whoever listens is told to look, and hears of what comes then."""
+    raw = postgres_url.replace("+asyncpg", "").replace("+psycopg", "")
+    async with open_stores(postgres_url) as stores, _listening(stores) as heard:
+        for _ in range(2):
+            ended = ask(raw, f"SELECT pg_terminate_backend(pid, 5000) {_LISTENERS}")
+            assert ended == [(True,)]
+            await heard.again()
+            heard.rings.clear()
+            await _write_elsewhere(postgres_url)
+            await heard.again()
+    assert ask(raw, f"SELECT COUNT(*) {_LISTENERS}") == [(0,)]
+
+
+async def test_only_the_contexts_that_were_written_are_rung_for(postgres_url):
+    """Names are told in the order of the commits, so silence before the other is silence."""
+    async with (
+        open_stores(postgres_url) as writer,
+        open_stores(postgres_url) as stores,
+        _listening(stores, "quiet") as quiet,
+    ):
+        heard = Heard()
+        with stores.journal.bells.listen("default", CONTEXT, heard):
+            quiet.rings.clear()
+            await writer.messages.append("not-listened-to", [user("a")])
+            claimed = await begin(writer)
+            await commit(writer, claimed, [ends()])
+            while True not in heard.rings:
+                await heard.again()
+        assert quiet.rings == []
+
+
+async def test_strange_words_on_the_channel_are_passed_over(postgres_url):
+    """Anybody who may connect may say anything there."""
+    raw = postgres_url.replace("+asyncpg", "").replace("+psycopg", "")
+    async with open_stores(postgres_url) as stores, _listening(stores) as heard:
+        for words in ("", " ", "x", "x +", "{}", "é " * 500):
+            ask(raw, "SELECT pg_notify(%s, %s)", CHANNEL, words)
+        assert heard.rings == []
+        await _write_elsewhere(postgres_url)
+        await heard.again()
+
+
+async def test_behind_a_transaction_pooler_nobody_listens_but_all_is_told(postgres_url):
+    """Listening belongs to a connection, which is another's after each transaction."""
+    raw = postgres_url.replace("+asyncpg", "").replace("+psycopg", "")
+    async with (
+        open_stores(f"{postgres_url}&pooler=transaction") as pooled,
+        open_stores(postgres_url) as direct,
+    ):
+        assert pooled.journal.bells.poll_s < direct.journal.bells.poll_s
+        with pooled.journal.bells.listen("default", CONTEXT, Heard()):
+            async with _listening(direct) as heard:
+                assert ask(raw, f"SELECT COUNT(*) {_LISTENERS}") == [(1,)]
+                await pooled.messages.append(CONTEXT, [user("a")])
+                await heard.again()
