@@ -26,7 +26,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
 from looopy.errors import LooopyError, ValueRefused
-from looopy.secret_forms import LEAST, MASK, forms_of
+from looopy.secret_forms import LEAST, MASK, forms_of, members_of
 from looopy.types.context import AuthContext
 from looopy.types.message import (
     AssistantBlock,
@@ -180,7 +180,7 @@ class Redactor:
         if isinstance(value, PendingRequest):
             args = self._in_mapping(value.args, depth)
             return replace(value, args=args, prompt=self.text(value.prompt))
-        return MASK if self._in_repr(value) else value
+        return MASK if self._in_object(value, depth) else value
 
     def _in_bytes(self, value: bytes | bytearray | memoryview) -> Any:
         data = bytes(value)
@@ -202,11 +202,14 @@ class Redactor:
             found[new_key] = new_item
         return found if changed else value
 
-    def _in_repr(self, value: Any) -> bool:
+    def _in_object(self, value: Any, depth: int) -> bool:
         try:
-            return self.text(shown := repr(value)) is not shown
-        except Exception:  # noqa: BLE001 - what cannot be shown cannot show a secret
+            if self.text(shown := repr(value)) is not shown:
+                return True
+        except Exception:  # noqa: BLE001 - what cannot be shown shows nothing
             return False
+        parts = members_of(value) if depth <= _MAX_DEPTH else ()
+        return any(self._value(part, depth + 1) is not part for part in parts)
 
     # --- messages ------------------------------------------------------------------------------
 

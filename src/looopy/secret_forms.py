@@ -63,11 +63,12 @@ def _secrets_in(value: Any, depth: int) -> Iterator[str | bytes]:
     elif callable(reveal := getattr(value, "get_secret_value", None)):
         yield from _secrets_in(reveal(), depth + 1)
     else:
-        for part in _members(value):
+        for part in members_of(value):
             yield from _secrets_in(part, depth + 1)
 
 
-def _members(value: Any) -> list[Any]:
+def members_of(value: Any) -> list[Any]:
+    """What *value* is made of, where that can be told without running its code."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -99,10 +100,8 @@ def _decoded(data: bytes) -> str:
 def _forms_of_text(text: str) -> set[str]:
     data = text.encode("utf-8", "surrogatepass")
     forms = {text, repr(text)[1:-1], _both_quotes(text), repr(data)[2:-1], _both_quotes(data)}
-    for _within in range(2):  # JSON within JSON: a tool's arguments in a body, a body in a log
-        forms |= {
-            _json(form, ascii_only=ascii_only) for form in forms for ascii_only in (True, False)
-        }
+    for _within in range(2):  # JSON within JSON or `repr`: arguments in a body, a body in a log
+        forms |= {shown for form in forms for shown in _quoted(form)}
     forms |= {form.replace("/", "\\/") for form in forms}
     for percent in (
         quote(data, safe=""),
@@ -114,8 +113,10 @@ def _forms_of_text(text: str) -> set[str]:
     return forms
 
 
-def _json(text: str, *, ascii_only: bool) -> str:
-    return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+def _quoted(text: str) -> Iterator[str]:
+    yield repr(text)[1:-1]
+    yield json.dumps(text)[1:-1]
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _both_quotes(value: str | bytes) -> str:

@@ -10,7 +10,7 @@ import logging
 import pickle
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from urllib.parse import quote, quote_plus
 
@@ -49,6 +49,11 @@ def knowing(*secrets):
 @dataclass
 class Token:
     value: str
+
+
+@dataclass
+class Quiet:
+    value: str = field(repr=False)
 
 
 class Account(BaseModel):
@@ -185,6 +190,9 @@ def test_an_object_that_shows_a_secret_is_replaced_whole():
     """What cannot be looked into is judged by its `repr`, also when that fails."""
     redactor = knowing("canary-0123")
     assert redactor.value([SimpleNamespace(a="canary-0123")]) == [MASK]
+    assert redactor.value([Account(name="x", password=SecretStr("canary-0123"))])[0] != MASK
+    assert redactor.value([Account(name="canary-0123", password=SecretStr("x"))]) == [MASK]
+    assert redactor.value([Quiet("canary-0123")]) == [MASK]
     harmless = SimpleNamespace(a=1)
     assert redactor.value([harmless])[0] is harmless
 
