@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _PATIENCE_S = 60.0
+_POLL_S = 0.0005
 
 
 def fork(body: Callable[[], None], log: Path) -> int:
@@ -37,18 +38,36 @@ def fork(body: Callable[[], None], log: Path) -> int:
         os._exit(code)
 
 
-def wait(pid: int, *, kill_after_s: float | None = None) -> int:
-    """The exit status of a child, killed after a while if it has not ended."""
-    deadline = time.monotonic() + (_PATIENCE_S if kill_after_s is None else kill_after_s)
+def wait(
+    pid: int, *, kill_after_s: float | None = None, once: Callable[[], bool] | None = None
+) -> int:
+    """
+    The exit status of a child, killed after a while if it has not ended.
+
+    Args:
+        kill_after_s: `None`: it is to end by itself.
+        once: From when on that time is counted; asked again and again. `None`: from now on.
+
+    Raises:
+        TimeoutError: It hung, and was killed for that.
+    """
+    began = time.monotonic()
+    kill_at: float | None = None
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if kill_at is None and kill_after_s is not None and (once is None or once()):
+            kill_at = now + kill_after_s
+        hangs = now > began + _PATIENCE_S
+        if hangs or (kill_at is not None and now >= kill_at):
             os.kill(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
+            if hangs:
+                raise TimeoutError(f"a child did not end within {_PATIENCE_S:.0f} s")
             return os.waitstatus_to_exitcode(status)
-        time.sleep(0.0005)
+        time.sleep(_POLL_S)
 
 
 def run(body: Callable[[], None], log: Path) -> None:

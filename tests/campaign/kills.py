@@ -16,11 +16,11 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tests.campaign.children import fork, wait
+from tests.campaign.children import fork, run, wait
 from tests.campaign.databases import DRIVERS, new_sqlite, postgres
 from tests.campaign.life import Life, begin, examine, warm_up
 from tests.campaign.trial import Tally, Trial
@@ -30,18 +30,48 @@ from looopy._failpoints import NAMES
 _TURN_NAMES = tuple(n for n in NAMES if n.startswith("B"))
 _RECOVERY_NAMES = tuple(n for n in NAMES if n.startswith("R"))
 _STORES = ("sqlite", "postgresql")
-_LIFE_S = 0.25  # about what a life's turns take: a random kill falls within it
+_LIFE_S = 0.25  # about what a life takes where nothing else is done
+_LIFE_BYTES = 65_000  # about what a life writes down, however long that takes
+_STEP_S = 0.004  # about what lies between two lines
 _LIVES = 3  # of a context, each ended by a random kill
 _TAIL = 800  # characters of what a child said at its end
 _TRIES = 8  # lives for each kill that is wanted at a boundary: not every one passes it
 
-End = tuple[str | None, float | None]
-"""How a life ends: at a failpoint, or so many seconds after its start."""
+
+@dataclass(frozen=True)
+class End:
+    """
+    How a life ends.
+
+    Attributes:
+        failpoint: Where it kills itself, or `None`.
+        after_s: When it is killed from outside, or `None`.
+        after_bytes: What it writes down before `after_s` is counted.
+    """
+
+    failpoint: str | None = None
+    after_s: float | None = None
+    after_bytes: int = 0
 
 
-def _live(life: Life, log: Path, kill_after_s: float | None) -> tuple[bool, list[str]]:
+def _random_end(rng: random.Random) -> End:
+    """Mostly by what was done, as time says little on a busy machine; but also while it starts."""
+    if rng.random() < 0.25:
+        return End(after_s=rng.random() * _LIFE_S)
+    return End(after_s=rng.random() * _STEP_S, after_bytes=rng.randrange(_LIFE_BYTES))
+
+
+def _live(life: Life, log: Path, end: End) -> tuple[bool, list[str]]:
     """Whether a life was killed; problems are lives that ended of themselves in a wrong way."""
-    status = wait(fork(lambda: begin(life), log), kill_after_s=kill_after_s)
+    written = life.ledger.stat().st_size + end.after_bytes
+    try:
+        status = wait(
+            fork(lambda: begin(life), log),
+            kill_after_s=end.after_s,
+            once=lambda: life.ledger.stat().st_size >= written,
+        )
+    except TimeoutError as error:
+        return False, [f"{error}: {log.read_text()[-_TAIL:]}"]
     if status == -signal.SIGKILL:
         return True, []
     return False, [] if status == 0 else [f"the process failed: {log.read_text()[-_TAIL:]}"]
@@ -54,9 +84,10 @@ def _look(life: Life, log: Path) -> list[str]:
     def body() -> None:
         report.write_text(json.dumps(asyncio.run(examine(life))))
 
-    status = wait(fork(body, log))
-    if status != 0:
-        return [f"it could not be opened: {log.read_text()[-_TAIL:]}"]
+    try:
+        run(body, log)
+    except (RuntimeError, TimeoutError) as error:
+        return [f"it could not be opened: {str(error)[-_TAIL:]}"]
     found: list[str] = json.loads(report.read_text())
     return found
 
@@ -78,9 +109,9 @@ def _case(
         life.ledger.touch()
         kills = 0
         problems: list[str] = []
-        for n, (failpoint, kill_after_s) in enumerate(ends):
-            this = replace(life, seed=seed * 10 + n, failpoint=failpoint)
-            killed, wrong = _live(this, folder / "log", kill_after_s)
+        for n, end in enumerate(ends):
+            this = replace(life, seed=seed * 10 + n, failpoint=end.failpoint)
+            killed, wrong = _live(this, folder / "log", end)
             kills += killed
             problems += wrong
         problems += _look(life, folder / "log")
@@ -96,7 +127,7 @@ def _random(store: str, count: int, seed: int, *, save_at_end: bool = False) -> 
     case = seed
     while tally.runs < count:
         rng = random.Random(case)
-        ends = [(None, rng.random() * _LIFE_S) for _ in range(_LIVES)]
+        ends = [_random_end(rng) for _ in range(_LIVES)]
         kills = _case(store, case, ends, tally, save_at_end=save_at_end)
         tally.runs += kills
         tally.missed += _LIVES - kills
@@ -108,7 +139,7 @@ def _at(name: str, store: str, count: int, seed: int) -> Tally:
     """Kills at one boundary, each time at another pass of it."""
     tally = Tally(f"kill at {name}, {store}")
     for case in range(seed, seed + count * _TRIES):
-        kills = _case(store, case, [(f"{name}:{1 + case % 7}", None)], tally)
+        kills = _case(store, case, [End(f"{name}:{1 + case % 7}")], tally)
         tally.runs += kills
         tally.missed += 1 - kills
         if tally.runs == count:
@@ -121,7 +152,7 @@ def _twice(name: str, store: str, count: int, seed: int) -> Tally:
     """Kills in the middle of a tool, each followed by one during the recovery."""
     tally = Tally(f"kill in a tool, then at {name}, {store}")
     for case in range(seed, seed + count * _TRIES):
-        kills = _case(store, case, [("B9:1", None), (f"{name}:1", None)], tally)
+        kills = _case(store, case, [End("B9:1"), End(f"{name}:1")], tally)
         tally.runs += kills == 2
         tally.missed += kills != 2
         if tally.runs == count:
