@@ -200,6 +200,7 @@ class Claiming:
                 known.stale = True
                 if not fresh:
                     continue  # the owner may be dead: look before giving up
+                await self._look_for_key()  # it may be busy with this very request
                 if not self._waits:
                     raise
                 if self._line.ticket is None:

@@ -171,6 +171,28 @@ async def test_two_requests_that_race_for_the_claim_make_one_turn(make_agent, st
     await assert_whole(stores)
 
 
+async def test_a_request_that_loses_the_claim_to_its_twin_attaches_to_it(make_agent, stores):
+    """The twin runs still: it is busy with this very request, and nobody is refused."""
+    gate, claims, streams = Gate(), [], []
+    spy = SpyStores(stores)
+    late = await make_agent([text("never")], stores=spy.stores)
+    early = await make_agent([tool_call("gate"), text("one")], tools=[gate.tool], stores=stores)
+
+    async def be_first(name, claim) -> None:
+        if name == "claim" and not claims:
+            claims.append(claim)
+            streams.append(early.execute_turn("a", idempotency_key="k"))
+            await streams[0].accepted()
+
+    late._known.stale = True  # so that it has read, and looked for the key, just before
+    spy.hook = be_first
+    again = late.execute_turn("a", idempotency_key="k")
+    assert await again.accepted() == 1
+    gate.open.set()
+    assert (await again).text == (await streams[0]).text == "one"
+    await assert_whole(stores)
+
+
 async def test_the_turn_of_a_process_that_died_ends_for_who_asks_again(make_agent, stores):
     """The retry of a client whose server was killed: interrupted, and not begun a second time."""
     dead, said = Owner.new(), UserMessage("a")
