@@ -127,6 +127,7 @@ async def test_a_table_in_the_way_is_said_and_nothing_changed(url):
     with pytest.raises(StoreUnavailable) as refused:
         await asyncio.to_thread(migrate.upgrade, url)
     assert "hunter2" not in str(refused.value)
+    assert "refused a statement" in str(refused.value)
     assert refused.value.sqlstate == "42P07"
     assert _tables(_plain(url)) == {"messages"}
 

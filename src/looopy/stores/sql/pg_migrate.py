@@ -66,6 +66,8 @@ async def _on_one_connection(url: PostgresURL, work: Callable[[Connection], None
     except (DBAPIError, OSError) as error:
         trouble = no_connection(error)
         if isinstance(trouble, Trouble):
+            # A statement that the server refused says nothing about reaching it.
+            trouble.lost = (trouble.sqlstate or "08").startswith(("08", "57P"))
             raise translate(trouble, url.place) from None
         raise
     finally:
