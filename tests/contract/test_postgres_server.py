@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -24,10 +25,13 @@ from looopy.errors import (
     StoreUnavailable,
 )
 from looopy.stores import open_stores
+from looopy.stores.bells import Bells
 from looopy.stores.owner import Owner
 from looopy.stores.sql import migrate, pg_url
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
+from looopy.stores.sql.pg_notify import News
+from looopy.stores.sql.pg_pool import make_engine
 from looopy.stores.sql.postgres import PostgresDriver
 from looopy.testing.turns import (
     CONTEXT,
@@ -685,3 +689,39 @@ async def test_a_schema_is_never_made_unasked(fresh_postgres, name):
         assert (refused.value.found, refused.value.expected) == (None, migrate.HEAD)
     async with open_stores(url, migrate=True) as stores:
         assert await stores.messages.append(CONTEXT, [user("a")]) == 1
+
+
+# --- a silent server ---
+
+
+async def test_a_listening_connection_that_has_gone_silent_is_replaced(own_database, name):
+    """One on which the server does not answer in time; closing does not wait for it either."""
+    url = pg_url.parse(as_driver(own_database, name))
+    engine, bells, rung = make_engine(url), Bells(), asyncio.Event()
+    news = News(url, bells, engine, quiet_s=0.05, answer_s=0.2)
+    frozen = []
+    try:
+        with bells.listen("t", "c", lambda _: rung.set()):
+            for _ in range(2):
+                async with asyncio.timeout(15):
+                    await rung.wait()
+                rung.clear()
+                frozen.append(_freeze_newest(own_database))
+            await news.close()
+        assert bells.noticed is None
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+        await engine.dispose()
+
+
+def _freeze_newest(url):
+    """Stop the newest server process that serves another connection to the database."""
+    ((pid,),) = ask(
+        url,
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        " ORDER BY backend_start DESC LIMIT 1",
+    )
+    os.kill(pid, signal.SIGSTOP)
+    return pid

@@ -36,8 +36,6 @@ CHANNEL = "looopy"
 _PAUSE_S = 0.02
 _MOST_NAMES = 400  # in one payload, which the server limits to 8,000 bytes
 _FLUSH_S = 2.0
-_QUIET_S = 30.0  # after which the connection is asked whether it still works
-_ANSWER_S = 10.0
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
 _random = random.SystemRandom()
@@ -50,15 +48,27 @@ class News:
     Args:
         bells: Rung for what others tell.
         engine: Where a connection for telling comes from, now and then.
+        quiet_s: How long nothing may be heard before the server is asked whether it is there.
+        answer_s: How long it may take to say so.
 
     Where connections are handed out transaction by transaction nothing can be heard, as
     listening belongs to a connection; what is told then is for others.
     """
 
-    def __init__(self, url: PostgresURL, bells: Bells, engine: AsyncEngine) -> None:
+    def __init__(
+        self,
+        url: PostgresURL,
+        bells: Bells,
+        engine: AsyncEngine,
+        *,
+        quiet_s: float = 30.0,
+        answer_s: float = 10.0,
+    ) -> None:
         self._url = url
         self._bells = bells
         self._engine = engine
+        self._quiet_s = quiet_s
+        self._answer_s = answer_s
         self._loop = asyncio.get_running_loop()
         self._sender = secrets.token_hex(8)
         self._untold: dict[str, bool] = {}
@@ -86,7 +96,7 @@ class News:
             for task in tasks:
                 task.cancel()
             if tasks:
-                await asyncio.wait(tasks)
+                await asyncio.wait(tasks, timeout=_FLUSH_S)
 
     # --- telling ---
 
@@ -151,8 +161,11 @@ class News:
                     self._bells.ring_all()  # for what was told while nobody heard it
                     pause_s = _SHORTEST_PAUSE_S
                     while True:
-                        for payload in await ear.hear():
+                        heard = await ear.hear(self._quiet_s)
+                        for payload in heard:
                             self._ring(payload)
+                        if not heard:
+                            await _check(ear, self._answer_s)
             await asyncio.sleep(_random.uniform(pause_s / 2, pause_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -187,13 +200,17 @@ class _Ear(Protocol):
         """
         ...
 
-    async def hear(self) -> list[str]:
+    async def hear(self, at_most_s: float) -> list[str]:
         """
-        Wait for payloads; may return none.
+        Wait for payloads; may return none, and does when there is none for so long.
 
         Raises:
             Trouble: The connection is lost.
         """
+        ...
+
+    async def ask(self) -> None:
+        """Have the server say that it is there."""
         ...
 
     async def close(self) -> None:
@@ -231,6 +248,25 @@ def _troubles() -> Iterator[None]:
         raise no_connection(error) from None
 
 
+async def _check(ear: _Ear, at_most_s: float) -> None:
+    """
+    See that the server still answers.
+
+    Raises:
+        Trouble: It does not, or not in time.
+    """
+    # Not by a timeout around it: to cancel a statement, a driver may wait for its answer.
+    asking = asyncio.ensure_future(ear.ask())
+    try:
+        await asyncio.wait([asking], timeout=at_most_s)
+    finally:
+        if not asking.done():
+            await ear.close()
+            await asyncio.gather(asking, return_exceptions=True)
+    with _troubles():
+        await asking
+
+
 class _AsyncpgEar:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -246,19 +282,18 @@ class _AsyncpgEar:
         self._heard.append(payload)
         self._news.set()
 
-    async def hear(self) -> list[str]:
-        try:
-            async with asyncio.timeout(_QUIET_S):
+    async def hear(self, at_most_s: float) -> list[str]:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(at_most_s):
                 await self._news.wait()
-        except TimeoutError:
-            with _troubles():
-                async with asyncio.timeout(_ANSWER_S):
-                    await self._connection.execute("SELECT 1")
         if self._connection.is_closed():
             raise Trouble(None, lost=True)
         self._news.clear()
         heard, self._heard = self._heard, []
         return heard
+
+    async def ask(self) -> None:
+        await self._connection.execute("SELECT 1")
 
     async def close(self) -> None:
         self._connection.terminate()
@@ -272,14 +307,13 @@ class _PsycopgEar:
         with _troubles():
             await self._connection.execute(f"LISTEN {CHANNEL}")
 
-    async def hear(self) -> list[str]:
+    async def hear(self, at_most_s: float) -> list[str]:
         with _troubles():
-            notifies = self._connection.notifies(timeout=_QUIET_S, stop_after=1)
-            heard = [notify.payload async for notify in notifies]
-            if not heard:
-                async with asyncio.timeout(_ANSWER_S):
-                    await self._connection.execute("SELECT 1")
-        return heard
+            notifies = self._connection.notifies(timeout=at_most_s, stop_after=1)
+            return [notify.payload async for notify in notifies]
+
+    async def ask(self) -> None:
+        await self._connection.execute("SELECT 1")
 
     async def close(self) -> None:
         await self._connection.close()
