@@ -69,13 +69,16 @@ CALLS = {
     "artifacts.delete": Call(lambda c, _: ((c, ARTIFACT), {})),
     "state.load": Call(lambda c, _: ((c,), {})),
     "state.save": Call(lambda c, k: ((c, {"mine": True}), {"version": k.version})),
-    "state.list": Call(lambda c, _: ((), {"after": c[:-1]})),
+    "state.list": Call(lambda c, _: ((), {"after": c[:-1], "limit": 1})),
     "state.delete": Call(lambda c, _: ((c,), {})),
     "state.claim": Call(
         lambda c, k: (
             (a_claim(k.epoch, context_id=c, displace=k.holder, key=KEY, input_hash="h"),),
             {},
         )
+    ),
+    "state.claim to recover": Call(
+        lambda c, k: ((a_claim(k.epoch, context_id=c, displace=k.holder, recover=True),), {})
     ),
     "state.renew": Call(lambda c, k: ((c, k.epoch, LONG_S), {})),
     "state.release": Call(lambda c, k: ((c, k.epoch), {})),
@@ -128,7 +131,7 @@ def _methods(classes):
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_method_of_every_store_is_in_the_table(kind):
     """A new method has to say here how a stranger would call it."""
-    assert _methods(CLASSES[kind]) == set(CALLS)
+    assert _methods(CLASSES[kind]) == {name.partition(" ")[0] for name in CALLS}
 
 
 # --- each store, with its rows read beside it ---
@@ -175,17 +178,30 @@ def _rows(connection, tenant, mark):
 
 async def _own(stores):
     """What a tenant has: a context at rest and one in the middle of a turn, each with all kinds."""
-    for context_id in (IDLE, BUSY):
-        await stores.state.save(context_id, {"secret": "metadata"}, version=0)
-        claimed = await begin(stores, context_id=context_id, actor_id="u1", key=KEY, input_hash="h")
-        call = ToolCall(id="call-1", name="look", arguments={"at": "secret"})
-        said_so = said(answer("secret", call), context_id=context_id)
-        begun = starts(call, context_id=context_id)
-        await commit_turn(stores, claimed, [said_so, begun], context_id=context_id)
-        await stores.artifacts.save(context_id, ARTIFACT, b"secret")
-    done = [*finishes(call, "secret", context_id=IDLE), ends(context_id=IDLE)]
-    claimed = replace(claimed, epoch=(await stores.state.load(IDLE)).epoch)
-    await commit_turn(stores, claimed, done, context_id=IDLE, assistant_position=2, release=True)
+    await _busy(stores, BUSY)
+    await _idle(stores, IDLE)
+
+
+async def _busy(stores, context_id):
+    """Make a context in the middle of a turn."""
+    await stores.state.save(context_id, {"secret": "metadata"}, version=0)
+    claimed = await begin(stores, context_id=context_id, actor_id="u1", key=KEY, input_hash="h")
+    call = ToolCall(id="call-1", name="look", arguments={"at": "secret"})
+    said_so = said(answer("secret", call), context_id=context_id)
+    begun = starts(call, context_id=context_id)
+    await commit_turn(stores, claimed, [said_so, begun], context_id=context_id)
+    await stores.artifacts.save(context_id, ARTIFACT, b"secret")
+    return claimed, call
+
+
+async def _idle(stores, context_id):
+    """Make a context whose turn is over."""
+    claimed, call = await _busy(stores, context_id)
+    claimed = replace(claimed, epoch=(await stores.state.load(context_id)).epoch)
+    done = [*finishes(call, "secret", context_id=context_id), ends(context_id=context_id)]
+    await commit_turn(
+        stores, claimed, done, context_id=context_id, assistant_position=2, release=True
+    )
 
 
 async def _learned(stores, target):
@@ -223,21 +239,46 @@ def _told(part, context_id):
 @pytest.mark.parametrize("method", CALLS)
 async def test_a_context_of_another_tenant_answers_like_none(world, method, target):
     """The same answer or refusal as for an id that nobody has, and nothing of theirs changes."""
-    call = CALLS[method]
     owner = world.stores.for_tenant("owner")
     await _own(owner)
     known = await _learned(owner, target)
-    if call.prepare is not None:
-        await call.prepare(owner, known)
+    if CALLS[method].prepare is not None:
+        await CALLS[method].prepare(owner, known)
     before = world.dump("owner")
-    part, _, name = method.partition(".")
-    stranger = getattr(world.stores.for_tenant("stranger"), part)
-    told = []
-    for context_id in (target, UNKNOWN):
-        args, options = call.make(context_id, known)
-        told.append(await _answer(getattr(stranger, name)(*args, **options), context_id))
+    stranger = world.stores.for_tenant("stranger")
+    told = [await _call(stranger, method, c, known) for c in (target, UNKNOWN)]
     assert told[0] == told[1]
     assert "secret" not in repr(told)
+    assert world.dump("owner") == before
+
+
+async def _call(stores, method, context_id, known):
+    part, _, name = method.partition(" ")[0].partition(".")
+    args, options = CALLS[method].make(context_id, known)
+    return await _answer(getattr(getattr(stores, part), name)(*args, **options), context_id)
+
+
+@pytest.mark.parametrize("world", ["memory", "sqlite"], indirect=True)
+@pytest.mark.parametrize("make", [_idle, _busy])
+@pytest.mark.parametrize("method", CALLS)
+async def test_contexts_of_one_name_never_meet(world, method, make):
+    """What a tenant does to its own context is as if nobody else had one of that name."""
+    owner, other = world.stores.for_tenant("owner"), world.stores.for_tenant("other")
+    name = "twin-ctx"
+    for stores, context_id in ((owner, name), (other, name), (other, UNKNOWN)):
+        await make(stores, context_id)
+    if CALLS[method].prepare is not None or method.startswith("state.claim"):
+        # Only the owner's has somebody in line, and something in the inbox.
+        known = await _learned(owner, name)
+        await _join(owner, known)
+        await _post(owner, known)
+    before = world.dump("owner")
+    told = []
+    for context_id in (name, UNKNOWN):
+        known = await _learned(other, context_id)
+        known.ticket = 1
+        told.append(await _call(other, method, context_id, known))
+    assert told[0] == told[1]
     assert world.dump("owner") == before
 
 
