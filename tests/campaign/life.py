@@ -8,16 +8,26 @@ kill, `examine` opens the context through the public interface, as any next proc
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.campaign.oracle import Line, comparable, compare, invalid_history, log_is_whole
+from tests.campaign.oracle import (
+    ARTIFACT,
+    Line,
+    comparable,
+    compare,
+    invalid_history,
+    log_is_whole,
+    posts_are_said,
+    saves_agree,
+)
 
 from looopy import (
     Agent,
@@ -34,10 +44,13 @@ from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.request import LLMRequest
 
 # What a user asks for: groups of calls, one group a model answer. e: external, i: idempotent, n: no
-# effects, a: external and asked about, x: fails.
-PLANS = ("", "e", "i", "n", "e|i", "ei", "eni|e", "a", "a|e", "xe", "ia|n")
+# effects, a: external and asked about, x: fails, s: saves an artifact.
+PLANS = ("", "e", "i", "n", "e|i", "ei", "eni|e", "a", "a|e", "xe", "ia|n", "s", "se|s")
+_ADDED = ("", "e", "i|s")  # what a message of the inbox asks for
 
 _RESTARTS = 3
+_INTERJECTED = 0.01  # of the events of a turn, deltas too
+_NAMED = 0.5  # of the messages: those that are sent with an idempotency key
 _LONGEST_STEP_S = 0.004
 
 
@@ -117,7 +130,15 @@ def make_tools(ledger: Ledger, rng: random.Random) -> Sequence[Any]:
         await act(context)
         raise ValueError("failed on purpose")
 
-    return [e, a, i, n, x]
+    @tool(effects="external")
+    async def s(context: ToolContext) -> str:
+        """Save an artifact."""
+        await act(context)
+        saved = await context.artifacts.save(ARTIFACT, context.idempotency_key)
+        ledger.write("saved", version=saved.version, content=context.idempotency_key)
+        return f"saved version {saved.version}"
+
+    return [e, a, i, n, x, s]
 
 
 def answer(request: LLMRequest, ledger: Ledger) -> Any:
@@ -157,28 +178,79 @@ def _agent(life: Life, ledger: Ledger) -> Agent:
     )
 
 
+Interject = Callable[[], Awaitable[None]]
+"""Says something to the turn that runs."""
+
+
+async def take_turn(
+    agent: Agent,
+    ledger: Ledger,
+    said: str | None,
+    inputs: dict[str, bool],
+    *,
+    key: str | None = None,
+    interject: Interject | None = None,
+) -> Outcome:
+    """Run a turn and write down what was seen of it; *interject* is called at every event."""
+    stream = agent.execute_turn(said, inputs=inputs, idempotency_key=key)
+    async for event in stream:
+        if event.type == "turn_start" and said is not None:
+            ledger.write("ack", said=said)
+        if event.seq is not None:
+            ledger.write("event", seq=event.seq, event=comparable(event))
+        if interject is not None:
+            await interject()
+    return (await stream).outcome
+
+
+def interjecting(agent: Agent, ledger: Ledger, name: str, rng: random.Random) -> Interject:
+    """Now and then, steer the turn or queue a follow-up."""
+    numbers = itertools.count()
+
+    async def interject() -> None:
+        if rng.random() >= _INTERJECTED:
+            return
+        said = f"{name}+{next(numbers)} plan={rng.choice(_ADDED)}"
+        await rng.choice((agent.steer, agent.follow_up))(said)
+        ledger.write("posted", said=said)
+
+    return interject
+
+
 async def live(life: Life) -> None:
     """Go on from what is there, then say new things until killed or done."""
     ledger = FileLedger(life.ledger)
     rng = random.Random(life.seed)
+    again = _unanswered(_read(life.ledger))
     agent = _agent(life, ledger)
     await agent.start()
     ledger.write("started", status=agent.state.status.value)
+    if again is not None:  # as a client does that was not told what became of its request
+        await take_turn(agent, ledger, again, {}, key=again)
+        ledger.write("answered", said=again)
     for number in range(life.turns):
-        said, inputs = what_next(agent, f"{life.seed}-{number}", rng)
-        stream = agent.execute_turn(said, inputs=inputs)
+        name = f"{life.seed}-{number}"
+        said, inputs = what_next(agent, name, rng)
         if life.save_at_end:
-            await stream.accepted()
+            await agent.execute_turn(said, inputs=inputs).accepted()
             ledger.write("ack", said=said)
-        async for event in stream:
-            if event.type == "turn_start" and said is not None and not life.save_at_end:
-                ledger.write("ack", said=said)
-            if event.seq is not None:
-                ledger.write("event", seq=event.seq, event=comparable(event))
-        if life.save_at_end:
+            await agent.wait_for_idle()
             await agent.save_state()
+            continue
+        key = said if said is not None and rng.random() < _NAMED else None
+        if key is not None:
+            ledger.write("asked", said=said)
+        interject = interjecting(agent, ledger, name, rng)
+        await take_turn(agent, ledger, said, inputs, key=key, interject=interject)
+        ledger.write("answered", said=said)
     await agent.shutdown()
     ledger.write("done")
+
+
+def _unanswered(lines: Sequence[Line]) -> str | None:
+    """The request with a key that a life died over, if it did."""
+    last: Line = next((x for x in reversed(lines) if x["kind"] in ("asked", "answered")), {})
+    return last["said"] if last.get("kind") == "asked" else None
 
 
 @cache
@@ -213,14 +285,17 @@ async def examine(life: Life) -> list[str]:
             problems.append(f"the restart left the agent {agent.state.status}")
         messages = await agent.get_messages()
         events = await stores.journal.events(life.context_id)
-    waits = bool(agent.state.pending or agent.state.interrupted_turn)
-    problems += compare(life.context_id, lines, messages, events, pending=waits)
-    if agent.state.turn_count != sum(e.type == "turn_start" for e in events):
-        problems.append("turn_count differs from the turns of the log")
-    result = await agent.execute_turn("afterwards plan=e")
-    if result.outcome is not Outcome.COMPLETED:
-        problems.append(f"the next turn ended as {result.outcome}")
-    problems += log_is_whole(await agent.get_messages(), pending=False)
+        waits = bool(agent.state.pending or agent.state.interrupted_turn)
+        problems += compare(life.context_id, lines, messages, events, pending=waits)
+        if agent.state.turn_count != sum(e.type == "turn_start" for e in events):
+            problems.append("turn_count differs from the turns of the log")
+        result = await agent.execute_turn("afterwards plan=e")
+        if result.outcome is not Outcome.COMPLETED:
+            problems.append(f"the next turn ended as {result.outcome}")
+        messages = await agent.get_messages()
+        problems += log_is_whole(messages, pending=False)
+        problems += posts_are_said(lines, messages)
+        problems += await saves_agree(life.context_id, lines, stores)
     await agent.shutdown()
     later = _read(life.ledger)[len(lines) :]
     return problems + [f"afterwards: {x['problem']}" for x in later if x["kind"] == "invalid"]

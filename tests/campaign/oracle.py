@@ -2,9 +2,9 @@
 What a context must look like, given what its users were told.
 
 The ledger is kept outside of what is tested: `ack` when a user message was accepted, `event` for
-every numbered event that was shown, `effect` for everything a tool did, `invalid` for a request
-that a provider would refuse. It is compared with what the public interface gives afterwards; the
-store is never compared with itself.
+every numbered event that was shown, `effect` for everything a tool did, `saved` for an artifact,
+`posted` for what went into the inbox, `invalid` for a request that a provider would refuse. It is
+compared with what the public interface gives afterwards; the store is never compared with itself.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ from looopy import (
     UserMessage,
     event_to_json,
 )
+from looopy.errors import ArtifactNotFound
 from looopy.llm.render import render
+from looopy.stores import Stores
 
 Line = dict[str, Any]
 """One entry of a ledger: its `kind`, and facts."""
 
-ONCE = ("e", "x")
+ARTIFACT = "doc"
+"""The artifact that tools save."""
+
+ONCE = ("e", "x", "s")
 """Names of the tools whose effect must not come about twice, whatever happened."""
 
 
@@ -74,6 +79,31 @@ def compare(
         *(f"history: {p}" for p in invalid_history(messages)),
         *log_is_whole(messages, pending=pending),
     ]
+
+
+def posts_are_said(lines: Sequence[Line], messages: Sequence[Message]) -> list[str]:
+    """What went into the inbox was said once, when no turn runs and none has to be continued."""
+    said = Counter(m.text for m in messages if isinstance(m, UserMessage))
+    posted = [line["said"] for line in lines if line["kind"] == "posted"]
+    return [f"queued message {p!r} is there {said[p]} times" for p in posted if said[p] != 1]
+
+
+async def saves_agree(context_id: str, lines: Sequence[Line], stores: Stores) -> list[str]:
+    """Every version that was shown, or said to be saved, is there, and as it was."""
+    problems = []
+    saved = {line["version"]: line["content"] for line in lines if line["kind"] == "saved"}
+    for line in lines:
+        if line["kind"] == "event" and line["event"]["type"] == "artifact_update":
+            saved.setdefault(line["event"]["version"], None)
+    for version, content in saved.items():
+        try:
+            found = await stores.artifacts.load(context_id, ARTIFACT, version)
+        except ArtifactNotFound:
+            problems.append(f"version {version} of the artifact is gone")
+            continue
+        if content is not None and found != content.encode():
+            problems.append(f"version {version} of the artifact was {content!r}, is {found!r}")
+    return problems
 
 
 def _said_once(lines: Sequence[Line], messages: Sequence[Message]) -> list[str]:

@@ -18,8 +18,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.campaign.life import answer, make_tools, what_next
-from tests.campaign.oracle import Line, comparable, compare
+from tests.campaign.life import (
+    Interject,
+    answer,
+    interjecting,
+    make_tools,
+    take_turn,
+    what_next,
+)
+from tests.campaign.oracle import Line, compare, posts_are_said, saves_agree
 
 from looopy import Agent, LoopConfig, Outcome
 from looopy.errors import CannotContinue, InputNotFound, LooopyError, StoreUnavailable
@@ -33,6 +40,7 @@ from looopy.types.event import MessageEnd
 from looopy.types.message import Message
 
 _LAST_PATIENCE_S = 60.0
+_NAMED = 0.5  # of the messages: those that are sent with an idempotency key
 
 
 class MemoryLedger:
@@ -147,15 +155,22 @@ class Traffic:
                 group.create_task(self._use(agent, random.Random(self.rng.random())))
 
     async def _use(self, agent: Agent, rng: random.Random) -> None:
+        ledger = self._ledgers[agent.context_id]
         failed = False
+        key: str | None = None
         number = 0
         while not self.over.is_set():
             number += 1
-            said, inputs = what_next(agent, str(number), rng)
-            if failed:  # what the agent knows of the context may be old: say something else
+            if failed and key is not None:  # as a client does that does not know what became of it
+                said, inputs = key, {}
+            elif failed:  # what the agent knows of the context may be old: say something else
                 said, inputs = f"{number} plan=ei", {}
+            else:
+                said, inputs = what_next(agent, str(number), rng)
+                key = said if rng.random() < _NAMED else None
             try:
-                await self._turn(agent, said, inputs)
+                interject = self._interjecting(agent, str(number), rng)
+                await take_turn(agent, ledger, said, inputs, key=key, interject=interject)
                 failed = False
                 self.turns += 1
             except StoreUnavailable as error:
@@ -170,15 +185,18 @@ class Traffic:
                 self.problems.append(f"a user was told: {error!r}")
             await asyncio.sleep(rng.random() * self.think_s)
 
-    async def _turn(self, agent: Agent, said: str | None, inputs: dict[str, bool]) -> Outcome:
-        ledger = self._ledgers[agent.context_id]
-        stream = agent.execute_turn(said, inputs=inputs)
-        async for event in stream:
-            if event.type == "turn_start" and said is not None:
-                ledger.write("ack", said=said)
-            if event.seq is not None:
-                ledger.write("event", seq=event.seq, event=comparable(event))
-        return (await stream).outcome
+    def _interjecting(self, agent: Agent, name: str, rng: random.Random) -> Interject:
+        """Now and then, say something to the turn that runs; it may not arrive."""
+        say = interjecting(agent, self._ledgers[agent.context_id], name, rng)
+
+        async def interject() -> None:
+            try:
+                await say()
+            except StoreUnavailable:
+                if not self.may_fail:
+                    raise
+
+        return interject
 
     async def examine(self) -> list[str]:
         """Run one more turn on each context, with the same agents, and look at all of it."""
@@ -186,7 +204,8 @@ class Traffic:
         for agent in self._agents:
             try:
                 async with asyncio.timeout(_LAST_PATIENCE_S):
-                    outcome = await self._turn(agent, "afterwards plan=e", {})
+                    ledger = self._ledgers[agent.context_id]
+                    outcome = await take_turn(agent, ledger, "afterwards plan=e", {})
                 if outcome is not Outcome.COMPLETED:
                     found.append(f"the last turn ended as {outcome}")
             except (LooopyError, TimeoutError) as error:
@@ -195,8 +214,9 @@ class Traffic:
             context_id = agent.context_id
             messages = await agent.get_messages()
             events = await self.witness.stores.journal.events(context_id)
-            lines = self._ledgers[context_id].lines
-            found += compare(context_id, lines, messages, events, pending=False)
+            found += compare(context_id, ledger.lines, messages, events, pending=False)
+            found += posts_are_said(ledger.lines, messages)
+            found += await saves_agree(context_id, ledger.lines, self.witness.stores)
             found += self.witness.problems(context_id, messages)
             if agent.state.turn_count != sum(e.type == "turn_start" for e in events):
                 found.append("turn_count differs from the turns of the log")
