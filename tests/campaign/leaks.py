@@ -572,11 +572,13 @@ async def _fenced(run: Run) -> None:
 async def _store_fails(run: Run) -> None:
     error = run.failing()
     where = run.rng.choice(("claim", "commit", "load"))
-    armed = False
+    armed, left = False, run.rng.choice((1, 99))  # once: the turn can still be closed
     spy = SpyStores(run.stores)
 
     def hook(name: str, _: Any) -> None:
-        if armed and name == where:
+        nonlocal left
+        if armed and left and name == where:
+            left -= 1
             raise error
 
     spy.hook = hook
