@@ -52,6 +52,12 @@ def _new_threads():
     return [t for t in set(threading.enumerate()) - _before if t.name.startswith("looopy-")]
 
 
+_ORPHAN = (
+    "INSERT INTO messages (tenant_id, context_id, position, turn, iteration, seq, role, created_at,"
+    " meta, body) VALUES ('t', 'nowhere', 1, 0, 0, 1, 'user', 0, NULL, '{}')"
+)
+
+
 def _one(sql, **params):
     """An operation of one statement; it answers with the rows."""
 
@@ -187,6 +193,31 @@ async def test_one_that_fails_takes_only_itself_back(driver, kind):
         _one("SELECT context_id FROM contexts ORDER BY context_id"), write=False
     )
     assert names == [("after",), ("before",)]
+
+
+async def test_a_commit_that_fails_is_told_to_all_who_shared_it(driver):
+    """Nobody hears of success before the disk has it, whoever was to blame."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        reached.set()
+        assert go_on.wait(10)
+        yield Query("SELECT 1", {})
+
+    def fails_at_the_end():
+        yield Query("PRAGMA defer_foreign_keys = ON", {})
+        yield Query(_ORPHAN, {})
+
+    first = asyncio.create_task(driver.run(slow, write=True))
+    await asyncio.to_thread(reached.wait, 10)
+    works = [_one(_INSERT, tenant="t", context="innocent"), fails_at_the_end]
+    waiting = [asyncio.create_task(driver.run(work, write=True)) for work in works]
+    await asyncio.sleep(0)
+    go_on.set()
+    await first
+    failed = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(error) for error in failed] == [StoreUnavailable] * 2
+    assert await driver.run(_one("SELECT context_id FROM contexts"), write=False) == []
 
 
 async def test_an_operation_whose_caller_was_cancelled_is_carried_out(driver):
