@@ -192,6 +192,31 @@ async def test_an_owner_that_lost_its_lease_is_fenced(make_agent, stores):
     await assert_whole(stores)
 
 
+async def test_an_owner_that_comes_back_in_anothers_turn_is_fenced(make_agent, stores):
+    """What it would still write does not land in the turn that runs now, whose lease is live."""
+    old, new = Gate(), Gate()
+    stale = await make_agent(
+        [tool_call("gate"), text("never")],
+        tools=[old.tool],
+        stores=NoRenewal(stores).stores,
+        loop_config=LoopConfig(lease_ttl_s=0.05),
+    )
+    stream = stale.execute_turn("a")
+    await old.entered.wait()
+    await lease_is_over(stores)
+    other = await make_agent([tool_call("gate"), text("two")], tools=[new.tool], stores=stores)
+    running = other.execute_turn("b")
+    await new.entered.wait()
+    before = await stores.journal.events("ada")
+    old.open.set()
+    with pytest.raises(Fenced):
+        await stream
+    assert await stores.journal.events("ada") == before
+    new.open.set()
+    assert (await running).text == "two"
+    await assert_whole(stores)
+
+
 async def test_an_owner_that_cannot_renew_stops_its_tool(make_agent, stores):
     """It notices at the next renewal, not only at the next commit."""
     gate = Gate()
