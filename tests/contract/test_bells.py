@@ -14,6 +14,7 @@ import pytest
 from tests.postgres import as_driver, ask
 
 from looopy.stores import open_stores
+from looopy.stores.base import EntryKind
 from looopy.stores.bells import Bells
 from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.pg_notify import CHANNEL, News, name_of
@@ -127,6 +128,15 @@ async def test_each_write_rings_before_it_returns(any_stores):
         assert False in rung()
         await commit(stores, claimed, [said(answer("x"))])
         assert False in rung()
+        actor = (await stores.state.load(CONTEXT)).owner_actor
+        await stores.journal.post(CONTEXT, EntryKind.STEER, user("b"), actor_id=actor)
+        assert True in rung()
+        await stores.journal.ask_cancel(CONTEXT)
+        assert True in rung()
+        ticket = await stores.state.join_line(CONTEXT, "somebody", 10)
+        assert False in rung()
+        await stores.state.leave_line(CONTEXT, ticket)
+        assert True in rung()
         await commit(stores, claimed, [ends()])
         assert True in rung()
         await stores.state.release(CONTEXT, claimed.epoch)
@@ -268,6 +278,17 @@ async def test_a_driver_that_is_listened_to_is_forgotten_all_the_same(sqlite_fil
     with bells.listen("default", CONTEXT, Heard()):
         del driver
         assert seen() is None
+
+
+async def test_the_first_listener_wakes_a_thread_that_rests(sqlite_file):
+    """While nobody listens it waits for work alone, however long."""
+    url = f"sqlite:///{sqlite_file}"
+    async with open_stores(url) as other, open_stores(url) as stores:
+        await stores.messages.append(CONTEXT, [user("a")])
+        assert await stores.messages.count(CONTEXT) == 1  # by now it rests
+        async with _listening(stores) as heard:
+            await other.messages.append(CONTEXT, [user("b")])
+            await heard.again()
 
 
 async def test_a_busy_writer_looks_between_its_commits(sqlite_file):
