@@ -25,6 +25,7 @@ from looopy.errors import (
     StoreUnavailable,
 )
 from looopy.stores import open_stores
+from looopy.stores.base import EntryKind, InboxHead
 from looopy.stores.bells import Bells
 from looopy.stores.owner import Owner
 from looopy.stores.sql import migrate, pg_url
@@ -288,6 +289,32 @@ async def test_a_commit_of_a_turn_is_three_round_trips_whatever_it_writes(cutter
     asked.append(cutter.asked)
     assert [b - a for a, b in itertools.pairwise(asked[-4:])] == [3, 3, 3]
     assert [e.seq for e in await stores.journal.events(CONTEXT)] == list(range(1, 8 * 8 + 1))
+    await opened.close()
+
+
+async def test_a_name_and_a_delivery_cost_no_round_trip(cutter, name):
+    """They ride with the claim and the commit; what has no place in line asks for none."""
+    opened = _driver(f"{cutter.url}&pool_size=1", name)  # or connecting would count
+    await opened.open()
+    stores = bind(opened, "default")
+    trips = []
+    for epoch in range(8):
+        for _ in range(2):
+            await stores.journal.post(CONTEXT, EntryKind.STEER, user("wait"))
+        first, second = 2 * epoch + 1, 2 * epoch + 2
+        asked = [cutter.asked]
+        named = {"key": f"k{epoch}", "input_hash": "h"}
+        claimed = await begin(stores, epoch, delivered=[first], **named)
+        asked.append(cutter.asked)
+        group = [said(answer("x")), ends()]
+        heard = {"delivered": [second], "heard": second}
+        done = await commit(stores, claimed, group, release=True, **heard)
+        asked.append(cutter.asked)
+        assert done.inbox == InboxHead(last=second)
+        trips.append([b - a for a, b in itertools.pairwise(asked)])
+    assert [min(of_each) for of_each in zip(*trips, strict=True)] == [3, 3]
+    assert await stores.journal.turn_of_key(CONTEXT, "k7") == (8, "h")
+    assert await stores.journal.inbox(CONTEXT) == (InboxHead(last=16), [])
     await opened.close()
 
 

@@ -286,9 +286,9 @@ class InMemoryStateStore(_Store):
         """Own a context for a turn."""
         check_context_id(claim.context_id)
         encoded = rows.encode(claim.events)
+        check_key(claim)
         state = None if claim.state is None else rows.state_column(claim.state)
         metadata = dump(dict(claim.metadata), "/metadata")
-        check_key(claim)
         found = self._get(claim.context_id)
         if found is not None and found.lease_live and found.holder != claim.displace:
             raise AgentBusy(busy_message(found.open_turn), turn=found.open_turn)

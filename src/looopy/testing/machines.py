@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from looopy.errors import LooopyError
-from looopy.stores.base import Claimed, ContextState
+from looopy.stores.base import Claimed, ContextRecord, ContextState, EntryKind, InboxNews
 from looopy.stores.memory import MemoryBackend
 from looopy.stores.stores import Stores
 from looopy.testing.hostile import nested
@@ -38,7 +38,7 @@ from looopy.testing.turns import (
 from looopy.types.event import AgentEvent, TurnError
 from looopy.types.message import CustomMessage, Message, StopReason, ToolCall
 
-_CONTEXTS = st.sampled_from(["a", "b", "no id"])
+_CONTEXTS = st.sampled_from(["a", "a", "a", "b", "no id"])
 _TEXTS = st.text(max_size=6) | st.sampled_from(["\0", "\ud800", "é😀\u2028", "'; --"])
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _TEXTS | st.just(nested(70)),
@@ -56,6 +56,12 @@ _TTLS = st.sampled_from([0.0, LONG_S])
 _AFTER = st.integers(-2, 40)
 _LIMIT = st.none() | st.integers(0, 20)
 _STATES = st.sampled_from([None, STATE, ContextState()])
+# What is not looked at here may be odd, and mostly is not: else it hides what is.
+_METADATA: st.SearchStrategy[dict[str, Any]] = st.just({}) | _OBJECTS
+_ACTORS = st.sampled_from([None, None, None, "u1", "u2"])
+_DELIVERED = st.sampled_from([0, 0, 0, 1, 2, -1])
+_KEYS = st.sampled_from(["k1", "k1", "k2", "k2", "", "\0"])
+_TICKETS = st.integers(0, 4)
 _TENANTS = itertools.count()
 
 
@@ -141,11 +147,6 @@ class StoresAgree(RuleBasedStateMachine):
         """Read a page of contexts."""
         self.both(lambda s: s.state.list(after=after, limit=limit))
 
-    @rule(context=_CONTEXTS)
-    def delete_context(self, context: str) -> None:
-        """Delete it with all it holds."""
-        self.both(lambda s: s.state.delete(context))
-
     @rule(
         context=_CONTEXTS,
         text=st.none() | _TEXTS,
@@ -154,7 +155,11 @@ class StoresAgree(RuleBasedStateMachine):
         ttl_s=_TTLS,
         displace=st.sampled_from([None, "holder-1"]),
         state=_STATES,
-        metadata=_OBJECTS,
+        metadata=_METADATA,
+        actor_id=_ACTORS,
+        delivered=_DELIVERED,
+        key=st.none() | _KEYS,
+        ticket=st.none() | _TICKETS,
     )
     def claim(
         self,
@@ -163,14 +168,22 @@ class StoresAgree(RuleBasedStateMachine):
         off_by: int,
         recover: bool | None,
         state: ContextState | None,
+        delivered: int,
+        key: str | None,
         **others: Any,
     ) -> None:
-        """Claim, as the context would have it (`recover` is `None`) or not."""
+        """
+        Claim, as the context would have it (`recover` is `None`) or not; what begins a turn may
+        take the first messages out of the inbox, and have a name.
+        """
         found = self.both(lambda s: s.state.load(context))
         is_open = found is not None and found.open_turn is not None
         expected = (found.epoch if found else 0) + off_by
         take_over = is_open if recover is None else recover
         events = [] if take_over else opening(text, context_id=context)
+        if not take_over:
+            others["delivered"] = self._first_entries(context, delivered)
+            others["key"], others["input_hash"] = key, text or "nothing"
         claim = a_claim(
             expected,
             context_id=context,
@@ -194,7 +207,14 @@ class StoresAgree(RuleBasedStateMachine):
 
     # --- turns ---
 
-    @rule(context=_CONTEXTS, text=_TEXTS, args=_OBJECTS, state=_STATES, ttl_s=_TTLS)
+    @rule(
+        context=_CONTEXTS,
+        text=_TEXTS,
+        args=_OBJECTS,
+        state=_STATES,
+        ttl_s=_TTLS,
+        delivered=_DELIVERED,
+    )
     def commit_call(
         self,
         context: str,
@@ -202,6 +222,7 @@ class StoresAgree(RuleBasedStateMachine):
         args: dict[str, Any],
         state: ContextState | None,
         ttl_s: float,
+        delivered: int,
     ) -> None:
         """Commit a tool's call, its start and its result under the last claim."""
         call = ToolCall("c", "t", args)
@@ -210,16 +231,25 @@ class StoresAgree(RuleBasedStateMachine):
             starts(call, context_id=context),
             *finishes(call, text, context_id=context),
         ]
-        self._commit(context, events, state=state, ttl_s=ttl_s)
+        taken = self._first_entries(context, delivered)
+        self._commit(context, events, state=state, ttl_s=ttl_s, delivered=taken)
 
     @rule(
         context=_CONTEXTS,
         text=_TEXTS,
         stop_reason=st.sampled_from([StopReason.STOP, StopReason.ERROR, StopReason.INTERRUPTED]),
         release=st.booleans(),
+        missed=st.none() | st.sampled_from([0, 0, 1]),
     )
-    def commit_end(self, context: str, text: str, stop_reason: StopReason, release: bool) -> None:
-        """End the open turn under the last claim."""
+    def commit_end(
+        self,
+        context: str,
+        text: str,
+        stop_reason: StopReason,
+        release: bool,
+        missed: int | None,
+    ) -> None:
+        """End the open turn under the last claim, having heard of all but so many news."""
         found = self.both(lambda s: s.state.load(context))
         if found is None or found.open_turn is None:
             return
@@ -228,17 +258,21 @@ class StoresAgree(RuleBasedStateMachine):
             *([error] if stop_reason is StopReason.ERROR else []),
             ends(stop_reason, context_id=context),
         ]
-        self._commit(context, events, release=release)
+        heard = None if missed is None else found.inbox.last - missed
+        self._commit(context, events, release=release, heard=heard)
 
     def _commit(self, context: str, events: list[AgentEvent], **others: Any) -> None:
         claimed = self.claims.get(context)
         if claimed is not None:
             self.both(lambda s: commit(s, claimed, events, context_id=context, **others))
 
-    @rule(context=_CONTEXTS, force=st.booleans())
-    def clear(self, context: str, force: bool) -> None:
-        """Hide the history."""
-        self.both(lambda s: s.journal.clear(context, force=force))
+    @rule(context=_CONTEXTS, how=st.sampled_from(["clear", "clear", "force", "delete"]))
+    def forget(self, context: str, how: str) -> None:
+        """Hide the history, by force or not, or delete the context with all it holds."""
+        if how == "delete":
+            self.both(lambda s: s.state.delete(context))
+        else:
+            self.both(lambda s: s.journal.clear(context, force=how == "force"))
 
     @rule(context=_CONTEXTS, after=_AFTER, limit=_LIMIT, turn=st.integers(0, 5))
     def read_log(self, context: str, after: int, limit: int | None, turn: int) -> None:
@@ -246,6 +280,87 @@ class StoresAgree(RuleBasedStateMachine):
         self.both(lambda s: s.journal.events(context, after=after, limit=limit))
         self.both(lambda s: s.journal.turns(context, after=after, limit=limit or 0))
         self.both(lambda s: s.journal.started_calls(context, turn))
+
+    @rule(
+        context=st.sampled_from(["a", "a", "b"]),
+        actor=_ACTORS,
+        delivered=_DELIVERED,
+        key=st.sampled_from([None, "k1", "k2"]),
+        ticket=st.none() | _TICKETS,
+        ttl_s=_TTLS,
+        meanwhile=st.sampled_from(["", "said", "asked to stop"]),
+        missed=st.none() | st.integers(0, 1),
+    )
+    def take_turn(
+        self,
+        context: str,
+        actor: str | None,
+        meanwhile: str,
+        missed: int | None,
+        **others: Any,
+    ) -> None:
+        """A turn as most of them go, which steps that know nothing of each other rarely make."""
+        self.claim(
+            context, "x", 0, None, None, displace=None, metadata={}, actor_id=actor, **others
+        )
+        if meanwhile == "said":
+            self.post(context, EntryKind.STEER, "wait", actor, None)
+        elif meanwhile:
+            self.ask_cancel(context, None)
+        self.commit_call(context, "y", {}, None, LONG_S, 1)
+        self.commit_end(context, "z", StopReason.STOP, release=True, missed=missed)
+
+    # --- the inbox ---
+
+    @rule(
+        context=_CONTEXTS,
+        kind=st.sampled_from(EntryKind),
+        text=_TEXTS,
+        actor=_ACTORS,
+        turn=st.sampled_from([None, None, None, 0, 1, 2]),
+    )
+    def post(
+        self, context: str, kind: EntryKind, text: str, actor: str | None, turn: int | None
+    ) -> None:
+        """Put a message into the inbox, for any turn or for one."""
+        self.both(
+            lambda s: s.journal.post(context, kind, user(text), actor_id=actor, expected_turn=turn)
+        )
+
+    @rule(context=_CONTEXTS, after=st.integers(-1, 5))
+    def read_inbox(self, context: str, after: int) -> None:
+        """Read what waits, or a part of it."""
+        self.both(lambda s: s.journal.inbox(context, after=after))
+
+    @rule(context=_CONTEXTS, turn=st.sampled_from([None, None, 0, 1, 2]))
+    def ask_cancel(self, context: str, turn: int | None) -> None:
+        """Ask the open turn to stop, or one that may not be open."""
+        self.both(lambda s: s.journal.ask_cancel(context, turn))
+
+    @rule(context=_CONTEXTS, key=_KEYS)
+    def look_key_up(self, context: str, key: str) -> None:
+        """Ask which turn has a name."""
+        self.both(lambda s: s.journal.turn_of_key(context, key))
+
+    def _first_entries(self, context: str, count: int) -> list[int]:
+        """Numbers of the first messages that wait, and for -1 of one that does not."""
+        head, entries = self.both(lambda s: s.journal.inbox(context))
+        return [head.last + 1] if count < 0 else [entry.number for entry in entries[:count]]
+
+    # --- the line ---
+
+    @rule(context=_CONTEXTS, ttl_s=_TTLS)
+    def join_line(self, context: str, ttl_s: float) -> None:
+        """Take a place at the end."""
+        self.both(lambda s: s.state.join_line(context, "waiting", ttl_s))
+
+    @rule(context=_CONTEXTS, ticket=_TICKETS, ttl_s=_TTLS, leave=st.booleans())
+    def keep_or_leave(self, context: str, ticket: int, ttl_s: float, leave: bool) -> None:
+        """Keep a place that may be there, or give it up."""
+        if leave:
+            self.both(lambda s: s.state.leave_line(context, ticket))
+        else:
+            self.both(lambda s: s.state.keep_place(context, ticket, ttl_s))
 
     # --- what holds after every step ---
 
@@ -256,6 +371,18 @@ class StoresAgree(RuleBasedStateMachine):
             events = self._whole_log(found.context_id)
             first = max(found.cleared_seq, 1)
             assert [e.seq for e in events] == list(range(first, found.last_seq + 1))
+            self._inbox_and_line(found)
+
+    def _inbox_and_line(self, found: ContextRecord) -> None:
+        head, entries = self.both(lambda s: s.journal.inbox(found.context_id))
+        assert head == found.inbox
+        assert head.waiting == len(entries)
+        numbers = [entry.number for entry in entries]
+        assert numbers == sorted(set(numbers))
+        assert not numbers or numbers[-1] <= head.last
+        asked = head.cancel_turn
+        assert asked is None or (found.open_turn is not None and found.open_turn.turn == asked)
+        self.both(lambda s: s.state.line(found.context_id))
 
     def _whole_log(self, context: str) -> Any:
         return self.both(lambda s: s.journal.events(context))
@@ -268,7 +395,7 @@ async def _outcomes(ask: Callable[[Stores], Awaitable[Any]], *both: Stores) -> l
 async def _outcome(ask: Callable[[Stores], Awaitable[Any]], stores: Stores) -> Any:
     try:
         return await ask(stores)
-    except LooopyError as error:
+    except (LooopyError, InboxNews) as error:
         return error
 
 
@@ -276,6 +403,8 @@ def _plain(value: Any) -> Any:
     """*value* in a form that compares its type, tells -0.0 from 0.0, and leaves moments out."""
     if isinstance(value, LooopyError):
         return type(value).__name__, value.message, repr(value.facts)
+    if isinstance(value, InboxNews):
+        return type(value).__name__, _plain(value.inbox)
     if isinstance(value, datetime):
         return "a moment"
     if is_dataclass(value):
