@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from looopy import checks, lifecycle
 from looopy.broadcast import Broadcast
 from looopy.buffered import BufferedTurn, save_turns
-from looopy.claiming import AlreadyAccepted, Claiming, TurnRequest
+from looopy.claiming import TurnRequest
 from looopy.errors import (
     AgentBusy,
     AgentStateError,
     ConfigurationError,
     ContextNotFound,
     IdempotencyConflict,
-    LooopyError,
     StoreConflict,
 )
 from looopy.following import end_dead_turn, error_of, follow, watch_turn
@@ -39,6 +38,7 @@ from looopy.stores.base import ContextRecord, EntryKind
 from looopy.stores.names import check_context_id
 from looopy.stores.stores import Stores, acquire_shared, release_shared
 from looopy.tools.provider import ToolSource, gather_tools, wrap_tools
+from looopy.turns import Turns
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext, CancelToken, LoopConfig, SystemPrompt
 from looopy.types.event import AgentEvent, MessageEnd, StatusChange, TurnEnd
@@ -116,12 +116,10 @@ class Agent:
         self._known: Known | None = None
         self._last_record: ContextRecord | None = None
         self._provider: LLMProvider | None = None
-        self._turns: list[RunningTurn] = []  # in order of arrival; the first one runs
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = Turns(agent_name, idle=self._idle, watch=self._watch)
         self._subscribers: dict[object, Callable[[AgentEvent], object]] = {}
         self._lifecycle = asyncio.Lock()
         self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
-        self._clearing = False  # turns wait in line meanwhile
         self._buffer: list[BufferedTurn] = []
 
     # --- lifecycle -----------------------------------------------------------------------------
@@ -141,10 +139,10 @@ class Agent:
             SchemaOutOfDate: The database needs migrating, or is newer than this version.
             StoreUnavailable: The database cannot be reached.
         """
-        if self._running is not None:
+        if self._turns.running is not None:
             return
         async with self._lifecycle:
-            if self._status is AgentStatus.READY or self._running is not None:
+            if self._status is AgentStatus.READY or self._turns.running is not None:
                 return
             await self._start_from(self._status, "start")
 
@@ -234,6 +232,7 @@ class Agent:
         """
         async with self._lifecycle:
             await self._last_turns("shutdown", cancel=cancel)
+            await self._turns.detach()
             self._set(lifecycle.after(self._status, "shutdown"))
             try:
                 await self._flush()
@@ -260,16 +259,12 @@ class Agent:
     async def _last_turns(self, action: str, *, cancel: bool) -> None:
         """Let the turns end that there are; others are refused meanwhile, or there is no end."""
         if cancel:
-            self._cancel_all()
+            self._turns.cancel()
         self._leaving = action
         try:
             await self.wait_for_idle()
         finally:
             self._leaving = None
-
-    def _cancel_all(self) -> None:
-        for turn in self._turns:
-            turn.cancel()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -326,7 +321,7 @@ class Agent:
         from looopy.streams import TurnStream  # reactivex: not paid for at start-up
 
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:
             raise AgentStateError(
                 "execute_turn() needs a running event loop: use looopy.sync.Agent in blocking code",
@@ -349,7 +344,7 @@ class Agent:
         auth = checks.auth_context(auth_context, self._stores.tenant)
         if key is not None:
             self._require_saving("idempotency_key")
-        running = self._running
+        running = self._turns.running
         busy_here = running is not None and self.on_busy == "reject"
         if running is not None and busy_here and key is None:
             raise AgentBusy(
@@ -367,7 +362,7 @@ class Agent:
             key=key,
             input_hash=None if key is None else checks.input_hash(message, answers, kept),
         )
-        if key is not None and (same := self._turn_with(key)) is not None:
+        if (same := self._turns.with_key(key)) is not None:
             return _same_turn(same, request)
         turn = RunningTurn(
             self._known,
@@ -380,46 +375,14 @@ class Agent:
             announce=self._tell,
             buffer=None if self.auto_save else self._buffer,
         )
-        before = self._turns[-1].claiming if self._turns else None
-        self._turns.append(turn)
-        self._call_next()
+        self._turns.start(turn)
         self._set(status)
-        task = loop.create_task(self._supervise(turn, before), name=f"looopy {self.context_id}")
-        self._tasks.add(task)
-        task.add_done_callback(functools.partial(self._ended, turn))
         return TurnStream(turn.broadcast, turn.token.cancel)  # not the turn: it has credentials
-
-    def _turn_with(self, key: str) -> RunningTurn | None:
-        """The turn of this agent that was begun with *key* and is not over."""
-        return next((turn for turn in self._turns if turn.request.key == key), None)
-
-    async def _supervise(self, turn: RunningTurn, before: Claiming | None) -> None:
-        """Run a turn; its errors belong to its stream."""
-        try:
-            try:
-                result = await turn.run(before)
-            except AlreadyAccepted as found:
-                self._over(turn)
-                result = await self._watch(found.turn, turn)
-        except Exception as exc:
-            if not isinstance(exc, LooopyError):
-                _logger.exception("a turn of %s failed unexpectedly", self.agent_name)
-            self._over(turn)
-            turn.broadcast.fail(turn.redactor.error(exc))
-        else:
-            self._over(turn)
-            turn.broadcast.finish(result)
 
     async def _watch(self, number: int, view: RunningTurn) -> TurnResult:
         """Show in *view* a turn that was accepted before; cancelling the view cancels that turn."""
         known = self._require("execute_turn")
-
-        def stop() -> None:
-            asking = asyncio.create_task(self._ask_cancel(known, number))
-            self._tasks.add(asking)
-            asking.add_done_callback(self._tasks.discard)
-
-        leave = view.token.on_cancel(stop)
+        leave = view.token.on_cancel(lambda: self._turns.also(self._ask_cancel(known, number)))
         try:
             return await watch_turn(
                 known.stores,
@@ -431,31 +394,9 @@ class Agent:
         finally:
             leave()
 
-    def _ended(self, turn: RunningTurn, task: asyncio.Task[None]) -> None:
-        """Let go of a turn's task; one that was cancelled may never have begun."""
-        self._tasks.discard(task)
-        if turn in self._turns:
-            self._over(turn)
-        if not turn.broadcast.done:
-            turn.broadcast.fail(AgentStateError("the event loop stopped before the turn ended"))
-
-    def _over(self, turn: RunningTurn) -> None:
-        if turn not in self._turns:
-            return
-        self._turns.remove(turn)
-        self._call_next()
-        if not self._turns and self._status is AgentStatus.BUSY:
+    def _idle(self) -> None:
+        if self._status is AgentStatus.BUSY:
             self._settle()
-
-    def _call_next(self) -> None:
-        """Let the first turn in line run."""
-        if self._turns and not self._clearing:
-            self._turns[0].claiming.go()
-
-    @property
-    def _running(self) -> RunningTurn | None:
-        """The turn that runs, or is the next to run."""
-        return next((turn for turn in self._turns if not turn.ended), None)
 
     # --- while a turn runs, here or elsewhere -----------------------------------------------------
 
@@ -526,8 +467,8 @@ class Agent:
         Raises:
             StoreUnavailable: The turn runs elsewhere, and the store did not answer.
         """
-        if self._running is not None:
-            self._running.cancel()
+        if self._turns.running is not None:
+            self._turns.running.cancel()
         elif self._known is not None and self.auto_save:
             await self._ask_cancel(self._known, None)
 
@@ -545,8 +486,7 @@ class Agent:
 
     async def wait_for_idle(self) -> None:
         """Wait until no turn of this agent runs."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await self._turns.end()
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -686,21 +626,16 @@ class Agent:
         """
         self._require("clear")
         self._refuse_while_busy(force=force)
-        self._cancel_all()  # before the lock: who holds it may wait for them
+        self._turns.cancel()  # before the lock: who holds it may wait for them
         async with self._lifecycle:
             known = self._require("clear")
             self._refuse_while_busy(force=force)
-            self._clearing = True  # a turn that came now would see half a history
-            try:
-                self._cancel_all()
-                if self._tasks:
-                    await asyncio.wait(set(self._tasks))
+            with self._turns.held():  # a turn that came now would see half a history
+                self._turns.cancel()
+                await self._turns.end_present()
                 await self._clear(known, force=force)
                 if not self._turns:
                     self._set(lifecycle.after(self._status, "clear"))
-            finally:
-                self._clearing = False
-                self._call_next()
 
     async def _clear(self, known: Known, *, force: bool) -> None:
         tools = await gather_tools(self._tools)
@@ -712,8 +647,10 @@ class Agent:
         await known.refresh(tools)
 
     def _refuse_while_busy(self, *, force: bool) -> None:
-        if self._running is not None and not force:
-            raise AgentBusy("a turn of this agent is running", turn=self._running.turn or None)
+        if self._turns.running is not None and not force:
+            raise AgentBusy(
+                "a turn of this agent is running", turn=self._turns.running.turn or None
+            )
 
     async def _flush(self) -> None:
         """
@@ -753,7 +690,7 @@ class Agent:
             self._tell(StatusChange(context_id=self.context_id, status=status))
 
     def _tell(self, event: AgentEvent) -> None:
-        over = isinstance(event, TurnEnd) and self._running is None
+        over = isinstance(event, TurnEnd) and self._turns.running is None
         if over and self._status is AgentStatus.BUSY:
             self._settle()
         for callback in tuple(self._subscribers.values()):

@@ -201,7 +201,7 @@ async def test_a_task_cancelled_during_a_commit_waits_for_its_outcome(make_agent
         [tool_call("add", a=1, b=2), text("3")], tools=[add], stores=spy.stores
     )
     stream = agent.execute_turn("go")
-    [task] = agent._tasks
+    [task] = agent._turns._tasks
 
     async def slowly():
         task.cancel()

@@ -348,3 +348,21 @@ async def test_busy_here_and_now_still_refuses_a_new_key(make_agent, stores):
     gate.open.set()
     await stream
     assert (await agent.execute_turn("b", idempotency_key="k")).text == "later"
+
+
+async def test_a_view_holds_up_neither_idle_nor_shutdown(make_agent, stores):
+    """It shows a turn that runs elsewhere: this agent may go, and the turn goes on."""
+    gate = Gate()
+    first = await make_agent([tool_call("gate"), text("ok")], tools=[gate.tool], stores=stores)
+    other = await make_agent(stores=stores)
+    stream = first.execute_turn("a", idempotency_key="k")
+    await gate.entered.wait()
+    view = other.execute_turn("a", idempotency_key="k")
+    await view.accepted()
+    await other.wait_for_idle()
+    assert other.state.status is AgentStatus.READY
+    await other.shutdown(cancel=True)
+    with pytest.raises(AgentStateError):
+        await view
+    gate.open.set()
+    assert (await stream).text == "ok"

@@ -414,15 +414,16 @@ async def test_delivery_is_one_commit_with_the_message(make_agent, stores):
     assert len(commit.delivered) == 1
 
 
-async def test_a_turn_to_which_nobody_speaks_costs_no_look_at_the_inbox(make_agent, stores):
-    """Two commits and a claim, and not one read of the inbox."""
+async def test_a_turn_to_which_nobody_speaks_costs_no_look(make_agent, stores, backend):
+    """A claim and three commits, and not one read of the inbox."""
     spy = SpyStores(stores)
     agent = await make_agent(
         [tool_call("add", a=1, b=2), text("3")], tools=[add], stores=spy.stores
     )
     await agent.execute_turn("go")
-    assert spy.of("inbox") == []
     assert spy.writes == 4
+    if backend in ("memory", "sqlite"):  # Postgres: one, when it has begun to listen
+        assert spy.of("inbox") == []
 
 
 async def test_misuse_is_named(make_agent, stores):

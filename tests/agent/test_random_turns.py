@@ -97,7 +97,7 @@ async def play(script):
 async def one(agent, turn):
     """Run one turn; 1 if it was accepted."""
     stream = agent.execute_turn(turn["said"])
-    [task] = [task for task in agent._tasks if not task.done()]
+    [task] = [task for task in agent._turns._tasks if not task.done()]
     rounds = 0
     while not task.done():
         if rounds == turn["cancel_at"]:

@@ -1,0 +1,156 @@
+"""
+The turns of one agent in this process: in order of arrival, each in a task that nobody has to
+watch.
+
+The first one runs, the others wait for it. A request that turns out to name a turn which was
+accepted before leaves the line at once and becomes a view of that turn; views end with their turn,
+or with the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from looopy.claiming import AlreadyAccepted, Claiming
+from looopy.errors import AgentStateError, LooopyError
+from looopy.running import RunningTurn
+from looopy.types.result import TurnResult
+
+_logger = logging.getLogger("looopy")
+
+Watch: TypeAlias = Callable[[int, RunningTurn], Awaitable[TurnResult]]
+"""Shows the turn of a number to whoever views the request, to its end."""
+
+
+class Turns:
+    """
+    Turns in line.
+
+    Args:
+        name: Of the agent, for the log.
+        idle: Called when the last one has ended.
+        watch: How a request that was accepted before is watched.
+    """
+
+    def __init__(self, name: str, *, idle: Callable[[], object], watch: Watch) -> None:
+        self._name = name
+        self._idle = idle
+        self._watch = watch
+        self._line: list[RunningTurn] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._views: set[asyncio.Task[None]] = set()
+        self._held = False
+
+    def __bool__(self) -> bool:
+        return bool(self._line)
+
+    @property
+    def running(self) -> RunningTurn | None:
+        """The turn that runs, or is the next to run."""
+        return next((turn for turn in self._line if not turn.ended), None)
+
+    def with_key(self, key: str | None) -> RunningTurn | None:
+        """The turn that was begun with *key* and is not over."""
+        if key is None:
+            return None
+        return next((turn for turn in self._line if turn.request.key == key), None)
+
+    def start(self, turn: RunningTurn) -> None:
+        """Put *turn* at the end of the line."""
+        before = self._line[-1].claiming if self._line else None
+        self._line.append(turn)
+        self._call_next()
+        name = f"looopy {turn.known.context_id}"
+        task = asyncio.create_task(self._supervise(turn, before), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(functools.partial(self._ended, turn))
+
+    def cancel(self) -> None:
+        """Ask all of them to stop."""
+        for turn in self._line:
+            turn.cancel()
+
+    async def end(self) -> None:
+        """Wait until none is left."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def end_present(self) -> None:
+        """Wait until those that are there now have ended; views are waited for by nobody."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def also(self, work: Coroutine[Any, Any, None]) -> None:
+        """Carry *work* out beside them; `end` waits for it too."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within the block, nobody who waits in line comes to run."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self._call_next()
+
+    async def detach(self) -> None:
+        """End the views; the turns that they show go on where they run."""
+        for task in self._views:
+            task.cancel()
+        if self._views:
+            await asyncio.wait(set(self._views))
+
+    async def _supervise(self, turn: RunningTurn, before: Claiming | None) -> None:
+        """Run a turn; its errors belong to its stream."""
+        try:
+            try:
+                result = await turn.run(before)
+            except AlreadyAccepted as found:
+                self._become_view(turn)
+                result = await self._watch(found.turn, turn)
+        except Exception as exc:
+            if not isinstance(exc, LooopyError):
+                _logger.exception("a turn of %s failed unexpectedly", self._name)
+            self._over(turn)
+            turn.broadcast.fail(turn.redactor.error(exc))
+        else:
+            self._over(turn)
+            turn.broadcast.finish(result)
+
+    def _become_view(self, turn: RunningTurn) -> None:
+        task = asyncio.current_task()
+        if task in self._tasks:
+            self._tasks.remove(task)
+            self._views.add(task)
+        self._over(turn)
+
+    def _ended(self, turn: RunningTurn, task: asyncio.Task[None]) -> None:
+        """Let go of a turn's task; one that was cancelled may never have begun."""
+        viewed = task in self._views
+        self._views.discard(task)
+        self._tasks.discard(task)
+        self._over(turn)
+        if not turn.broadcast.done:
+            what = "agent was shut down" if viewed else "event loop stopped"
+            turn.broadcast.fail(AgentStateError(f"the {what} before the turn ended"))
+
+    def _over(self, turn: RunningTurn) -> None:
+        if turn not in self._line:
+            return
+        self._line.remove(turn)
+        self._call_next()
+        if not self._line:
+            self._idle()
+
+    def _call_next(self) -> None:
+        """Let the first turn in line run."""
+        if self._line and not self._held:
+            self._line[0].claiming.go()
