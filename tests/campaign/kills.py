@@ -34,6 +34,7 @@ _LIFE_S = 0.25  # about what a life takes where nothing else is done
 _LIFE_BYTES = 65_000  # about what a life writes down, however long that takes
 _STEP_S = 0.004  # about what lies between two lines
 _LIVES = 3  # of a context, each ended by a random kill
+_LAST_TURNS = 3  # of the life that goes on with what the killed ones left
 _TAIL = 800  # characters of what a child said at its end
 _TRIES = 8  # lives for each kill that is wanted at a boundary: not every one passes it
 
@@ -95,7 +96,12 @@ def _look(life: Life, log: Path) -> list[str]:
 def _case(
     store: str, seed: int, ends: Sequence[End], tally: Tally, *, save_at_end: bool = False
 ) -> int:
-    """Live on one context several times, each time to its end, then examine it; the kills."""
+    """
+    Live on one context several times, each time to its end, once more in peace, then examine it.
+
+    Returns:
+        How many of the lives were killed.
+    """
     warm_up()
     folder = Path(tempfile.mkdtemp(prefix="looopy-kills-"))
     try:
@@ -114,6 +120,8 @@ def _case(
             killed, wrong = _live(this, folder / "log", end)
             kills += killed
             problems += wrong
+        last = replace(life, seed=seed * 10 + len(ends), turns=_LAST_TURNS)
+        problems += _live(last, folder / "log", End())[1]
         problems += _look(life, folder / "log")
         tally.violations += [f"seed {seed}, ends {list(ends)}: {p}" for p in problems]
     finally:

@@ -281,6 +281,9 @@ async def examine(life: Life) -> list[str]:
                 break
             # What the dead had sent may reach a server after the start: it is ended by the next.
             await agent.shutdown()
+        else:
+            problems.append("a turn stays open, however often somebody starts")
+            await agent.start()
         if agent.state.status not in ("ready", "waiting"):
             problems.append(f"the restart left the agent {agent.state.status}")
         messages = await agent.get_messages()
