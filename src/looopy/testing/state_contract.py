@@ -382,6 +382,9 @@ class StateStoreContract:
         assert await other.journal.events(CONTEXT) == []
         assert await other.journal.turns(CONTEXT) == []
         assert await other.journal.started_calls(CONTEXT, 1) == set()
+        with pytest.raises(StoreConflict) as refused:
+            await other.state.save(CONTEXT, {"theirs": 1}, version=1)
+        assert refused.value.actual == 0
         assert await other.state.save(CONTEXT, {"theirs": 1}, version=0) == 1
         assert (await begin(other)).epoch == 1
         assert await stores.state.load(CONTEXT) == before
