@@ -94,6 +94,12 @@ def campaign(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Make mistakes in a copy, one at a time: tests have to notice; arguments name mutants."""
+    session.run("python", "-m", "tests.mutants", *session.posargs)
+
+
+@nox.session
 def local(session: nox.Session) -> None:
     """Run the embedded model that people chat with; downloads 1.1 GB once."""
     chosen = ("-m", "big_model", "--timeout=0", "tests/local")

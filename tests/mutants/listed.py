@@ -1,0 +1,7 @@
+"""All mutants."""
+
+from __future__ import annotations
+
+from tests.mutants import of_stores, of_turns
+
+MUTANTS = [*of_stores.MUTANTS, *of_turns.MUTANTS]

@@ -1,0 +1,324 @@
+"""Mistakes in the stores: the fence, the numbers, the tenant, the lease, and durability itself."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Edit, Mutant, mutant
+
+_SQL = "src/looopy/stores/sql"
+_STATEMENTS = f"{_SQL}/statements.py"
+_COMMIT = f"{_SQL}/commit.py"
+_CONNECTION = f"{_SQL}/connection.py"
+_SQLITE = f"{_SQL}/sqlite.py"
+_POSTGRES = f"{_SQL}/postgres.py"
+
+_JOURNAL = "tests/contract/test_journal.py"
+_STATE = "tests/contract/test_state.py"
+_ORDER = "tests/contract/test_postgres_order.py"
+_SERVER = "tests/contract/test_postgres_server.py"
+_FILE = "tests/contract/test_sqlite_file.py"
+
+MUTANTS = [
+    # --- the fence ---
+    mutant(
+        "commit-without-fence",
+        "an owner that lost its context writes into the turn of the next one",
+        _STATEMENTS,
+        ' WHERE {_THIS} AND epoch = :epoch AND holder IS NOT NULL"\n    " AND (:closing',
+        ' WHERE {_THIS} AND holder IS NOT NULL"\n    " AND (:closing',
+        f"{_JOURNAL}::TestJournalOnSQLite::test_a_fenced_commit_writes_nothing",
+        f"{_JOURNAL}::TestJournalOnAsyncpg::test_a_fenced_commit_writes_nothing",
+        "tests/agent/test_sharing.py::test_an_owner_that_comes_back_in_anothers_turn_is_fenced",
+    ),
+    mutant(
+        "memory-without-fence",
+        "the specification by example allows what the databases refuse",
+        "src/looopy/stores/memory.py",
+        "context.epoch != commit.epoch",
+        "context.epoch < commit.epoch",
+        f"{_JOURNAL}::TestJournalInMemory::test_a_fenced_commit_writes_nothing",
+    ),
+    mutant(
+        "renew-without-epoch",
+        "an owner that lost its context prolongs the lease of the next one",
+        _STATEMENTS,
+        '    " AND epoch = :epoch AND holder IS NOT NULL RETURNING epoch"',
+        '    " AND holder IS NOT NULL RETURNING epoch"',
+        f"{_STATE}::TestStateOnSQLite::test_renewing_prolongs_the_lease_of_its_epoch",
+        f"{_STATE}::TestStateOnPsycopg::test_renewing_prolongs_the_lease_of_its_epoch",
+    ),
+    mutant(
+        "release-without-epoch",
+        "an owner that lost its context frees the lease of the next one",
+        _STATEMENTS,
+        'RELEASE = f"UPDATE contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"',
+        'RELEASE = f"UPDATE contexts SET holder = NULL WHERE {_THIS}"',
+        f"{_STATE}::TestStateOnSQLite::test_releasing_frees_the_lease_of_its_epoch",
+    ),
+    mutant(
+        "recovery-without-fence",
+        "whoever recovers a turn does not keep its slow owner from writing on",
+        _STATEMENTS,
+        'RECOVER = (\n    "UPDATE contexts SET epoch = epoch + 1, holder = :holder,',
+        'RECOVER = (\n    "UPDATE contexts SET epoch = epoch + 0, holder = :holder,',
+        f"{_STATE}::TestStateOnSQLite::test_an_open_turn_must_be_recovered_first",
+    ),
+    mutant(
+        "clear-without-fence",
+        "a turn that runs brings back what an acknowledged clear() had hidden",
+        _STATEMENTS,
+        '    "UPDATE contexts SET epoch = epoch + 1, holder = NULL, open_turn = NULL,',
+        '    "UPDATE contexts SET holder = NULL, open_turn = NULL,',
+        f"{_JOURNAL}::TestJournalOnSQLite::test_clearing_by_force_ends_the_turn_and_fences_its_owner",
+    ),
+    Mutant(
+        "check-then-write",
+        "two that look at the same time both find the context free",
+        (
+            Edit(
+                _COMMIT,
+                "    while not (taken := (yield Query(statement, given.params))):\n"
+                "        yield from _make_claimable(given)\n",
+                "    yield from _make_claimable(given)\n"
+                "    taken = yield Query(statement, given.params)\n",
+            ),
+            Edit(
+                _STATEMENTS,
+                " WHERE {_TAKEABLE} AND open_turn IS NULL AND (line_until",
+                " WHERE {_THIS} AND (line_until",
+            ),
+        ),
+        (f"{_ORDER}::test_of_two_processes_that_claim_at_once_one_wins",),
+    ),
+    # --- numbers ---
+    mutant(
+        "numbers-by-the-largest-row",
+        "events that are no messages share their numbers with those that follow",
+        _STATEMENTS,
+        'COMMIT = (\n    "UPDATE contexts SET last_seq = last_seq + :seqs,',
+        'COMMIT = (\n    "UPDATE contexts SET last_seq = (SELECT COALESCE(MAX(m.seq), 0) FROM'
+        " messages m WHERE m.tenant_id = :tenant AND m.context_id = :context) + :seqs,",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_it_was_committed",
+        f"{_JOURNAL}::TestJournalOnAsyncpg::test_every_durable_event_is_replayed_as_it_was_committed",
+    ),
+    mutant(
+        "numbers-by-the-clock",
+        "a follower that asks for what came after N misses what was stored late",
+        f"{_COMMIT}",
+        '            "seq": numbers.first_seq + event.seq_offset,\n            "iteration": event',
+        '            "seq": event.created_us,\n            "iteration": event',
+        f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_it_was_committed",
+    ),
+    # --- who it belongs to ---
+    mutant(
+        "read-without-tenant",
+        "another tenant reads the conversation",
+        _STATEMENTS,
+        '    f" WHERE {_THIS} AND position > :after ORDER BY position LIMIT :limit"',
+        '    " WHERE context_id = :context AND position > :after ORDER BY position LIMIT :limit"',
+        "tests/contract/test_messages.py::TestMessagesOnSQLite::test_another_tenant_sees_nothing",
+        "tests/contract/test_messages.py::TestMessagesOnAsyncpg::test_another_tenant_sees_nothing",
+    ),
+    mutant(
+        "write-without-tenant",
+        "another tenant changes what belongs to this one",
+        _STATEMENTS,
+        '    f"UPDATE contexts SET metadata = :metadata, version = version + 1 WHERE {_THIS}"',
+        '    "UPDATE contexts SET metadata = :metadata, version = version + 1'
+        ' WHERE context_id = :context"',
+        f"{_STATE}::TestStateOnSQLite::test_another_tenant_can_neither_see_nor_touch",
+    ),
+    mutant(
+        "any-tenant-may-act",
+        "a request with another tenant's identity is served",
+        "src/looopy/checks.py",
+        "value.tenant_id not in (None, tenant)",
+        "not value.tenant_id and not tenant",
+        "tests/agent/test_misuse.py::test_another_tenants_credentials_are_refused",
+    ),
+    mutant(
+        "displaced-by-whoever-names-nobody",
+        "`if owner and ...`: who has proved nobody dead takes over from the living",
+        _STATEMENTS,
+        "OR holder = :displace)",
+        "OR :displace IS NULL OR holder = :displace)",
+        f"{_STATE}::TestStateOnSQLite::test_a_live_lease_is_refused_naming_its_turn",
+        f"{_STATE}::TestStateOnAsyncpg::test_a_live_lease_is_refused_naming_its_turn",
+    ),
+    # --- the lease ---
+    mutant(
+        "lease-without-end",
+        "the turn of a process on a host that is gone can never be taken over",
+        _STATEMENTS,
+        "(holder IS NULL OR lease_until <= now_us() OR holder",
+        "(holder IS NULL OR holder",
+        f"{_STATE}::TestStateOnSQLite::test_an_open_turn_must_be_recovered_first",
+        f"{_STATE}::TestStateOnPsycopg::test_an_open_turn_must_be_recovered_first",
+    ),
+    Mutant(
+        "lease-by-the-clients-clock",
+        "a host whose clock is wrong takes over from the living, or keeps what it lost",
+        (
+            Edit(_COMMIT, "import hashlib\n", "import hashlib\nimport time\n"),
+            Edit(
+                _COMMIT,
+                '"ttl_us": as_us(claim.ttl_s),',
+                '"ttl_us": time.time_ns() // 1000 + as_us(claim.ttl_s),',
+            ),
+            Edit(
+                _STATEMENTS,
+                "CLAIM = (\n"
+                '    "UPDATE contexts SET epoch = epoch + 1, holder = :holder,'
+                " lease_until = now_us() + :ttl_us,",
+                "CLAIM = (\n"
+                '    "UPDATE contexts SET epoch = epoch + 1, holder = :holder,'
+                " lease_until = :ttl_us,",
+            ),
+        ),
+        (f"{_ORDER}::test_a_lease_ends_by_the_clock_of_the_server",),
+    ),
+    mutant(
+        "process-id-alone",
+        "a process that was given the id of a dead one keeps its context for good",
+        "src/looopy/stores/owner.py",
+        "if found is None else found != start",
+        "if found is None else False",
+        "tests/unit/stores/test_owner.py::test_another_process_under_the_same_id_is_no_sign_of_life",
+    ),
+    # --- durability ---
+    Mutant(
+        "synchronous-normal",
+        "a power cut takes turns that were acknowledged",
+        (
+            Edit(_CONNECTION, '"PRAGMA synchronous = FULL"', '"PRAGMA synchronous = NORMAL"'),
+            Edit(_CONNECTION, '"synchronous": 2,', '"synchronous": 1,'),
+        ),
+        (f"{_FILE}::test_each_connection_has_the_settings_the_promises_rest_on",),
+    ),
+    Mutant(
+        "foreign-keys-off",
+        "rows outlive the context they belong to",
+        (
+            Edit(_CONNECTION, '"PRAGMA foreign_keys = ON"', '"PRAGMA foreign_keys = OFF"'),
+            Edit(_CONNECTION, '"foreign_keys": 1,', '"foreign_keys": 0,'),
+        ),
+        (
+            f"{_FILE}::test_each_connection_has_the_settings_the_promises_rest_on",
+            f"{_STATE}::TestStateOnSQLite::test_deleting_leaves_nothing_behind",
+        ),
+    ),
+    Mutant(
+        "begin-late",
+        "of processes that write to one file at once most are told that it is locked",
+        (
+            Edit(
+                _SQLITE,
+                'connection.execute("BEGIN IMMEDIATE"), patience_s)\n        for job in jobs:',
+                'connection.execute("BEGIN"), patience_s)\n        for job in jobs:',
+            ),
+            Edit(
+                _SQLITE,
+                'connection.execute("BEGIN IMMEDIATE"), patience_s)\n        job.result',
+                'connection.execute("BEGIN"), patience_s)\n        job.result',
+            ),
+        ),
+        (f"{_FILE}::test_processes_that_write_to_one_file_at_once_all_succeed",),
+    ),
+    mutant(
+        "told-before-the-commit",
+        "an answer is handed out before it is on the disk",
+        _SQLITE,
+        "    failed = _commit(connection, path, patience_s)\n"
+        "    for job in jobs:\n"
+        "        job.error = job.error or failed\n",
+        "    _commit(connection, path, patience_s)\n",
+        f"{_FILE}::test_a_commit_that_fails_is_told_to_all_who_shared_it",
+    ),
+    # --- a commit whose answer was lost ---
+    mutant(
+        "blind-retry",
+        "what was stored already is stored twice, or refused as another's",
+        _POSTGRES,
+        "return await self._ask_after(engine, mark, deadline), answer",
+        "return False, answer",
+        f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
+    ),
+    mutant(
+        "blind-failure",
+        "a turn that was stored is reported as failed",
+        _POSTGRES,
+        "return await self._ask_after(engine, mark, deadline), answer",
+        "raise translate(Trouble(None, lost=True), self._url.place)",
+        f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
+    ),
+    mutant(
+        "blind-success",
+        "a turn that was lost is reported as stored",
+        _POSTGRES,
+        "return await self._ask_after(engine, mark, deadline), answer",
+        "return True, answer",
+        f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
+    ),
+    # --- Postgres alone ---
+    mutant(
+        "fold-without-check",
+        "the end of a turn that was ended by another is told as stored",
+        f"{_SQL}/pg_fold.py",
+        "        if sql in _MUST:\n",
+        "        if sql in ():\n",
+        f"{_SERVER}::test_a_turn_that_is_not_open_is_not_closed_by_one_statement_either",
+    ),
+    mutant(
+        "no-line-of-writes",
+        "writes of one context are made in any order, each holding a connection meanwhile",
+        _POSTGRES,
+        "async with self._line(work):",
+        "async with asyncio.Lock():",
+        f"{_ORDER}::test_writes_of_one_context_wait_in_line_without_a_connection",
+    ),
+    mutant(
+        "bodies-as-jsonb",
+        "what is read is not what was stored: keys are sorted, numbers rewritten",
+        f"{_SQL}/pg_wire.py",
+        '    if name in TEXTS:\n        return "text"\n',
+        '    if name in ("body", "metadata", "data"):\n        return "text::jsonb::text"\n'
+        '    if name in TEXTS:\n        return "text"\n',
+        "tests/contract/test_messages.py::TestMessagesOnAsyncpg::test_odd_values_are_kept",
+        "tests/contract/test_messages.py::TestMessagesOnPsycopg::test_odd_values_are_kept",
+    ),
+    mutant(
+        "clock-of-the-transaction",
+        "a lease that was waited for begins in the past",
+        f"{_SQL}/pg_wire.py",
+        "FROM clock_timestamp()) * 1000000",
+        "FROM now()) * 1000000",
+        f"{_ORDER}::test_a_lease_that_was_waited_for_begins_when_it_is_given",
+    ),
+    # --- migrations ---
+    mutant(
+        "migration-without-lock",
+        "of two processes that start at once one fails",
+        f"{_SQL}/pg_migrate.py",
+        'connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")',
+        'connection.exec_driver_sql("SELECT 1")',
+        "tests/migrations/test_postgres.py::test_starters_on_one_empty_server_all_succeed",
+    ),
+    mutant(
+        "migration-of-a-file-without-lock",
+        "the same on one file",
+        f"{_SQL}/migrate.py",
+        'connection.exec_driver_sql("BEGIN EXCLUSIVE")',
+        'connection.exec_driver_sql("BEGIN")',
+        "tests/migrations/test_sqlite.py::test_processes_that_open_a_new_file_at_once_all_succeed",
+    ),
+    # --- what may be stored ---
+    mutant(
+        "nul-passes-the-gate",
+        "the same message is kept by one database and refused by another",
+        "src/looopy/stores/gate.py",
+        '    if "\\0" in value:\n',
+        '    if value == "\\0":\n',
+        "tests/unit/stores/test_gate.py::test_what_a_backend_would_change_is_refused_with_its_place",
+        "tests/contract/test_messages.py::TestMessagesOnAsyncpg::"
+        "test_text_that_some_database_refuses_is_refused",
+    ),
+]

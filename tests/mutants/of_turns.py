@@ -1,0 +1,159 @@
+"""Mistakes in a turn: the order of saving and telling, cancelling, recovery, secrets."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_RUNNING = "src/looopy/running.py"
+_TURNS = "tests/agent/test_turns.py"
+_CONTINUING = "tests/agent/test_continuing.py"
+
+MUTANTS = [
+    # --- save, then tell ---
+    mutant(
+        "saved-at-the-end",
+        "a crash takes the whole turn, with the effects of its tools",
+        _RUNNING,
+        "                    else:\n                        await self._commit(out, plan.state)\n",
+        "                    elif not isinstance(out.events[-1], TurnEnd):\n"
+        "                        self.__dict__.setdefault('late', []).extend(out.events)\n"
+        "                    else:\n"
+        "                        every = (*self.__dict__.get('late', ()), *out.events)\n"
+        "                        await self._commit(replace(out, events=every), plan.state)\n",
+        f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
+    ),
+    mutant(
+        "told-before-it-is-stored",
+        "a client has seen what a crash takes back",
+        _RUNNING,
+        "            try:\n                done = await settle(",
+        "            for event in durable:\n"
+        "                self.broadcast.push(event)\n"
+        "            try:\n                done = await settle(",
+        f"{_TURNS}::test_a_durable_event_is_seen_only_after_its_commit",
+    ),
+    mutant(
+        "tool-before-its-start",
+        "a tool had its effect, and nothing says that it ever began",
+        "src/looopy/tool_calls.py",
+        "        yield turn.close_group()  # from here on the call is known to have started\n",
+        "",
+        f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
+    ),
+    mutant(
+        "deltas-are-stored",
+        "a turn costs a write for every piece of its answer",
+        "src/looopy/types/event.py",
+        '    type: ClassVar[str] = "message_update"\n',
+        '    type: ClassVar[str] = "message_update"\n    durable: ClassVar[bool] = True\n',
+        f"{_TURNS}::test_a_turn_costs_few_commits",
+    ),
+    # --- cancelling ---
+    mutant(
+        "plain-await",
+        "whoever is cancelled during a commit does not know whether it was made",
+        "src/looopy/settle.py",
+        "await asyncio.shield(task)",
+        "await task",
+        "tests/agent/test_cancelling.py::test_a_task_cancelled_during_a_commit_waits_for_its_outcome",
+        "tests/campaign/test_cancel.py::test_a_turn_may_be_cancelled_at_every_suspension[memory-task.cancel()]",
+    ),
+    mutant(
+        "a-statement-is-cancelled",
+        "a caller that goes away leaves its write half made, and the row locked",
+        "src/looopy/stores/sql/postgres.py",
+        "        return await asyncio.shield(task)\n",
+        "        return await task\n",
+        "tests/contract/test_postgres_server.py::"
+        "test_a_cancelled_caller_leaves_a_write_to_be_carried_out",
+    ),
+    mutant(
+        "a-lost-store-is-an-answer",
+        "a turn whose store is gone goes on as if it had been stored",
+        _RUNNING,
+        "        except (Fenced, StoreUnavailable):\n            self.known.stale = True\n"
+        "            raise\n",
+        "        except Fenced:\n            self.known.stale = True\n            raise\n",
+        "tests/agent/test_failures.py::test_a_store_that_goes_away_ends_the_stream_with_its_error",
+    ),
+    # --- what an agent knows ---
+    mutant(
+        "cleared-history-is-kept",
+        "the model is shown what the user had cleared",
+        "src/looopy/known.py",
+        "        self.forget()  # at once:",
+        "        # at once:",
+        "tests/agent/test_sharing.py::test_what_was_cleared_is_forgotten_though_reading_failed",
+        "tests/campaign/test_failing_store.py::test_any_call_to_the_stores_may_fail[memory]",
+    ),
+    mutant(
+        "stale-knowledge-is-used",
+        "a call that a dead process left open is overlooked",
+        "src/looopy/known.py",
+        "        self.stale = True  # until all of it is read: the store may fail in between\n",
+        "        self.stale = False\n",
+        f"{_CONTINUING}::test_a_reading_that_fails_half_way_is_made_again",
+    ),
+    # --- recovery ---
+    mutant(
+        "every-call-runs-again",
+        "a payment that may have been made is made again",
+        "src/looopy/recovery.py",
+        'if tool is not None and (not open_call.started or tool.on_resume == "rerun"):',
+        'if tool is not None and (not open_call.started or tool.on_resume != "ask"):',
+        f"{_CONTINUING}::test_continuing_runs_what_may_run_again_and_never_what_may_not",
+        "tests/unit/test_recovery.py::test_a_dead_turn_is_closed_as_its_tools_say",
+    ),
+    mutant(
+        "an-approval-is-not-asked-for",
+        "what wants a person's word is run without it",
+        "src/looopy/recovery.py",
+        "approved = {request.tool_call_id for request, value in answered if value is True}",
+        "approved = {request.tool_call_id for request, value in answered}",
+        f"{_CONTINUING}::test_an_approval_is_carried_out",
+    ),
+    mutant(
+        "old-credentials",
+        "a turn goes on with an identity that nobody has shown again",
+        "src/looopy/recovery.py",
+        "    return had_auth and (auth_context is None or auth_context.expired())",
+        "    return had_auth and auth_context is not None and auth_context.expired()",
+        f"{_CONTINUING}::test_a_turn_with_credentials_goes_on_only_with_fresh_ones",
+        "tests/unit/test_recovery.py::test_what_had_credentials_needs_fresh_ones",
+    ),
+    # --- what the model is sent ---
+    mutant(
+        "a-missing-result-is-left-out",
+        "the provider refuses the history from then on",
+        "src/looopy/llm/render.py",
+        "settled.append(synthetic_result(item, text, timestamp=owner.timestamp))",
+        "assert text",
+        "tests/unit/llm/test_render.py::test_a_missing_result_says_that_the_outcome_is_unknown",
+    ),
+    mutant(
+        "every-result-counts",
+        "a call with two results makes the history one that is refused",
+        "src/looopy/llm/render.py",
+        "        place = places.pop(0)\n        call = self._items[place]",
+        "        place = places[0]\n        call = self._items[place]",
+        "tests/unit/llm/test_render.py::test_of_two_results_the_first_counts",
+    ),
+    # --- secrets ---
+    mutant(
+        "nothing-is-redacted",
+        "a token that a tool repeats is stored, shown and sent to the model",
+        _RUNNING,
+        "self.redactor = Redactor(request.auth_context)",
+        "self.redactor = Redactor()",
+        "tests/agent/test_secrets.py",
+    ),
+    # --- inbox and keys ---
+    mutant(
+        "the-end-overtakes-the-news",
+        "what was said and acknowledged in time is not answered",
+        "src/looopy/stores/sql/statements.py",
+        '    " AND (:closing = 0 OR inbox_last <= :heard)"\n',
+        "",
+        "tests/agent/test_inbox.py::test_what_comes_in_before_the_last_commit_makes_the_turn_go_on",
+    ),
+]
