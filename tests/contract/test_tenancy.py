@@ -89,6 +89,7 @@ CALLS = {
     "journal.commit": Call(lambda c, k: ((_commit(c, k),), {})),
     "journal.clear": Call(lambda c, _: ((c,), {"force": True})),
     "journal.events": Call(lambda c, _: ((c,), {})),
+    "journal.events from the middle": Call(lambda c, _: ((c,), {"after": 3})),
     "journal.turns": Call(lambda c, _: ((c,), {})),
     "journal.started_calls": Call(lambda c, k: ((c, k.turn), {})),
     "journal.turn_of_key": Call(lambda c, _: ((c, KEY), {})),
@@ -182,10 +183,14 @@ async def _own(stores):
     await _idle(stores, IDLE)
 
 
-async def _busy(stores, context_id):
+async def _busy(stores, context_id, earlier=()):
     """Make a context in the middle of a turn."""
+    await stores.messages.append(context_id, earlier)
     await stores.state.save(context_id, {"secret": "metadata"}, version=0)
-    claimed = await begin(stores, context_id=context_id, actor_id="u1", key=KEY, input_hash="h")
+    epoch = (await stores.state.load(context_id)).epoch
+    claimed = await begin(
+        stores, epoch, context_id=context_id, actor_id="u1", key=KEY, input_hash="h"
+    )
     call = ToolCall(id="call-1", name="look", arguments={"at": "secret"})
     said_so = said(answer("secret", call), context_id=context_id)
     begun = starts(call, context_id=context_id)
@@ -194,13 +199,18 @@ async def _busy(stores, context_id):
     return claimed, call
 
 
-async def _idle(stores, context_id):
+async def _idle(stores, context_id, earlier=()):
     """Make a context whose turn is over."""
-    claimed, call = await _busy(stores, context_id)
+    claimed, call = await _busy(stores, context_id, earlier)
     claimed = replace(claimed, epoch=(await stores.state.load(context_id)).epoch)
     done = [*finishes(call, "secret", context_id=context_id), ends(context_id=context_id)]
     await commit_turn(
-        stores, claimed, done, context_id=context_id, assistant_position=2, release=True
+        stores,
+        claimed,
+        done,
+        context_id=context_id,
+        assistant_position=claimed.first_position + 1,
+        release=True,
     )
 
 
@@ -265,8 +275,9 @@ async def test_contexts_of_one_name_never_meet(world, method, make):
     """What a tenant does to its own context is as if nobody else had one of that name."""
     owner, other = world.stores.for_tenant("owner"), world.stores.for_tenant("other")
     name = "twin-ctx"
-    for stores, context_id in ((owner, name), (other, name), (other, UNKNOWN)):
-        await make(stores, context_id)
+    await make(owner, name, [user("secret")] * 3)  # its numbers are others
+    for context_id in (name, UNKNOWN):
+        await make(other, context_id)
     if CALLS[method].prepare is not None or method.startswith("state.claim"):
         # Only the owner's has somebody in line, and something in the inbox.
         known = await _learned(owner, name)
