@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import math
 import random
 import sys
@@ -186,6 +187,8 @@ def main() -> int:
         for entry in chosen:
             print(f"{entry.module:14} {entry.trial.name:{_WIDTH}} {entry.trial.full:6} runs")
         return 0
+    # What goes wrong is what was wanted; the table says what should not have.
+    logging.getLogger("looopy").addHandler(logging.NullHandler())
     head()
     if args.budget is not None:
         rows = within(chosen, args.budget, args.seed)
