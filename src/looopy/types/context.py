@@ -16,6 +16,9 @@ from looopy.types.request import ThinkingLevel
 
 _logger = logging.getLogger("looopy")
 
+LONGEST_LEASE_S = 300.0
+"""No lease lasts longer without being renewed, whatever it was asked for."""
+
 
 class AuthContext:
     """
@@ -218,7 +221,7 @@ class LoopConfig:
             answers them as skipped, `after_batch` lets them run first.
         queue_mode: How many queued messages are said at a time: `one-at-a-time`, or `all`.
         max_messages: How many messages of the history the model is shown; `None`: all.
-        lease_ttl_s: How long an owner that stopped renewing keeps a context.
+        lease_ttl_s: How long an owner that stopped renewing keeps a context; at most 300.
         busy_timeout_s: How long `on_busy="wait"` waits.
         max_result_bytes: What of one tool result the model is shown, in UTF-8 bytes.
 
@@ -262,6 +265,11 @@ class LoopConfig:
         for name in ("tool_timeout_s", "llm_timeout_s", "turn_timeout_s"):
             _check(self, name, least=0, above=True, optional=True)
         _check(self, "lease_ttl_s", least=0, above=True)
+        if self.lease_ttl_s > LONGEST_LEASE_S:
+            raise ConfigurationError(
+                f"LoopConfig.lease_ttl_s must be at most {LONGEST_LEASE_S:.0f}: a lease is renewed"
+                " while its turn runs, however long that takes"
+            )
         _check(self, "busy_timeout_s", least=0)
         _check(self, "max_messages", least=1, whole=True, optional=True)
         if self.history_tokens != "auto":

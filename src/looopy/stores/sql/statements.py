@@ -11,6 +11,8 @@ fence together, and its lock keeps other writers of the context out until the tr
 
 from __future__ import annotations
 
+from looopy.types.context import LONGEST_LEASE_S
+
 # The types of the parameters; those not named are whole numbers.
 TEXTS = frozenset(
     {
@@ -21,6 +23,19 @@ TEXTS = frozenset(
 )
 BYTES = frozenset({"bytes"})
 
+_LONGEST_US = int(LONGEST_LEASE_S * 1_000_000)
+
+
+def _live(until: str) -> str:
+    """
+    Whether what lasts *until* then has not run out.
+
+    What lies further ahead than anything lasts was written before the clock was set back, and would
+    keep everybody out for as long as it was set back by.
+    """
+    return f"({until} > now_us() AND {until} <= now_us() + {_LONGEST_US})"
+
+
 _THIS = "tenant_id = :tenant AND context_id = :context"
 
 TURN_COLUMNS = (
@@ -30,7 +45,7 @@ TURN_COLUMNS = (
 _CONTEXT_COLUMNS = (
     "c.context_id, c.epoch, c.turn_count, c.last_position, c.last_seq, c.visible_from,"
     " c.cleared_seq,"
-    " c.holder, c.holder IS NOT NULL AND c.lease_until > now_us(), c.owner_actor, c.state,"
+    f" c.holder, c.holder IS NOT NULL AND {_live('c.lease_until')}, c.owner_actor, c.state,"
     " c.metadata,"
     " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn"
 )
@@ -47,7 +62,7 @@ LOAD_CONTEXT = f"{_CONTEXT} AND c.context_id = :context"
 LIST_CONTEXTS = f"{_CONTEXT} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
 
 PEEK = (
-    "SELECT epoch, open_turn, holder IS NOT NULL AND lease_until > now_us(), holder, version,"
+    f"SELECT epoch, open_turn, holder IS NOT NULL AND {_live('lease_until')}, holder, version,"
     " turn_count, last_position, last_seq, visible_from, cleared_seq, state, owner_actor,"
     " inbox_last, inbox_waiting, cancel_turn"
     f" FROM contexts WHERE {_THIS}"
@@ -75,15 +90,15 @@ DELETE_CONTEXT = f"DELETE FROM contexts WHERE {_THIS}"
 # The lease is free, expired, or its holder was proved dead.
 _TAKEABLE = (
     f"{_THIS} AND epoch = :expected"
-    " AND (holder IS NULL OR lease_until <= now_us() OR holder = :displace)"
+    f" AND (holder IS NULL OR NOT {_live('lease_until')} OR holder = :displace)"
 )
 
 # Somebody waits who came before whoever has :ticket. Most contexts have no line, and the row of a
 # context says so, so that this looks no further than there.
 _IN_LINE = (
-    "line_until > now_us() AND (:ticket IS NULL OR EXISTS (SELECT 1 FROM waiters w"
+    f"{_live('line_until')} AND (:ticket IS NULL OR EXISTS (SELECT 1 FROM waiters w"
     " WHERE w.tenant_id = :tenant AND w.context_id = :context AND w.ticket < :ticket"
-    " AND w.alive_until > now_us()))"
+    f" AND {_live('w.alive_until')}))"
 )
 
 CLAIM = (
@@ -218,7 +233,7 @@ KEEP_PLACE = (
 
 DROP_PLACE = f"DELETE FROM waiters WHERE {_THIS} AND ticket = :ticket RETURNING ticket"
 
-DROP_DEAD_PLACES = f"DELETE FROM waiters WHERE {_THIS} AND alive_until <= now_us()"
+DROP_DEAD_PLACES = f"DELETE FROM waiters WHERE {_THIS} AND NOT {_live('alive_until')}"
 
 # After each of these, in the same transaction: until when there is somebody in line.
 MEASURE_LINE = (
@@ -227,7 +242,7 @@ MEASURE_LINE = (
 )
 
 LIST_LINE = (
-    f"SELECT ticket, holder, alive_until > now_us() FROM waiters WHERE {_THIS} ORDER BY ticket"
+    f"SELECT ticket, holder, {_live('alive_until')} FROM waiters WHERE {_THIS} ORDER BY ticket"
 )
 
 # --- messages ---

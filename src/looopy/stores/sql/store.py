@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from looopy.errors import ValueRefused
 from looopy.stores.names import check_context_id
 from looopy.stores.sql.driver import Driver, Ring, Steps
+from looopy.types.context import LONGEST_LEASE_S
 
 T = TypeVar("T")
 
@@ -60,5 +61,5 @@ def bounded(value: int | None) -> int:
 
 
 def as_us(seconds: float) -> int:
-    """Seconds as whole microseconds."""
-    return bounded(int(seconds * 1_000_000))
+    """The seconds of a lease as whole microseconds; no more than any lease lasts."""
+    return bounded(int(min(seconds, LONGEST_LEASE_S) * 1_000_000))
