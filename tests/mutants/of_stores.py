@@ -149,7 +149,7 @@ MUTANTS = [
         "lease-without-end",
         "the turn of a process on a host that is gone can never be taken over",
         _STATEMENTS,
-        "(holder IS NULL OR lease_until <= now_us() OR holder",
+        "(holder IS NULL OR NOT {_live('lease_until')} OR holder",
         "(holder IS NULL OR holder",
         f"{_STATE}::TestStateOnSQLite::test_an_open_turn_must_be_recovered_first",
         f"{_STATE}::TestStateOnPsycopg::test_an_open_turn_must_be_recovered_first",
