@@ -51,9 +51,21 @@ async def _join(owner, known):
     known.ticket = await owner.state.join_line(known.target, "secret", LONG_S)
 
 
-def _commit(context_id, known):
+async def _join_and_die(owner, known):
+    await owner.state.join_line(known.target, "secret and dead", 0.0)
+
+
+def _claim(context_id, known, **others):
+    ticket = getattr(known, "ticket", None)
+    given = {"displace": known.holder, "ticket": ticket, **others}
+    return a_claim(known.epoch, context_id=context_id, **given)
+
+
+def _commit(context_id, known, **others):
     event = said(answer("mine now"), context_id=context_id)
-    return Commit(context_id=context_id, epoch=known.epoch, turn=known.turn, events=[event])
+    return Commit(
+        context_id=context_id, epoch=known.epoch, turn=known.turn, events=[event], **others
+    )
 
 
 # What a stranger calls with, who has learned everything that the owner's stores handed out.
@@ -71,15 +83,8 @@ CALLS = {
     "state.save": Call(lambda c, k: ((c, {"mine": True}), {"version": k.version})),
     "state.list": Call(lambda c, _: ((), {"after": c[:-1], "limit": 1})),
     "state.delete": Call(lambda c, _: ((c,), {})),
-    "state.claim": Call(
-        lambda c, k: (
-            (a_claim(k.epoch, context_id=c, displace=k.holder, key=KEY, input_hash="h"),),
-            {},
-        )
-    ),
-    "state.claim to recover": Call(
-        lambda c, k: ((a_claim(k.epoch, context_id=c, displace=k.holder, recover=True),), {})
-    ),
+    "state.claim": Call(lambda c, k: ((_claim(c, k, key=KEY, input_hash="h"),), {})),
+    "state.claim to recover": Call(lambda c, k: ((_claim(c, k, recover=True),), {})),
     "state.renew": Call(lambda c, k: ((c, k.epoch, LONG_S), {})),
     "state.release": Call(lambda c, k: ((c, k.epoch), {})),
     "state.join_line": Call(lambda c, _: ((c, "stranger", LONG_S), {}), _join),
@@ -87,6 +92,7 @@ CALLS = {
     "state.leave_line": Call(lambda c, k: ((c, k.ticket), {}), _join),
     "state.line": Call(lambda c, _: ((c,), {}), _join),
     "journal.commit": Call(lambda c, k: ((_commit(c, k),), {})),
+    "journal.commit of what came in": Call(lambda c, k: ((_commit(c, k, delivered=[1]),), {})),
     "journal.clear": Call(lambda c, _: ((c,), {"force": True})),
     "journal.events": Call(lambda c, _: ((c,), {})),
     "journal.events from the middle": Call(lambda c, _: ((c,), {"after": 3})),
@@ -273,21 +279,24 @@ async def _call(stores, method, context_id, known):
 @pytest.mark.parametrize("method", CALLS)
 async def test_contexts_of_one_name_never_meet(world, method, make):
     """What a tenant does to its own context is as if nobody else had one of that name."""
-    owner, other = world.stores.for_tenant("owner"), world.stores.for_tenant("other")
+    owner, other = world.stores.for_tenant("owner"), world.stores.for_tenant("younger")
     name = "twin-ctx"
-    await make(owner, name, [user("secret")] * 3)  # its numbers are others
+    await make(owner, name, [user("secret")] * 3)  # of the same epoch, with other numbers
     for context_id in (name, UNKNOWN):
-        await make(other, context_id)
-    if CALLS[method].prepare is not None or method.startswith("state.claim"):
-        # Only the owner's has somebody in line, and something in the inbox.
-        known = await _learned(owner, name)
-        await _join(owner, known)
+        await make(other, context_id, [user("mine")])
+    known = await _learned(owner, name)
+    await _join(owner, known)
+    await _join_and_die(owner, known)
+    for _ in range(2):
         await _post(owner, known)
     before = world.dump("owner")
     told = []
     for context_id in (name, UNKNOWN):
         known = await _learned(other, context_id)
-        known.ticket = 1
+        await _post(other, known)
+        places = [await other.state.join_line(context_id, "mine", LONG_S) for _ in range(2)]
+        await other.state.leave_line(context_id, places[0])
+        known.ticket = places[1]
         told.append(await _call(other, method, context_id, known))
     assert told[0] == told[1]
     assert world.dump("owner") == before
