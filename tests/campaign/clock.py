@@ -6,6 +6,8 @@ connection asks it; Postgres: a function of the same name as the server's own st
 A process beside the race sets it back by an hour, forward by ten years, stops it, lets it go on in
 small steps, in the middle of any lease. A turn may be taken from its owner by that, and then ends
 as interrupted; everything else is as in the race.
+
+A clock that is set back by an hour must not keep a context shut for an hour either.
 """
 
 from __future__ import annotations
@@ -13,19 +15,23 @@ from __future__ import annotations
 import mmap
 import random
 import struct
+import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
-from tests.campaign.places import STORES, place, plain, rows_of, wrong
+from tests.campaign.places import STORES, broken, place, plain, rows_of, wrong
 from tests.campaign.race import race
 from tests.campaign.trial import Tally, Trial
-from tests.campaign.zombies import without_fence
+from tests.campaign.zombies import Grave, one_zombie, without_fence
 from tests.postgres import ask
 
 from looopy.stores.sql import connection as sqlite
 
 _HOUR_US = 3600 * 1_000_000
 _TEN_YEARS_US = 10 * 365 * 24 * _HOUR_US
+_STEPS_BACK = ((0, -_HOUR_US), (_TEN_YEARS_US, 0), (_TEN_YEARS_US, -_HOUR_US))
 _TTL_S = 0.5
 _PROCESSES = 4
 _JUMPS_PER_TURN = 4
@@ -138,6 +144,33 @@ def _trial(store: str, full: int) -> Trial:
     return Trial(name, full, run)
 
 
+def _set_back(store: str, full: int) -> Trial:
+    name = f"clock set back under a zombie, {store}"
+
+    def run(number: int, seed: int) -> Tally:
+        """However far it is set back, somebody else gets in while the owner does not stir."""
+        tally = Tally(name)
+        clock = Clock()
+        with (
+            place(store) as url,
+            tempfile.TemporaryDirectory(prefix="looopy-clock-") as kept,
+            broken(sqlite, "_now_us", lambda _: clock.now_us),
+        ):
+            if store != "sqlite":
+                put_clock_before(url)
+            for n in range(seed, seed + number):
+                before_us, after_us = random.Random(n).choice(_STEPS_BACK)
+                set_clock(url, clock, before_us)
+                grave = Grave(url, f"back-{n}", n, Path(kept))
+                came_about, problems = one_zombie(grave, partial(set_clock, url, clock, after_us))
+                tally.runs += came_about
+                tally.missed += not came_about
+                tally.violations += [f"seed {n}: {problem}" for problem in problems]
+        return tally
+
+    return Trial(name, full, run)
+
+
 def put_clock_before(url: str) -> None:
     """Let a function of ours be the clock of a Postgres database."""
     for statement in _SHADOW:
@@ -159,5 +192,8 @@ def _lost(url: str) -> str:
     return f"{lost} turns taken over"
 
 
-TRIALS = [_trial(store, 1000) for store in STORES]
+TRIALS = [
+    *(_trial(store, 1000) for store in STORES),
+    *(_set_back(store, 50) for store in STORES),
+]
 WRONG = [wrong(TRIALS[0], "no fence", without_fence)]

@@ -25,7 +25,13 @@ def test_a_process_that_is_stopped_and_displaced_writes_nothing_when_it_wakes_up
 
 def test_a_clock_that_jumps_decides_who_may_try_and_never_who_may_write():
     """Turns may be taken over; nothing else changes."""
-    status, output = _found("clock", 24)
+    status, output = _found("clock jumps", 24)
+    assert status == 0, output
+
+
+def test_a_clock_that_is_set_back_keeps_no_context_shut():
+    """The next process gets in as if it had not been, and the owner stays fenced."""
+    status, output = _found("clock set back", 2)
     assert status == 0, output
 
 

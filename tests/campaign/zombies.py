@@ -147,8 +147,18 @@ async def come_next(grave: Grave, *, in_turn: bool) -> None:
     ledger.write("over")
 
 
-def one_zombie(grave: Grave) -> tuple[bool, list[str]]:
-    """Stop one, displace it, wake it up; whether it came about, and what is wrong."""
+def one_zombie(
+    grave: Grave, meanwhile: Callable[[], None] = lambda: None
+) -> tuple[bool, list[str]]:
+    """
+    Stop one, displace it, wake it up.
+
+    Args:
+        meanwhile: What happens to it besides, once it is stopped.
+
+    Returns:
+        Whether it came about, and what is wrong.
+    """
     rng = random.Random(grave.seed)
     in_turn = rng.random() < 0.5
     first, following = grave.ledgers
@@ -160,6 +170,7 @@ def one_zombie(grave: Grave) -> tuple[bool, list[str]]:
         _until(lambda: _has(first, "done"), "the first turn never ended")
         if not _stop_in_turn(grave, zombie, rng):
             return False, []
+        meanwhile()
         after = fork(lambda: asyncio.run(come_next(grave, in_turn=in_turn)), log)
         if in_turn:
             _until(lambda: _has(following, "holding"), "nobody came next")
