@@ -286,6 +286,17 @@ async def test_a_connection_carries_nothing_to_the_next_tenant(app_url):
         assert rows == [(0,)]
 
 
+async def test_it_holds_behind_a_proxy_that_shares_connections(app_url):
+    """Where nothing may outlive a transaction, the tenant does not either."""
+    async with open_stores(f"{app_url}&pooler=transaction") as stores:
+        for tenant in ("a", "b"):
+            await a_turn(stores.for_tenant(tenant), reply=f"for {tenant} alone")
+        for tenant in ("a", "b"):
+            found = await stores.for_tenant(tenant).messages.list(CONTEXT)
+            assert found == [user("hello"), answer(f"for {tenant} alone")]
+        assert await stores.state.list() == []
+
+
 # --- turning it on, and keeping it ---
 
 

@@ -51,6 +51,10 @@ async def _join(owner, known):
     known.ticket = await owner.state.join_line(known.target, "secret", LONG_S)
 
 
+async def _wait(owner, known):
+    await owner.state.join_line(known.target, "secret", LONG_S)
+
+
 async def _join_and_die(owner, known):
     await owner.state.join_line(known.target, "secret and dead", 0.0)
 
@@ -83,7 +87,7 @@ CALLS = {
     "state.save": Call(lambda c, k: ((c, {"mine": True}), {"version": k.version})),
     "state.list": Call(lambda c, _: ((), {"after": c[:-1], "limit": 1})),
     "state.delete": Call(lambda c, _: ((c,), {})),
-    "state.claim": Call(lambda c, k: ((_claim(c, k, key=KEY, input_hash="h"),), {})),
+    "state.claim": Call(lambda c, k: ((_claim(c, k, key=KEY, input_hash="h"),), {}), _wait),
     "state.claim to recover": Call(lambda c, k: ((_claim(c, k, recover=True),), {})),
     "state.renew": Call(lambda c, k: ((c, k.epoch, LONG_S), {})),
     "state.release": Call(lambda c, k: ((c, k.epoch), {})),
