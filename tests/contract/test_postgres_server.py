@@ -18,6 +18,7 @@ from tests.postgres import GUARDED, Server, as_driver, ask
 from looopy.errors import (
     AgentBusy,
     ConfigurationError,
+    LimitExceeded,
     MissingExtra,
     SchemaOutOfDate,
     StorageFull,
@@ -25,7 +26,7 @@ from looopy.errors import (
     StoreUnavailable,
 )
 from looopy.stores import open_stores
-from looopy.stores.base import EntryKind, InboxHead
+from looopy.stores.base import INBOX_LIMIT, EntryKind, InboxHead
 from looopy.stores.bells import Bells
 from looopy.stores.owner import Owner
 from looopy.stores.sql import migrate, pg_url
@@ -331,6 +332,23 @@ async def test_a_turn_that_is_not_open_is_not_closed_by_one_statement_either(dri
 
 
 # --- many at once ---
+
+
+async def test_an_inbox_is_not_filled_over_its_limit_by_many_at_once(postgres, name):
+    """Each has a pool of its own; for the last place there is one message."""
+    many = [_driver(postgres, name, patience_s=30) for _ in range(4)]
+    for driver in many:
+        await driver.open()
+    stores = [bind(driver, "default") for driver in many]
+    for n in range(INBOX_LIMIT - 1):
+        await stores[0].journal.post(CONTEXT, EntryKind.STEER, user(str(n)))
+    last = [one.journal.post(CONTEXT, EntryKind.STEER, user("last")) for one in stores]
+    answers = await asyncio.gather(*last, return_exceptions=True)
+    assert answers.count(INBOX_LIMIT) == 1
+    assert sum(isinstance(answer, LimitExceeded) for answer in answers) == 3
+    assert (await stores[0].journal.inbox(CONTEXT))[0].waiting == INBOX_LIMIT
+    for driver in many:
+        await driver.close()
 
 
 async def test_processes_that_make_one_context_at_once_all_succeed(postgres, name):

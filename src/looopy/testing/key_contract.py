@@ -74,6 +74,10 @@ class KeyContract:
     async def test_a_key_is_used_once(self, stores: Stores) -> None:
         """A second claim with it is refused, also with the same input; nothing is written."""
         await _turn(stores, 0, "k")
+        alone = await stores.state.load(CONTEXT)
+        with pytest.raises(StoreConflict):
+            await begin(stores, 1, key="k", input_hash="hash of 0")
+        assert await stores.state.load(CONTEXT) == alone
         (ticket,) = [await stores.state.join_line(CONTEXT, "holder-1", 60.0)]
         before = await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)
         for input_hash in ("hash of 0", "another"):
