@@ -16,7 +16,7 @@ from tests.postgres import as_driver, ask
 
 from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
-from looopy.stores.sql import migrate
+from looopy.stores.sql import migrate, pg_migrate
 from looopy.stores.sql.tables import metadata
 from looopy.testing.turns import CONTEXT, a_turn, answer, user
 
@@ -166,6 +166,23 @@ async def test_starters_on_one_empty_server_all_succeed(fresh_postgres):
         assert (errors, starter.returncode) == ("", 0)
     async with open_stores(fresh_postgres) as stores:
         assert await stores.messages.count("c") == STARTERS
+
+
+async def test_a_migration_waits_for_the_one_that_runs(url):
+    """It changes nothing before it has the lock, and then does what is left to do."""
+    waiting = (
+        "SELECT 1 FROM pg_locks JOIN pg_database d ON d.oid = database"
+        " WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted"
+    )
+    with psycopg.connect(_plain(url)) as running:
+        running.execute("SELECT pg_advisory_xact_lock(%s::bigint)", (pg_migrate._LOCK,))
+        second = asyncio.create_task(asyncio.to_thread(migrate.upgrade, url))
+        while not (second.done() or ask(_plain(url), waiting)):  # noqa: ASYNC110 - in the server
+            await asyncio.sleep(0)
+        assert not second.done()
+        assert _tables(_plain(url)) == set()
+    await second
+    assert "contexts" in _tables(_plain(url))
 
 
 # Children that are killed before one statement of the migration: the first, the second, and so on.

@@ -33,7 +33,8 @@ from tests.postgres import Server
 
 ROOT = Path(__file__).parents[2]
 _COPIED = ("src", "tests", "migrations", "pyproject.toml", "alembic.ini")
-_PASSED, _FAILED = 0, 1
+_PASSED, _FAILED, _HUNG = 0, 1, -1
+_PATIENCE_S = 600
 _FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.MULTILINE)
 _WIDTH = 36
 _TAIL = 2000
@@ -82,17 +83,22 @@ def tested(folder: Path, node_ids: Sequence[str], server: str) -> tuple[int, lis
         "PYTHONDONTWRITEBYTECODE": "1",
         "LOOOPY_TEST_PG": server,
     }
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-o", "timeout=60"),
-            *("-p", "tests.mutants.here", "-p", "no:cacheprovider", *node_ids),
-        ],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-o", "timeout=60"),
+        *("-p", "tests.mutants.here", "-p", "no:cacheprovider", *node_ids),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return _HUNG, [], f"the tests did not end within {_PATIENCE_S} seconds"
     said = done.stdout + done.stderr
     return done.returncode, _FAILURE.findall(said), said
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import mutant
+from tests.mutants.mutant import Edit, Mutant, mutant
 
 _RUNNING = "src/looopy/running.py"
 _TURNS = "tests/agent/test_turns.py"
@@ -22,15 +22,25 @@ MUTANTS = [
         "                        await self._commit(replace(out, events=every), plan.state)\n",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
     ),
-    mutant(
+    Mutant(
         "told-before-it-is-stored",
         "a client has seen what a crash takes back",
-        _RUNNING,
-        "            try:\n                done = await settle(",
-        "            for event in durable:\n"
-        "                self.broadcast.push(event)\n"
-        "            try:\n                done = await settle(",
-        f"{_TURNS}::test_a_durable_event_is_seen_only_after_its_commit",
+        (
+            Edit(
+                _RUNNING,
+                "            try:\n                done = await settle(",
+                "            seq = self.known.record.last_seq + 1 if self.known.record else 1\n"
+                "            self._announce(events, seq, self._last_position + 1, state=state)\n"
+                "            try:\n                done = await settle(",
+            ),
+            Edit(
+                _RUNNING,
+                "            self._announce(events, done.first_seq, done.first_position,"
+                " state=state)\n",
+                "",
+            ),
+        ),
+        (f"{_TURNS}::test_a_durable_event_is_seen_only_after_its_commit",),
     ),
     mutant(
         "tool-before-its-start",
@@ -40,13 +50,24 @@ MUTANTS = [
         "",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
     ),
-    mutant(
+    Mutant(
         "deltas-are-stored",
         "a turn costs a write for every piece of its answer",
-        "src/looopy/types/event.py",
-        '    type: ClassVar[str] = "message_update"\n',
-        '    type: ClassVar[str] = "message_update"\n    durable: ClassVar[bool] = True\n',
-        f"{_TURNS}::test_a_turn_costs_few_commits",
+        (
+            Edit(
+                "src/looopy/types/event.py",
+                '    type: ClassVar[str] = "message_update"\n',
+                '    type: ClassVar[str] = "message_update"\n    durable: ClassVar[bool] = True\n',
+            ),
+            Edit(
+                _RUNNING,
+                "                    if not isinstance(out, Group):\n"
+                "                        self._show(out)\n",
+                "                    if not isinstance(out, Group):\n"
+                "                        await self._commit(Group((out,)), plan.state)\n",
+            ),
+        ),
+        (f"{_TURNS}::test_a_turn_costs_few_commits",),
     ),
     # --- cancelling ---
     mutant(
@@ -68,13 +89,13 @@ MUTANTS = [
         "test_a_cancelled_caller_leaves_a_write_to_be_carried_out",
     ),
     mutant(
-        "a-lost-store-is-an-answer",
-        "a turn whose store is gone goes on as if it had been stored",
+        "a-lost-store-is-a-failed-turn",
+        "a step that may have been stored is answered a second time",
         _RUNNING,
         "        except (Fenced, StoreUnavailable):\n            self.known.stale = True\n"
         "            raise\n",
         "        except Fenced:\n            self.known.stale = True\n            raise\n",
-        "tests/agent/test_failures.py::test_a_store_that_goes_away_ends_the_stream_with_its_error",
+        "tests/agent/test_failures.py::test_a_step_that_cannot_be_stored_fails_the_turn_in_order",
     ),
     # --- what an agent knows ---
     mutant(
@@ -105,11 +126,11 @@ MUTANTS = [
         "tests/unit/test_recovery.py::test_a_dead_turn_is_closed_as_its_tools_say",
     ),
     mutant(
-        "an-approval-is-not-asked-for",
-        "what wants a person's word is run without it",
+        "a-denial-is-not-heard",
+        "what a person has forbidden is run",
         "src/looopy/recovery.py",
-        "approved = {request.tool_call_id for request, value in answered if value is True}",
-        "approved = {request.tool_call_id for request, value in answered}",
+        "denied = {request.tool_call_id for request, value in answered if value is False}",
+        "denied = {request.tool_call_id for request, value in answered if value is None}",
         f"{_CONTINUING}::test_an_approval_is_carried_out",
     ),
     mutant(
