@@ -55,9 +55,9 @@ class End:
     after_bytes: int = 0
 
 
-def _random_end(rng: random.Random) -> End:
+def _random_end(rng: random.Random, *, by_time: bool) -> End:
     """Mostly by what was done, as time says little on a busy machine; but also while it starts."""
-    if rng.random() < 0.25:
+    if by_time or rng.random() < 0.25:
         return End(after_s=rng.random() * _LIFE_S)
     return End(after_s=rng.random() * _STEP_S, after_bytes=rng.randrange(_LIFE_BYTES))
 
@@ -135,7 +135,7 @@ def _random(store: str, count: int, seed: int, *, save_at_end: bool = False) -> 
     case = seed
     while tally.runs < count:
         rng = random.Random(case)
-        ends = [_random_end(rng) for _ in range(_LIVES)]
+        ends = [_random_end(rng, by_time=save_at_end) for _ in range(_LIVES)]
         kills = _case(store, case, ends, tally, save_at_end=save_at_end)
         tally.runs += kills
         tally.missed += _LIVES - kills
