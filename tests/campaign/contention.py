@@ -10,12 +10,13 @@ slow.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -169,10 +170,17 @@ TRIALS = [
     Trial("32 processes and 32 tasks write, sqlite", 6400, _writers),
     Trial("8 processes open a fresh file at once, sqlite", 200, _first_open),
 ]
-WRONG = [
-    wrong(
-        TRIALS[0],
-        "no second try",
-        lambda: broken(connection, "is_busy", lambda _: lambda _error: False),
-    )
-]
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """Take the first refusal of SQLite for the last."""
+    with (
+        broken(connection, "is_busy", lambda _: lambda _error: False),
+        broken(connection, "_BUSY_TIMEOUT_MS", lambda _: 0),
+        broken(connection, "SETTINGS", lambda settings: {**settings, "busy_timeout": 0}),
+    ):
+        yield
+
+
+WRONG = [wrong(TRIALS[0], "no second try", _impatient)]

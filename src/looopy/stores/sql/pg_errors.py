@@ -74,6 +74,7 @@ _FULL = {"53100", "53400"}  # disk_full, configuration_limit_exceeded (a quota)
 
 # libpq passes on a refusal to connect as text alone.
 _PHRASES = (
+    ("No space left on device", "53100"),  # a server writes a little for each that connects
     ("password authentication failed", "28P01"),
     ("no password supplied", "28P01"),
     ("authentication failed", "28000"),

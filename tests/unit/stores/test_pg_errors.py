@@ -1,0 +1,18 @@
+"""What a refusal to connect means where the driver passes on nothing but its words."""
+
+import psycopg
+
+from looopy.errors import StorageFull
+from looopy.stores.sql.pg_errors import translate
+from looopy.stores.sql.pg_pool import no_connection
+
+FULL_DISK = (
+    'connection to server on socket ".s.PGSQL.5432" failed: FATAL:  could not write init file:'
+    " No space left on device"
+)
+
+
+def test_a_server_that_lets_nobody_in_because_its_disk_is_full_says_so():
+    """It is there and can be reached: what helps is space."""
+    trouble = no_connection(psycopg.OperationalError(FULL_DISK))
+    assert isinstance(translate(trouble, "here"), StorageFull)
