@@ -20,6 +20,7 @@ import importlib
 import logging
 import math
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -204,4 +205,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # What is taken for a run (a server, a folder) is given back at a regular end alone.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())
