@@ -255,7 +255,7 @@ async def _one(
     async def check() -> None:
         watch = await strike(World(place.stores()), scene, way, at, after_s=after_s)
         tally.missed += not (watch.struck or after_s is not None)
-        problems = place.left_over()
+        problems = await place.left_over()
         assert not problems, problems
 
     if not await examined(tally, what, check()):

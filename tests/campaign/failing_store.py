@@ -388,7 +388,7 @@ async def fail_calls(
             async def check(scene: str = scene, how: str = how, at: int = at) -> None:
                 fault = await fail(World(place.stores()), scene, how, at)
                 tally.missed += not fault.name
-                problems = place.left_over()
+                problems = await place.left_over()
                 assert not problems, problems
 
             if not await examined(tally, f"seed {n}: {scene}, {how}, call {at}", check()):

@@ -25,7 +25,7 @@ async def test_a_turn_may_be_cancelled_at_every_suspension(kind, url, way):
         for n, at in enumerate(range(1, PLACES[kind] + 1, _STEP[kind])):
             watch = await strike(World(place.stores()), SCENES[n % len(SCENES)], way, at)
             struck += watch.struck
-            assert place.left_over() == []
+            assert await place.left_over() == []
     assert struck > 0
 
 
