@@ -114,7 +114,7 @@ async def test_a_newer_schema_is_not_touched(looopy):
         assert ended.status == 2
         assert "upgrade looopy" in ended.err
     checked = await looopy("db", "check")
-    assert checked.status == 1
+    assert checked.status == 3
     assert "9999" in checked.err
 
 
