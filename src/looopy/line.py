@@ -19,6 +19,7 @@ from looopy.watch import Watch
 
 _TTL_S = 3.0
 _TICK_S = _TTL_S / 3
+_SOON_S = 0.004  # a turn that is nearly over is not waited for as long as one that has begun
 
 
 class Line:
@@ -38,6 +39,7 @@ class Line:
         self._token = token
         self._kept_until = 0.0
         self._watch = Watch(_TICK_S)
+        self._pause_s = _SOON_S
         self._held = ExitStack()
         self._listening = False
 
@@ -78,8 +80,9 @@ class Line:
         return True
 
     async def tick(self, at_most_s: float) -> None:
-        """Wait for news or a while, and keep the place, if there is one."""
-        await self._watch.news(min(at_most_s, _TICK_S))
+        """Wait for news or a while, at first a short one, and keep the place, if there is one."""
+        await self._watch.news(min(at_most_s, self._pause_s))
+        self._pause_s = min(1.5 * self._pause_s, _TICK_S)
         if self.ticket is not None and _now() >= self._kept_until - 2 * _TICK_S:
             kept = await self._stores.state.keep_place(self._context_id, self.ticket, _TTL_S)
             self._kept_until = _now() + _TTL_S

@@ -20,7 +20,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from looopy.cancellation import CancelScope, TurnInterrupted
-from looopy.errors import CannotContinue, LimitExceeded, LooopyError
+from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError
 from looopy.guards import Guards
 from looopy.iteration import run_iteration
 from looopy.llm.provider import LLMProvider
@@ -104,13 +104,13 @@ async def run_turn(
     turn.redactor = redactor or Redactor(context.auth_context)
     turn.call_ids.update(call.id for call in open_calls)
     turn.inbox, turn.spoken = inbox or turn.inbox, spoken
-    interrupted = None
+    interrupted, refused = None, False
     try:
         yield _open(turn, prompts, user_message)
         turn.stop, turn.pending = ends, pending
         while True:
             try:
-                await _hear(turn)
+                await _hear(turn, surely=refused)
                 while turn.stop is None:
                     if not turn.open_calls and (verdict := turn.guards.before_model_call()):
                         turn.give_up(verdict)
@@ -132,7 +132,8 @@ async def run_turn(
             yield last
             if interrupted is not None:
                 raise interrupted
-            if not turn.inbox.refused():
+            refused = turn.inbox.refused()
+            if not refused:
                 return
             turn.reopen(last)
     finally:
@@ -142,14 +143,24 @@ async def run_turn(
 _NATURAL = (StopReason.STOP, StopReason.LENGTH)
 
 
-async def _hear(turn: Turn) -> None:
-    """Take what came in: steering before a model call, follow-ups where the turn would end."""
-    if turn.stop is None and not (turn.queued or turn.spoken or turn.open_calls):
-        turn.queued = await turn.inbox.steering()
+async def _hear(turn: Turn, *, surely: bool = False) -> None:
+    """
+    Take what came in: steering before a model call, follow-ups where the turn would end.
+
+    A store that does not answer now is asked again by the next commit, which says if there is news;
+    *surely* when it has said so.
+    """
+    if turn.stop is None and not (turn.spoken or turn.open_calls):
+        await turn.steered()
     elif turn.stop in _NATURAL:
         if turn.context.cancel.reason is not None:
             raise TurnInterrupted(turn.context.cancel.reason)
-        turn.queued = turn.queued or await turn.inbox.steering() or await turn.inbox.follow_ups()
+        try:
+            queued = turn.queued or await turn.inbox.steering()
+            turn.queued = queued or await turn.inbox.follow_ups()
+        except StoreError:
+            if surely:
+                raise
         if turn.queued:
             turn.stop = None
 
