@@ -324,6 +324,7 @@ async def fail(world: World, scene: str, how: str, at: int) -> Fault:
             await play.agent.wait_for_idle()
     finally:
         await _tear_down(world)
+        await asyncio.gather(playing, return_exceptions=True)
     await world.nothing_left_running()
     await world.nothing_lost()
     await _not_ahead(world, play.agent)
