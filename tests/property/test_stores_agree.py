@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+import hypothesis
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -16,7 +17,8 @@ from looopy.testing.machines import StoresAgree
 RUNS = int(os.environ.get("LOOOPY_MACHINE_RUNS", "40"))
 
 
-def _agree(url: str, runs: int) -> None:
+def agree(url: str, runs: int, seed: int | None = None) -> None:
+    """Do the same at random in memory and at *url*, *runs* times, and compare what they answer."""
     with asyncio.Runner() as runner:
         stores = open_stores(url)
         runner.run(stores.__aenter__())
@@ -25,9 +27,10 @@ def _agree(url: str, runs: int) -> None:
             run = staticmethod(runner.run)
 
         OnDatabase.stores = stores
+        searched = OnDatabase if seed is None else hypothesis.seed(seed)(OnDatabase)
         try:
             run_state_machine_as_test(
-                OnDatabase,
+                searched,
                 settings=settings(
                     max_examples=runs,
                     stateful_step_count=30,
@@ -42,11 +45,11 @@ def _agree(url: str, runs: int) -> None:
 @pytest.mark.timeout(0)
 def test_sqlite_agrees_with_the_memory(tmp_path):
     """Every answer and every refusal of a random history is the same on both."""
-    _agree(f"sqlite:///{tmp_path / 'agree.db'}", RUNS)
+    agree(f"sqlite:///{tmp_path / 'agree.db'}", RUNS)
 
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
 def test_postgres_agrees_with_the_memory(postgres, driver):
     """Likewise on a server, which answers more slowly and so is asked less."""
-    _agree(as_driver(postgres, driver), max(RUNS // 4, 1))
+    agree(as_driver(postgres, driver), max(RUNS // 4, 1))
