@@ -11,6 +11,7 @@ from looopy import LoopConfig
 from looopy.errors import AgentBusy, TurnIncomplete
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.faults import SpyStores
 
 
 @pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
@@ -92,6 +93,34 @@ async def test_turns_of_one_agent_do_not_block_each_other(held, stores):
     results = await asyncio.gather(*waiting)
     assert [r.turn for r in results] == [2, 3, 4, 5]
     assert await stores.state.line("ada") == []
+
+
+async def test_tickets_rise_as_turns_arrived(make_agent, stores):
+    """One that is slow to take its place is not overtaken by the agent's next turn."""
+    spy, gate, slow = SpyStores(stores), Gate(), []
+    agent = await make_agent(
+        ScriptedProvider([tool_call("gate"), *[text("done")] * 3]),
+        tools=[gate.tool],
+        stores=spy.stores,
+        on_busy="wait",
+        loop_config=LoopConfig(busy_timeout_s=5),
+    )
+    stream = agent.execute_turn("first")
+    await gate.entered.wait()
+
+    async def dawdle(name, _) -> None:
+        if name == "turn_of_key" and not slow:
+            slow.append(1)
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+
+    spy.hook = dawdle
+    second = agent.execute_turn("second", idempotency_key="k")
+    third = agent.execute_turn("third")
+    await standing(stores, 2)
+    gate.open.set()
+    results = await asyncio.gather(stream, second, third)
+    assert [r.turn for r in results] == [1, 2, 3]
 
 
 async def test_who_does_not_wait_does_not_jump_the_line(make_agent, stores):

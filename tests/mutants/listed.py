@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_stores, of_turns
+from tests.mutants import of_processes, of_stores, of_turns
 
-MUTANTS = [*of_stores.MUTANTS, *of_turns.MUTANTS]
+MUTANTS = [*of_stores.MUTANTS, *of_turns.MUTANTS, *of_processes.MUTANTS]

@@ -1,0 +1,135 @@
+"""Mistakes between processes: what comes in, who is served next, what was asked before."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_STATEMENTS = "src/looopy/stores/sql/statements.py"
+_COMMIT = "src/looopy/stores/sql/commit.py"
+_CLAIMING = "src/looopy/claiming.py"
+_INBOX = "tests/agent/test_inbox.py"
+_KEYS = "tests/agent/test_idempotency.py"
+_LINE = "tests/agent/test_line.py"
+_ON_SQLITE = "tests/contract/test_inbox.py::TestInboxOnSQLite"
+
+MUTANTS = [
+    # --- the inbox ---
+    mutant(
+        "turn-ends-over-news",
+        "what was acknowledged while the turn ended is heard by nobody until somebody speaks again",
+        _STATEMENTS,
+        '    " AND (:closing = 0 OR inbox_last <= :heard)"\n',
+        "",
+        f"{_ON_SQLITE}::test_a_turn_ends_only_when_it_has_heard_everything",
+        f"{_INBOX}::test_what_comes_in_before_the_last_commit_makes_the_turn_go_on[sqlite]",
+    ),
+    mutant(
+        "delivered-and-kept",
+        "a message is said again by the next turn",
+        _COMMIT,
+        "    yield from _take_entries(given.params, commit.delivered)\n",
+        "",
+        f"{_ON_SQLITE}::test_a_commit_that_says_messages_takes_them_out",
+        f"{_INBOX}::test_what_is_queued_while_idle_survives_and_is_continued[sqlite]",
+    ),
+    mutant(
+        "words-of-another-actor",
+        "one user's words are acted upon with another user's rights",
+        "src/looopy/inbox.py",
+        "[e for e in entries if e.actor_id == self._actor_id]",
+        "entries",
+        f"{_INBOX}::test_only_the_actor_of_the_turn_may_speak_to_it[memory]",
+    ),
+    mutant(
+        "steering-runs-the-rest",
+        "the tool that the user wanted to stop runs all the same",
+        "src/looopy/tool_calls.py",
+        "        if await _steered(turn):  # the commit brought the news\n",
+        "        if False:\n",
+        f"{_INBOX}::test_a_call_whose_commit_brings_the_news_is_not_run[memory]",
+    ),
+    mutant(
+        "cancel-comes-too-late",
+        "a turn that was asked to stop ends as if nobody had",
+        "src/looopy/loop.py",
+        "        if turn.context.cancel.reason is not None:\n",
+        "        if False:\n",
+        f"{_INBOX}::test_a_cancel_that_is_acknowledged_before_the_end_counts[memory]",
+    ),
+    mutant(
+        "deaf-while-it-waits",
+        "cancelling a turn that runs elsewhere waits for its tool",
+        "src/looopy/inbox.py",
+        "        if inbox and idle and not self._ending:\n",
+        "        if False:\n",
+        f"{_INBOX}::test_cancelling_reaches_a_turn_that_runs_elsewhere[memory]",
+    ),
+    # --- names of turns ---
+    mutant(
+        "key-after-busy",
+        "a client that sends its request again is refused because of itself",
+        _CLAIMING,
+        "                await self._look_for_key()  # it may be busy with this very request\n",
+        "",
+        f"{_KEYS}::test_a_request_that_loses_the_claim_to_its_twin_attaches_to_it[memory]",
+    ),
+    mutant(
+        "key-of-any-input",
+        "another request gets the answer to this one",
+        _CLAIMING,
+        "        if input_hash != self._request.input_hash:\n",
+        "        if False:\n",
+        f"{_KEYS}::test_another_input_is_refused_and_stores_nothing",
+    ),
+    mutant(
+        "key-is-not-stored",
+        "a request that is sent twice runs twice",
+        _COMMIT,
+        "    if claim.key is not None:\n",
+        "    if False:\n",
+        f"{_KEYS}::test_it_is_found_after_a_restart_in_another_process[sqlite]",
+    ),
+    # --- the line ---
+    mutant(
+        "first-come-last-served",
+        "whoever asks most often is served, and somebody waits for ever",
+        _STATEMENTS,
+        " AND open_turn IS NULL AND (line_until IS NULL OR NOT ({_IN_LINE}))",
+        " AND open_turn IS NULL AND (:ticket IS NULL OR :ticket >= 0)",
+        f"{_LINE}::test_who_does_not_wait_does_not_jump_the_line[sqlite]",
+        "tests/contract/test_line.py::TestLineOnSQLite::test_those_in_line_are_served_in_order",
+    ),
+    mutant(
+        "tickets-out-of-order",
+        "two turns of one agent wait for each other until they give up",
+        _CLAIMING,
+        "            if before is not None:  # or tickets would not rise as turns arrived\n",
+        "            if False:\n",
+        f"{_LINE}::test_tickets_rise_as_turns_arrived[memory]",
+    ),
+    mutant(
+        "dead-hold-the-line",
+        "everybody waits for a process that was killed while it waited",
+        "src/looopy/line.py",
+        "            if provably_dead(other.holder):\n",
+        "            if False:\n",
+        f"{_LINE}::test_one_who_is_dead_holds_up_nobody[memory]",
+    ),
+    mutant(
+        "place-left-behind",
+        "one who gave up holds up those behind",
+        "src/looopy/line.py",
+        "        self._held.close()\n        if self.ticket is not None:\n",
+        "        self._held.close()\n        if False:\n",
+        f"{_LINE}::test_giving_up_leaves_no_place_behind[memory]",
+    ),
+    # --- following ---
+    mutant(
+        "dead-turn-never-ends",
+        "who follows a context waits for ever for the end of a turn whose process died",
+        "src/looopy/following.py",
+        "                await end_dead_turn()\n",
+        "                pass\n",
+        "tests/agent/test_sharing.py::test_following_ends_the_turn_of_a_dead_owner",
+    ),
+]
