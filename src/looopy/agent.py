@@ -106,7 +106,7 @@ class Agent:
         self.agent_name = agent_name
         self.loop_config = loop_config or LoopConfig()
         self.auto_save = auto_save
-        self.on_busy = on_busy
+        self.on_busy: Literal["reject", "wait"] = on_busy
         self._llm = llm_provider
         self._tools: tuple[ToolSource, ...] = tuple(tools)
         self._system_prompt = system_prompt

@@ -222,7 +222,7 @@ class Redactor:
         if not self._forms or isinstance(message, (UserMessage, CustomMessage)):
             return message
         if isinstance(message, ToolResultMessage):
-            changes = {
+            changes: dict[str, Any] = {
                 "tool_call_id": self.text(message.tool_call_id),
                 "tool_name": self.text(message.tool_name),
                 "content": self.blocks(message.content),

@@ -400,8 +400,9 @@ async def test_what_looks_before_it_writes_waits_for_a_claim_that_is_being_made(
     await stores.messages.append(CONTEXT, [user("a")])
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
     with psycopg.connect(postgres) as claimer:
+        in_a_minute = "60000000 + CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1e6 AS bigint)"
         claimer.execute(
-            "UPDATE contexts SET open_turn = 1, holder = 'h', lease_until = 9223372036854775807"
+            f"UPDATE contexts SET open_turn = 1, holder = 'h', lease_until = {in_a_minute}"
         )
         act = stores.state.delete if what == "delete" else stores.journal.clear
         task = asyncio.create_task(act(CONTEXT))
