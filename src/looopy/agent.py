@@ -119,6 +119,7 @@ class Agent:
         self._turns = Turns(agent_name, idle=self._idle, watch=self._watch)
         self._subscribers: dict[object, Callable[[AgentEvent], object]] = {}
         self._lifecycle = asyncio.Lock()
+        self._changing = 0  # who holds it or waits for it
         self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
         self._buffer: list[BufferedTurn] = []
 
@@ -141,7 +142,7 @@ class Agent:
         """
         if self._turns.running is not None:
             return
-        async with self._lifecycle:
+        async with self._alone():
             if self._status is AgentStatus.READY or self._turns.running is not None:
                 return
             await self._start_from(self._status, "start")
@@ -153,10 +154,12 @@ class Agent:
         try:
             await self._start()
         except BaseException:
-            if new:
-                self._known = None
-                await self._let_go()
-            self._set(lifecycle.after(self._status, "to created" if new else f"to {before}"))
+            try:
+                if new:
+                    self._known = None
+                    await self._let_go()
+            finally:
+                self._set(lifecycle.after(self._status, "to created" if new else f"to {before}"))
             raise
 
     async def _start(self) -> None:
@@ -198,7 +201,7 @@ class Agent:
             StoreConflict: With `auto_save=False`, another process has advanced the context; the
                 buffer is kept.
         """
-        async with self._lifecycle:
+        async with self._alone():
             lifecycle.after(self._status, "pause")
             await self._last_turns("pause", cancel=cancel)
             before = self._status
@@ -216,7 +219,7 @@ class Agent:
         Raises:
             AgentNotStarted: The agent is not started.
         """
-        async with self._lifecycle:
+        async with self._alone():
             if lifecycle.after(self._status, "resume") is AgentStatus.STARTING:
                 await self._start_from(self._status, "resume")
 
@@ -230,7 +233,7 @@ class Agent:
             StoreConflict: With `auto_save=False`, another process has advanced the context: the
                 buffered turns are dropped.
         """
-        async with self._lifecycle:
+        async with self._alone():
             await self._last_turns("shutdown", cancel=cancel)
             await self._turns.detach()
             self._set(lifecycle.after(self._status, "shutdown"))
@@ -242,9 +245,21 @@ class Agent:
                     self._last_record, self._known = self._known.record, None
                 await self._let_go()
 
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Within the block, nobody else starts, pauses, clears or shuts down."""
+        self._changing += 1
+        try:
+            async with self._lifecycle:
+                yield
+        finally:
+            self._changing -= 1
+            if not self._changing:
+                self._lifecycle = asyncio.Lock()  # one that was waited for belongs to its loop
+
     async def _let_go(self) -> None:
         """Close what this agent opened, to the end, though the caller may be cancelled."""
-        await settle(self._close(), lambda: None)
+        await settle(self._close())
 
     async def _close(self) -> None:
         if isinstance(self._where, str) and self._stores is not None:
@@ -457,7 +472,7 @@ class Agent:
             actor_id=auth.actor_id if auth else None,
             expected_turn=expected_turn,
         )
-        await settle(post, lambda: None)
+        await settle(post)
 
     async def cancel(self) -> None:
         """
@@ -473,7 +488,7 @@ class Agent:
             await self._ask_cancel(self._known, None)
 
     async def _ask_cancel(self, known: Known, turn: int | None) -> None:
-        await settle(known.stores.journal.ask_cancel(self.context_id, turn), lambda: None)
+        await settle(known.stores.journal.ask_cancel(self.context_id, turn))
 
     def _require_saving(self, what: str) -> None:
         if not self.auto_save:
@@ -627,7 +642,7 @@ class Agent:
         self._require("clear")
         self._refuse_while_busy(force=force)
         self._turns.cancel()  # before the lock: who holds it may wait for them
-        async with self._lifecycle:
+        async with self._alone():
             known = self._require("clear")
             self._refuse_while_busy(force=force)
             with self._turns.held():  # a turn that came now would see half a history
@@ -639,11 +654,13 @@ class Agent:
 
     async def _clear(self, known: Known, *, force: bool) -> None:
         tools = await gather_tools(self._tools)
-        self._buffer.clear()
-        known.forget()
-        await known.refresh(tools)  # ends what a dead process left: that is no turn that runs
+        # What a dead process left is no turn that runs.
+        await end_dead_turn(known, self.loop_config, self._tools)
+        known.stale = True  # whatever becomes of it
         with contextlib.suppress(ContextNotFound):  # then there is nothing to hide
-            await settle(known.stores.journal.clear(self.context_id, force=force), lambda: None)
+            await settle(known.stores.journal.clear(self.context_id, force=force))
+        self._buffer.clear()  # not before: a clear that is refused loses nothing
+        known.forget()
         await known.refresh(tools)
 
     def _refuse_while_busy(self, *, force: bool) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from looopy._failpoints import reach
 from looopy.buffered import BufferedTurn
+from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.errors import AgentBusy, IdempotencyConflict, StoreConflict, StoreError, TurnIncomplete
 from looopy.known import Known
 from looopy.line import Line
@@ -124,11 +125,17 @@ class Claiming:
             StoreError: The store refused, or did not answer.
         """
         deadline = _now() + self._known.config.busy_timeout_s
+        scope = CancelScope(self._token)
+        if before is not None:
+            before._line.lead(self._line)  # noqa: SLF001 - one of this class
         try:
             await self._look_for_key()
-            await self._wait_for_own(before, deadline)
-            return await self._claim(deadline)
+            await self._wait_for_own(before, deadline, scope)
+            return await self._claim(deadline, scope)
+        except TurnInterrupted:
+            raise _cancelled_early() from None
         finally:
+            scope.close()
             self.placed.set()
             with contextlib.suppress(StoreError):  # a place that is not kept holds up nobody
                 await self._line.leave()
@@ -149,7 +156,9 @@ class Claiming:
             )
         raise AlreadyAccepted(turn)
 
-    async def _wait_for_own(self, before: Claiming | None, deadline: float) -> None:
+    async def _wait_for_own(
+        self, before: Claiming | None, deadline: float, scope: CancelScope
+    ) -> None:
         """Let the agent's earlier turns end, in order of arrival."""
         if self.first.is_set():
             return
@@ -163,7 +172,8 @@ class Claiming:
             if before is not None:  # or tickets would not rise as turns arrived
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
-                        await before.placed.wait()
+                        with scope:
+                            await before.placed.wait()
             if self._waits and not self.first.is_set():
                 await self._line.join()
             self.placed.set()
@@ -181,14 +191,17 @@ class Claiming:
         self.first.set()
         self._line.ring()
 
-    async def _claim(self, deadline: float) -> Begun:
-        known = self._known
+    async def _claim(self, deadline: float, scope: CancelScope) -> Begun:
+        known, swept = self._known, False
         while True:
-            self._stop_if_cancelled()
+            if self._token.cancelled:
+                raise _cancelled_early()
             fresh = known.stale or known.busy_turn is not None
             try:
                 if fresh and not self._buffer:  # what is buffered is in no store to be read
-                    await known.refresh(await gather_tools(self._sources))
+                    with scope:
+                        tools = await gather_tools(self._sources)
+                    await known.refresh(tools)
                     await self._look_for_key()
                 self._refuse_if_busy()  # before the claim would: it is cheaper to know
                 plan = await self._plan()
@@ -196,15 +209,19 @@ class Claiming:
                 return Begun(plan, await self._try(plan, events), events)
             except StoreConflict:
                 known.stale = True
-            except AgentBusy:
+            except AgentBusy as busy:
                 known.stale = True
                 if not fresh:
                     continue  # the owner may be dead: look before giving up
                 await self._look_for_key()  # it may be busy with this very request
                 if not self._waits:
+                    swept = not swept and busy.turn is None and await self._line.drop_the_dead()
+                    if swept:  # in line were none but dead ones
+                        continue
                     raise
                 if self._line.ticket is None:
                     await self._line.join()  # and see whether it became free meanwhile
+                    self.placed.set()
                 elif not await self._line.wait(deadline):
                     raise
 
@@ -214,13 +231,6 @@ class Claiming:
             raise AgentBusy(
                 f"turn {turn} is running in another process: wait for it, or use on_busy='wait'",
                 turn=turn,
-            )
-
-    def _stop_if_cancelled(self) -> None:
-        if self._token.cancelled:
-            raise TurnIncomplete(
-                "the turn was cancelled before it was accepted: nothing was stored",
-                outcome=Outcome.CANCELLED.value,
             )
 
     async def _plan(self) -> Plan:
@@ -278,6 +288,13 @@ class Claiming:
         reach("B3")
         self._line.used()
         return claimed
+
+
+def _cancelled_early() -> TurnIncomplete:
+    return TurnIncomplete(
+        "the turn was cancelled before it was accepted: nothing was stored",
+        outcome=Outcome.CANCELLED.value,
+    )
 
 
 def _now() -> float:

@@ -53,6 +53,7 @@ class TurnInbox:
         self._entries: list[Entry] = []
         self._refused = False
         self._ending = False
+        self._again = False
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._bell = ExitStack()
@@ -104,6 +105,7 @@ class TurnInbox:
         """Take notice that the turn does not end yet."""
         self._refused, self._ending = True, False
         self.told(head)
+        self._later()  # it may have been time to look while the commit was under way
 
     def refused(self) -> bool:
         """Whether the last group was refused; asked once."""
@@ -127,19 +129,25 @@ class TurnInbox:
             self._looking.cancel()
 
     def _later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._stores.journal.bells.poll_s, self._rung, True)  # noqa: FBT003 - as a bell does
 
     def _rung(self, inbox: bool) -> None:
-        idle = self._looking is None or self._looking.done()
-        if inbox and idle and not self._ending:
+        if not inbox or self._ending:
+            return
+        if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._peek(), name="looopy inbox")
+        else:
+            self._again = True  # what rang may be newer than what is being read
 
     async def _peek(self) -> None:
         """See whether something has come in; what it is, the turn reads when it can use it."""
-        if self._timer is not None:
-            self._timer.cancel()
-        with contextlib.suppress(StoreError):  # the next look, or the next commit, will tell
-            head, _ = await self._stores.journal.inbox(self._context_id, after=self._last)
-            self.told(head)
+        self._again = True
+        while self._again:
+            self._again = False
+            with contextlib.suppress(StoreError):  # the next look, or the next commit, will tell
+                head, _ = await self._stores.journal.inbox(self._context_id, after=self._last)
+                self.told(head)
         self._later()

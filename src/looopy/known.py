@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from looopy._failpoints import reach
@@ -92,6 +93,7 @@ class Known:
         self._position = 0
         self._trim_above = _TRIM_ABOVE
         self._visible_from = 1
+        self._born: datetime | None = None
 
     @property
     def epoch(self) -> int:
@@ -137,13 +139,22 @@ class Known:
     async def _read(self, record: ContextRecord | None) -> None:
         """Bring the history up to date."""
         if record is None:
-            self._replace(())
+            self.forget()
             return
-        if self._position and record.visible_from == self._visible_from:
-            self._extend(await self.stores.messages.records(self.context_id, after=self._position))
-            return
+        same = self._born in (None, record.created_at)  # else deleted, and made anew since
+        if same and self._position and record.visible_from == self._visible_from:
+            # Of a context that was made here, the last message tells whether it is the same one.
+            again = int(self._born is None)
+            found = await self.stores.messages.records(
+                self.context_id, after=self._position - again
+            )
+            known = self.committed[len(self.committed) - again :]
+            if [r.message for r in found[:again]] == known:
+                self._born = record.created_at
+                self._extend(found[again:])
+                return
         self.forget()  # at once: were it kept by a reading that fails, the next would build on it
-        self._visible_from = record.visible_from
+        self._visible_from, self._born = record.visible_from, record.created_at
         limit = _WINDOW
         while True:
             records = await self.stores.messages.recent(self.context_id, limit=limit)
@@ -163,6 +174,7 @@ class Known:
     def forget(self) -> None:
         """Keep nothing of the history: the next `refresh` reads it anew."""
         self._replace(())
+        self._born = None
 
     def forgive(self) -> None:
         """Take the last turn's failure as seen; what it left can still be continued."""

@@ -42,6 +42,12 @@ class Line:
         self._pause_s = _SOON_S
         self._held = ExitStack()
         self._listening = False
+        self._next: Line | None = None
+        self._overtakes = False
+
+    def lead(self, later: Line) -> None:
+        """Stay before *later*, of the next turn of the same agent, which waits for this one."""
+        self._next = later
 
     def ring(self) -> None:
         """Have whoever waits here look again."""
@@ -75,7 +81,7 @@ class Line:
             if left <= 0:
                 return False
             await self.tick(left)
-            if not await self._somebody_is_ahead():
+            if await self.drop_the_dead():
                 break
         return True
 
@@ -83,23 +89,35 @@ class Line:
         """Wait for news or a while, at first a short one, and keep the place, if there is one."""
         await self._watch.news(min(at_most_s, self._pause_s))
         self._pause_s = min(1.5 * self._pause_s, _TICK_S)
-        if self.ticket is not None and _now() >= self._kept_until - 2 * _TICK_S:
+        if self.ticket is None:
+            return
+        kept = not self._overtakes
+        if not kept:
+            await self._leave_place()
+        elif _now() >= self._kept_until - 2 * _TICK_S:
             kept = await self._stores.state.keep_place(self._context_id, self.ticket, _TTL_S)
             self._kept_until = _now() + _TTL_S
-            if not kept:  # the context was deleted, or the line dissolved
-                self.ticket = None
-                await self.join()
+        if not kept:  # the line dissolved meanwhile
+            self.ticket, self._overtakes = None, False
+            await self.join()
+            if self._next is not None:  # or each would wait for the other
+                self._next.fall_back()
 
-    async def _somebody_is_ahead(self) -> bool:
-        mine = self.ticket or 0
+    def fall_back(self) -> None:
+        """Take another place: an earlier turn of the agent had to, and stands behind this one."""
+        self._overtakes = True
+        self.ring()
+
+    async def drop_the_dead(self) -> bool:
+        """Let go of the places of dead ones, up to the first living; whether nobody is ahead."""
         for other in await self._stores.state.line(self._context_id):
-            if other.ticket >= mine:
+            if self.ticket is not None and other.ticket >= self.ticket:
                 break
             if provably_dead(other.holder):
                 await self._stores.state.leave_line(self._context_id, other.ticket)
             elif other.alive:
-                return True
-        return False
+                return False
+        return True
 
     def used(self) -> None:
         """The claim has taken the ticket."""
@@ -108,9 +126,12 @@ class Line:
     async def leave(self) -> None:
         """Give the place up, if there is one."""
         self._held.close()
+        await self._leave_place()
+
+    async def _leave_place(self) -> None:
         if self.ticket is not None:
             ticket, self.ticket = self.ticket, None
-            await settle(self._stores.state.leave_line(self._context_id, ticket), lambda: None)
+            await settle(self._stores.state.leave_line(self._context_id, ticket))
 
 
 def _now() -> float:

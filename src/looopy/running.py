@@ -420,7 +420,14 @@ class RunningTurn:
     # --- artifacts -----------------------------------------------------------------------------
 
     async def save_artifact(self, write: ArtifactWrite) -> Artifact:
-        """Save a version together with its event, under this turn's epoch, and show the event."""
+        """
+        Save a version together with its event, under this turn's epoch, and show the event.
+
+        A tool whose time is up, or that is stopped, waits for the end of this, and stops then.
+        """
+        return await settle(self._save_artifact(write))
+
+    async def _save_artifact(self, write: ArtifactWrite) -> Artifact:
         event = ArtifactUpdate(
             context_id=self.known.context_id,
             turn=self.turn,
@@ -438,7 +445,7 @@ class RunningTurn:
             ttl_s=self.config.lease_ttl_s,
         )
         async with self._committing:
-            done: Committed = await settle(self.stores.commit(commit), self.token.cancel)
+            done = await self.stores.commit(commit)
             self._hear(done)
             artifact = done.artifact
             if artifact is None:

@@ -53,7 +53,7 @@ class _LoopThread:
             return self._loop
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* on the loop and wait for it; an interrupt cancels it and waits for its end."""
+        """Run *work* on the loop and wait for it; an interrupt cancels it and goes on at once."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:

@@ -45,6 +45,7 @@ class Turns:
         self._tasks: set[asyncio.Task[None]] = set()
         self._views: set[asyncio.Task[None]] = set()
         self._held = False
+        self._fewer = asyncio.Event()  # another each time, as it belongs to its event loop
 
     def __bool__(self) -> bool:
         return bool(self._line)
@@ -76,20 +77,32 @@ class Turns:
             turn.cancel()
 
     async def end(self) -> None:
-        """Wait until none is left."""
+        """Wait until none is left; views are waited for by nobody."""
         while self._tasks:
-            await asyncio.wait(set(self._tasks))
+            await self.end_present()
 
     async def end_present(self) -> None:
-        """Wait until those that are there now have ended; views are waited for by nobody."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+        """Wait until those that are there now have ended, or turned out to be views."""
+        present = set(self._tasks)
+        while present & self._tasks:
+            await self._fewer.wait()
 
     def also(self, work: Coroutine[Any, Any, None]) -> None:
-        """Carry *work* out beside them; `end` waits for it too."""
+        """Ask for something beside them; `end` waits for it too, and its failure is logged."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._also_ended)
+
+    def _also_ended(self, task: asyncio.Task[None]) -> None:
+        self._gone(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _logger.warning("a turn elsewhere was not asked to stop: %s", type(error).__name__)
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        """Tell whoever waits that a task is waited for no more."""
+        self._tasks.discard(task)
+        fewer, self._fewer = self._fewer, asyncio.Event()
+        fewer.set()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -126,18 +139,17 @@ class Turns:
             turn.broadcast.finish(result)
 
     def _become_view(self, turn: RunningTurn) -> None:
-        task = asyncio.current_task()
-        if task in self._tasks:
-            self._tasks.remove(task)
-            self._views.add(task)
+        task = next(task for task in self._tasks if task is asyncio.current_task())
+        self._views.add(task)
         self._over(turn)
+        self._gone(task)
 
     def _ended(self, turn: RunningTurn, task: asyncio.Task[None]) -> None:
         """Let go of a turn's task; one that was cancelled may never have begun."""
         viewed = task in self._views
         self._views.discard(task)
-        self._tasks.discard(task)
         self._over(turn)
+        self._gone(task)
         if not turn.broadcast.done:
             what = "agent was shut down" if viewed else "event loop stopped"
             turn.broadcast.fail(AgentStateError(f"the {what} before the turn ended"))

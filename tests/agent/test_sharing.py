@@ -118,12 +118,14 @@ async def test_a_stale_agent_reads_only_what_was_added(make_agent, stores):
     first = await make_agent(echo(), stores=spy.stores)
     second = await make_agent(echo(), stores=stores)
     await first.execute_turn("a")
-    await second.execute_turn("b")
-    spy.calls.clear()
-    await first.execute_turn("c")
-    assert spy.of("recent") == []
-    [(_, options)] = spy.of("records")
-    assert options["after"] == 2
+    for others, after in (("b", 1), ("d", 6)):
+        await second.execute_turn(others)
+        spy.calls.clear()
+        await first.execute_turn("c")
+        assert spy.of("recent") == []
+        [(_, options)] = spy.of("records")
+        # It made the context: at first its own last message tells that it is still the same one.
+        assert options["after"] == after
 
 
 async def test_many_agents_on_one_context_take_turns(make_agent, stores):

@@ -10,6 +10,7 @@ _CLAIMING = "src/looopy/claiming.py"
 _INBOX = "tests/agent/test_inbox.py"
 _KEYS = "tests/agent/test_idempotency.py"
 _LINE = "tests/agent/test_line.py"
+_WAITING = "tests/agent/test_waiting.py"
 _ON_SQLITE = "tests/contract/test_inbox.py::TestInboxOnSQLite"
 
 MUTANTS = [
@@ -60,8 +61,8 @@ MUTANTS = [
         "deaf-while-it-waits",
         "cancelling a turn that runs elsewhere waits for its tool",
         "src/looopy/inbox.py",
-        "        if inbox and idle and not self._ending:\n",
-        "        if False:\n",
+        "        if not inbox or self._ending:\n",
+        "        if True:\n",
         f"{_INBOX}::test_cancelling_reaches_a_turn_that_runs_elsewhere[memory]",
     ),
     # --- names of turns ---
@@ -119,9 +120,34 @@ MUTANTS = [
         "place-left-behind",
         "one who gave up holds up those behind",
         "src/looopy/line.py",
-        "        self._held.close()\n        if self.ticket is not None:\n",
-        "        self._held.close()\n        if False:\n",
+        "        self._held.close()\n        await self._leave_place()\n",
+        "        self._held.close()\n",
         f"{_LINE}::test_giving_up_leaves_no_place_behind[memory]",
+    ),
+    mutant(
+        "second-turn-without-a-place",
+        "who came later, elsewhere, is served before the second turn of an agent",
+        _CLAIMING,
+        "                    self.placed.set()\n",
+        "",
+        f"{_WAITING}::test_a_second_turn_of_an_agent_in_line_comes_before_who_came_later",
+    ),
+    # --- whoever waits ---
+    mutant(
+        "swallowed-cancellation",
+        "a timeout around steer() or save() has no effect, and a task group never ends",
+        "src/looopy/settle.py",
+        "                interrupted = exc\n",
+        "                pass\n",
+        f"{_WAITING}::test_who_writes_beside_a_turn_can_be_cancelled",
+    ),
+    mutant(
+        "a-late-tool-cancels-its-turn",
+        "a tool that takes too long to save an artifact ends the whole turn",
+        "src/looopy/running.py",
+        "await settle(self._save_artifact(write))",
+        "await settle(self._save_artifact(write), self.token.cancel)",
+        f"{_WAITING}::test_a_tool_that_takes_too_long_to_save_ends_alone",
     ),
     # --- following ---
     mutant(
