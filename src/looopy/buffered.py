@@ -8,12 +8,14 @@ buffer at once, and a saving that was interrupted goes on where it stopped.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from looopy.errors import Fenced, StoreConflict
+from looopy.errors import Fenced, StoreConflict, StoreError
 from looopy.known import Known
+from looopy.settle import settle
 from looopy.stores.base import Claim, Claimed, Commit
 from looopy.stores.owner import Owner
 from looopy.types.event import AgentEvent, MessageEnd, TurnEnd
@@ -42,26 +44,29 @@ async def save_turns(known: Known, turns: list[BufferedTurn], ttl_s: float) -> N
     Raises:
         StoreConflict: Another process has advanced the context; what is not stored is kept.
     """
-    epoch, held = known.saved_epoch, None
-    owner = Owner.new()
-    try:
-        while turns:
-            epoch = await _save_turn(known, turns[0], owner, epoch, held, ttl_s)
-            held = owner.token()
-            turns.pop(0)
-    finally:
-        owner.retire()
+    owner, state = Owner.new(), known.stores.state
     known.stale = True
+    tickets: list[int] = []
+    try:
+        if len(turns) > 1:  # or whoever begins to wait while one is stored comes in between
+            for turn in turns:
+                if turn.claimed is None:
+                    joining = state.join_line(known.context_id, owner.token(), ttl_s)
+                    tickets.append(await joining)
+        while turns:
+            await settle(_save_first(known, turns, owner, tickets, ttl_s))
+    finally:
+        owner.retire()  # from here on, a place that is left over is a dead one's
+        with contextlib.suppress(StoreError):
+            for ticket in tickets:
+                await state.leave_line(known.context_id, ticket)
 
 
-async def _save_turn(
-    known: Known,
-    turn: BufferedTurn,
-    owner: Owner,
-    epoch: int,
-    held: str | None,
-    ttl_s: float,
-) -> int:
+async def _save_first(
+    known: Known, turns: list[BufferedTurn], owner: Owner, tickets: list[int], ttl_s: float
+) -> None:
+    """Store the oldest turn, and let it leave the list."""
+    turn = turns[0]
     if not turn.events or not isinstance(turn.events[-1], TurnEnd):
         raise StoreConflict("a buffered turn has no end yet: let it end first")
     start, *rest = turn.events
@@ -75,14 +80,15 @@ async def _save_turn(
                 context_id=known.context_id,
                 holder=owner.token(),
                 ttl_s=ttl_s,
-                expected_epoch=epoch,
-                displace=held,
+                expected_epoch=known.saved_epoch,
+                ticket=tickets[0] if tickets else None,
                 events=firsts,
                 actor_id=turn.actor_id,
                 had_auth=turn.had_auth,
                 metadata=turn.metadata,
             )
         )
+        del tickets[:1]
     try:
         await known.stores.commit(
             Commit(
@@ -97,4 +103,4 @@ async def _save_turn(
     except Fenced as exc:
         raise StoreConflict("another process has ended the turn that was being saved") from exc
     known.saved_epoch = claimed.epoch
-    return claimed.epoch
+    turns.pop(0)

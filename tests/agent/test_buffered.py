@@ -9,6 +9,7 @@ from tests.agent.kit import add, assert_whole, collect, types
 
 from looopy import AuthContext
 from looopy.errors import LLMError, StoreConflict, StoreUnavailable
+from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.state import AgentStatus, Outcome
@@ -267,3 +268,56 @@ async def test_a_save_that_failed_half_way_is_carried_on(make_agent, stores, ove
         await agent.save_state()
         assert [m.text for m in await stores.messages.list("ada")] == ["a", "1", "b", "2"]
     await assert_whole(stores)
+
+
+async def test_nobody_comes_between_turns_that_are_saved_together(make_agent, memory_stores):
+    """Somebody begins to wait while the first of them is stored: all of them are."""
+    spy = SpyStores(memory_stores)
+    agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
+    for user in ("a", "b", "c"):
+        await agent.execute_turn(user)
+    other = Owner.new()
+    tickets = []
+
+    async def join(name, _argument):
+        if name == "commit" and not tickets:
+            tickets.append(await memory_stores.state.join_line("ada", other.token(), 60))
+
+    spy.hook = join
+    await agent.save_state()
+    await assert_whole(memory_stores)
+    assert await memory_stores.messages.count("ada") == 6
+    assert [w.ticket for w in await memory_stores.state.line("ada")] == tickets
+    other.retire()
+
+
+@pytest.mark.parametrize("call", ["claim", "commit"])
+async def test_saving_that_is_cancelled_knows_what_it_has_stored(make_agent, memory_stores, call):
+    """The write on its way is carried out; saving again stores the rest, and nothing twice."""
+    spy = SpyStores(memory_stores)
+    agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
+    for user in ("a", "b"):
+        await agent.execute_turn(user)
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def late(name, argument):
+        if name != call or asked.is_set():
+            return None
+        write = memory_stores.state.claim if call == "claim" else memory_stores.commit
+        made = await write(argument)
+        asked.set()
+        await go_on.wait()
+        return made
+
+    spy.hook = late
+    saving = asyncio.create_task(agent.save_state())
+    await asked.wait()
+    saving.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.wait([saving])
+    assert saving.cancelled()
+    assert await memory_stores.state.line("ada") == []
+    await agent.save_state()
+    await assert_whole(memory_stores)
+    assert await memory_stores.messages.count("ada") == 4
