@@ -111,8 +111,8 @@ async def test_tickets_rise_as_turns_arrived(make_agent, stores):
     async def dawdle(name, _) -> None:
         if name == "turn_of_key" and not slow:
             slow.append(1)
-            for _ in range(50):
-                await asyncio.sleep(0.001)
+            for _ in range(500):
+                await asyncio.sleep(0)
 
     spy.hook = dawdle
     second = agent.execute_turn("second", idempotency_key="k")

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 from tests.postgres import as_driver
 
-from looopy.stores import open_stores
+from looopy.stores import names, open_stores
 from looopy.stores.sql import migrate
+
+
+@pytest.fixture(autouse=True)
+def epochs_begin_at_one(monkeypatch):
+    """So that a test can name them; `test_lives.py` undoes it."""
+    monkeypatch.setattr(names, "first_epoch", lambda: 1)
 
 
 @pytest.fixture(scope="session")

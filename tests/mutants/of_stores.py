@@ -63,10 +63,18 @@ MUTANTS = [
         f"{_STATE}::TestStateOnSQLite::test_an_open_turn_must_be_recovered_first",
     ),
     mutant(
+        "epochs-begin-again",
+        "an owner that was stopped for long writes into a new context of the deleted one's name",
+        "src/looopy/stores/names.py",
+        '    return 1 + int.from_bytes(os.urandom(6), "big")\n',
+        "    return 1\n",
+        "tests/contract/test_lives.py",
+    ),
+    mutant(
         "clear-without-fence",
         "a turn that runs brings back what an acknowledged clear() had hidden",
         _STATEMENTS,
-        '    "UPDATE contexts SET epoch = epoch + 1, holder = NULL, open_turn = NULL,',
+        '    f"UPDATE contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL,',
         '    "UPDATE contexts SET holder = NULL, open_turn = NULL,',
         f"{_JOURNAL}::TestJournalOnSQLite::test_clearing_by_force_ends_the_turn_and_fences_its_owner",
     ),
@@ -167,10 +175,10 @@ MUTANTS = [
             Edit(
                 _STATEMENTS,
                 "CLAIM = (\n"
-                '    "UPDATE contexts SET epoch = epoch + 1, holder = :holder,'
+                '    f"UPDATE contexts SET {_NEXT_EPOCH}, holder = :holder,'
                 " lease_until = now_us() + :ttl_us,",
                 "CLAIM = (\n"
-                '    "UPDATE contexts SET epoch = epoch + 1, holder = :holder,'
+                '    f"UPDATE contexts SET {_NEXT_EPOCH}, holder = :holder,'
                 " lease_until = :ttl_us,",
             ),
         ),

@@ -68,9 +68,7 @@ def valid(draw: Any, *, turns: int = 4, thinking: bool = True) -> list[Message]:
         if draw(st.integers(0, 3)):
             blocks = (ThinkingContent("hm", thinking_signature=f"s{turn}"),)
             blocks = blocks if thinking and draw(st.booleans()) else ()
-            messages.append(
-                AssistantMessage((*blocks, TextContent(f"answer {turn}")), **_SAID)
-            )
+            messages.append(AssistantMessage((*blocks, TextContent(f"answer {turn}")), **_SAID))
     return messages
 
 

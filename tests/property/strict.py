@@ -49,9 +49,7 @@ def check_openai(messages: Sequence[Message | Wire], *, alternating: bool = Fals
             elif call_id in answered:
                 problems.append(f"messages[{i}]: a second result for {call_id!r}")
             else:
-                problems.append(
-                    f"messages[{i}]: role 'tool' without a preceding call {call_id!r}"
-                )
+                problems.append(f"messages[{i}]: role 'tool' without a preceding call {call_id!r}")
             if not isinstance(message.get("content"), (str, list)):
                 problems.append(f"messages[{i}]: a result needs content, if only ''")
             before = "tool"
@@ -152,9 +150,7 @@ def check_anthropic(
     return problems
 
 
-def _anthropic_assistant(
-    i: int, blocks: list[Wire], seen: set[str], *, last: bool
-) -> list[str]:
+def _anthropic_assistant(i: int, blocks: list[Wire], seen: set[str], *, last: bool) -> list[str]:
     problems = []
     if not blocks and not last:
         problems.append(f"messages.{i}: all messages must have non-empty content")

@@ -142,7 +142,7 @@ class InMemoryMessageStore(_Store):
             raise AgentBusy(busy_message(found.open_turn), turn=found.open_turn)
         context = self.backend.make(self.tenant, context_id)
         insert_messages(context, encoded, context.turn_count)
-        context.epoch += 1
+        context.raise_epoch()
         context.last_seq += encoded.seqs
         context.last_activity = utc_now()
         self._ring(context_id)
@@ -307,7 +307,7 @@ class InMemoryStateStore(_Store):
         context = self.backend.make(self.tenant, claim.context_id)
         if claim.ticket is not None:
             context.places.pop(claim.ticket, None)
-        context.epoch += 1
+        context.raise_epoch()
         context.holder = claim.holder
         context.lease_until = time.monotonic() + claim.ttl_s
         if state is not None:
@@ -422,7 +422,7 @@ class InMemoryJournal(_Store):
         covers = (context.visible_from, context.last_position)
         encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
         append(context, context.turn_count, encoded, None)
-        context.epoch += 1
+        context.raise_epoch()
         context.holder = None
         context.visible_from = context.last_position + 1
         context.cleared_seq = context.last_seq

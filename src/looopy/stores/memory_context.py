@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from looopy.stores import rows
+from looopy.stores import names, rows
 from looopy.stores.base import (
     ArtifactWrite,
     Claim,
@@ -132,6 +132,10 @@ class StoredContext:
         return InboxHead(
             last=self.inbox_last, waiting=len(self.inbox), cancel_turn=self.cancel_turn
         )
+
+    def raise_epoch(self) -> None:
+        """Fence whoever knows an earlier one."""
+        self.epoch = self.epoch + 1 if self.epoch else names.first_epoch()
 
     def has_earlier(self, ticket: int | None) -> bool:
         """Whether somebody waits in line who came before *ticket*, or anybody for `None`."""

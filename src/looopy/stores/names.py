@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -28,6 +29,16 @@ _MAX_KEY = 256
 _BINARY = "application/octet-stream"
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
+
+
+def first_epoch() -> int:
+    """
+    Where the epochs of a context begin: at a number of its own.
+
+    A context may be deleted and another one made under its name. An owner of the old one that was
+    stopped all the while must not know an epoch of the new one, so they do not both begin at 1.
+    """
+    return 1 + int.from_bytes(os.urandom(6), "big")
 
 
 def check_context_id(context_id: object) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from looopy.errors import AgentBusy
-from looopy.stores import rows
+from looopy.stores import names, rows
 from looopy.stores.base import (
     ArtifactWrite,
     Claim,
@@ -111,6 +111,7 @@ def encode_claim(key: Mapping[str, Any], claim: Claim) -> ClaimRows:
         "holder": claim.holder,
         "displace": claim.displace,
         "expected": bounded(claim.expected_epoch),
+        "birth": names.first_epoch(),
         "ttl_us": as_us(claim.ttl_s),
         "actor": claim.actor_id,
         "state": None if claim.state is None else rows.state_column(claim.state),
@@ -356,7 +357,8 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
     if not encoded.messages:
         head = yield from peek(key)
         return head.last_position if head else 0
-    params = {**key, "seqs": encoded.seqs, "count": len(encoded.messages)}
+    numbers_of = {"seqs": encoded.seqs, "count": len(encoded.messages)}
+    params = {**key, **numbers_of, "birth": names.first_epoch()}
     while not (added := (yield Query(s.APPEND, params))):
         head = yield from peek(key)
         if head is None:
@@ -394,5 +396,8 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
     yield Query(s.DELETE_ARTIFACTS, key)
     yield Query(s.EMPTY_INBOX, key)
     kept = ContextState(usage=rows.decode_state(head.state).usage)
-    cleared = yield Query(s.CLEAR, {**key, "seq": seq, "state": rows.state_column(kept)})
+    state = rows.state_column(kept)
+    cleared = yield Query(
+        s.CLEAR, {**key, "seq": seq, "state": state, "birth": names.first_epoch()}
+    )
     return int(cleared[0][0])

@@ -101,8 +101,11 @@ _IN_LINE = (
     f" AND {_live('w.alive_until')}))"
 )
 
+# The first epoch of a context is its own, see `names.first_epoch`.
+_NEXT_EPOCH = "epoch = CASE WHEN epoch = 0 THEN :birth ELSE epoch + 1 END"
+
 CLAIM = (
-    "UPDATE contexts SET epoch = epoch + 1, holder = :holder, lease_until = now_us() + :ttl_us,"
+    f"UPDATE contexts SET {_NEXT_EPOCH}, holder = :holder, lease_until = now_us() + :ttl_us,"
     " turn_count = turn_count + 1, open_turn = turn_count + 1, last_seq = last_seq + :seqs,"
     " last_position = last_position + :count, owner_actor = COALESCE(owner_actor, :actor),"
     " inbox_waiting = inbox_waiting - :delivered, cancel_turn = NULL,"
@@ -142,14 +145,14 @@ RELEASE = f"UPDATE contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"
 
 # Outside a turn: by anybody, while none is open.
 APPEND = (
-    "UPDATE contexts SET epoch = epoch + 1, last_seq = last_seq + :seqs,"
+    f"UPDATE contexts SET {_NEXT_EPOCH}, last_seq = last_seq + :seqs,"
     " last_position = last_position + :count,"
     f" last_activity = now_us() WHERE {_THIS} AND open_turn IS NULL"
     " RETURNING turn_count, last_seq, last_position"
 )
 
 CLEAR = (
-    "UPDATE contexts SET epoch = epoch + 1, holder = NULL, open_turn = NULL, last_seq = :seq,"
+    f"UPDATE contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL, last_seq = :seq,"
     " visible_from = last_position + 1, cleared_seq = :seq, state = :state, inbox_waiting = 0,"
     " cancel_turn = NULL,"
     f" last_activity = now_us() WHERE {_THIS} RETURNING epoch"
