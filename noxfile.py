@@ -45,7 +45,7 @@ def imports(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests and show the uncovered branches; arguments go to pytest."""
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "run", "-m", "pytest", "-n0", *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
 

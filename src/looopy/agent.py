@@ -557,6 +557,12 @@ class Agent:
 
         Args:
             after: Start behind this `seq`; 0 for the beginning, `None` for the head.
+
+        Raises:
+            ContextNotFound: While iterating: the context was deleted, or *after* is beyond its
+                head.
+            StoreUnavailable: While iterating: the store did not answer. Nothing is lost: follow
+                again behind the last `seq`.
         """
         return self._follow(self._require("events"), after)
 

@@ -14,7 +14,7 @@ from contextlib import aclosing
 
 from looopy import errors
 from looopy.broadcast import Broadcast
-from looopy.errors import LooopyError
+from looopy.errors import ContextNotFound, LooopyError
 from looopy.known import Known, left_by_the_dead
 from looopy.stores.base import TurnRecord
 from looopy.stores.stores import Stores
@@ -35,7 +35,7 @@ async def follow(
     after: int | None,
     *,
     idle: Callable[[], bool],
-    end_dead_turn: Callable[[], Awaitable[object]],
+    end_dead_turn: Callable[[], Awaitable[int]],
     longest_s: float,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
@@ -44,8 +44,13 @@ async def follow(
     Args:
         after: Start behind this `seq`; `None` for the head.
         idle: Whether no turn of this agent runs, so that an open one may be a dead one's.
-        end_dead_turn: Ends it.
+        end_dead_turn: Ends it, and tells the newest `seq` there was before.
         longest_s: How often to look for one.
+
+    Raises:
+        ContextNotFound: The context was deleted, or *after* is beyond its head: what comes next
+            would never come.
+        StoreUnavailable: The store did not answer; go on behind the last `seq`.
     """
     with watching(stores, context_id) as watch:
         if after is None:
@@ -56,7 +61,11 @@ async def follow(
         while True:
             if idle() and clock() >= look_at:
                 look_at = clock() + min(longest_s, watch.poll_s)
-                await end_dead_turn()
+                if await end_dead_turn() < after:
+                    raise ContextNotFound(
+                        f"this context has no event {after}: it was deleted, or the number is"
+                        " another's; follow it from 0 or from its head"
+                    )
             found = await stores.journal.events(context_id, after=after, limit=_PAGE)
             for event in found:
                 after = event.seq or after
@@ -65,13 +74,14 @@ async def follow(
                 await watch.news(longest_s)
 
 
-async def end_dead_turn(known: Known, config: LoopConfig, sources: Sequence[ToolSource]) -> None:
-    """End the turn of a context whose process died, if there is one."""
+async def end_dead_turn(known: Known, config: LoopConfig, sources: Sequence[ToolSource]) -> int:
+    """End the turn of a context whose process died, if there is one; the `seq` of its head."""
     record = await known.stores.state.load(known.context_id)
     if record is not None and left_by_the_dead(record):
         reading = Known(known.stores, known.context_id, config)
         await reading.refresh(await gather_tools(sources))
         known.stale = True
+    return record.last_seq if record else 0
 
 
 async def watch_turn(

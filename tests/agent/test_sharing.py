@@ -8,7 +8,13 @@ import pytest
 from tests.agent.kit import Gate, add, assert_whole, collect, types
 
 from looopy import Agent, LoopConfig, open_stores
-from looopy.errors import AgentBusy, Fenced, StoreConflict, StoreUnavailable
+from looopy.errors import (
+    AgentBusy,
+    ContextNotFound,
+    Fenced,
+    StoreConflict,
+    StoreUnavailable,
+)
 from looopy.stores.base import ContextState
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
@@ -492,6 +498,21 @@ async def test_events_begin_where_they_are_asked_to(make_agent, stores):
     await stream
     assert (await waiting).seq >= 5
     await events.aclose()
+
+
+async def test_following_behind_what_is_not_there_is_an_error(make_agent, stores):
+    """Nothing would ever come: a number beyond the head, or a context that was deleted."""
+    agent = await make_agent([text("1")], stores=stores, loop_config=LoopConfig(lease_ttl_s=0.02))
+    await agent.execute_turn("a")
+    with pytest.raises(ContextNotFound):
+        await anext(agent.events(after=5))
+    events = agent.events(after=0)
+    for seq in range(1, 5):
+        assert (await anext(events)).seq == seq
+    waiting = asyncio.create_task(anext(events))
+    await stores.state.delete("ada")
+    with pytest.raises(ContextNotFound):
+        await waiting
 
 
 async def test_two_followers_each_see_everything(make_agent, stores):

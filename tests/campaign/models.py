@@ -36,7 +36,7 @@ def _run_agree(store: str, name: str, count: int, seed: int) -> Tally:
 
 def _run_histories(count: int, seed: int) -> Tally:
     each = max(1, count // _SEARCHES)
-    pytest = [sys.executable, "-m", "pytest", "-q", "--timeout=0", "-p", "no:cacheprovider"]
+    pytest = [sys.executable, "-m", "pytest", "-n0", "-q", "--timeout=0", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*pytest, f"--hypothesis-seed={seed}", str(_HISTORIES)],
         env={**os.environ, "LOOOPY_EXAMPLES": str(each)},

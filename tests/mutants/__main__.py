@@ -84,7 +84,7 @@ def tested(folder: Path, node_ids: Sequence[str], server: str) -> tuple[int, lis
         "LOOOPY_TEST_PG": server,
     }
     command = [
-        *(sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-o", "timeout=60"),
+        *(sys.executable, "-m", "pytest", "-n0", "-q", "--tb=no", "-rfE", "-o", "timeout=60"),
         *("-p", "tests.mutants.here", "-p", "no:cacheprovider", *node_ids),
     ]
     try:

@@ -154,8 +154,8 @@ MUTANTS = [
         "dead-turn-never-ends",
         "who follows a context waits for ever for the end of a turn whose process died",
         "src/looopy/following.py",
-        "                await end_dead_turn()\n",
-        "                pass\n",
+        "                if await end_dead_turn() < after:\n",
+        "                if False:\n",
         "tests/agent/test_sharing.py::test_following_ends_the_turn_of_a_dead_owner",
     ),
 ]
