@@ -199,7 +199,7 @@ class Agent:
         Raises:
             AgentStateError: The agent is not started.
             StoreConflict: With `auto_save=False`, another process has advanced the context; the
-                buffer is kept.
+                buffer is kept. `AgentBusy` when one uses it, or waits for it, right now.
         """
         async with self._alone():
             lifecycle.after(self._status, "pause")
@@ -231,7 +231,8 @@ class Agent:
 
         Raises:
             StoreConflict: With `auto_save=False`, another process has advanced the context: the
-                buffered turns are dropped.
+                buffered turns are dropped. Likewise with `AgentBusy` when one uses it, or waits for
+                it, right now: `save_state()` first keeps them.
         """
         async with self._alone():
             await self._last_turns("shutdown", cancel=cancel)
@@ -611,6 +612,8 @@ class Agent:
         Raises:
             StoreConflict: Another process has changed the metadata, which are now those of `state`;
                 or it has advanced the context, and what is buffered is kept.
+            AgentBusy: With `auto_save=False`, another process uses the context, or waits for it;
+                what is buffered is kept: try again.
             ValueRefused: The metadata cannot be stored.
         """
         known = self._require("save_state")

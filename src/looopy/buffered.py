@@ -43,6 +43,7 @@ async def save_turns(known: Known, turns: list[BufferedTurn], ttl_s: float) -> N
 
     Raises:
         StoreConflict: Another process has advanced the context; what is not stored is kept.
+        AgentBusy: One uses it, or waits for it; likewise.
     """
     owner, state = Owner.new(), known.stores.state
     known.stale = True
