@@ -183,8 +183,7 @@ class Claiming:
             leave()
         if not self.first.is_set():
             turn = self._known.record.turn_count if self._known.record else None
-            waited = f"waited {self._known.config.busy_timeout_s} s"
-            raise AgentBusy(f"an earlier turn is still running: {waited}", turn=turn)
+            raise self._too_long("an earlier turn is still running", turn)
 
     def go(self) -> None:
         """No earlier turn of the agent is left."""
@@ -223,7 +222,15 @@ class Claiming:
                     await self._line.join()  # and see whether it became free meanwhile
                     self.placed.set()
                 elif not await self._line.wait(deadline):
-                    raise
+                    turn = busy.turn
+                    why = "others wait too" if turn is None else f"turn {turn} is still running"
+                    raise self._too_long(why, turn) from None
+
+    def _too_long(self, why: str, turn: int | None) -> AgentBusy:
+        waited = self._known.config.busy_timeout_s
+        return AgentBusy(
+            f"{why}: waited {waited} s (LoopConfig.busy_timeout_s); try again", turn=turn
+        )
 
     def _refuse_if_busy(self) -> None:
         turn = self._known.busy_turn

@@ -96,7 +96,7 @@ async def test_a_schema_goes_up_and_down_and_is_checked(looopy):
     """The check names what was found and what is needed, and its status tells them apart."""
     missing = await looopy("db", "check")
     assert missing.status == 1
-    assert f"is nothing, this version needs {HEAD}" in missing.err
+    assert f"there is no schema yet, this version needs {HEAD}: run" in missing.err
     assert not looopy.database.exists()
     assert f"is now {HEAD}" in (await looopy("db", "upgrade")).out
     assert (await looopy("db", "check")).status == 0

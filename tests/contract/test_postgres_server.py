@@ -19,6 +19,7 @@ from looopy.errors import (
     AgentBusy,
     ConfigurationError,
     LimitExceeded,
+    LooopyError,
     MissingExtra,
     SchemaOutOfDate,
     StorageFull,
@@ -771,3 +772,18 @@ def _freeze_newest(url):
     )
     os.kill(pid, signal.SIGSTOP)
     return pid
+
+
+async def test_the_short_scheme_of_hosting_services_is_understood(postgres):
+    """`postgres://`, as they hand it out."""
+    async with open_stores(postgres.replace("postgresql://", "postgres://", 1)) as stores:
+        assert await stores.state.list() == []
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_an_option_that_nobody_knows_is_not_called_an_absent_server(postgres, driver):
+    """A slip in the URL: the server is there, and the message does not send anybody to look."""
+    with pytest.raises(LooopyError) as refused:
+        async with open_stores(f"{as_driver(postgres, driver)}&pool_sise=4"):
+            pass
+    assert "cannot be reached" not in str(refused.value)

@@ -45,11 +45,10 @@ def check(url: str | None) -> int:
         Terminal().line(f"{shown_place(target)} is up to date: its schema is {expected}.")
         return 0
     newer = migrate.is_newer(found)
-    advice = "upgrade looopy" if newer else "run `looopy db upgrade`"
-    Terminal().error(
-        f"the schema of {shown_place(target)} is {found or 'nothing'}, this version needs"
-        f" {expected}: {advice}"
-    )
+    where = "" if url is None else " --db URL"
+    advice = "upgrade looopy" if newer else f"run `looopy db upgrade{where}`"
+    has = f"the schema of {shown_place(target)} is {found}" if found else "there is no schema yet"
+    Terminal().error(f"{has}, this version needs {expected}: {advice}")
     return NEWER if newer else BEHIND
 
 

@@ -580,7 +580,7 @@ class Journal(Protocol):
         Raises:
             AccessDenied: The open turn is another actor's; or none is open, and the context is.
             TurnMismatch: Another turn is open, or none.
-            LimitExceeded: `INBOX_LIMIT` messages wait already.
+            LimitExceeded: `INBOX_LIMIT` messages of this actor wait already.
             ValueRefused: The message cannot be stored faithfully.
         """
         ...
@@ -600,4 +600,4 @@ class Journal(Protocol):
 
 
 INBOX_LIMIT = 256
-"""How many messages may wait in the inbox of a context."""
+"""How many messages of one actor may wait in the inbox of a context."""

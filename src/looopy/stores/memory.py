@@ -524,7 +524,7 @@ class InMemoryJournal(_Store):
             belongs_to=(found.turns[turn - 1].actor_id if turn else found.owner_actor)
             if found
             else None,
-            waiting=len(found.inbox) if found else 0,
+            waiting=sum(e.actor_id == actor_id for e in found.inbox.values()) if found else 0,
             actor_id=actor_id,
             expected_turn=expected_turn,
         )

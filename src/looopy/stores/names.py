@@ -207,7 +207,7 @@ def check_post(
     Args:
         open_turn: Of the context, running or left behind.
         belongs_to: The actor of the open turn; without one, the owner of the context.
-        waiting: How many messages are in it.
+        waiting: How many messages of this actor are in it.
 
     Raises:
         AccessDenied: It is another actor's.
@@ -226,7 +226,8 @@ def check_post(
         )
     if waiting >= INBOX_LIMIT:
         raise LimitExceeded(
-            f"{INBOX_LIMIT} messages wait in this context already: let a turn take them first",
+            f"{INBOX_LIMIT} messages of this actor wait in this context already: let a turn of"
+            " theirs take them first",
             limit="inbox",
             value=INBOX_LIMIT,
         )

@@ -158,7 +158,7 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
         from looopy.stores.sql.engine import sqlite_stores
 
         return sqlite_stores(url, tenant=tenant, migrate=migrate is not False)
-    if scheme in ("postgresql", "postgresql+asyncpg", "postgresql+psycopg"):
+    if scheme in ("postgresql", "postgres", "postgresql+asyncpg", "postgresql+psycopg"):
         from looopy.stores.sql.engine import postgres_stores
 
         return postgres_stores(url, tenant=tenant, migrate=migrate is True)

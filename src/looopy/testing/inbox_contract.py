@@ -183,6 +183,16 @@ class InboxContract:
         await _post(stores, "fits")
         assert (await _numbers(stores))[-1] == INBOX_LIMIT + 1
 
+    async def test_one_actor_does_not_fill_the_inbox_of_another(self, stores: Stores) -> None:
+        """While nobody owns the context, anybody may leave a message; the limit is each one's."""
+        for n in range(INBOX_LIMIT):
+            await stores.journal.post(CONTEXT, EntryKind.STEER, user(f"{n}"), actor_id="mallory")
+        with pytest.raises(LimitExceeded):
+            await stores.journal.post(CONTEXT, EntryKind.STEER, user("more"), actor_id="mallory")
+        await stores.journal.post(CONTEXT, EntryKind.STEER, user("hello"), actor_id="ada")
+        await stores.journal.post(CONTEXT, EntryKind.STEER, user("hello"))
+        assert (await _head(stores)).waiting == INBOX_LIMIT + 2
+
     # --- delivery ---
 
     async def test_a_commit_that_says_messages_takes_them_out(self, stores: Stores) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from looopy.stores import rows
-from looopy.stores.base import Entry, InboxHead
+from looopy.stores.base import INBOX_LIMIT, Entry, InboxHead
 from looopy.stores.names import check_post
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import peek
@@ -27,10 +27,13 @@ def post_steps(params: Mapping[str, Any], expected_turn: int | None) -> Steps[in
         belongs_to = head.owner_actor if head else None
         if turn is not None:
             ((belongs_to,),) = yield Query(s.TURN_ACTOR, {**params, "turn": turn})
+        waiting = head.inbox_waiting if head else 0
+        if waiting >= INBOX_LIMIT:  # of several actors, perhaps
+            ((waiting,),) = yield Query(s.COUNT_ENTRIES, params)
         check_post(
             open_turn=turn,
             belongs_to=belongs_to,
-            waiting=head.inbox_waiting if head else 0,
+            waiting=waiting,
             actor_id=params["actor"],
             expected_turn=expected_turn,
         )

@@ -61,7 +61,9 @@ _SENTENCES = {
     "28P01": _REFUSED,
     "28000": _REFUSED,
     "3D000": _NO_DATABASE,
-    "42501": "does not give this user the rights it needs",
+    "42501": "does not give this user the rights it needs: the owner of the tables can give them"
+    " to a role, by `looopy db secure --role ROLE --db URL`",
+    "42704": "does not know something that the URL names, such as an option: check its spelling",
     "53300": "has no connection left for us: raise max_connections, or use a pooler",
     "55P03": "kept a row locked for too long",
     "57014": "took too long for a statement",
@@ -84,6 +86,8 @@ _PHRASES = (
     ("in recovery mode", "57P03"),
     ("too many clients", "53300"),
     ("remaining connection slots", "53300"),
+    ("invalid URI query parameter", "42704"),
+    ("invalid connection option", "42704"),
 )
 
 

@@ -16,6 +16,7 @@ from looopy.errors import ConfigurationError, MissingExtra
 
 SCHEMES = {
     "postgresql": "asyncpg",
+    "postgres": "asyncpg",  # as hosting services write it
     "postgresql+asyncpg": "asyncpg",
     "postgresql+psycopg": "psycopg",
 }

@@ -201,6 +201,10 @@ ADD_ENTRY = (
     " VALUES (:tenant, :context, :entry, :kind, :actor, now_us(), :body)"
 )
 
+COUNT_ENTRIES = (
+    f"SELECT COUNT(*) FROM inbox WHERE {_THIS} AND COALESCE(actor_id, '') = COALESCE(:actor, '')"
+)
+
 TAKE_ENTRY = f"DELETE FROM inbox WHERE {_THIS} AND entry = :entry RETURNING entry"
 
 EMPTY_INBOX = f"DELETE FROM inbox WHERE {_THIS}"
