@@ -8,6 +8,7 @@ kill, `examine` opens the context through the public interface, as any next proc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -63,14 +64,19 @@ class Ledger(Protocol):
 
 
 class FileLedger:
-    """Lines that survive any kill of the process: one write each, appended by the kernel."""
+    """
+    Lines that survive any kill of the process: one write each, appended by the kernel.
+
+    A kill may cut a long write short. What was cut is no line, and nobody was told of it; it ends
+    where the next line begins.
+    """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, kind: str, **facts: Any) -> None:
         """Add a line."""
-        os.write(self._fd, (json.dumps({"kind": kind, **facts}) + "\n").encode())
+        os.write(self._fd, ("\n" + json.dumps({"kind": kind, **facts}) + "\n").encode())
 
 
 @dataclass(frozen=True)
@@ -305,4 +311,8 @@ async def examine(life: Life) -> list[str]:
 
 
 def _read(ledger: Path) -> list[Line]:
-    return [json.loads(line) for line in ledger.read_text().splitlines()]
+    lines = []
+    for line in ledger.read_text().splitlines():
+        with contextlib.suppress(json.JSONDecodeError):  # empty, or cut
+            lines.append(json.loads(line))
+    return lines

@@ -112,4 +112,4 @@ def lines_of(ledger: Path) -> list[dict[str, Any]]:
     """What was noted, in order; nothing by a process that did not come so far."""
     if not ledger.exists():
         return []
-    return [json.loads(line) for line in ledger.read_text().splitlines()]
+    return [json.loads(line) for line in ledger.read_text().splitlines() if line]
