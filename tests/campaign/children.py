@@ -51,7 +51,8 @@ def wait(
     Raises:
         TimeoutError: It hung, and was killed for that.
     """
-    began = time.monotonic()
+    longest = max(_PATIENCE_S, 2 * (kill_after_s or 0))
+    hangs_at = time.monotonic() + longest
     kill_at: float | None = None
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -60,12 +61,12 @@ def wait(
         now = time.monotonic()
         if kill_at is None and kill_after_s is not None and (once is None or once()):
             kill_at = now + kill_after_s
-        hangs = now > began + _PATIENCE_S
+        hangs = now > hangs_at
         if hangs or (kill_at is not None and now >= kill_at):
             os.kill(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             if hangs:
-                raise TimeoutError(f"a child did not end within {_PATIENCE_S:.0f} s")
+                raise TimeoutError(f"a child did not end within {longest:.0f} s")
             return os.waitstatus_to_exitcode(status)
         time.sleep(_POLL_S)
 
