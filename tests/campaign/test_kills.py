@@ -3,6 +3,8 @@
 import pytest
 from tests.campaign.command import campaign
 
+_WRONG = "save at the end of a turn, sqlite"
+
 
 @pytest.mark.campaign
 @pytest.mark.timeout(600)
@@ -16,6 +18,6 @@ def test_nothing_acknowledged_is_lost_and_no_finished_tool_runs_twice():
 @pytest.mark.timeout(600)
 def test_saving_at_the_end_of_the_turn_is_found_out():
     """The same kills on the wrong order: the check can see what it looks for."""
-    done = campaign("--wrong", "--runs", "9", "--only", "kills", "--seed", "1")
+    done = campaign("--wrong", "--runs", "15", "--only", _WRONG, "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "acknowledged message" in done.stdout

@@ -119,7 +119,8 @@ async def test_what_the_second_schema_adds_is_empty_in_a_file_of_the_first(fresh
     """Rows are kept, nothing waits and nobody is in line; it works, and goes down again."""
     async with open_stores(_url(fresh)) as stores:
         await a_turn(stores)
-        await begin(stores, 1)
+        before = await stores.state.load(CONTEXT)
+        await begin(stores, before.epoch)
         await stores.journal.post(CONTEXT, EntryKind.STEER, user("lost on the way down"))
         await stores.journal.ask_cancel(CONTEXT)
         await stores.state.join_line(CONTEXT, "holder", 60.0)
