@@ -47,6 +47,7 @@ from looopy.types.request import LLMRequest
 
 _TTL_S = 0.3
 _PATIENCE_S = 30.0
+_UNDER_WAY_S = 0.1  # what it had sent before it was stopped may still end its turn
 _AT_ONCE = 6  # they mostly sleep
 _TABLES = {"contexts": "context_id", "turns": "turn", "messages": "position", "events": "seq"}
 
@@ -212,10 +213,16 @@ def _stop_in_turn(grave: Grave, pid: int, rng: random.Random) -> bool:
         time.sleep(rng.random() * 0.08)
         os.kill(pid, signal.SIGSTOP)
         _until(lambda: _is_stopped(pid), "it cannot be stopped")
-        if not _is_locked(grave) and _open_turn(grave) is not None:
-            return True
+        if _holds_a_turn(grave):
+            time.sleep(_UNDER_WAY_S)
+            if _holds_a_turn(grave):
+                return True
         os.kill(pid, signal.SIGCONT)
     return False
+
+
+def _holds_a_turn(grave: Grave) -> bool:
+    return not _is_locked(grave) and _open_turn(grave) is not None
 
 
 def _is_stopped(pid: int) -> bool:
