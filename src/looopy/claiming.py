@@ -191,7 +191,7 @@ class Claiming:
         self._line.ring()
 
     async def _claim(self, deadline: float, scope: CancelScope) -> Begun:
-        known, swept = self._known, False
+        known, swept, too_late = self._known, False, False
         while True:
             if self._token.cancelled:
                 raise _cancelled_early()
@@ -221,10 +221,12 @@ class Claiming:
                 if self._line.ticket is None:
                     await self._line.join()  # and see whether it became free meanwhile
                     self.placed.set()
-                elif not await self._line.wait(deadline):
+                elif too_late:
                     turn = busy.turn
                     why = "others wait too" if turn is None else f"turn {turn} is still running"
                     raise self._too_long(why, turn) from None
+                else:  # it may have become free while this process slept: one last look
+                    too_late = not await self._line.wait(deadline)
 
     def _too_long(self, why: str, turn: int | None) -> AgentBusy:
         waited = self._known.config.busy_timeout_s

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from tests.agent.kit import Gate, assert_whole
 
 from looopy import LoopConfig
 from looopy.errors import AgentBusy, TurnIncomplete
+from looopy.stores.base import Claim
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
+from looopy.types.event import TurnStart
 
 
 @pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
@@ -182,6 +185,38 @@ async def test_giving_up_leaves_no_place_behind(make_agent, stores, held):
     assert await stores.state.line("ada") == []
     gate.open.set()
     await stream
+
+
+async def test_one_who_slept_looks_once_more(make_agent, stores):
+    """The machine stood still until its time was over: what it had seen before counts no more."""
+    spy = SpyStores(stores)
+    config = LoopConfig(busy_timeout_s=0.5)
+    agent = await make_agent(echo(), stores=spy.stores, on_busy="wait", loop_config=config)
+    stopped = Owner.new()
+    await stores.state.claim(
+        Claim(
+            context_id="ada",
+            holder=stopped.token(),
+            ttl_s=0.4,
+            expected_epoch=0,
+            events=[TurnStart(context_id="ada", user_message=None)],
+            actor_id=None,
+            had_auth=False,
+        )
+    )
+    seen = []
+
+    async def sleep(name, argument):
+        if name != "load" or seen or not spy.of("join_line"):
+            return None
+        seen.append(await stores.state.load(argument))
+        time.sleep(0.5)  # noqa: ASYNC251 - nothing else goes on either
+        return seen[0]
+
+    spy.hook = sleep
+    assert (await agent.execute_turn("next")).turn == 2
+    assert seen[0].lease_live
+    stopped.retire()
 
 
 async def test_waiting_for_no_time_at_all_is_refusing(make_agent, stores, held):

@@ -17,6 +17,26 @@ from pathlib import Path
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.0005
+_LONGEST_STEP_S = 0.25
+
+
+class Patience:
+    """
+    How much is left of a time in which something has to happen, looked at again and again.
+
+    A virtual machine may stand still for half a minute, with all that should have happened: what
+    passes between two looks counts for no more than a quarter of a second.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._looked = time.monotonic()
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        self._left -= min(now - self._looked, _LONGEST_STEP_S)
+        self._looked = now
+        return self._left <= 0
 
 
 def fork(body: Callable[[], None], log: Path) -> int:
@@ -52,17 +72,16 @@ def wait(
         TimeoutError: It hung, and was killed for that.
     """
     longest = max(_PATIENCE_S, 2 * (kill_after_s or 0))
-    hangs_at = time.monotonic() + longest
-    kill_at: float | None = None
+    patience = Patience(longest)
+    until_killed: Patience | None = None
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)
-        now = time.monotonic()
-        if kill_at is None and kill_after_s is not None and (once is None or once()):
-            kill_at = now + kill_after_s
-        hangs = now > hangs_at
-        if hangs or (kill_at is not None and now >= kill_at):
+        if until_killed is None and kill_after_s is not None and (once is None or once()):
+            until_killed = Patience(kill_after_s)
+        hangs = patience.is_over()
+        if hangs or (until_killed is not None and until_killed.is_over()):
             os.kill(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             if hangs:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from tests.campaign.children import fork, wait
+from tests.campaign.children import Patience, fork, wait
 from tests.campaign.life import FileLedger
 from tests.campaign.places import (
     STORES,
@@ -194,6 +194,7 @@ def one_zombie(
         for pid in filter(None, (zombie, after)):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+    problems += [f"who came next was told {e}" for e in lines_of(following) if e["kind"] == "error"]
     last = lines_of(first)[-1]
     if last["kind"] != "error" or last["error"] != "Fenced":
         problems.append(f"it was told {last} and not Fenced")
@@ -279,9 +280,9 @@ def _has(ledger: Path, kind: str) -> bool:
 
 
 def _until(condition: Callable[[], bool], complaint: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
+    patience = Patience(_PATIENCE_S)
     while not condition():
-        if time.monotonic() > deadline:
+        if patience.is_over():
             raise TimeoutError(complaint)
         time.sleep(0.002)
 

@@ -118,11 +118,7 @@ def failure_of(
         return LLMError(
             f"{provider} does not know the model {model!r} or the address (HTTP 404){said}", **facts
         )
-    transient = (
-        status is None
-        or status >= 500
-        or status in _TRANSIENT_STATUS
-    )
+    transient = status is None or status >= 500 or status in _TRANSIENT_STATUS
     if transient:
         where = "broke off" if status is None else f"failed (HTTP {status})"
         if delay_s is not None:

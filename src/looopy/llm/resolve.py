@@ -91,9 +91,7 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
 def _at_url(spec: str, options: Mapping[str, Any]) -> LLMProvider:
     url, _, model = spec.partition("#")
     if not model or not urlsplit(url).hostname:
-        raise UnknownModel(
-            f"which model at {_shown(url)}? Add it after '#': {_shown(url)}#MODEL"
-        )
+        raise UnknownModel(f"which model at {_shown(url)}? Add it after '#': {_shown(url)}#MODEL")
     from looopy.llm.openai import OpenAIProvider
 
     return OpenAIProvider(model, **{"base_url": url.rstrip("/"), **options})

@@ -114,8 +114,9 @@ def test_text_is_stored_as_it_is_and_not_escaped():
 ANY_TEXT = st.text(st.characters(), max_size=30)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT | st.binary(max_size=3),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(ANY_TEXT | st.integers(), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(ANY_TEXT | st.integers(), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 

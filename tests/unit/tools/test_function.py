@@ -194,9 +194,7 @@ async def test_a_missing_argument_with_a_default_is_left_to_python(run: Run) -> 
     sentinel = object()
 
     @tool
-    def check(
-        a: int = 4, b: Any = sentinel, c: Place | None = None, d: Unit = Unit.CELSIUS
-    ) -> str:
+    def check(a: int = 4, b: Any = sentinel, c: Place | None = None, d: Unit = Unit.CELSIUS) -> str:
         return f"{a} {b is sentinel} {c} {d}"
 
     assert (await run(check)).text == "4 True None Unit.CELSIUS"

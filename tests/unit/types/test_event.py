@@ -84,9 +84,7 @@ TYPES = sorted(get_args(AgentEvent), key=lambda cls: cls.type)
 
 
 def _sample(cls, **more):
-    return cls(
-        context_id="ada", turn=2, iteration=1, timestamp=NOON, **SAMPLES[cls.type], **more
-    )
+    return cls(context_id="ada", turn=2, iteration=1, timestamp=NOON, **SAMPLES[cls.type], **more)
 
 
 def test_the_union_holds_every_event():
