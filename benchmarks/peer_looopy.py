@@ -37,7 +37,7 @@ class Fake:
     model = "fake"
 
     async def stream(
-        self, request: LLMRequest, options: StreamOptions | None = None
+        self, request: LLMRequest, options: StreamOptions | None = None  # noqa: ARG002
     ) -> AsyncIterator[StreamEvent]:
         """See `LLMProvider.stream`."""
         SCRIPT.on_call(len(request.messages))
@@ -58,7 +58,7 @@ class Fake:
 
 
 @tool(name=TOOL_NAME)
-async def lookup(key: str) -> str:
+async def lookup(key: str) -> str:  # noqa: ARG001
     """Look a key up."""
     return TOOL_RESULT
 
