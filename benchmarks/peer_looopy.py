@@ -37,7 +37,9 @@ class Fake:
     model = "fake"
 
     async def stream(
-        self, request: LLMRequest, options: StreamOptions | None = None  # noqa: ARG002
+        self,
+        request: LLMRequest,
+        options: StreamOptions | None = None,  # noqa: ARG002
     ) -> AsyncIterator[StreamEvent]:
         """See `LLMProvider.stream`."""
         SCRIPT.on_call(len(request.messages))

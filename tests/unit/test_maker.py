@@ -1,0 +1,122 @@
+"""What `maker` gives makes the objects that the class makes, only faster."""
+
+import copy
+import inspect
+import pickle
+from dataclasses import FrozenInstanceError, dataclass, field, fields
+
+import pytest
+
+from looopy.types import event, message, request
+from looopy.types.maker import maker
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A class to derive from."""
+
+    x: int
+    y: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Derived(Base):
+    """Has slots of its own, and those of its base."""
+
+    z: str = "z"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "z", self.z.upper())
+
+
+CASES = [
+    (Base, (1,), {}),
+    (Base, (1, [2]), {}),
+    (Derived, (1,), {"z": "q"}),
+    (request.StreamEvent, ("text_delta", 3, "word"), {}),
+    (message.TextContent, ("hi",), {"text_signature": "s"}),
+    (message.Usage, (), {"input": 3}),
+    (message.UserMessage, ("hi",), {"timestamp": 4}),
+    (message.AssistantMessage, ("hi",), {"timestamp": 4, "model": "m"}),
+    (message.ToolResultMessage, (), {"tool_call_id": "a", "content": ["b"], "timestamp": 4}),
+    (event.MessageUpdate, (), {"context_id": "c", "timestamp": event.utc_now(), "delta": "d"}),
+    (
+        event.TurnWarning,
+        (),
+        {"context_id": "c", "timestamp": event.utc_now(), "code": "x", "text": ""},
+    ),
+]
+
+
+@pytest.mark.parametrize(("cls", "args", "named"), CASES)
+def test_it_makes_what_the_class_makes(cls, args, named):
+    """Equal, of that class, and as frozen."""
+    made, usual = maker(cls)(*args, **named), cls(*args, **named)
+    assert made == usual
+    assert type(made) is cls
+    assert repr(made) == repr(usual)
+    assert copy.copy(made) == usual
+    name = fields(cls)[0].name
+    with pytest.raises(FrozenInstanceError):
+        setattr(made, name, None)
+    with pytest.raises(FrozenInstanceError):
+        delattr(made, name)
+
+
+def test_what_it_makes_can_be_pickled():
+    """Nothing of the twin is left."""
+    made = maker(message.TextContent)("hi")
+    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize("cls", {case[0] for case in CASES})
+def test_its_parameters_are_those_of_the_class(cls):
+    """Names, order, kinds, and which may be left out."""
+
+    def parameters(function):
+        found = inspect.signature(function).parameters.values()
+        return [(p.name, p.kind, p.default is inspect.Parameter.empty) for p in found]
+
+    assert parameters(maker(cls)) == parameters(cls)
+
+
+def test_each_object_has_a_default_of_its_own():
+    """A factory is called each time."""
+    make = maker(Base)
+    assert make(1).y is not make(1).y
+
+
+def test_the_hook_behind_the_constructor_is_called():
+    """`__post_init__` sees a frozen object, and may refuse it."""
+    assert maker(Derived)(1, z="q").z == "Q"
+    assert maker(message.AssistantMessage)("hi").content == (message.TextContent("hi"),)
+    with pytest.raises(message.ValueRefused):
+        maker(message.CustomMessage)("user")
+
+
+@dataclass
+class Open:
+    """Neither frozen nor slotted."""
+
+    x: int
+
+
+@dataclass(slots=True)
+class Thawed:
+    """Slotted alone."""
+
+    x: int
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Fills a field by itself."""
+
+    x: int = field(default=3, init=False)
+
+
+@pytest.mark.parametrize("cls", [Open, Thawed, Own, int])
+def test_another_class_is_refused(cls):
+    """What it could not fill faithfully."""
+    with pytest.raises(TypeError):
+        maker(cls)
