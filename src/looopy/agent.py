@@ -719,6 +719,8 @@ class Agent:
         over = isinstance(event, TurnEnd) and self._turns.running is None
         if over and self._status is AgentStatus.BUSY:
             self._settle()
+        if not self._subscribers:
+            return
         for callback in tuple(self._subscribers.values()):
             try:
                 callback(event)

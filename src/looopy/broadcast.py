@@ -54,7 +54,8 @@ class _Reader:
             queue[-1] = merged
         else:
             queue.append(event)
-        self.wake()
+        if self._wake is not None:
+            self.wake()
 
     def wake(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -180,10 +181,11 @@ class Broadcast:
         """What was said, then what comes, until the turn is over."""
         reader = _Reader(self._log)
         self._readers.append(reader)
+        waiting = reader.queue
         try:
             while True:
-                while reader.queue:
-                    yield reader.queue.popleft()
+                while waiting:
+                    yield waiting.popleft()
                 if self._done:
                     break
                 await reader.wait()

@@ -58,7 +58,7 @@ class CancelScope:
         if self._token.reason is not None:
             raise TurnInterrupted(self._token.reason)
         self._fired = False
-        task = self._task = asyncio.current_task()
+        task = self._task = asyncio.current_task(self._loop)
         self._cancelling = 0 if task is None else task.cancelling()
 
     def __exit__(

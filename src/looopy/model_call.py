@@ -37,6 +37,7 @@ from looopy.types.event import (
     TurnWarning,
     utc_now,
 )
+from looopy.types.maker import maker
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
@@ -50,6 +51,8 @@ from looopy.types.state import AgentStatus
 _logger = logging.getLogger("looopy")
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 _GRACE_S = 5.0  # how long a stream may take to stop before it is left behind
+_AT_A_TIME = 64  # deltas after which others come to run, readers among them, whatever the provider
+_made_update = maker(MessageUpdate)
 
 
 async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
@@ -59,7 +62,8 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
         attempts += 1
         request, options = await _request(turn, tools, strict=strict)
         started, first_delta_s, shown = utc_now(), None, False
-        deltas = turn.redactor.deltas()
+        deltas = None if turn.redactor.free else turn.redactor.deltas()
+        arrived = 0
         final: StreamEvent | None = None
         partial: PartialMessage | None = None
         reach("B4")
@@ -72,7 +76,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
                         event = await anext(events)
                     except StopAsyncIteration:
                         break
-                partial = turn.redactor.partial(event.partial)
+                partial = event.partial
                 if event.type in ("done", "error"):
                     final = event
                     continue
@@ -83,10 +87,18 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
                     if first_delta_s is None:
                         first_delta_s = (utc_now() - started).total_seconds()
                     reach("B5")
-                    for piece in deltas(event):
-                        yield _update(turn, piece)
+                    if deltas is None:
+                        yield _update(turn, event)
+                    else:
+                        for piece in deltas(event):
+                            yield _update(turn, piece)
+                    arrived += 1
+                    if arrived % _AT_A_TIME == 0:
+                        with turn.scope:
+                            await asyncio.sleep(0)
         except (TurnInterrupted, asyncio.CancelledError):
-            turn.partial = None if partial is None else partial.snapshot()
+            shown_so_far = turn.redactor.partial(partial)
+            turn.partial = None if shown_so_far is None else shown_so_far.snapshot()
             raise
         except Exception as exc:  # a provider that breaks its contract and raises
             _logger.exception("the provider raised instead of ending its stream with an error")
@@ -121,7 +133,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
 
 
 def _update(turn: Turn, event: StreamEvent) -> MessageUpdate:
-    return MessageUpdate(
+    return _made_update(
         context_id=turn.context.context_id,
         turn=turn.context.turn,
         iteration=turn.iteration,

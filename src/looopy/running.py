@@ -42,6 +42,7 @@ from looopy.types.event import (
     ArtifactUpdate,
     IterationEnd,
     MessageEnd,
+    MessageUpdate,
     ToolExecutionEnd,
     TurnEnd,
     TurnError,
@@ -339,7 +340,9 @@ class RunningTurn:
 
     def _show(self, event: AgentEvent) -> None:
         self._iteration = event.iteration
-        if isinstance(event, IterationEnd):
+        if isinstance(event, MessageUpdate):
+            pass  # as most of them are
+        elif isinstance(event, IterationEnd):
             self._iterations.append(
                 IterationResult(
                     message=event.message,

@@ -13,9 +13,11 @@ from tests.agent.kit import Gate, add, assert_whole, collect, types
 
 from looopy import AuthContext, ToolContext, tool
 from looopy.errors import LLMError, StoreUnavailable
+from looopy.llm.accumulate import Accumulator
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.event import MessageUpdate, ToolExecutionUpdate
+from looopy.types.message import StopReason
 from looopy.types.state import Outcome
 
 
@@ -228,6 +230,46 @@ async def test_a_slow_reader_gets_the_whole_text_in_fewer_pieces(make_agent, mem
     assert deltas(events) == said
     assert len(events) < 2_000
     assert types(events)[-1] == "turn_end"
+
+
+class Torrent:
+    """A model that says everything without ever waiting."""
+
+    name = model = "torrent"
+    said = 0
+
+    async def stream(self, request, options=None):  # noqa: ARG002
+        """See `LLMProvider.stream`."""
+        answer = Accumulator(api="t", provider="t", model="t")
+        for _ in range(5_000):
+            self.said += 1
+            for event in answer.text_delta("word "):
+                yield event
+        for event in answer.done(StopReason.STOP):
+            yield event
+
+
+async def test_readers_keep_up_with_a_model_that_never_waits(make_agent, memory_stores):
+    """Each of them sees each delta as it came."""
+    agent = await make_agent(Torrent(), stores=memory_stores)
+    stream = agent.execute_turn("hi")
+
+    async def count():
+        return len([e async for e in stream if isinstance(e, MessageUpdate) and e.delta])
+
+    assert await asyncio.gather(count(), count(), count()) == [5_000] * 3
+
+
+async def test_a_model_that_never_waits_can_be_stopped(make_agent, memory_stores):
+    """Others come to run while it speaks: one who cancels among them."""
+    model = Torrent()
+    agent = await make_agent(model, stores=memory_stores)
+    stream = agent.execute_turn("hi")
+    async for event in stream:
+        if isinstance(event, MessageUpdate):
+            stream.cancel()
+    assert (await stream).outcome is Outcome.CANCELLED
+    assert 0 < model.said < 1_000
 
 
 async def test_reports_of_a_tool_reach_who_listens(make_agent, memory_stores):

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
+from looopy.types.maker import maker
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
@@ -36,6 +37,7 @@ MAX_ARGUMENT_DEPTH = 60
 """Levels of nesting in a call's arguments; a stored message adds a few and stores take 64."""
 
 _MAX_INT = 2**63
+_event = maker(StreamEvent)
 _START: dict[str, StreamEventType] = {"text": "text_start", "thinking": "thinking_start"}
 _DELTA: dict[str, StreamEventType] = {"text": "text_delta", "thinking": "thinking_delta"}
 _END: dict[str, StreamEventType] = {"text": "text_end", "thinking": "thinking_end"}
@@ -241,10 +243,14 @@ class Accumulator:
     def _delta(self, kind: Literal["text", "thinking"], delta: str) -> tuple[StreamEvent, ...]:
         if not delta:
             return ()
+        position = self._current
+        if position is not None and (block := self._blocks[position]).kind == kind:
+            block.parts.append(delta)
+            return (_event(_DELTA[kind], position, delta, self),)
         events: list[StreamEvent] = []
         position = self._enter(kind, events)
         self._blocks[position].parts.append(delta)
-        events.append(StreamEvent(_DELTA[kind], position, delta, self))
+        events.append(_event(_DELTA[kind], position, delta, self))
         return tuple(events)
 
     def _enter(self, kind: Literal["text", "thinking"], events: list[StreamEvent]) -> int:
