@@ -39,6 +39,7 @@ from looopy.types.event import (
     ToolExecutionEnd,
     TurnEnd,
 )
+from looopy.types.maker import amended
 from looopy.types.message import AssistantMessage, Message, StopReason, Usage, UserMessage
 from looopy.types.state import Outcome
 
@@ -344,4 +345,4 @@ class Known:
                 created_at=now,
                 last_activity=now,
             )
-        self.record = replace(self.record, last_activity=now, **changes)
+        self.record = amended(self.record, last_activity=now, **changes)

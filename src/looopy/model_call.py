@@ -12,7 +12,8 @@ import inspect
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -55,63 +56,48 @@ _AT_A_TIME = 64  # deltas after which others come to run, readers among them, wh
 _made_update = maker(MessageUpdate)
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """
+    One request, and what came of it.
+
+    Attributes:
+        number: From 1; how many there were of the same call.
+        first_delta_s: Seconds from the start to the first delta.
+        shown: Whether the message was announced.
+        final: The stream's last event, `done` or `error`.
+    """
+
+    number: int
+    started: datetime = field(default_factory=utc_now)
+    first_delta_s: float | None = None
+    shown: bool = False
+    final: StreamEvent | None = None
+
+    @property
+    def answer(self) -> AssistantMessage | None:
+        """What the model answered, if it came to that."""
+        final = self.final
+        return final.message if final is not None and final.type == "done" else None
+
+
 async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
     """Call the model until it answers or there is no more hope; append its message to the turn."""
     attempts, failures, strict = 0, 0, False
     while True:
         attempts += 1
         request, options = await _request(turn, tools, strict=strict)
-        started, first_delta_s, shown = utc_now(), None, False
-        deltas = None if turn.redactor.free else turn.redactor.deltas()
-        arrived = 0
-        final: StreamEvent | None = None
-        partial: PartialMessage | None = None
-        reach("B4")
-        stream = turn.provider.stream(request, options)
-        try:
-            events = aiter(stream)
-            while final is None:
-                with turn.scope:
-                    try:
-                        event = await anext(events)
-                    except StopAsyncIteration:
-                        break
-                partial = event.partial
-                if event.type in ("done", "error"):
-                    final = event
-                    continue
-                if not shown:
-                    shown = True
-                    yield turn.make(MessageStart, message=AssistantMessage())
-                if event.type != "start":
-                    if first_delta_s is None:
-                        first_delta_s = (utc_now() - started).total_seconds()
-                    reach("B5")
-                    if deltas is None:
-                        yield _update(turn, event)
-                    else:
-                        for piece in deltas(event):
-                            yield _update(turn, piece)
-                    arrived += 1
-                    if arrived % _AT_A_TIME == 0:
-                        with turn.scope:
-                            await asyncio.sleep(0)
-        except (TurnInterrupted, asyncio.CancelledError):
-            shown_so_far = turn.redactor.partial(partial)
-            turn.partial = None if shown_so_far is None else shown_so_far.snapshot()
-            raise
-        except Exception as exc:  # a provider that breaks its contract and raises
-            _logger.exception("the provider raised instead of ending its stream with an error")
-            final = StreamEvent("error", error=InvalidLLMResponse(f"the provider failed: {exc}"))
-        finally:
-            await _close(stream)
-        message = final.message if final is not None else None
-        if final is not None and final.type == "done" and message is not None:
-            if not shown:
+        attempt = _Attempt(attempts)
+        async with aclosing(_listen(turn, request, options, attempt)) as outs:
+            async for out in outs:
+                yield out
+        message = attempt.answer
+        if message is not None:
+            if not attempt.shown:
                 yield turn.make(MessageStart, message=AssistantMessage())
-            _take(turn, message, started, first_delta_s, attempts)
+            _take(turn, message, attempt)
             return
-        error = _failure(final)
+        error = _failure(attempt.final)
         if isinstance(error, HistoryRejected) and not strict:
             strict = True
             delay: float | None = 0.0  # once, with everything optional left out (rule 11)
@@ -119,7 +105,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
             failures += 1
             delay = delay_before(failures, turn.config.retry, error, _chance)
         if delay is None:
-            _fail(turn, error, message, started, first_delta_s, attempts)
+            _fail(turn, error, attempt)
             return
         yield turn.make(
             StatusChange,
@@ -130,6 +116,56 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
         )
         with turn.scope:
             await asyncio.sleep(delay)
+
+
+async def _listen(
+    turn: Turn, request: LLMRequest, options: StreamOptions, attempt: _Attempt
+) -> AsyncGenerator[Out, None]:
+    """Show what the model says as it comes, until the stream's last event."""
+    deltas = None if turn.redactor.free else turn.redactor.deltas()
+    partial: PartialMessage | None = None
+    arrived = 0
+    reach("B4")
+    stream = turn.provider.stream(request, options)
+    try:
+        events = aiter(stream)
+        while True:
+            with turn.scope:
+                try:
+                    event = await anext(events)
+                except StopAsyncIteration:
+                    break
+            partial = event.partial
+            if event.type in ("done", "error"):
+                attempt.final = event
+                break
+            if not attempt.shown:
+                attempt.shown = True
+                yield turn.make(MessageStart, message=AssistantMessage())
+            if event.type == "start":
+                continue
+            if attempt.first_delta_s is None:
+                attempt.first_delta_s = (utc_now() - attempt.started).total_seconds()
+            reach("B5")
+            if deltas is None:
+                yield _update(turn, event)
+            else:
+                for piece in deltas(event):
+                    yield _update(turn, piece)
+            arrived += 1
+            if arrived % _AT_A_TIME == 0:
+                with turn.scope:
+                    await asyncio.sleep(0)
+    except (TurnInterrupted, asyncio.CancelledError):
+        veiled = turn.redactor.partial(partial)
+        turn.partial = None if veiled is None else veiled.snapshot()
+        raise
+    except Exception as exc:  # a provider that breaks its contract and raises
+        _logger.exception("the provider raised instead of ending its stream with an error")
+        error = InvalidLLMResponse(f"the provider failed: {exc}")
+        attempt.final = StreamEvent("error", error=error)
+    finally:
+        await _close(stream)
 
 
 def _update(turn: Turn, event: StreamEvent) -> MessageUpdate:
@@ -225,19 +261,13 @@ async def _system_prompt(turn: Turn) -> str:
     return text
 
 
-def _take(
-    turn: Turn,
-    message: AssistantMessage,
-    started: datetime,
-    first_delta_s: float | None,
-    attempts: int,
-) -> None:
+def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
     turn.answer_of_model = _clean(turn, turn.redactor.value(message))
     turn.append(
         turn.answer_of_model,
-        started=started,
-        first_delta_s=first_delta_s,
-        attempts=attempts,
+        started=attempt.started,
+        first_delta_s=attempt.first_delta_s,
+        attempts=attempt.number,
         usage=message.usage,
     )
 
@@ -251,15 +281,9 @@ def _failure(final: StreamEvent | None) -> LLMError:
     return InvalidLLMResponse(message or str(final.error) or "the model call failed")
 
 
-def _fail(
-    turn: Turn,
-    error: LLMError,
-    message: AssistantMessage | None,
-    started: datetime,
-    first_delta_s: float | None,
-    attempts: int,
-) -> None:
+def _fail(turn: Turn, error: LLMError, attempt: _Attempt) -> None:
     """End the turn; what the model did say is kept, marked as failed."""
+    message = None if attempt.final is None else attempt.final.message
     turn.stop, turn.error = StopReason.ERROR, error
     if message is not None:
         turn.usage += message.usage
@@ -271,7 +295,7 @@ def _fail(
                 stop_reason=StopReason.ERROR,
                 error_message=reason,
             )
-            _take(turn, kept, started, first_delta_s, attempts)
+            _take(turn, kept, attempt)
 
 
 def keep_partial(turn: Turn) -> None:

@@ -49,6 +49,7 @@ from looopy.types.event import (
     is_durable,
     utc_now,
 )
+from looopy.types.maker import amended
 from looopy.types.message import (
     AssistantMessage,
     Message,
@@ -317,14 +318,14 @@ class RunningTurn:
             shown = event
             if is_durable(event):
                 if isinstance(event, MessageEnd):
-                    shown = replace(event, seq=seq or None, position=position)
+                    shown = amended(event, seq=seq or None, position=position)
                     if isinstance(event.message, AssistantMessage):
                         self._assistant_position = position
                     self._added.append(event.message)
                     self._last_position = position
                     position += 1
                 elif seq:
-                    shown = replace(event, seq=seq)
+                    shown = amended(event, seq=seq)
                 seq += 1 if seq else 0
             stamped.append(shown)
         if self._buffer is not None:
@@ -497,7 +498,7 @@ class _Writer:
 def _as_stored(events: Sequence[AgentEvent], stored: Sequence[AgentEvent]) -> list[AgentEvent]:
     """The first group with the times that the claim has stored for its durable events."""
     times = iter([event.timestamp for event in stored])
-    return [replace(e, timestamp=next(times)) if is_durable(e) else e for e in events]
+    return [amended(e, timestamp=next(times)) if is_durable(e) else e for e in events]
 
 
 def _used(messages: Sequence[Message]) -> Usage:

@@ -36,6 +36,7 @@ from looopy.types.event import (
     UsageReport,
     utc_now,
 )
+from looopy.types.maker import maker
 from looopy.types.message import (
     AssistantMessage,
     Message,
@@ -46,6 +47,8 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.state import Outcome, PendingRequest, outcome_of
+
+_makers: dict[Callable[..., AgentEvent], Callable[..., AgentEvent]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +212,13 @@ class Turn:
 
     def make(self, kind: Callable[..., AgentEvent], **fields: Any) -> AgentEvent:
         """An event of this turn and iteration."""
-        return kind(
-            context_id=self.context.context_id,
-            turn=self.context.turn,
+        context = self.context
+        make = _makers.get(kind)
+        if make is None:
+            make = _makers[kind] = maker(kind)
+        return make(
+            context_id=context.context_id,
+            turn=context.turn,
             iteration=self.iteration,
             **self.redactor.fields(fields),
         )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from tests.agent.kit import Gate, assert_whole
 
-from looopy import LoopConfig
+from looopy import LoopConfig, claiming, line
 from looopy.errors import AgentBusy, TurnIncomplete
 from looopy.stores.base import Claim
 from looopy.stores.owner import Owner
@@ -187,17 +186,16 @@ async def test_giving_up_leaves_no_place_behind(make_agent, stores, held):
     await stream
 
 
-async def test_one_who_slept_looks_once_more(make_agent, stores):
+async def test_one_who_slept_looks_once_more(make_agent, stores, monkeypatch):
     """The machine stood still until its time was over: what it had seen before counts no more."""
     spy = SpyStores(stores)
-    config = LoopConfig(busy_timeout_s=0.5)
-    agent = await make_agent(echo(), stores=spy.stores, on_busy="wait", loop_config=config)
+    agent = await make_agent(echo(), stores=spy.stores, on_busy="wait")
     stopped = Owner.new()
     await stores.state.claim(
         Claim(
             context_id="ada",
             holder=stopped.token(),
-            ttl_s=0.4,
+            ttl_s=60,
             expected_epoch=0,
             events=[TurnStart(context_id="ada", user_message=None)],
             actor_id=None,
@@ -205,12 +203,15 @@ async def test_one_who_slept_looks_once_more(make_agent, stores):
         )
     )
     seen = []
+    clock = asyncio.get_running_loop().time
+    for module in (claiming, line):
+        monkeypatch.setattr(module, "_now", lambda: clock() + 3600 * len(seen))
 
     async def sleep(name, argument):
         if name != "load" or seen or not spy.of("join_line"):
             return None
         seen.append(await stores.state.load(argument))
-        time.sleep(0.5)  # noqa: ASYNC251 - nothing else goes on either
+        await stores.journal.clear("ada", force=True)
         return seen[0]
 
     spy.hook = sleep

@@ -238,7 +238,7 @@ class Torrent:
     name = model = "torrent"
     said = 0
 
-    async def stream(self, request, options=None):  # noqa: ARG002
+    async def stream(self, request, options=None):
         """See `LLMProvider.stream`."""
         answer = Accumulator(api="t", provider="t", model="t")
         for _ in range(5_000):

@@ -3,12 +3,12 @@
 import copy
 import inspect
 import pickle
-from dataclasses import FrozenInstanceError, dataclass, field, fields
+from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 
 import pytest
 
 from looopy.types import event, message, request
-from looopy.types.maker import maker
+from looopy.types.maker import amended, maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def test_what_it_makes_can_be_pickled():
     assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - our own
 
 
-@pytest.mark.parametrize("cls", {case[0] for case in CASES})
+@pytest.mark.parametrize("cls", list(dict.fromkeys(case[0] for case in CASES)))
 def test_its_parameters_are_those_of_the_class(cls):
     """Names, order, kinds, and which may be left out."""
 
@@ -92,6 +92,33 @@ def test_the_hook_behind_the_constructor_is_called():
     assert maker(message.AssistantMessage)("hi").content == (message.TextContent("hi"),)
     with pytest.raises(message.ValueRefused):
         maker(message.CustomMessage)("user")
+
+
+@pytest.mark.parametrize(("cls", "args", "named"), CASES)
+def test_a_copy_has_the_changes_and_is_as_frozen(cls, args, named):
+    """What `dataclasses.replace` gives; the one copied stays."""
+    known = cls(*args, **named)
+    name = fields(cls)[-1].name
+    value = "other" if isinstance(getattr(known, name), str) else getattr(known, name)
+    made = amended(known, **{name: value})
+    assert made == replace(known, **{name: value})
+    assert type(made) is cls
+    assert made is not known
+    assert known == cls(*args, **named)
+    assert amended(known) == known
+    with pytest.raises(FrozenInstanceError):
+        setattr(made, name, value)
+
+
+def test_a_copy_has_no_other_fields():
+    """A name that is none is refused."""
+    with pytest.raises(AttributeError):
+        amended(Base(1), w=2)
+
+
+def test_the_hook_behind_the_constructor_sees_a_copy():
+    """It is called as by `dataclasses.replace`."""
+    assert amended(Derived(1), z="q").z == "Q"
 
 
 @dataclass

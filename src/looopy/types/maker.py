@@ -5,7 +5,7 @@ A frozen dataclass fills its fields by `object.__setattr__`, one call each, afte
 class, which is itself slow with keywords. That is nothing for an object now and then; but a turn
 makes an event for each delta, and a history is read by the ten thousand messages. The function that
 `maker` gives is called like the class: it fills an unfrozen twin with the same slots, as any object
-is filled, and turns that into one of the class before anybody sees it.
+is filled, and turns that into one of the class before anybody sees it. `amended` copies one so.
 """
 
 from __future__ import annotations
@@ -28,30 +28,68 @@ def maker(cls: Callable[P, T]) -> Callable[P, T]:
         TypeError: *cls* is no such class, or has fields that no parameter fills.
     """
     kind = cast("Any", cls)
+    filled, known = _look_into(kind)
+    ordered = [_parameter(field, known) for field in filled if not field.kw_only]
+    named = [_parameter(field, known) for field in filled if field.kw_only]
+    parameters = ", ".join([*ordered, *(["*"] if named else []), *named])
+    make = _function(kind, parameters, [(f.name, _value(f)) for f in filled], known)
+    return cast("Callable[P, T]", make)
+
+
+def amended(known: T, /, **changes: Any) -> T:
+    """
+    A copy of *known*, a frozen and slotted dataclass, with *changes*, as by `dataclasses.replace`.
+
+    Raises:
+        AttributeError: There is no such field.
+        TypeError: As for `maker`.
+    """
+    kind = known.__class__
+    copy = _copies.get(kind)
+    if copy is None:
+        filled, names = _look_into(kind)
+        copies = [(field.name, f"_old.{field.name}") for field in filled]
+        more = "    for _name in _changes: _set(_made, _name, _changes[_name])"
+        names["_set"] = setattr
+        copy = _copies[kind] = _function(kind, "_old, _changes", copies, names, more)
+    return cast("T", copy(known, changes))
+
+
+_copies: dict[type, Callable[[Any, dict[str, Any]], Any]] = {}
+
+
+def _look_into(kind: Any) -> tuple[tuple[Field[Any], ...], dict[str, Any]]:
+    """The fields of a class, and the names for a function that makes one."""
     try:
         slots, frozen = kind.__dict__["__slots__"], kind.__dataclass_params__.frozen
     except (KeyError, AttributeError):
-        raise TypeError(f"{cls!r} is not a dataclass with slots") from None
+        raise TypeError(f"{kind!r} is not a dataclass with slots") from None
     filled = fields(kind)
     if not frozen or not all(field.init for field in filled):
-        raise TypeError(f"{cls!r} is not frozen, or fills fields by itself")
+        raise TypeError(f"{kind!r} is not frozen, or fills fields by itself")
     # In place of what the class, or one it derives from, has to stay frozen.
     thaw = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     unset = {"__init__": object.__init__}
     twin = type(f"_{kind.__name__}", kind.__bases__, {"__slots__": slots, **thaw, **unset})
-    known: dict[str, Any] = {"_cls": kind, "_twin": twin, "_MISSING": MISSING}
-    ordered = [_parameter(field, known) for field in filled if not field.kw_only]
-    named = [_parameter(field, known) for field in filled if field.kw_only]
+    return filled, {"_cls": kind, "_twin": twin, "_MISSING": MISSING}
+
+
+def _function(
+    kind: Any, parameters: str, values: list[tuple[str, str]], known: dict[str, Any], more: str = ""
+) -> Callable[..., Any]:
+    """The function that fills a twin with *values*, and then does *more* with it."""
     lines = [
-        f"def make({', '.join([*ordered, *(['*'] if named else []), *named])}):",
+        f"def make({parameters}):",
         "    _made = _twin()",
-        *(f"    _made.{field.name} = {_value(field)}" for field in filled),
+        *(f"    _made.{name} = {value}" for name, value in values),
+        *([more] if more else []),
         "    _made.__class__ = _cls",
         *(["    _made.__post_init__()"] if hasattr(kind, "__post_init__") else []),
         "    return _made",
     ]
     exec("\n".join(lines), known)  # noqa: S102 - made of the names of fields and nothing else
-    return cast("Callable[P, T]", known["make"])
+    made: Callable[..., Any] = known["make"]
+    return made
 
 
 def _parameter(field: Field[Any], known: dict[str, Any]) -> str:
