@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from looopy.errors import AccessDenied, ValueRefused
-from looopy.stores.gate import check_text, dump
+from looopy.stores.gate import dump
+from looopy.stores.names import check_idempotency_key
 from looopy.types.context import AuthContext
 from looopy.types.message import ImageContent, UserMessage, message_to_json
-
-_LONGEST_KEY = 256
 
 
 def user_message(value: str | UserMessage) -> UserMessage:
@@ -76,14 +75,8 @@ def idempotency_key(value: str | None) -> str | None:
     Raises:
         ValueRefused: It is empty, longer than 256 characters, or cannot be stored.
     """
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_KEY:
-        raise ValueRefused(
-            f"an idempotency_key is a text of 1 to {_LONGEST_KEY} characters",
-            path="/idempotency_key",
-        )
-    check_text(value, "/idempotency_key")
+    if value is not None:
+        check_idempotency_key(value)
     return value
 
 

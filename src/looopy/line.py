@@ -15,7 +15,7 @@ from looopy.settle import settle
 from looopy.stores.owner import provably_dead
 from looopy.stores.stores import Stores
 from looopy.types.context import CancelToken
-from looopy.watch import Watch
+from looopy.watch import Watch, watching
 
 _TTL_S = 3.0
 _TICK_S = _TTL_S / 3
@@ -59,9 +59,7 @@ class Line:
             return
         if not self._listening:
             self._listening = True
-            bells = self._stores.journal.bells
-            heard = bells.listen(self._stores.tenant, self._context_id, self._watch.ring)
-            self._held.enter_context(heard)
+            self._held.enter_context(watching(self._stores, self._context_id, self._watch))
             self._held.callback(self._token.on_cancel(self._watch.ring))
         state = self._stores.state
         self.ticket = await settle(

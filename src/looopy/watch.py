@@ -32,9 +32,9 @@ class Watch:
 
 
 @contextmanager
-def watching(stores: Stores, context_id: str) -> Iterator[Watch]:
-    """A watch on a context, for the length of the block."""
+def watching(stores: Stores, context_id: str, watch: Watch | None = None) -> Iterator[Watch]:
+    """*watch*, or one that looks as often as the stores ask, on a context while in the block."""
     bells = stores.journal.bells
-    watch = Watch(bells.poll_s)
+    watch = watch or Watch(bells.poll_s)
     with bells.listen(stores.tenant, context_id, watch.ring):
         yield watch

@@ -173,13 +173,19 @@ def check_key(claim: Claim) -> None:
         return
     if claim.input_hash is None:
         raise ValueError("a key comes with the hash of the input it stands for")
-    _check_key(claim.key)
+    check_idempotency_key(claim.key)
 
 
-def _check_key(key: object) -> None:
+def check_idempotency_key(key: object) -> None:
+    """
+    Refuse what cannot be an idempotency key.
+
+    Raises:
+        ValueRefused: It is not a text of 1 to 256 characters that can be stored.
+    """
     if not isinstance(key, str) or not 1 <= len(key) <= _MAX_KEY:
         raise ValueRefused(
-            f"an idempotency key is 1 to {_MAX_KEY} characters", path="/idempotency_key"
+            f"an idempotency key is a text of 1 to {_MAX_KEY} characters", path="/idempotency_key"
         )
     check_text(key, "/idempotency_key")
 
@@ -187,7 +193,7 @@ def _check_key(key: object) -> None:
 def can_name(key: str) -> bool:
     """Whether a turn may have this key; one that may not is unknown to every read."""
     try:
-        _check_key(key)
+        check_idempotency_key(key)
     except ValueRefused:
         return False
     return True
