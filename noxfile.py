@@ -16,7 +16,16 @@ ROOT = Path(__file__).parent
 
 nox.needs_version = ">=2025.11"
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "types", "imports", "tests", "migrations", "docs", "build"]
+nox.options.sessions = [
+    "lint",
+    "types",
+    "imports",
+    "tests",
+    "migrations",
+    "docs",
+    "budgets",
+    "build",
+]
 
 
 @nox.session
@@ -64,6 +73,12 @@ def docs(session: nox.Session) -> None:
     """Run the code of the README and the examples, follow the links, draft the changelog."""
     session.run("pytest", "-q", "tests/docs")
     session.run("towncrier", "build", "--draft", "--version", "next", "--date", "unreleased")
+
+
+@nox.session
+def budgets(session: nox.Session) -> None:
+    """Hold what a turn, a delta, a restart and the import cost; `-- --renew` sets it anew."""
+    session.run("python", "-m", "benchmarks.budgets", *session.posargs)
 
 
 @nox.session

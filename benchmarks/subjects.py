@@ -1,0 +1,320 @@
+"""
+What is measured, behind one face: looopy, and the floor below it.
+
+The floor is no agent at all: the messages of a turn as JSON, inserted by the bare driver, with as
+many transactions as the turn of an agent has commits, and the history kept in memory. Nobody who
+keeps each message safe can be faster; the ratio to it is what the library costs.
+"""
+
+import asyncio
+import contextlib
+import json
+from typing import Any, Protocol
+
+from benchmarks.workload import ANSWER, ARGUMENTS, FOUND, SYSTEM, Model, conversation, lookup
+
+from looopy import Agent, LoopConfig, open_stores
+
+_SQLITE = (
+    "CREATE TABLE IF NOT EXISTS said (context TEXT NOT NULL, position INTEGER NOT NULL,"
+    " body TEXT NOT NULL, PRIMARY KEY (context, position)) WITHOUT ROWID"
+)
+_POSTGRES = _SQLITE.removesuffix(" WITHOUT ROWID")
+
+
+class Subject(Protocol):
+    """
+    Something that takes turns on contexts and keeps them.
+
+    Attributes:
+        model: What answers.
+    """
+
+    model: Model
+
+    async def open(self) -> None:
+        """Open the store."""
+
+    async def close(self) -> None:
+        """Close it."""
+
+    async def turn(self, context: str, text: str) -> str:
+        """Take a turn to its end; what was answered."""
+
+    async def stream(self, context: str, text: str, readers: int = 1) -> int:
+        """Take a turn; how many deltas each of *readers* got at least."""
+
+    async def fill(self, context: str, count: int) -> None:
+        """Store so many messages."""
+
+    async def count(self, context: str) -> int:
+        """How many messages the store has."""
+
+    def forget(self, context: str) -> None:
+        """Read the context from the store at its next turn."""
+
+
+class Looopy:
+    """
+    looopy with its defaults, but for `history_tokens`: the whole history reaches the model.
+
+    Args:
+        url: Where the stores are.
+        window: Show the model no more than so many messages.
+    """
+
+    def __init__(self, url: str, *, window: int | None = None) -> None:
+        self.url = url
+        self.model = Model()
+        self.config = LoopConfig(history_tokens=None, max_messages=window)
+        self.agents: dict[str, Agent] = {}
+        self._opened = contextlib.AsyncExitStack()
+
+    async def open(self) -> None:
+        """See `Subject`."""
+        options: dict[str, Any] = {"migrate": True} if self.url.startswith("postgres") else {}
+        self.stores = await self._opened.enter_async_context(open_stores(self.url, **options))
+
+    async def close(self) -> None:
+        """See `Subject`."""
+        for agent in self.agents.values():
+            await agent.shutdown()
+        await self._opened.aclose()
+
+    async def agent(self, context: str) -> Agent:
+        """The live agent of a context."""
+        agent = self.agents.get(context)
+        if agent is None:
+            agent = Agent(
+                context,
+                llm_provider=self.model,
+                tools=[lookup],
+                stores=self.stores,
+                system_prompt=SYSTEM,
+                loop_config=self.config,
+                on_busy="wait",
+            )
+            await agent.start()
+            self.agents[context] = agent
+        return agent
+
+    async def turn(self, context: str, text: str) -> str:
+        """See `Subject`."""
+        agent = await self.agent(context)
+        return (await agent.execute_turn(text)).text
+
+    async def stream(self, context: str, text: str, readers: int = 1) -> int:
+        """See `Subject`."""
+        agent = await self.agent(context)
+        view = agent.execute_turn(text)
+
+        async def read() -> int:
+            count = 0
+            async for event in view:
+                if event.type == "message_update" and event.delta:
+                    count += 1
+            return count
+
+        if readers == 1:
+            return await read()
+        return min(await asyncio.gather(*(read() for _ in range(readers))))
+
+    async def fill(self, context: str, count: int) -> None:
+        """See `Subject`."""
+        await self.stores.messages.append(context, conversation(count))
+
+    async def count(self, context: str) -> int:
+        """See `Subject`."""
+        return await self.stores.messages.count(context)
+
+    def forget(self, context: str) -> None:
+        """See `Subject`."""
+        self.agents.pop(context, None)
+
+
+class Floor:
+    """
+    The bare driver; its children say how it inserts.
+
+    Args:
+        url: Where the messages go.
+        window: Read no more than so many messages.
+    """
+
+    def __init__(self, url: str, *, window: int | None = None) -> None:
+        self.url = url
+        self.model = Model()
+        self.window = window
+        self.known: dict[str, tuple[int, list[dict[str, Any]]]] = {}
+
+    async def insert(self, context: str, rows: list[tuple[str, int, str]]) -> None:
+        """Store rows in one transaction."""
+        raise NotImplementedError
+
+    async def select(self, context: str, limit: int | None) -> list[tuple[int, str]]:
+        """The positions and bodies of a context, newest first."""
+        raise NotImplementedError
+
+    async def _history(self, context: str) -> tuple[int, list[dict[str, Any]]]:
+        found = self.known.get(context)
+        if found is None:
+            rows = await self.select(context, self.window)
+            last = rows[0][0] if rows else 0
+            found = last, [json.loads(body) for _, body in reversed(rows)]
+        return found
+
+    async def turn(self, context: str, text: str) -> str:
+        """One transaction a message: as many as the commits of an agent's turn."""
+        model = self.model
+        last, history = await self._history(context)
+        said: list[dict[str, Any]] = [{"role": "user", "content": text}]
+
+        async def save() -> None:
+            nonlocal last
+            last += 1
+            history.append(said[-1])
+            await self.insert(context, [(context, last, json.dumps(said[-1]))])
+
+        await save()
+        model.called(len(history))
+        if model.latency_s:
+            await asyncio.sleep(model.latency_s)
+        if model.calls_tool:
+            call = {"id": model.call_id(), "name": "lookup", "arguments": ARGUMENTS}
+            said.append({"role": "assistant", "calls": [call]})
+            await save()
+            said.append({"role": "tool", "id": call["id"], "content": FOUND})
+            await save()
+            model.called(len(history))
+        said.append({"role": "assistant", "content": ANSWER})
+        await save()
+        self.known[context] = last, history
+        return ANSWER
+
+    async def stream(self, context: str, text: str, readers: int = 1) -> int:
+        """A generator and nothing around it."""
+
+        async def deltas() -> Any:
+            for piece in self.model.pieces():
+                yield {"type": "delta", "text": piece}
+
+        async def read() -> list[str]:
+            return [event["text"] async for event in deltas()]
+
+        got = await asyncio.gather(*(read() for _ in range(readers)))
+        body = json.dumps({"role": "assistant", "content": "".join(got[0])})
+        await self.insert(context, [(context, 1, body)])
+        return min(map(len, got))
+
+    async def fill(self, context: str, count: int) -> None:
+        """See `Subject`."""
+        rows = []
+        for position, message in enumerate(conversation(count), 1):
+            said = {"role": message.role, "content": message.text}
+            rows.append((context, position, json.dumps(said)))
+        await self.insert(context, rows)
+
+    async def count(self, context: str) -> int:
+        """See `Subject`."""
+        return len(await self.select(context, None))
+
+    def forget(self, context: str) -> None:
+        """See `Subject`."""
+        self.known.pop(context, None)
+
+
+class MemoryFloor(Floor):
+    """JSON in a dict."""
+
+    async def open(self) -> None:
+        """See `Subject`."""
+        self.kept: dict[str, list[tuple[int, str]]] = {}
+
+    async def close(self) -> None:
+        """See `Subject`."""
+
+    async def insert(self, context: str, rows: list[tuple[str, int, str]]) -> None:
+        """See `Floor`."""
+        self.kept.setdefault(context, []).extend((position, body) for _, position, body in rows)
+
+    async def select(self, context: str, limit: int | None) -> list[tuple[int, str]]:
+        """See `Floor`."""
+        rows = self.kept.get(context, [])
+        return rows[: -(limit or len(rows)) - 1 : -1]
+
+
+class SqliteFloor(Floor):
+    """aiosqlite with WAL and `synchronous=FULL`."""
+
+    async def open(self) -> None:
+        """See `Subject`."""
+        import aiosqlite
+
+        path = self.url.removeprefix("sqlite:///")
+        self.database = await aiosqlite.connect(path, isolation_level=None)
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=10000"):
+            await self.database.execute(f"PRAGMA {pragma}")
+        await self.database.execute(_SQLITE)
+        self.alone = asyncio.Lock()
+
+    async def close(self) -> None:
+        """See `Subject`."""
+        await self.database.close()
+
+    async def insert(self, context: str, rows: list[tuple[str, int, str]]) -> None:
+        """See `Floor`."""
+        async with self.alone:
+            if len(rows) == 1:
+                await self.database.execute("INSERT INTO said VALUES (?, ?, ?)", rows[0])
+                return
+            await self.database.execute("BEGIN IMMEDIATE")
+            await self.database.executemany("INSERT INTO said VALUES (?, ?, ?)", rows)
+            await self.database.execute("COMMIT")
+
+    async def select(self, context: str, limit: int | None) -> list[tuple[int, str]]:
+        """See `Floor`."""
+        sql = "SELECT position, body FROM said WHERE context = ? ORDER BY position DESC LIMIT ?"
+        rows = await self.database.execute_fetchall(sql, (context, -1 if limit is None else limit))
+        return [(row[0], row[1]) for row in rows]
+
+
+class PostgresFloor(Floor):
+    """asyncpg with its pool."""
+
+    async def open(self) -> None:
+        """See `Subject`."""
+        import asyncpg
+
+        self.pool = await asyncpg.create_pool(self.url, min_size=1, max_size=10)
+        await self.pool.execute(_POSTGRES)
+
+    async def close(self) -> None:
+        """See `Subject`."""
+        await self.pool.close()
+
+    async def insert(self, context: str, rows: list[tuple[str, int, str]]) -> None:
+        """See `Floor`."""
+        if len(rows) == 1:
+            await self.pool.execute("INSERT INTO said VALUES ($1, $2, $3)", *rows[0])
+        else:
+            await self.pool.executemany("INSERT INTO said VALUES ($1, $2, $3)", rows)
+
+    async def select(self, context: str, limit: int | None) -> list[tuple[int, str]]:
+        """See `Floor`."""
+        sql = "SELECT position, body FROM said WHERE context = $1 ORDER BY position DESC LIMIT $2"
+        return [(row[0], row[1]) for row in await self.pool.fetch(sql, context, limit)]
+
+
+_FLOORS: dict[str, type[Floor]] = {
+    "memory": MemoryFloor,
+    "sqlite": SqliteFloor,
+    "postgres": PostgresFloor,
+}
+BACKENDS = tuple(_FLOORS)
+
+
+def subject(name: str, backend: str, url: str, *, window: int | None = None) -> Subject:
+    """*name* is `looopy` or `floor`, *backend* one of `BACKENDS`."""
+    if name == "looopy":
+        return Looopy(url, window=window)
+    return _FLOORS[backend](url, window=window)  # type: ignore[return-value]  # its children open
