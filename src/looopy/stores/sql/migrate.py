@@ -1,10 +1,11 @@
 """
 Bring a database to the schema that this version needs, and say how far it is.
 
-Opening a file whose schema is at the head reads one row and imports nothing; only otherwise are
-alembic and SQLAlchemy loaded. A migration runs on a connection of its own, in one transaction that
-keeps other writers out from before the version is read: of two starters one migrates and the other
-finds the work done, and a migration that is killed leaves the file as it was, to be run again.
+Opening a file whose schema is at the head reads one row and imports nothing, and a new file is made
+from a text (`fresh.py`); only otherwise are alembic and SQLAlchemy loaded. A migration runs on a
+connection of its own, in one transaction that keeps other writers out from before the version is
+read: of two starters one migrates and the other finds the work done, and a migration that is killed
+leaves the file as it was, to be run again.
 
 Foreign keys are off meanwhile, because rebuilding a table that others refer to would delete their
 rows; before the commit they are checked, and no table may have lost a row. A file that held data is
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores.sql import connection as sqlite
+from looopy.stores.sql import fresh
 from looopy.stores.sql.pg_url import PostgresURL, is_postgres, parse
 
 if TYPE_CHECKING:
@@ -96,6 +98,8 @@ def ensure_schema(path: Path, *, migrate: bool, patience_s: float = sqlite.PATIE
         return
     if not migrate:
         raise out_of_date(found)
+    if found is None and fresh.make(path, patience_s):
+        return
     _upgrade(path, HEAD)
 
 
