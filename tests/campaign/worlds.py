@@ -108,18 +108,17 @@ class Place:
         if self._open_files() > self._files:
             problems.append(f"{self._open_files()} files are open, {self._files} were")
         pool = self._pool()
-        if pool is not None and pool.checkedout():
-            problems.append(f"{pool.checkedout()} connections were not given back")
+        if pool is not None and pool.in_use:
+            problems.append(f"{pool.in_use} connections were not given back")
         return problems
 
     def _pool(self) -> Any:
-        engine = getattr(getattr(self._opened.state, "backend", None), "_engine", None)
-        return None if engine is None else engine.sync_engine.pool
+        return getattr(getattr(self._opened.state, "backend", None), "_pool", None)
 
     def _open_files(self) -> int:
         """Without those of connections that wait in the pool, whose number is its own business."""
         pool = self._pool()
-        waiting = 0 if pool is None else pool.checkedin()
+        waiting = 0 if pool is None else pool.idle
         return sum(1 for _ in Path("/proc/self/fd").iterdir()) - waiting
 
 

@@ -18,7 +18,7 @@ from looopy.stores.base import EntryKind
 from looopy.stores.bells import Bells
 from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.pg_notify import CHANNEL, News, name_of
-from looopy.stores.sql.pg_pool import make_engine
+from looopy.stores.sql.pg_pool import Pool
 from looopy.stores.sql.pg_url import parse
 from looopy.stores.sql.sqlite import SQLiteDriver
 from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
@@ -329,13 +329,13 @@ def ear(postgres):
 async def test_many_commits_are_told_in_few_words(postgres_url, ear):
     """A thousand contexts come to three payloads the server takes, with no name in clear."""
     url = parse(postgres_url)
-    engine = make_engine(url)
-    news = News(url, Bells(), engine)
+    pool = Pool(url)
+    news = News(url, Bells(), pool)
     for inbox in (False, True, False):  # once is enough
         for number in range(1000):
             news.tell(Ring("some-tenant", f"some-context-{number}", inbox and number == 500))
     await news.close()
-    await engine.dispose()
+    await pool.close()
     payloads, names = _told(ear, 3)
     assert max(len(payload) for payload in payloads) < 8000
     assert len(names) == len(set(names)) == 1000
@@ -367,8 +367,8 @@ async def test_what_could_not_be_told_is_told_with_the_next(fresh_postgres, driv
     admin = fresh_postgres.rpartition("/")[0] + "/postgres?" + fresh_postgres.rpartition("?")[2]
     database = parse(fresh_postgres).place.rpartition("/")[2]
     url = parse(as_driver(fresh_postgres, driver))
-    engine = make_engine(url)
-    news = News(url, Bells(), engine)
+    pool = Pool(url)
+    news = News(url, Bells(), pool)
     before = asyncio.all_tasks()
     with psycopg.connect(fresh_postgres, autocommit=True) as connection:
         connection.execute(f"LISTEN {CHANNEL}")
@@ -378,7 +378,7 @@ async def test_what_could_not_be_told_is_told_with_the_next(fresh_postgres, driv
             await asyncio.wait(asyncio.all_tasks() - before)
         ask(admin, f"ALTER DATABASE {database} ALLOW_CONNECTIONS true")
         await news.close()
-        await engine.dispose()
+        await pool.close()
         assert _told(connection, 1)[1] == [name_of("t", "first"), name_of("t", "second")]
 
 

@@ -34,7 +34,7 @@ from looopy.stores.sql import migrate, pg_url
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.pg_notify import News
-from looopy.stores.sql.pg_pool import make_engine
+from looopy.stores.sql.pg_pool import Pool
 from looopy.stores.sql.postgres import PostgresDriver
 from looopy.testing.turns import (
     CONTEXT,
@@ -744,8 +744,8 @@ async def test_a_schema_is_never_made_unasked(fresh_postgres, name):
 async def test_a_listening_connection_that_has_gone_silent_is_replaced(own_database, name):
     """One on which the server does not answer in time; closing does not wait for it either."""
     url = pg_url.parse(as_driver(own_database, name))
-    engine, bells, rung = make_engine(url), Bells(), asyncio.Event()
-    news = News(url, bells, engine, quiet_s=0.05, answer_s=0.2)
+    pool, bells, rung = Pool(url), Bells(), asyncio.Event()
+    news = News(url, bells, pool, quiet_s=0.05, answer_s=0.2)
     frozen = []
     try:
         with bells.listen("t", "c", lambda _: rung.set()):
@@ -759,7 +759,7 @@ async def test_a_listening_connection_that_has_gone_silent_is_replaced(own_datab
     finally:
         for pid in frozen:
             os.kill(pid, signal.SIGCONT)
-        await engine.dispose()
+        await pool.close()
 
 
 def _freeze_newest(url):

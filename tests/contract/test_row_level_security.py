@@ -280,9 +280,7 @@ async def test_a_connection_carries_nothing_to_the_next_tenant(app_url):
             assert task.result() == [user("hello"), answer(name)]
         # The pool's only connection, as the next one gets it.
         driver = stores.messages.backend
-        rows = await ask_once(
-            driver._engine, Query("SELECT COUNT(*) FROM contexts", {}), driver._url
-        )
+        rows = await ask_once(driver._pool, Query("SELECT COUNT(*) FROM contexts", {}), driver._url)
         assert rows == [(0,)]
 
 

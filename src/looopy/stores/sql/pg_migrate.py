@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from looopy.stores.sql import pg_rls
 from looopy.stores.sql.pg_errors import Trouble, translate
-from looopy.stores.sql.pg_pool import make_engine, no_connection
+from looopy.stores.sql.pg_pool import Pool, connect_args, no_connection
 from looopy.stores.sql.pg_url import PostgresURL
 from looopy.stores.sql.postgres import found_revision
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 # Any number of 64 bits will do, as long as nobody else on the server uses it.
 _LOCK = 0x6C6F6F6F7079
@@ -39,11 +41,11 @@ def revision(url: PostgresURL) -> str | None:
 
 
 async def _revision(url: PostgresURL) -> str | None:
-    engine = make_engine(url)
+    pool = Pool(url)
     try:
-        return await found_revision(engine, url)
+        return await found_revision(pool, url)
     finally:
-        await engine.dispose()
+        await pool.close()
 
 
 async def run_online(url: PostgresURL) -> None:
@@ -59,12 +61,14 @@ async def run_online(url: PostgresURL) -> None:
 async def _on_one_connection(url: PostgresURL, work: Callable[[Connection], None]) -> None:
     from sqlalchemy.exc import DBAPIError
 
-    engine = make_engine(url, for_migrations=True)
+    engine = _make_engine(url)
     try:
         async with engine.connect() as connection:
             await connection.run_sync(work)
     except (DBAPIError, OSError) as error:
-        trouble = no_connection(error)
+        trouble = no_connection(getattr(error, "orig", None) or error)
+        if isinstance(error, DBAPIError) and not isinstance(trouble, Trouble):
+            trouble = Trouble(None, lost=True)
         if isinstance(trouble, Trouble):
             # A statement that the server refused says nothing about reaching it.
             trouble.lost = (trouble.sqlstate or "08").startswith(("08", "57P"))
@@ -72,6 +76,33 @@ async def _on_one_connection(url: PostgresURL, work: Callable[[Connection], None
         raise
     finally:
         await engine.dispose()
+
+
+def _make_engine(url: PostgresURL) -> AsyncEngine:
+    """One connection at a time, run by SQLAlchemy and not by us."""
+    from sqlalchemy import event
+    from sqlalchemy.ext.asyncio import create_async_engine
+    from sqlalchemy.pool import NullPool
+
+    arguments = connect_args(url)
+    if url.driver == "psycopg":
+        arguments["autocommit"] = False
+    elif url.pooled:
+        arguments["prepared_statement_cache_size"] = 0
+        # Another client of the proxy may have left a statement of the usual name behind.
+        arguments["prepared_statement_name_func"] = lambda: f"looopy_{secrets.token_hex(8)}"
+    engine = create_async_engine(
+        f"postgresql+{url.driver}://",
+        connect_args=arguments,
+        hide_parameters=True,
+        poolclass=NullPool,
+    )
+    event.listen(engine.sync_engine, "do_connect", _use_dsn_alone)
+    return engine
+
+
+def _use_dsn_alone(_dialect: object, _record: object, args: list[Any], _named: object) -> None:
+    args.clear()  # what SQLAlchemy made of its own URL, which says nothing
 
 
 def _run_in_one_transaction(connection: Connection) -> None:

@@ -20,15 +20,12 @@ import hashlib
 import random
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from importlib import import_module
 from typing import Any, Protocol
-
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from looopy.stores.bells import Bells, Key
 from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.pg_errors import Trouble
-from looopy.stores.sql.pg_pool import connect_args, no_connection, session
+from looopy.stores.sql.pg_pool import Pool, connect, no_connection
 from looopy.stores.sql.pg_url import PostgresURL
 
 CHANNEL = "looopy"
@@ -47,7 +44,7 @@ class News:
 
     Args:
         bells: Rung for what others tell.
-        engine: Where a connection for telling comes from, now and then.
+        pool: Where a connection for telling comes from, now and then.
         quiet_s: How long nothing may be heard before the server is asked whether it is there.
         answer_s: How long it may take to say so.
 
@@ -59,14 +56,14 @@ class News:
         self,
         url: PostgresURL,
         bells: Bells,
-        engine: AsyncEngine,
+        pool: Pool,
         *,
         quiet_s: float = 30.0,
         answer_s: float = 10.0,
     ) -> None:
         self._url = url
         self._bells = bells
-        self._engine = engine
+        self._pool = pool
         self._quiet_s = quiet_s
         self._answer_s = answer_s
         self._loop = asyncio.get_running_loop()
@@ -132,7 +129,7 @@ class News:
         text = f"BEGIN; SET LOCAL synchronous_commit = off; {notifies}; COMMIT"
         while True:
             try:
-                async with session(self._engine) as opened:
+                async with self._pool.session() as opened:
                     await opened.command_alone(text)
             except Trouble as trouble:
                 if trouble.stale:  # the next one may be fresh
@@ -226,13 +223,8 @@ async def _ear(url: PostgresURL) -> AsyncIterator[_Ear]:
     Raises:
         Trouble: There is none to be had, or it was lost inside the block.
     """
-    module = import_module(url.driver)
-    with _troubles():
-        if url.driver == "asyncpg":
-            ear: _Ear = _AsyncpgEar(await module.connect(**connect_args(url, autocommit=True)))
-        else:
-            connect = module.AsyncConnection.connect
-            ear = _PsycopgEar(await connect(**connect_args(url, autocommit=True)))
+    connection = await connect(url)
+    ear: _Ear = _AsyncpgEar(connection) if url.driver == "asyncpg" else _PsycopgEar(connection)
     try:
         await ear.listen()
         yield ear

@@ -1,23 +1,21 @@
 """
 Connections to a Postgres server: made, set up, kept, and thrown away when they broke.
 
-SQLAlchemy's async engine is the pool; what runs on a connection is the driver's own, see
-`pg_wire.py`. A connection is handed out without asking the server whether it still works: the first
-command on it finds that out, and costs nothing extra.
+The pool is ours and small, because it is passed through for each commit: taking a connection and
+giving it back is two moves of a list, where that of an engine costs as much as the statement. What
+runs on a connection is the driver's own, see `pg_wire.py`. A connection is handed out without
+asking the server whether it still works: the first command on it finds that out, and costs nothing
+extra.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import secrets
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
-
-from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
+from collections import deque
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self
 
 from looopy.stores.sql.driver import Query, Rows
 from looopy.stores.sql.pg_errors import Trouble, sqlstate_in
@@ -43,68 +41,163 @@ _SET_UP = (
 )
 
 
-def make_engine(url: PostgresURL, *, for_migrations: bool = False) -> AsyncEngine:
-    """
-    A pool of connections to *url*, none of them made yet.
-
-    Args:
-        for_migrations: One connection at a time, run by SQLAlchemy and not by us.
-    """
-    options: dict[str, Any] = {"poolclass": NullPool}
-    if not for_migrations:
-        options = {
-            "poolclass": AsyncAdaptedQueuePool,
-            "pool_size": url.pool_size,
-            "max_overflow": 0,
-            "pool_timeout": _POOL_PATIENCE_S,
-            "pool_reset_on_return": None,  # a session returns a connection clean, or not at all
-        }
-    engine = create_async_engine(
-        f"postgresql+{url.driver}://",
-        connect_args=connect_args(url, autocommit=not for_migrations),
-        hide_parameters=True,
-        **options,
-    )
-    event.listen(engine.sync_engine, "do_connect", _use_dsn_alone)
-    if not url.pooled and not for_migrations:
-        event.listen(engine.sync_engine, "connect", _set_up)
-    return engine
-
-
-def connect_args(url: PostgresURL, *, autocommit: bool) -> dict[str, Any]:
+def connect_args(url: PostgresURL) -> dict[str, Any]:
     """What the driver of *url* is to be told when it connects."""
     if url.driver == "psycopg":
         given: dict[str, Any] = {
             "conninfo": url.dsn,
-            "autocommit": autocommit,
+            "autocommit": True,
             "connect_timeout": url.connect_timeout_s,
         }
         return {**given, "prepare_threshold": None} if url.pooled else given
     given = {"dsn": url.dsn, "timeout": url.connect_timeout_s}
-    if url.pooled:
-        given |= {
-            "statement_cache_size": 0,
-            "prepared_statement_cache_size": 0,
-            # Another client of the proxy may have left a statement of the usual name behind.
-            "prepared_statement_name_func": lambda: f"looopy_{secrets.token_hex(8)}",
-        }
-    return given
+    return {**given, "statement_cache_size": 0} if url.pooled else given
 
 
-def _use_dsn_alone(_dialect: object, _record: object, args: list[Any], _named: object) -> None:
-    args.clear()  # what SQLAlchemy made of its own URL, which says nothing
+async def connect(url: PostgresURL) -> Any:
+    """
+    A new connection of the driver of *url*, as it comes.
+
+    Raises:
+        Trouble: There is none to be had.
+    """
+    module = import_module(url.driver)
+    make = module.connect if url.driver == "asyncpg" else module.AsyncConnection.connect
+    try:
+        return await make(**connect_args(url))
+    except Exception as error:  # noqa: BLE001 - sorted out by the next function
+        raise no_connection(error) from None
 
 
-def _set_up(connection: Any, _record: object) -> None:
-    connection.run_async(_set_up_session)
+class Pool:
+    """
+    The connections of one driver to its server, for one event loop.
 
+    They are made when they are asked for, up to `pool_size`. The one that was used last is handed
+    out first, so those that a busy hour left over stay idle; whoever finds none waits his turn.
 
-async def _set_up_session(connection: Any) -> None:
-    wire = wire_of(connection)
-    await wire.fetch(Query(_SET_UP, {}), write=False)
-    # Old servers do not know it, and some systems cannot do it.
-    with contextlib.suppress(Trouble):
-        await wire.command(_CHECK_INTERVAL)
+    Args:
+        patience_s: How long to wait for one.
+    """
+
+    def __init__(self, url: PostgresURL, *, patience_s: float = _POOL_PATIENCE_S) -> None:
+        self._url = url
+        self._patience_s = patience_s
+        self._idle: list[Wire] = []
+        self._made = 0  # idle, in use, or being made
+        # Given a connection, or `None` for the right to make one.
+        self._waiting: deque[asyncio.Future[Wire | None]] = deque()
+        self._closed = False
+
+    @property
+    def idle(self) -> int:
+        """How many wait to be used."""
+        return len(self._idle)
+
+    @property
+    def in_use(self) -> int:
+        """How many are in use, or being made."""
+        return self._made - len(self._idle)
+
+    def session(self) -> Session:
+        """
+        A connection for a `with` block: given back when it is clean, and closed otherwise.
+
+        Raises:
+            Trouble: On entering: there is none to be had.
+        """
+        return Session(self)
+
+    async def take(self) -> tuple[Wire, bool]:
+        """A connection, and whether it has served before."""
+        if self._idle:
+            return self._idle.pop(), True
+        if self._made < self._url.pool_size:
+            self._made += 1
+        elif (wire := await self._wait()) is not None:
+            return wire, True
+        try:
+            return await self._make(), False
+        except BaseException:
+            self._free()
+            raise
+
+    def give(self, wire: Wire) -> None:
+        """Take back one that is clean."""
+        if not self._hand_on(wire):
+            self._idle.append(wire)
+
+    async def drop(self, wire: Wire) -> None:
+        """Close one that is not, without waiting for the server."""
+        try:
+            await wire.close(at_once=True)
+        finally:
+            self._free()
+
+    async def close(self) -> None:
+        """Close those that are idle; one in use is closed when it is given back."""
+        self._closed = True
+        while self._idle:
+            wire = self._idle.pop()
+            self._made -= 1
+            await wire.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether what is given back is to be dropped."""
+        return self._closed
+
+    async def _wait(self) -> Wire | None:
+        turn: asyncio.Future[Wire | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await turn
+        except TimeoutError:
+            self._pass_on(turn)
+            words = f"has had no connection free for {self._patience_s:.0f} s: raise pool_size"
+            raise Trouble(None, words=words) from None
+        except BaseException:
+            self._pass_on(turn)
+            raise
+
+    def _pass_on(self, turn: asyncio.Future[Wire | None]) -> None:
+        """What came for one who waits no more is for the next."""
+        if turn in self._waiting:
+            self._waiting.remove(turn)
+        elif turn.done() and not turn.cancelled():
+            wire = turn.result()
+            if wire is None:
+                self._free()
+            else:
+                self.give(wire)
+
+    def _free(self) -> None:
+        """One less: let whoever waits make another."""
+        if not self._hand_on(None):
+            self._made -= 1
+
+    def _hand_on(self, wire: Wire | None) -> bool:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(wire)
+                return True
+        return False
+
+    async def _make(self) -> Wire:
+        wire = wire_of(await connect(self._url))
+        if self._url.pooled:
+            return wire
+        try:
+            await wire.fetch(Query(_SET_UP, {}), write=False)
+            # Old servers do not know it, and some systems cannot do it.
+            with contextlib.suppress(Trouble):
+                await wire.command(_CHECK_INTERVAL)
+        except BaseException:
+            await wire.close(at_once=True)
+            raise
+        return wire
 
 
 class Session:
@@ -115,22 +208,37 @@ class Session:
         mark: Of the transaction, once it has written something.
     """
 
-    def __init__(self, wire: Wire, *, reused: bool) -> None:
-        self._wire = wire
-        self._reused = reused
+    __slots__ = ("_between", "_pool", "_reused", "_wire", "mark")
+    _wire: Wire
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._reused = False
         self._between = True  # outside a transaction, with no answer outstanding
         self.mark: str | None = None
 
-    @property
-    def clean(self) -> bool:
-        """Whether the connection may serve another operation."""
-        return self._between
+    async def __aenter__(self) -> Self:
+        self._wire, self._reused = await self._pool.take()
+        return self
+
+    async def __aexit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        if self._between and not self._pool.closed:
+            self._pool.give(self._wire)
+        else:
+            await self._pool.drop(self._wire)
 
     async def begin(self, text: str) -> None:
         """Begin a transaction with *text*."""
         self._between = False
-        with self._finding_out():
+        try:
             await self._wire.command(text)
+        except Trouble as trouble:
+            raise self._found_out(trouble) from None
 
     async def end(self, text: str) -> str:
         """End the transaction with *text*; the tag says whether it was committed."""
@@ -150,66 +258,35 @@ class Session:
     async def ask_alone(self, query: Query) -> Rows:
         """Run one statement that reads, as a transaction of its own."""
         self._between = False
-        with self._finding_out():
+        try:
             rows = await self._wire.fetch(query, write=False)
+        except Trouble as trouble:
+            raise self._found_out(trouble) from None
         self._between = True
         return rows
 
     async def command_alone(self, text: str) -> None:
         """Run statements without parameters or rows that leave no transaction behind."""
         self._between = False
-        with self._finding_out():
+        try:
             await self._wire.command(text)
+        except Trouble as trouble:
+            raise self._found_out(trouble) from None
         self._between = True
 
-    @contextlib.contextmanager
-    def _finding_out(self) -> Iterator[None]:
-        """The first command on a connection: it may have broken while it was idle."""
-        try:
-            yield
-        except Trouble as trouble:
-            trouble.stale = trouble.lost and self._reused
-            raise
-
-
-@contextlib.asynccontextmanager
-async def session(engine: AsyncEngine) -> AsyncIterator[Session]:
-    """
-    A connection of the pool, given back when it is clean and closed otherwise.
-
-    Raises:
-        Trouble: There is none to be had.
-    """
-    connection = engine.connect()
-    try:
-        await connection.start()
-        pooled = await connection.get_raw_connection()
-    except Exception as error:  # noqa: BLE001 - sorted out by the next function
-        raise no_connection(error) from None
-    opened = Session(wire_of(pooled.driver_connection), reused="used" in pooled.info)
-    pooled.info["used"] = True
-    try:
-        yield opened
-    finally:
-        if not opened.clean:
-            await connection.invalidate()
-        await connection.close()
+    def _found_out(self, trouble: Trouble) -> Trouble:
+        """The first command on a connection failed: it may have broken while it was idle."""
+        trouble.stale = trouble.lost and self._reused
+        return trouble
 
 
 def no_connection(error: Exception) -> Exception:
     """Why there is no connection: what the driver said, without its words."""
-    if isinstance(error, PoolTimeout):
-        return Trouble(
-            None, words=f"has had no connection free for {_POOL_PATIENCE_S:.0f} s: raise pool_size"
-        )
     if isinstance(error, Trouble):
         return error
-    cause: Any = error.orig if isinstance(error, DBAPIError) else error
-    state = getattr(cause, "sqlstate", None) or sqlstate_in(str(cause))
+    state = getattr(error, "sqlstate", None) or sqlstate_in(str(error))
     if state is not None:
         return Trouble(state, lost=True)
-    if isinstance(error, DBAPIError):
-        return Trouble(None, lost=True)
     found = trouble_of(error, lost=True)
     if isinstance(found, Trouble):
         return found

@@ -14,6 +14,7 @@ reached the disk.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -24,6 +25,7 @@ from looopy.stores.sql.statements import BYTES, TEXTS
 
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _PART = re.compile(r"_q\d+$")
+_LEAVE_S = 2.0
 _NOW_US = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
 
 # A server that crashed without its main process ending has reset its statistics. Others may do that
@@ -108,6 +110,10 @@ class Wire(Protocol):
         """
         ...
 
+    async def close(self, *, at_once: bool = False) -> None:
+        """Close the connection, broken or not; *at_once*: without taking leave of the server."""
+        ...
+
 
 def wire_of(connection: Any) -> Wire:
     """The wire that a connection of either driver is."""
@@ -134,6 +140,12 @@ class _Asyncpg:
             raise self._trouble(error) from None
         return tag
 
+    async def close(self, *, at_once: bool = False) -> None:
+        if not at_once:
+            with contextlib.suppress(Exception):  # whatever it was, it is let go next
+                await self._connection.close(timeout=_LEAVE_S)
+        self._connection.terminate()
+
     def _trouble(self, error: Exception) -> Exception:
         return trouble_of(error, lost=self._connection.is_closed())
 
@@ -157,6 +169,9 @@ class _Psycopg:
         except Exception as error:  # noqa: BLE001 - sorted out by the next function
             raise self._trouble(error) from None
         return str(cursor.statusmessage)
+
+    async def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - it never waits
+        await self._connection.close()
 
     def _trouble(self, error: Exception) -> Exception:
         return trouble_of(error, lost=self._connection.closed)

@@ -21,8 +21,6 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncEngine
-
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.bells import Bells
@@ -30,7 +28,7 @@ from looopy.stores.sql.driver import Query, Ring, Rows, Steps, may_have_written
 from looopy.stores.sql.pg_errors import Trouble, translate
 from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.pg_notify import News
-from looopy.stores.sql.pg_pool import TIMEOUTS, Session, make_engine, session
+from looopy.stores.sql.pg_pool import TIMEOUTS, Pool, Session
 from looopy.stores.sql.pg_rls import as_tenant, look, protection
 from looopy.stores.sql.pg_url import PostgresURL
 from looopy.stores.sql.pg_wire import LIFE
@@ -77,7 +75,7 @@ class PostgresDriver:
         self._url = url
         self._migrate = migrate
         self._patience_s = patience_s
-        self._engine: AsyncEngine | None = None
+        self._pool: Pool | None = None
         self._news: News | None = None
         self._pid = 0
         self._running: set[asyncio.Task[Any]] = set()
@@ -98,30 +96,30 @@ class PostgresDriver:
             ConfigurationError: The URL requires row-level security, and it is off.
             StoreUnavailable: The server cannot be reached, or refuses us.
         """
-        if self._engine is not None and self._pid == os.getpid():
+        if self._pool is not None and self._pid == os.getpid():
             return
-        engine = make_engine(self._url)
+        pool = Pool(self._url)
         try:
-            await self._check_schema(engine)
-            await self._check_security(engine)
+            await self._check_schema(pool)
+            await self._check_security(pool)
         except BaseException:
-            await engine.dispose()
+            await pool.close()
             raise
-        self._engine, self._pid = engine, os.getpid()
-        self._news = News(self._url, self.bells, engine)
+        self._pool, self._pid = pool, os.getpid()
+        self._news = News(self._url, self.bells, pool)
 
-    async def _check_schema(self, engine: AsyncEngine) -> None:
+    async def _check_schema(self, pool: Pool) -> None:
         from looopy.stores.sql import migrate
 
-        found = await found_revision(engine, self._url)
+        found = await found_revision(pool, self._url)
         if found == migrate.HEAD:
             return
         if not self._migrate:
             raise migrate.out_of_date(found)
         await asyncio.to_thread(migrate.bring_to_head, self._url)
 
-    async def _check_security(self, engine: AsyncEngine) -> None:
-        rows = await ask_once(engine, look(), self._url)
+    async def _check_security(self, pool: Pool) -> None:
+        rows = await ask_once(pool, look(), self._url)
         wanted = self._url.row_level_security
         self._secured = protection(rows, self._url.place, wanted=wanted)
 
@@ -129,15 +127,15 @@ class PostgresDriver:
         self, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None = None
     ) -> T:
         """Run one operation; see `Driver.run`."""
-        engine = self._engine
-        if engine is None:
+        pool = self._pool
+        if pool is None:
             raise StoreUnavailable(f"the stores of {self._url.place} are closed: open them first")
         if self._pid != os.getpid():
             raise StoreUnavailable(
                 f"the stores of {self._url.place} were opened before this process was forked:"
                 " open them again in the child"
             )
-        task = asyncio.create_task(self._carry_out(engine, work, write=write, ring=ring))
+        task = asyncio.create_task(self._carry_out(pool, work, write=write, ring=ring))
         self._running.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
@@ -149,8 +147,8 @@ class PostgresDriver:
 
     async def close(self) -> None:
         """Carry out what was accepted, then close every connection."""
-        engine, self._engine = self._engine, None
-        if engine is None or self._pid != os.getpid():
+        pool, self._pool = self._pool, None
+        if pool is None or self._pid != os.getpid():
             return
         try:
             if self._running:
@@ -158,20 +156,20 @@ class PostgresDriver:
             if self._news is not None:
                 await self._news.close()
         finally:
-            await engine.dispose()
+            await pool.close()
 
     # --- one operation ---
 
     async def _carry_out(
-        self, engine: AsyncEngine, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None
+        self, pool: Pool, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None
     ) -> T:
         """Run it in its turn, and ring."""
         deadline = _now() + self._patience_s
         if not write:
-            return await self._try(engine, work, deadline, write=False)
+            return await self._try(pool, work, deadline, write=False)
         try:
             async with self._line(work):
-                answer = await self._try(engine, work, deadline, write=True)
+                answer = await self._try(pool, work, deadline, write=True)
         except LooopyError as error:
             if may_have_written(error):
                 self._ring(ring)
@@ -201,15 +199,15 @@ class PostgresDriver:
         return text + as_tenant(params.get("tenant")) if self._secured else text
 
     async def _try(
-        self, engine: AsyncEngine, work: Callable[[], Steps[T]], deadline: float, *, write: bool
+        self, pool: Pool, work: Callable[[], Steps[T]], deadline: float, *, write: bool
     ) -> T:
         """Try until it is done, refused, or patience is at its end."""
         collisions = 0
         while True:
             try:
                 if not write:
-                    return await self._read(engine, work)
-                committed, answer = await self._write(engine, work, deadline)
+                    return await self._read(pool, work)
+                committed, answer = await self._write(pool, work, deadline)
                 if committed:
                     return answer
             except Trouble as trouble:
@@ -221,8 +219,8 @@ class PostgresDriver:
                     continue
                 await _pause(_COLLISION_PAUSE_S if trouble.collided else _LONGEST_PAUSE_S)
 
-    async def _read(self, engine: AsyncEngine, work: Callable[[], Steps[T]]) -> T:
-        async with session(engine) as opened:
+    async def _read(self, pool: Pool, work: Callable[[], Steps[T]]) -> T:
+        async with pool.session() as opened:
             steps = work()
             with contextlib.closing(steps):
                 try:
@@ -238,7 +236,7 @@ class PostgresDriver:
             return answer
 
     async def _write(
-        self, engine: AsyncEngine, work: Callable[[], Steps[T]], deadline: float
+        self, pool: Pool, work: Callable[[], Steps[T]], deadline: float
     ) -> tuple[bool, T]:
         """
         Run a write once; whether it was committed, and its answer.
@@ -248,7 +246,7 @@ class PostgresDriver:
             StoreUnavailable: It may have been, and the server does not say.
         """
         begin = self._begin(self._begin_write, _first(work))
-        async with session(engine) as opened:
+        async with pool.session() as opened:
             await opened.begin(begin)
             try:
                 folded = await self._write_folded(opened, work, begin)
@@ -273,7 +271,7 @@ class PostgresDriver:
             mark = opened.mark
         if mark is None:  # there was nothing to commit
             return True, answer
-        return await self._ask_after(engine, mark, deadline), answer
+        return await self._ask_after(pool, mark, deadline), answer
 
     async def _write_folded(
         self, opened: Session, work: Callable[[], Steps[T]], begin: str
@@ -293,7 +291,7 @@ class PostgresDriver:
                 return (answer_of(work, rows),)
         return None
 
-    async def _ask_after(self, engine: AsyncEngine, mark: str, deadline: float) -> bool:
+    async def _ask_after(self, pool: Pool, mark: str, deadline: float) -> bool:
         """
         Whether the transaction of *mark*, whose connection broke meanwhile, was committed.
 
@@ -307,7 +305,7 @@ class PostgresDriver:
         waited = False
         while _now() < deadline:
             try:
-                async with session(engine) as opened:
+                async with pool.session() as opened:
                     ((status, now),) = await opened.ask_alone(Query(_STATUS, which))
                     if status == "aborted":
                         return False
@@ -368,7 +366,7 @@ def _last(steps: Generator[Query, Rows, T], rows: Rows) -> T:
     raise RuntimeError("an operation of one statement has a second one")
 
 
-async def found_revision(engine: AsyncEngine, url: PostgresURL) -> str | None:
+async def found_revision(pool: Pool, url: PostgresURL) -> str | None:
     """
     The revision that the database is at; `None` for an empty one.
 
@@ -376,7 +374,7 @@ async def found_revision(engine: AsyncEngine, url: PostgresURL) -> str | None:
         StoreUnavailable: The server cannot be reached, or refuses us.
     """
     try:
-        rows = await ask_once(engine, _VERSION, url)
+        rows = await ask_once(pool, _VERSION, url)
     except StoreUnavailable as error:
         if error.facts.get("sqlstate") == "42P01":  # undefined_table
             return None
@@ -384,7 +382,7 @@ async def found_revision(engine: AsyncEngine, url: PostgresURL) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-async def ask_once(engine: AsyncEngine, query: Query, url: PostgresURL) -> Rows:
+async def ask_once(pool: Pool, query: Query, url: PostgresURL) -> Rows:
     """
     The rows of one statement that reads, beside all operations.
 
@@ -392,7 +390,7 @@ async def ask_once(engine: AsyncEngine, query: Query, url: PostgresURL) -> Rows:
         StoreUnavailable: The server cannot be reached, or refuses us.
     """
     try:
-        async with session(engine) as opened:
+        async with pool.session() as opened:
             return await opened.ask_alone(query)
     except Trouble as trouble:
         raise translate(trouble, url.place) from None
