@@ -45,7 +45,7 @@ from looopy.stores.memory_context import (
     decode_at,
     insert_messages,
     interrupt,
-    message_record,
+    message_records,
     save_artifact,
 )
 from looopy.stores.names import (
@@ -61,6 +61,7 @@ from looopy.stores.names import (
     no_context,
     no_entry,
 )
+from looopy.stores.reading import decode_message
 from looopy.stores.stores import Stores
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import AgentEvent, HistoryCleared, utc_now
@@ -162,7 +163,7 @@ class InMemoryMessageStore(_Store):
             return []
         start = max(after, context.visible_from - 1, 0)
         stop = None if limit is None else start + limit
-        return [message_record(m) for m in context.messages[start:stop]]
+        return message_records(context.messages[start:stop])
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
         """The newest visible messages, oldest first."""
@@ -170,7 +171,7 @@ class InMemoryMessageStore(_Store):
         if context is None:
             return []
         start = max(context.visible_from - 1, context.last_position - limit)
-        return [message_record(m) for m in context.messages[start:]]
+        return message_records(context.messages[start:])
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
         """How many visible messages there are."""
@@ -478,7 +479,7 @@ class InMemoryJournal(_Store):
             if turn.end_seq is not None and turn.end_seq > after:
                 added = context.messages[turn.first_position - 1 : turn.last_position]
                 iteration = max((m.iteration for m in added), default=0)
-                messages = [rows.decode_message(m.body) for m in added]
+                messages = [decode_message(m.body) for m in added]
                 found.append(rows.decode_turn_end(context_id, turn, iteration, messages))
         return rows.in_order(found, after, limit)
 

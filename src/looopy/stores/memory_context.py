@@ -26,6 +26,7 @@ from looopy.stores.base import (
     TurnRecord,
 )
 from looopy.stores.names import made_artifact, no_entry
+from looopy.stores.reading import decode_message, decode_records
 from looopy.types.artifact import Artifact
 from looopy.types.event import utc_now
 from looopy.types.message import Message, StopReason
@@ -159,20 +160,14 @@ class StoredContext:
             del self.inbox[number]
 
 
-def message_record(m: StoredMessage) -> MessageRecord:
-    """A message with its place."""
-    return MessageRecord(
-        position=m.position,
-        turn=m.turn,
-        iteration=m.iteration,
-        seq=m.seq,
-        message=rows.decode_message(m.body),
-    )
+def message_records(messages: Sequence[StoredMessage]) -> list[MessageRecord]:
+    """Messages with their places."""
+    return decode_records((m.position, m.turn, m.iteration, m.seq, m.body) for m in messages)
 
 
 def decode_at(context: StoredContext, position: int) -> Message:
     """The message at a position."""
-    return rows.decode_message(context.messages[position - 1].body)
+    return decode_message(context.messages[position - 1].body)
 
 
 def context_record(context_id: str, context: StoredContext) -> ContextRecord:

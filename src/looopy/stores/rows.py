@@ -19,6 +19,7 @@ from typing import Any
 
 from looopy.stores.base import ContextState, Entry, EntryKind, TurnRecord
 from looopy.stores.gate import check_text, dump
+from looopy.stores.reading import decode_message
 from looopy.types.artifact import ArtifactKind
 from looopy.types.event import (
     AgentEvent,
@@ -43,7 +44,6 @@ from looopy.types.message import (
     ToolResultMessage,
     Usage,
     UserMessage,
-    message_from_json,
     message_to_json,
     usage_from_json,
     usage_to_json,
@@ -235,11 +235,6 @@ def _event_body(event: AgentEvent) -> dict[str, Any]:
 
 
 # --- and back ----------------------------------------------------------------------------------
-
-
-def decode_message(body: str) -> Message:
-    """The message whose row says *body*."""
-    return message_from_json(json.loads(body))
 
 
 def decode_message_events(

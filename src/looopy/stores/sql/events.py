@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from looopy.stores import rows
 from looopy.stores.base import Commit, Committed, Entry, EntryKind, InboxHead, TurnRecord
 from looopy.stores.names import can_name, check_context_id, fenced, no_context
+from looopy.stores.reading import decode_message
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import Head, clear_steps, commit_steps, encode_commit, peek
 from looopy.stores.sql.driver import Driver, Query, Steps
@@ -225,14 +226,14 @@ class _LogReader:
             params = {**self._key, "after": first - 1, "limit": last - first + 1}
             found = yield Query(s.LIST_MESSAGES, params)
         iteration = max((row[2] for row in found), default=0)
-        messages = [rows.decode_message(row[6]) for row in found]
+        messages = [decode_message(row[6]) for row in found]
         return [rows.decode_turn_end(self._context_id, record, iteration, messages)]
 
     def _message_at(self, position: int) -> Steps[Message]:
         if position not in self._bodies:
             params = {**self._key, "after": position - 1, "limit": 1}
             found = yield Query(s.LIST_MESSAGES, params)
-            self._bodies[position] = rows.decode_message(found[0][6])
+            self._bodies[position] = decode_message(found[0][6])
         return self._bodies[position]
 
 

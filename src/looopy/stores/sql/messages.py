@@ -8,6 +8,7 @@ from functools import partial
 from looopy.stores import rows
 from looopy.stores.base import MessageRecord
 from looopy.stores.names import check_context_id
+from looopy.stores.reading import decode_records
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import append_steps, peek
 from looopy.stores.sql.driver import Query, Steps
@@ -70,17 +71,7 @@ class SQLMessageStore(SQLStore):
 
     def _read(self, context_id: str, after: int, limit: int) -> Steps[list[MessageRecord]]:
         params = self.params(context_id, after=after, limit=max(limit, 0))
-        found = yield Query(s.LIST_MESSAGES, params)
-        return [
-            MessageRecord(
-                position=position,
-                turn=turn,
-                iteration=iteration,
-                seq=seq,
-                message=rows.decode_message(body),
-            )
-            for position, turn, iteration, seq, _, _, body in found
-        ]
+        return decode_records((yield Query(s.LIST_RECORDS, params)))
 
     async def list(
         self,

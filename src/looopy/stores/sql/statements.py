@@ -261,10 +261,14 @@ ADD_MESSAGE = (
     " :meta, :body)"
 )
 
-LIST_MESSAGES = (
-    "SELECT position, turn, iteration, seq, created_at, meta, body FROM messages"
-    f" WHERE {_THIS} AND position > :after ORDER BY position LIMIT :limit"
+_MESSAGES_AFTER = (
+    f" FROM messages WHERE {_THIS} AND position > :after ORDER BY position LIMIT :limit"
 )
+
+LIST_MESSAGES = f"SELECT position, turn, iteration, seq, created_at, meta, body{_MESSAGES_AFTER}"
+
+# Without what only the events of a message tell.
+LIST_RECORDS = f"SELECT position, turn, iteration, seq, body{_MESSAGES_AFTER}"
 
 # --- events ---
 

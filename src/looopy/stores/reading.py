@@ -1,0 +1,272 @@
+"""
+Reads stored messages back, ten thousand of them while somebody waits for the first answer.
+
+Nearly all rows say a message in one shape: the compact one that the stores write, with every field
+of the type it should have. Those are recognised by looking at each value once, and made without the
+detour over defaults, paths and conversions. Whatever else a row may hold goes to
+`message_from_json`, which is what decides: what it reads, how it fills in what is missing, and how
+it refuses what is damaged. So reading here and reading there never differ but in the time they
+take.
+
+Words that come again and again, such as the name of the model, are kept once for all messages that
+are read together, and so is the usage of those that have none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from looopy.stores.base import MessageRecord
+from looopy.types.maker import maker
+from looopy.types.message import (
+    AssistantBlock,
+    AssistantMessage,
+    Cost,
+    ImageContent,
+    Message,
+    StopReason,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    UserBlock,
+    UserMessage,
+    message_from_json,
+)
+
+_record = maker(MessageRecord)
+_text = maker(TextContent)
+_thinking = maker(ThinkingContent)
+_image = maker(ImageContent)
+_call = maker(ToolCall)
+_cost = maker(Cost)
+_usage = maker(Usage)
+_user = maker(UserMessage)
+_assistant = maker(AssistantMessage)
+_result = maker(ToolResultMessage)
+
+_parse = json.JSONDecoder().raw_decode
+_STOPS = {reason.value: reason for reason in StopReason}
+_NO_COST = Cost()
+_NO_USAGE = Usage(cost=_NO_COST)
+
+_Words: TypeAlias = dict[str, str]
+"""Words that were met before: of equal ones the first is kept."""
+
+
+def decode_message(body: str, words: _Words | None = None) -> Message:
+    """
+    The message whose row says *body*.
+
+    Args:
+        words: The same for all that are read together.
+
+    Raises:
+        ValueRefused: It says no message; `path` points at what is wrong with it.
+        ValueError: It is no JSON.
+    """
+    data: Any
+    try:
+        data, end = _parse(body)
+    except (ValueError, TypeError):
+        data, end = None, -1
+    if end != len(body):  # not all of it is JSON, or not all of it is the value
+        data = json.loads(body)
+    return _plain_message(data, {} if words is None else words) or message_from_json(data)
+
+
+def decode_records(found: Iterable[tuple[int, int, int, int, str]]) -> list[MessageRecord]:
+    """Messages with their places, of rows of position, turn, iteration, seq and body."""
+    words: _Words = {}
+    return [
+        _record(
+            position=position,
+            turn=turn,
+            iteration=iteration,
+            seq=seq,
+            message=decode_message(body, words),
+        )
+        for position, turn, iteration, seq, body in found
+    ]
+
+
+# Each of these is exact: JSON has no types but these, and `True` is no whole number.
+
+
+def _plain_message(data: Any, words: _Words) -> Message | None:
+    """The message that *data* says in the usual shape; `None` when it has another."""
+    if type(data) is not dict or type(timestamp := data.get("timestamp")) is not int:
+        return None
+    role, content = data.get("role"), data.get("content")
+    if role == "user":
+        if type(content) is str:
+            return _user(content, timestamp=timestamp)
+        blocks = _user_blocks(content, words)
+        return None if blocks is None else _user(blocks, timestamp=timestamp)
+    if role == "assistant":
+        return _plain_assistant(data, timestamp, words)
+    if role == "toolResult":
+        return _plain_result(data, timestamp, words)
+    return None
+
+
+def _plain_assistant(
+    data: dict[str, Any], timestamp: int, words: _Words
+) -> AssistantMessage | None:
+    get = data.get
+    blocks = _assistant_blocks(get("content"), words)
+    api, provider, model = get("api", ""), get("provider", ""), get("model", "")
+    if blocks is None or not (type(api) is str and type(provider) is str and type(model) is str):
+        return None
+    stop_reason, error = get("stop_reason"), get("error_message")
+    if type(stop_reason) is not str or stop_reason not in _STOPS:
+        return None
+    if error is not None and type(error) is not str:
+        return None
+    usage = _plain_usage(data["usage"]) if "usage" in data else _NO_USAGE
+    if usage is None:
+        return None
+    return _assistant(
+        blocks,
+        api=words.setdefault(api, api),
+        provider=words.setdefault(provider, provider),
+        model=words.setdefault(model, model),
+        usage=usage,
+        stop_reason=_STOPS[stop_reason],
+        error_message=error,
+        timestamp=timestamp,
+    )
+
+
+def _plain_result(data: dict[str, Any], timestamp: int, words: _Words) -> ToolResultMessage | None:
+    get = data.get
+    call_id, name, is_error = get("tool_call_id"), get("tool_name"), get("is_error", False)
+    blocks = _user_blocks(get("content"), words)
+    if blocks is None or not (
+        type(call_id) is str and type(name) is str and type(is_error) is bool
+    ):
+        return None
+    return _result(
+        tool_call_id=call_id,
+        tool_name=words.setdefault(name, name),
+        content=blocks,
+        details=get("details"),
+        is_error=is_error,
+        timestamp=timestamp,
+    )
+
+
+def _plain_usage(data: Any) -> Usage | None:
+    if type(data) is not dict:
+        return None
+    get = data.get
+    counts = (get("input", 0), get("output", 0), get("cache_read", 0), get("cache_write", 0))
+    total = get("total_tokens", 0)
+    cost = _plain_cost(data["cost"]) if "cost" in data else _NO_COST
+    if cost is None or type(total) is not int:
+        return None
+    for count in counts:
+        if type(count) is not int:
+            return None
+    return _usage(
+        input=counts[0],
+        output=counts[1],
+        cache_read=counts[2],
+        cache_write=counts[3],
+        total_tokens=total,
+        cost=cost,
+    )
+
+
+def _plain_cost(data: Any) -> Cost | None:
+    if type(data) is not dict:
+        return None
+    get = data.get
+    parts = (
+        get("input", 0.0),
+        get("output", 0.0),
+        get("cache_read", 0.0),
+        get("cache_write", 0.0),
+        get("total", 0.0),
+    )
+    for part in parts:
+        if type(part) is not float:
+            return None
+    return _cost(
+        input=parts[0],
+        output=parts[1],
+        cache_read=parts[2],
+        cache_write=parts[3],
+        total=parts[4],
+    )
+
+
+def _assistant_blocks(content: Any, words: _Words) -> tuple[AssistantBlock, ...] | None:
+    if type(content) is not list:
+        return None
+    blocks: list[AssistantBlock] = []
+    for item in content:
+        kind = item.get("type") if type(item) is dict else None
+        block: AssistantBlock | None = None
+        if kind == "text":
+            block = _plain_text(item)
+        elif kind == "toolCall":
+            block = _plain_call(item, words)
+        elif kind == "thinking":
+            thinking, signature = item.get("thinking"), item.get("thinking_signature")
+            if type(thinking) is str and (signature is None or type(signature) is str):
+                block = _thinking(thinking, thinking_signature=signature)
+        if block is None:
+            return None
+        blocks.append(block)
+    return tuple(blocks)
+
+
+def _user_blocks(content: Any, words: _Words) -> tuple[UserBlock, ...] | None:
+    if type(content) is not list:
+        return None
+    blocks: list[UserBlock] = []
+    for item in content:
+        kind = item.get("type") if type(item) is dict else None
+        block: UserBlock | None = None
+        if kind == "text":
+            block = _plain_text(item)
+        elif kind == "image":
+            data, mime_type = item.get("data"), item.get("mime_type")
+            if type(data) is str and type(mime_type) is str:
+                block = _image(data, mime_type=words.setdefault(mime_type, mime_type))
+        if block is None:
+            return None
+        blocks.append(block)
+    return tuple(blocks)
+
+
+def _plain_text(item: dict[str, Any]) -> TextContent | None:
+    text, signature = item.get("text"), item.get("text_signature")
+    if type(text) is str and (signature is None or type(signature) is str):
+        return _text(text, text_signature=signature)
+    return None
+
+
+def _plain_call(item: dict[str, Any], words: _Words) -> ToolCall | None:
+    get = item.get
+    call_id, name, arguments = get("id"), get("name"), get("arguments")
+    signature, invalid = get("thought_signature"), get("invalid_arguments")
+    if (
+        type(call_id) is str
+        and type(name) is str
+        and type(arguments) is dict
+        and (signature is None or type(signature) is str)
+        and (invalid is None or type(invalid) is str)
+    ):
+        return _call(
+            call_id,
+            words.setdefault(name, name),
+            arguments,
+            thought_signature=signature,
+            invalid_arguments=invalid,
+        )
+    return None
