@@ -156,15 +156,31 @@ class Known:
                 return
         self.forget()  # at once: were it kept by a reading that fails, the next would build on it
         self._visible_from, self._born = record.visible_from, record.created_at
-        limit = _WINDOW
-        while True:
-            records = await self.stores.messages.recent(self.context_id, limit=limit)
+        self._replace(await self._read_anew(record.visible_from))
+
+    async def _read_anew(self, visible_from: int) -> Sequence[MessageRecord]:
+        """The newest messages: at least all that the model may be shown, each read once."""
+        if self.config.max_messages is None and self.config.history_tokens is None:
+            return await self.stores.messages.records(self.context_id)
+        records = await self.stores.messages.recent(self.context_id, limit=_WINDOW)
+        while records and records[0].position > visible_from:
             messages = [r.message for r in records]
             asked = any(isinstance(message, UserMessage) for message in messages)
-            if len(records) < limit or (asked and self._seen(messages) < len(messages)):
+            if asked and self._seen(messages) < len(messages):
                 break
-            limit *= 2
-        self._replace(records)
+            # As many again, of those before.
+            first = records[0].position
+            after = max(first - 1 - len(records), visible_from - 1)
+            page = await self.stores.messages.records(
+                self.context_id, after=after, limit=first - 1 - after
+            )
+            # Was the history cleared in between, there are none, or those that came since: this
+            # process is about to find out, and what it has read till then was said all the same.
+            older = [r for r in page if r.position < first]
+            if not older:
+                break
+            records = older + records
+        return records
 
     def _replace(self, records: Sequence[MessageRecord]) -> None:
         self.history.clear()

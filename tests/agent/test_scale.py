@@ -10,6 +10,7 @@ from tests.agent.kit import add
 from looopy import LoopConfig, UserMessage, tool
 from looopy.errors import LLMError
 from looopy.history import visible
+from looopy.known import Known
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.testing.turns import answer
@@ -40,20 +41,77 @@ async def test_opening_a_long_context_reads_a_bounded_window(make_agent, stores)
     assert agent.state.turn_count == 1
 
 
-async def test_the_window_grows_while_the_model_could_see_more(make_agent, memory_stores):
-    """By doubling, up to what fits."""
-    await fill(memory_stores, 1_000)
-    spy = SpyStores(memory_stores)
+async def test_the_window_grows_while_the_model_could_see_more(make_agent, stores):
+    """By doubling, up to what fits; and no message is read twice."""
+    await fill(stores, 1_000)
+    spy = SpyStores(stores)
     provider = ScriptedProvider([text("ok")])
     agent = await make_agent(
         provider,
         stores=spy.stores,
         loop_config=LoopConfig(max_messages=600, history_tokens=None),
     )
-    limits = [options["limit"] for _, options in spy.of("recent")]
-    assert limits == [256, 512, 1024]
+    assert [options["limit"] for _, options in spy.of("recent")] == [256]
+    pages = [(options["after"], options["limit"]) for _, options in spy.of("records")]
+    assert pages == [(2000 - 512, 256), (2000 - 1024, 512)]
     await agent.execute_turn("now?")
-    assert 400 < len(provider.requests[0].messages) <= 600
+    shown = provider.requests[0].messages
+    assert 400 < len(shown) <= 600
+    assert shown[:-1] == (await stores.messages.list("ada"))[-len(shown) - 1 : -2]
+
+
+@pytest.mark.parametrize("exchanges", [0, 1, 127, 128, 129, 300])
+@pytest.mark.parametrize("hidden", [0, 1, 50])
+@pytest.mark.parametrize("most", [3, 300, 10_000, None])
+async def test_whatever_the_model_may_be_shown_is_read(
+    make_agent, memory_stores, exchanges, hidden, most
+):
+    """However many there are, and wherever the visible part of them begins."""
+    await fill(memory_stores, hidden)
+    if hidden:
+        await memory_stores.journal.clear("ada")
+    await fill(memory_stores, exchanges)
+    provider = ScriptedProvider([text("ok")])
+    config = LoopConfig(max_messages=most, history_tokens=None)
+    agent = await make_agent(provider, stores=memory_stores, loop_config=config)
+    await agent.execute_turn("now?")
+    said = [m.text for m in await memory_stores.messages.list("ada")][:-1]
+    shown = [m.text for m in provider.requests[0].messages]
+    assert shown == said[-len(shown) :]
+    assert len(shown) >= min(len(said), 10_000 if most is None else most * 3 // 4)
+
+
+async def test_a_whole_history_is_read_at_once(make_agent, stores):
+    """Where the model sees all of it, in one question."""
+    await fill(stores, 600)
+    spy = SpyStores(stores)
+    provider = ScriptedProvider([text("ok")])
+    whole = LoopConfig(history_tokens=None)
+    agent = await make_agent(provider, stores=spy.stores, loop_config=whole)
+    assert (len(spy.of("recent")), len(spy.of("records"))) == (0, 1)
+    await agent.execute_turn("now?")
+    assert len(provider.requests[0].messages) == 1_201
+
+
+async def test_a_history_cleared_while_it_is_read_is_not_mixed(memory_stores):
+    """What was said since does not come before what was read already."""
+    await fill(memory_stores, 600)
+    before = await memory_stores.messages.list("ada")
+    spy = SpyStores(memory_stores)
+
+    async def clear_and_go_on(name, _):
+        if name == "records":
+            spy.hook = None
+            await memory_stores.journal.clear("ada")
+            await fill(memory_stores, 3)
+
+    spy.hook = clear_and_go_on
+    known = Known(spy.stores, "ada", LoopConfig(max_messages=600, history_tokens=None))
+    await known.refresh({})
+    assert known.history == before[-256:]
+    await known.refresh({})
+    assert known.history == await memory_stores.messages.list("ada")
+    assert len(known.history) == 6
 
 
 async def test_a_late_turn_writes_no_more_than_an_early_one(make_agent, sqlite_file):
