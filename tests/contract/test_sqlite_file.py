@@ -436,6 +436,25 @@ print(sorted({"sqlalchemy", "alembic", "aiosqlite"} & set(sys.modules)))
     assert (out, errors) == ("[]\n", "")
 
 
+async def test_a_first_turn_loads_only_what_it_needs(sqlite_file):
+    """A process that goes on with a context waits for no client of HTTP and no finder of typos."""
+    code = """
+import asyncio, sys
+from looopy import Agent, open_stores
+from looopy.testing import ScriptedProvider, text
+
+async def main():
+    async with open_stores(sys.argv[1]) as stores:
+        async with Agent("ada", llm_provider=ScriptedProvider([text("hi")]), stores=stores) as ada:
+            await ada.execute_turn("hello")
+
+asyncio.run(main())
+print(sorted({"http.client", "email.parser", "difflib"} & set(sys.modules)))
+"""
+    out, errors = await asyncio.to_thread(_start(code, _url(sqlite_file)).communicate, "", 20)
+    assert (out, errors) == ("[]\n", "")
+
+
 # --- what can be wrong with a file ---
 
 

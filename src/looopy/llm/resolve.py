@@ -8,8 +8,6 @@ what a person has on the machine it takes the best, and says why.
 
 from __future__ import annotations
 
-import difflib
-import http.client
 import json
 import os
 import re
@@ -111,6 +109,8 @@ def _advice(spec: str, place: str, model: str) -> str:
             " an OpenAI-compatible base URL, such as openrouter/anthropic/MODEL or"
             " https://HOST/v1#MODEL"
         )
+    import difflib  # only a mistake needs it
+
     guess = ""
     if model:
         near = difflib.get_close_matches(place.lower(), _PLACES, n=1)
@@ -209,6 +209,8 @@ def _ask(
     timeout_s: float,
 ) -> Any:
     """The JSON at *url*; `None` when nobody answers, or not with JSON."""
+    import http.client  # most models are not asked for what they are
+
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from importlib.resources import files
 from pathlib import Path
 
 from looopy.stores.sql import connection as sqlite
@@ -50,5 +49,7 @@ def make(path: Path, patience_s: float) -> bool:
 
 def statements() -> list[str]:
     """The statements, in order."""
+    from importlib.resources import files  # a file that exists needs none of it
+
     text = files(__package__ or "").joinpath("fresh.sql").read_text(encoding="utf-8")
     return [statement for statement in text.split(";\n") if statement.strip()]
