@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from looopy.errors import ValueRefused
@@ -28,12 +28,36 @@ MAX_DEPTH = 64
 MAX_BODY_BYTES = 8 * 1024 * 1024
 _MAX_INT = 2**63
 
-_encode = json.JSONEncoder(
-    ensure_ascii=False,
-    allow_nan=False,
-    separators=(",", ":"),
-    default=dict,  # any other Mapping
-).encode
+
+def _make_encode() -> Callable[[Any], str]:
+    """
+    What writes compact JSON, made once: `JSONEncoder.encode` makes such an encoder at each call.
+
+    Cycles are not looked for, because what is nested too deep has been refused by then.
+    """
+    make = getattr(json.encoder, "c_make_encoder", None)  # there in CPython
+    default = dict  # any other Mapping
+    if make is None:
+        separators = (",", ":")
+        return json.JSONEncoder(
+            ensure_ascii=False, allow_nan=False, separators=separators, default=default
+        ).encode
+    quote = json.encoder.encode_basestring
+    encode = make(
+        markers=None,
+        default=default,
+        encoder=quote,
+        indent=None,
+        key_separator=":",
+        item_separator=",",
+        sort_keys=False,
+        skipkeys=False,
+        allow_nan=False,
+    )
+    return lambda value: "".join(encode(value, 0))
+
+
+_encode = _make_encode()
 
 
 def dump(value: Any, path: str = "") -> str:
@@ -47,7 +71,8 @@ def dump(value: Any, path: str = "") -> str:
     Raises:
         ValueRefused: `path` names the place; nothing was written.
     """
-    _check(value, path, 1)
+    if not _is_plain(value, 1):
+        _check(value, path, 1)
     text = _encode(value)
     # A character is at most 4 bytes, so most values need no second encoding to be measured.
     if len(text) * 4 > MAX_BODY_BYTES and (size := len(text.encode())) > MAX_BODY_BYTES:
@@ -73,6 +98,52 @@ def check_text(value: str, path: str) -> None:
             value.encode()
         except UnicodeEncodeError:
             raise _refused(path, "text must be valid Unicode; it holds a lone surrogate") from None
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """
+    Whether *value* can be stored, told quickly; false when it has to be looked at closely.
+
+    Nearly all that is stored is made of Python's own types and in order, so this names no place and
+    makes no path. It must never be true of what `_check` would refuse.
+    """
+    kind = type(value)
+    if kind is str:
+        return "\0" not in value and (value.isascii() or _is_unicode(value))
+    if kind is dict:
+        if depth > MAX_DEPTH:
+            return False
+        for key, item in value.items():
+            if type(key) is not str or "\0" in key or not key.isascii():
+                return False
+            # Most members are short texts: no call for those.
+            if type(item) is str and item.isascii():
+                if "\0" in item:
+                    return False
+            elif not _is_plain(item, depth + 1):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        if depth > MAX_DEPTH:
+            return False
+        for item in value:  # noqa: SIM110 - `all` would make a generator
+            if not _is_plain(item, depth + 1):
+                return False
+        return True
+    if kind is int:
+        fits: bool = -_MAX_INT <= value < _MAX_INT
+        return fits
+    if kind is float:
+        return math.isfinite(value)
+    return value is None or value is True or value is False
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check(value: Any, path: str, depth: int) -> None:
@@ -132,6 +203,8 @@ def repair_json(value: Any, depth: int = 1) -> Any:
 
     Returns *value* itself when nothing was wrong with it.
     """
+    if _is_plain(value, depth):
+        return value
     try:
         _check(value, "", depth)
     except ValueRefused:

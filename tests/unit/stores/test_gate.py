@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looopy.errors import ValueRefused
+from looopy.stores import gate
 from looopy.stores.gate import MAX_BODY_BYTES, MAX_DEPTH, check_text, dump, repair, repair_json
 
 
@@ -163,3 +164,79 @@ def test_what_the_gate_refuses_of_a_tool_is_said_in_words(value, _path):
     if isinstance(value, str) and len(value) > 1000:
         return
     dump(repair_json(value))
+
+
+class _Number(int):
+    """A whole number of somebody's own."""
+
+
+_ODD = st.sampled_from(
+    [
+        *("x\0y", "\ud800", "\udc00\ud800", "\U0001f600", "\x7f", "\u2028", ""),
+        *(2**63, 2**63 - 1, -(2**63), -(2**63) - 1, math.nan, math.inf, -0.0, 1e308),
+        *(True, None, Decimal(1), b"x", {1}, _Number(3), _Number(2**63), range(2)),
+        *(_nested(MAX_DEPTH - 2), _nested(MAX_DEPTH), _circle(), MappingProxyType({"a": "\0"})),
+    ]
+)
+_ANYTHING = st.recursive(
+    st.one_of(_ODD, st.text(), st.integers(), st.floats(), st.booleans()),
+    lambda inner: st.one_of(
+        st.lists(inner),
+        st.lists(inner).map(tuple),
+        st.dictionaries(st.one_of(st.text(), st.sampled_from(["a\0", "\ud800", 1, None])), inner),
+        st.dictionaries(st.text(), inner).map(MappingProxyType),
+    ),
+)
+_SLOW = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict
+).encode
+
+
+@given(_ANYTHING)
+def test_the_quick_look_lets_nothing_pass_that_the_close_one_refuses(value):
+    """And what it lets pass is written as the encoder of the library writes it."""
+
+    def close_look():
+        gate._check(value, "", 1)
+
+    error = _refusal(close_look)
+    if error is None:
+        assert dump(value) == _SLOW(value)
+    else:
+        assert not gate._is_plain(value, 1)
+        assert _refusal(lambda: dump(value)) == error
+
+
+def _refusal(action):
+    try:
+        action()
+    except ValueRefused as refused:
+        return str(refused), refused.path
+    return None
+
+
+@pytest.mark.parametrize("value", [v for v, _ in REFUSED.values()], ids=REFUSED)
+def test_a_quick_look_finds_what_is_refused_wherever_it_stands(value):
+    """Alone, as a member and in a list; but for its length, which is measured once written."""
+    fits = isinstance(value, str) and len(value) > MAX_DEPTH
+    for place in (value, {"a": value}, [value], (value,), {"a": {"b": [value]}}):
+        assert gate._is_plain(place, 1) is fits
+
+
+@pytest.mark.parametrize("value", [range(2), enum.IntEnum("Two", "a b").a, {1: 2}.keys()])
+def test_a_quick_look_knows_no_types_but_pythons_own(value):
+    """Whatever else JSON may take is looked at closely."""
+    assert not gate._is_plain(value, 1)
+
+
+@pytest.mark.parametrize("text", ["x\0y", "\0", "\ud800"])
+def test_a_short_text_is_looked_at_in_a_member_too(text):
+    """The usual place of a text, which has a way of its own."""
+    assert not gate._is_plain({"a": text}, 1)
+    assert not gate._is_plain({text: "a"}, 1)
+
+
+@pytest.mark.parametrize("value", KEPT.values(), ids=KEPT.keys())
+def test_a_quick_look_is_enough_for_what_is_usual(value):
+    """All of these but the odd one: a key that is not ASCII is looked at closely."""
+    assert gate._is_plain(value, 1) is (value != KEPT["an odd key"])
