@@ -10,7 +10,8 @@ The log only grows, the window of a model does not. Three rules make the cut:
 - It moves in steps: the place of the cut is a multiple of a quarter of what is kept, counted from
   the beginning of the log. So the same first message is sent for many requests in a row, and prompt
   caches live.
-- It is found from the end, so that its cost is that of what is kept, however long the log is.
+- It is found from the end, so that its cost is that of what is kept, however long the log is. Who
+  asks again and again while the log grows keeps a `Window`, which looks at each message once.
 
 Nothing here is stored, and what comes out is still a log: `looopy.llm.render` makes it valid.
 """
@@ -18,7 +19,8 @@ Nothing here is stored, and what comes out is still a log: `looopy.llm.render` m
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -44,18 +46,26 @@ _MARKER_CHARS: Final = 56  # with a count of twelve digits
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
+class Limits:
     """How many messages and tokens may be shown; `None`: any number."""
 
     messages: int | None
     tokens: int | None
 
-    def less(self, message: Message) -> _Limits:
+    @classmethod
+    def of(cls, config: LoopConfig, window_tokens: int | None) -> Limits:
+        """What `visible` keeps to."""
+        return cls(config.max_messages, _token_limit(config, window_tokens))
+
+    def less(self, message: Message) -> Limits:
         """What is left beside *message*."""
-        return _Limits(
+        return Limits(
             None if self.messages is None else self.messages - 1,
             None if self.tokens is None else self.tokens - estimate_tokens(message),
         )
+
+
+_WHOLE: Final = Limits(None, None)
 
 
 def visible(
@@ -77,7 +87,9 @@ def visible(
         results shortened. The newest user message and the newest group are always there, whatever
         the limits.
     """
-    limits = _Limits(config.max_messages, _token_limit(config, window_tokens))
+    limits = Limits.of(config, window_tokens)
+    if limits == _WHOLE:
+        return list(messages)
     scan = _scan(messages, limits)
     if scan.first == 0:
         return list(messages)
@@ -142,7 +154,7 @@ class _Scan:
                 places.pop()
 
 
-def _scan(messages: Sequence[Message], limits: _Limits) -> _Scan:
+def _scan(messages: Sequence[Message], limits: Limits) -> _Scan:
     scan = _Scan(len(messages))
     count = tokens = 0
     results: dict[str, int] = {}
@@ -170,7 +182,96 @@ def _scan(messages: Sequence[Message], limits: _Limits) -> _Scan:
     return scan
 
 
-def _stepped(first: int, length: int, limits: _Limits) -> int:
+class Window:
+    """
+    Where `visible` cuts a log that grows, found from what was added since it last looked.
+
+    The oldest message that fits only moves towards the end, and so does every place of a cut: each
+    message is weighed once when it comes and once when it goes.
+
+    Attributes:
+        length: How many messages were added.
+    """
+
+    __slots__ = (
+        "_announced",
+        "_count",
+        "_first",
+        "_limits",
+        "_tokens",
+        "_torn",
+        "_users",
+        "_weights",
+        "length",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self.length = 0
+        self._limits = limits
+        self._first = 0  # index of the oldest message that fits
+        self._count = self._tokens = 0  # of what fits
+        self._weights: list[int] = []  # tokens of each message; -1: is not counted
+        self._users: list[int] = []  # indices of user messages
+        self._torn: list[int] = []  # the newest call that each parts from its result; -1: none
+        self._announced: dict[str, int] = {}  # call id -> index of the newest message with it
+
+    def extend(self, messages: Iterable[Message]) -> None:
+        """Add *messages* to the end of the log."""
+        if self._limits == _WHOLE:
+            return
+        weigh = self._limits.tokens is not None
+        for message in messages:
+            here, self.length = self.length, self.length + 1
+            if isinstance(message, CustomMessage):
+                self._weights.append(-1)
+                continue
+            weight = estimate_tokens(message) if weigh else 0
+            self._weights.append(weight)
+            self._count += 1
+            self._tokens += weight
+            if isinstance(message, UserMessage):
+                self._users.append(here)
+                self._torn.append(-1)
+            elif isinstance(message, AssistantMessage):
+                for call in message.tool_calls:
+                    self._announced[call.id] = here
+            else:
+                self._tear(self._announced.get(message.tool_call_id, here))
+
+    def cut(self) -> int | None:
+        """
+        Where what is shown begins; `None` where no place will do, and `visible` has to be asked.
+        """
+        self._let_go()
+        first = self._first
+        if first == 0:
+            return 0
+        users = self._users
+        for i in range(bisect_left(users, _stepped(first, self.length, self._limits)), len(users)):
+            if self._torn[i] < first:
+                return users[i]
+        return None
+
+    def _tear(self, call: int) -> None:
+        """Remember that the call at *call* has its result behind the users since."""
+        for i in range(len(self._users) - 1, -1, -1):
+            if self._users[i] < call:
+                break
+            self._torn[i] = max(self._torn[i], call)
+
+    def _let_go(self) -> None:
+        most, tokens, weights = self._limits.messages, self._limits.tokens, self._weights
+        while (most is not None and self._count > most) or (
+            tokens is not None and self._tokens > tokens
+        ):
+            weight = weights[self._first]
+            self._first += 1
+            if weight >= 0:
+                self._count -= 1
+                self._tokens -= weight
+
+
+def _stepped(first: int, length: int, limits: Limits) -> int:
     """*first* or a little later: a place that stays while the log grows by a quarter."""
     kept = max(1, length - first)
     if limits.messages is not None and kept >= limits.messages:
@@ -186,7 +287,7 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number.bit_length() - 1)
 
 
-def _newest_turn(messages: Sequence[Message], limits: _Limits) -> list[Message]:
+def _newest_turn(messages: Sequence[Message], limits: Limits) -> list[Message]:
     """The newest user message and as many groups behind it as fit."""
     asked = next(
         (i for i in range(len(messages) - 1, -1, -1) if isinstance(messages[i], UserMessage)), None

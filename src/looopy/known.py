@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from operator import is_
 from typing import Any
 
 from looopy._failpoints import reach
@@ -42,6 +43,7 @@ from looopy.types.event import (
 from looopy.types.maker import amended
 from looopy.types.message import AssistantMessage, Message, StopReason, Usage, UserMessage
 from looopy.types.state import Outcome
+from looopy.view import View
 
 _WINDOW = 256  # messages read at first; doubled while the model could see more
 _TRIM_ABOVE = 4 * _WINDOW  # messages in memory from which on the oldest are let go
@@ -61,6 +63,7 @@ class Known:
     Attributes:
         record: `None` while the context is not known to exist.
         history: Visible messages, oldest first: at least all that the model may be shown.
+        view: What the model was last shown of it.
         open_calls: Calls of the last answer that have no result; `announced_at` is its position.
         busy_turn: The turn that a living owner elsewhere runs, or `None`.
         stale: Whether another process may have advanced the context since.
@@ -83,6 +86,7 @@ class Known:
         self.window_tokens = window_tokens
         self.record: ContextRecord | None = None
         self.history: list[Message] = []
+        self.view = View()
         self.open_calls: list[OpenCall] = []
         self.announced_at: int | None = None
         self.last: TurnRecord | None = None
@@ -184,6 +188,7 @@ class Known:
 
     def _replace(self, records: Sequence[MessageRecord]) -> None:
         self.history.clear()
+        self.view.drop()
         self._places.clear()
         self._position = 0
         self._extend(records)
@@ -198,9 +203,16 @@ class Known:
         if self.record is not None and self.record.state.error is not None:
             self.record = replace(self.record, state=replace(self.record.state, error=None))
 
+    def _append(self, messages: Sequence[Message]) -> None:
+        """Put *messages* behind what is committed, in place of what a turn of ours has said."""
+        said = self.history[len(self._places) :]
+        if len(said) != len(messages) or not all(map(is_, said, messages)):
+            if said:  # not all of it could be stored, or it is stored as something else
+                self.view.drop()
+            self.history[len(self._places) :] = messages
+
     def _extend(self, records: Sequence[MessageRecord]) -> None:
-        del self.history[len(self._places) :]  # what a turn said that could not store it
-        self.history += [r.message for r in records]
+        self._append([r.message for r in records])
         self._places += [(r.position, r.turn) for r in records]
         if records:
             self._position = records[-1].position
@@ -212,8 +224,7 @@ class Known:
 
     def advance(self, messages: Sequence[Message], turn: int, position: int) -> None:
         """Take over what a turn of this process has committed; *position* is the last one's."""
-        del self.history[len(self._places) :]
-        self.history += messages
+        self._append(messages)
         first = position - len(messages) + 1
         self._places += [(first + i, turn) for i in range(len(messages))]
         self._position = position
@@ -231,7 +242,9 @@ class Known:
         kept = max(2 * seen, _WINDOW, next(asked, 0))
         # By whole windows, so that the cut, which moves in steps from the beginning, mostly stays.
         gone = max(0, len(self.history) - kept) // _WINDOW * _WINDOW
-        del self.history[:gone], self._places[:gone]
+        if gone:
+            del self.history[:gone], self._places[:gone]
+            self.view.drop()
         # Where the model sees all, nothing goes: looked at ever more rarely.
         self._trim_above = max(_TRIM_ABOVE, 2 * len(self.history))
 

@@ -51,6 +51,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.state import Outcome, PendingRequest, outcome_of
+from looopy.view import View
 
 if TYPE_CHECKING:
     from reactivex import Observable
@@ -74,6 +75,7 @@ async def run_turn(
     redactor: Redactor | None = None,
     inbox: Inbox | None = None,
     spoken: bool = False,
+    view: View | None = None,
 ) -> AsyncGenerator[Out, None]:
     """
     Run one turn.
@@ -91,6 +93,7 @@ async def run_turn(
         redactor: Knows the turn's secrets; made of `context.auth_context` when not given.
         inbox: Where steering and follow-ups come from; `None` for nowhere.
         spoken: Among *prompts* is the one queued message that the model hears at a time.
+        view: What the model was last shown of *history*, if that is kept from turn to turn.
 
     Yields:
         Events to show at once, and groups to commit before going on. The first group opens the
@@ -103,7 +106,7 @@ async def run_turn(
     )
     turn.redactor = redactor or Redactor(context.auth_context)
     turn.call_ids.update(call.id for call in open_calls)
-    turn.inbox, turn.spoken = inbox or turn.inbox, spoken
+    turn.inbox, turn.spoken, turn.view = inbox or turn.inbox, spoken, view or turn.view
     interrupted, refused = None, False
     try:
         yield _open(turn, prompts, user_message)

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -42,6 +42,7 @@ from looopy.types.maker import maker
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
+    Message,
     StopReason,
     TextContent,
     ThinkingContent,
@@ -198,11 +199,17 @@ async def _request(
     hooks, config = turn.config.hooks, turn.config
     provider, model = getattr(turn.provider, "name", ""), getattr(turn.provider, "model", "")
     window_tokens = getattr(turn.provider, "window_tokens", None)
-    messages = visible(turn.history, config, window_tokens=window_tokens)
-    messages = await _hooked(turn, "transform_context", hooks.transform_context, messages, messages)
-    messages = await _hooked(turn, "convert_to_llm", hooks.convert_to_llm, messages, messages)
+    if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
+        chosen = visible(turn.history, config, window_tokens=window_tokens)
+        chosen = await _hooked(turn, "transform_context", hooks.transform_context, chosen, chosen)
+        chosen = await _hooked(turn, "convert_to_llm", hooks.convert_to_llm, chosen, chosen)
+        shown: Sequence[Message] = render(chosen, provider=provider, model=model, strict=strict)
+    else:
+        shown = turn.view.of(
+            turn.history, config, provider=provider, model=model, window_tokens=window_tokens
+        )
     request = LLMRequest(
-        messages=render(messages, provider=provider, model=model, strict=strict),
+        messages=shown,
         tools=tuple(tool.spec for tool in tools.values()),
         system_prompt=await _system_prompt(turn),
         model=model,

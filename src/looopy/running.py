@@ -217,6 +217,7 @@ class RunningTurn:
             redactor=self.redactor,
             inbox=self._inbox,
             spoken=bool(plan.delivered) and self.config.queue_mode == "one-at-a-time",
+            view=self.known.view,
         )
         first = True
         try:

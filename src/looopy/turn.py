@@ -47,6 +47,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.state import Outcome, PendingRequest, outcome_of
+from looopy.view import View
 
 _makers: dict[Callable[..., AgentEvent], Callable[..., AgentEvent]] = {}
 
@@ -141,6 +142,7 @@ class Turn:
         queued: What is said before the model is asked again.
         spoken: What there is to hear before the next model call has been said: the rest waits.
         added: Messages of this turn.
+        view: What the model was last shown of the history.
         stop: Set when the turn is over.
         error: Why, when it failed.
     """
@@ -169,6 +171,7 @@ class Turn:
     answer_of_model: AssistantMessage | None = None
     call_ids: set[str] = field(default_factory=set)
     redactor: Redactor = field(default_factory=Redactor)
+    view: View = field(default_factory=View)
     _waiting: list[AgentEvent] = field(default_factory=list)
     _delivered: list[int] = field(default_factory=list)
 

@@ -155,7 +155,7 @@ async def test_a_long_life_keeps_what_the_model_sees_and_no_more(make_agent, mem
     for n in range(800):
         await agent.execute_turn(f"turn {n}")
     everything = await agent.get_messages()
-    for turn in (500, 700, 799):
+    for turn in range(800):
         shown = visible(everything[: 2 * turn + 1], config)
         assert list(provider.requests[turn].messages) == shown
     kept = len(agent._known.history)

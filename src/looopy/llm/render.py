@@ -20,8 +20,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final, TypeGuard
+from typing import Final, TypeGuard, cast
 
+from looopy.llm.prefix import Prefix
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
@@ -88,9 +89,9 @@ def render(
         message and in call order; nothing is empty (a result alone may have no content). Equal to
         *messages*, object for object, if they were valid. Rendering again changes nothing.
     """
-    reader = _Reader(provider, model, strict=strict)
-    places = _place(messages, reader)
-    rendered = places.settle()
+    rendering = Rendering(provider=provider, model=model, strict=strict)
+    rendering.extend(messages)
+    rendered = rendering.settle()
     if merge_same_role or strict:
         rendered = _merged(rendered)
     if rendered and isinstance(rendered[-1], AssistantMessage):
@@ -151,31 +152,75 @@ def _family(model: str) -> str:
     return _SNAPSHOT.sub("", model)
 
 
-class _Places:
-    """The messages so far, with a place for the result of each call behind its message."""
+class Rendering:
+    """
+    A log as one reader will see it, rendered as it grows: what is added is looked at once.
 
-    __slots__ = ("_any_cut_off", "_items", "_open", "_waiting")
+    The messages so far stand in a list, with a place for the result of each call behind its
+    message. What was once shown is settled: a place that was empty then has got its substitute. A
+    result that comes for it later is the one thing that changes what lies behind, and costs a
+    settling of all of it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_items", "_open", "_reader", "_settled", "_settled_items", "_taken", "_waiting")
+
+    def __init__(self, *, provider: str = "", model: str = "", strict: bool = False) -> None:
+        self._reader = _Reader(provider, model, strict=strict)
         self._items: list[Message | ToolCall] = []  # a call stands where its result is missing
-        self._waiting: dict[str, list[int]] = {}  # id in the log -> its newest places
-        self._open = 0
-        self._any_cut_off = False
+        self._waiting: dict[str, list[int]] = {}  # id in the log -> its newest places, if empty
+        self._taken: set[str] = set()  # ids that no other call may have
+        self._open = 0  # empty places behind what is settled
+        self._settled: list[Message] = []  # grows only: readers hold its beginnings
+        self._settled_items = 0
 
-    def add(self, message: Message) -> None:
-        self._items.append(message)
+    def extend(self, messages: Iterable[Message]) -> None:
+        """Add *messages* to the end of the log."""
+        reader, items = self._reader, self._items
+        for message in messages:
+            if isinstance(message, UserMessage):
+                asked = _user(message)
+                if asked is not None:
+                    items.append(asked)
+            elif isinstance(message, AssistantMessage):
+                said = _assistant(message, reader)
+                if said is not None:
+                    self._announce(said)
+            elif isinstance(message, ToolResultMessage):
+                self._answer(message)
 
-    def announce(
-        self,
-        message: AssistantMessage,
-        calls: Sequence[ToolCall] = (),
-        logged: Sequence[ToolCall] = (),
-    ) -> None:
-        """Add a message and a place for each result of its *calls*, in the log as *logged*."""
+    def shown(self) -> Sequence[Message]:
+        """
+        What `render` makes of the log, in a sequence that never changes.
+
+        Its cost is that of what was added since it was last asked for.
+        """
+        self._settle()
+        settled = self._settled
+        if settled and isinstance(settled[-1], AssistantMessage):
+            ended = _without_trailing_space(settled[-1])
+            if ended is not settled[-1]:
+                return Prefix([*settled[:-1], ended])
+        return Prefix(settled)
+
+    def settle(self) -> list[Message]:
+        """All messages: missing results filled in, cut-off calls that never ran left out."""
+        self._settle()
+        return list(self._settled)
+
+    def _announce(self, message: AssistantMessage) -> None:
+        """Add a message and a place for each result of its calls."""
         items = self._items
+        logged = calls = message.tool_calls
+        if not calls:
+            items.append(message)
+            return
+        reader, taken = self._reader, self._taken
+        if not reader.unique_ids:
+            taken.clear()
+        new_ids = _new_ids(calls, taken, plain=reader.plain_ids(message))
+        if new_ids is not None:
+            message, calls = _renamed(message, calls, new_ids)
         items.append(message)
-        if message.stop_reason in _CUT_OFF:
-            self._any_cut_off = True
         mine: dict[str, list[int]] = {}
         for call, as_logged in zip(calls, logged, strict=True):
             mine.setdefault(as_logged.id, []).append(len(items))
@@ -183,26 +228,36 @@ class _Places:
         self._waiting.update(mine)
         self._open += len(calls)
 
-    def answer(self, result: ToolResultMessage) -> None:
+    def _answer(self, result: ToolResultMessage) -> None:
         """Put a result in its place. The first one wins; one that nobody waits for is left out."""
         places = self._waiting.get(result.tool_call_id)
-        if not places:
+        if places is None:
             return
         place = places.pop(0)
+        if not places:
+            del self._waiting[result.tool_call_id]
         call = self._items[place]
         if isinstance(call, ToolCall) and call.id != result.tool_call_id:
             result = replace(result, tool_call_id=call.id)
         content = _visible_blocks(result.content)
         self._items[place] = result if content is None else replace(result, content=content)
-        self._open -= 1
+        if place < self._settled_items:
+            # Into a new list: somebody may still read the old one.
+            self._settled, self._settled_items = [], 0
+            self._open = sum(isinstance(item, ToolCall) for item in self._items)
+        else:
+            self._open -= 1
 
-    def settle(self) -> list[Message]:
-        """All messages: missing results filled in, cut-off calls that never ran left out."""
-        if not self._open and not self._any_cut_off:
-            return [item for item in self._items if not isinstance(item, ToolCall)]
-        settled: list[Message] = []
+    def _settle(self) -> None:
+        items, settled = self._items, self._settled
+        first, self._settled_items = self._settled_items, len(items)
+        if not self._open:
+            settled += cast("list[Message]", items[first:])  # no call is among them
+            return
+        self._open = 0
         owner: AssistantMessage | None = None
-        for i, item in enumerate(self._items):
+        for i in range(first, len(items)):
+            item = items[i]
             if isinstance(item, ToolCall):
                 if owner is not None and owner.stop_reason not in _CUT_OFF:
                     text = OUTCOME_UNKNOWN if item.invalid_arguments is None else NOT_STARTED
@@ -216,7 +271,6 @@ class _Places:
                         settled.append(kept)
                     continue
             settled.append(item)
-        return settled
 
     def _finished(self, place: int, message: AssistantMessage) -> AssistantMessage | None:
         """A message that was cut off, without calls that have no result: they never ran."""
@@ -228,34 +282,6 @@ class _Places:
                     continue
             blocks.append(block)
         return _with_content(message, blocks)
-
-
-def _place(messages: Iterable[Message], reader: _Reader) -> _Places:
-    places = _Places()
-    taken: set[str] = set()
-    for message in messages:
-        if isinstance(message, ToolResultMessage):
-            places.answer(message)
-        elif isinstance(message, UserMessage):
-            asked = _user(message)
-            if asked is not None:
-                places.add(asked)
-        elif isinstance(message, AssistantMessage):
-            said = _assistant(message, reader)
-            if said is None:
-                continue
-            calls = [block for block in said.content if isinstance(block, ToolCall)]
-            if not calls:
-                places.announce(said)
-                continue
-            if not reader.unique_ids:
-                taken.clear()
-            new_ids = _new_ids(calls, taken, plain=reader.plain_ids(said))
-            if new_ids is None:
-                places.announce(said, calls, calls)
-            else:
-                places.announce(*_renamed(said, calls, new_ids), calls)
-    return places
 
 
 def _user(message: UserMessage) -> UserMessage | None:

@@ -41,7 +41,8 @@ class LLMRequest:
     One model call.
 
     Attributes:
-        messages: Oldest first, valid for a provider (see `looopy.llm.render`).
+        messages: Oldest first, valid for a provider (see `looopy.llm.render`). May be kept: neither
+            the messages nor the sequence change while the conversation goes on. Not always a list.
         tools: What the model may call; may be empty.
         system_prompt: Empty for none.
         model: The provider's own name for the model; empty lets the provider choose.

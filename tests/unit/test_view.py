@@ -1,0 +1,124 @@
+"""How much of a history is looked at for a model call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from looopy.history import visible
+from looopy.llm.render import render
+from looopy.types.context import LoopConfig
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    StopReason,
+    TextContent,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
+from looopy.view import View
+
+
+class Watched(list[Message]):
+    """A history that counts how many of its messages are handed out."""
+
+    read = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self.read += len(found) if isinstance(index, slice) else 1
+        return found
+
+    def __iter__(self) -> Iterator[Message]:
+        for message in super().__iter__():
+            self.read += 1
+            yield message
+
+
+def turn(n: int, stop: StopReason = StopReason.STOP) -> list[Message]:
+    return [
+        UserMessage(f"question {n}", timestamp=1),
+        AssistantMessage((TextContent(f"answer {n}"),), stop_reason=stop, timestamp=2),
+    ]
+
+
+def look(view: View, history: list[Message], config: LoopConfig) -> Any:
+    return view.of(history, config, provider="p", model="m")
+
+
+@pytest.mark.parametrize("stop", [StopReason.STOP, StopReason.ABORTED])
+def test_a_call_looks_at_what_is_new(stop: StopReason) -> None:
+    """However long the history, and also where turns were aborted."""
+    view, config = View(), LoopConfig(history_tokens=None)
+    history = Watched(message for n in range(2000) for message in turn(n, stop))
+    assert len(look(view, history, config)) == 4000
+    for n in range(50):
+        history.read = 0
+        history += turn(2000 + n, stop)
+        assert len(look(view, history, config)) == 4002 + 2 * n
+        assert history.read <= 5
+
+
+@pytest.mark.parametrize(
+    "config", [LoopConfig(), LoopConfig(history_tokens=None, max_messages=100)]
+)
+def test_a_window_that_moves_is_looked_at_a_few_times(config: LoopConfig) -> None:
+    """The cut moves in steps, so each message is rendered about as often as there are steps."""
+    view, history = View(), Watched()
+    for n in range(4000):
+        history += turn(n)
+        look(view, history, config)
+    assert history.read <= 12 * len(history)
+
+
+def test_a_long_window_is_not_walked_for_a_call_between_two_cuts() -> None:
+    """Most calls of a window that is full touch nothing but what is new."""
+    view, history, config = View(), Watched(), LoopConfig(history_tokens=None, max_messages=1000)
+    reads: list[int] = []
+    for n in range(4000):
+        history += turn(n)
+        history.read = 0
+        look(view, history, config)
+        reads.append(history.read)
+    assert sorted(reads)[len(reads) * 98 // 100] <= 5
+
+
+def test_the_same_call_again_looks_at_nothing() -> None:
+    """As when a call is tried again."""
+    view, config = View(), LoopConfig(history_tokens=None)
+    history = Watched(turn(1))
+    first = look(view, history, config)
+    history.read = 0
+    assert look(view, history, config) == first
+    assert history.read <= 2
+
+
+def test_what_fails_half_way_is_begun_anew() -> None:
+    """A message that cannot be weighed does not leave the view half-fed."""
+    view, config = View(), LoopConfig(history_tokens=30)
+    history = turn(1)
+    look(view, history, config)
+    history += [*turn(2), "no message"]  # type: ignore[list-item]  # on purpose
+    with pytest.raises(AttributeError):
+        look(view, history, config)
+    del history[-1]
+    assert look(view, history, config) == history
+
+
+def test_a_cut_that_was_lost_and_found_again_shows_all_that_came_between() -> None:
+    """A late result forbids a cut, and allows it again once its call has left the window."""
+    kinds: dict[str, Message] = {
+        "U": UserMessage("go on", timestamp=1),
+        "A": AssistantMessage((ToolCall("x", "look"),), timestamp=2),
+        "R": ToolResultMessage(tool_call_id="x", tool_name="look", timestamp=3),
+    }
+    view, config = View(), LoopConfig(history_tokens=None, max_messages=4)
+    history: list[Message] = []
+    for kind in "AARAURAR":
+        history.append(kinds[kind])
+        assert look(view, history, config) == render(
+            visible(history, config), provider="p", model="m"
+        )
