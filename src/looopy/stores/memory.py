@@ -42,12 +42,12 @@ from looopy.stores.memory_context import (
     begin_turn,
     close_turn,
     context_record,
-    decode_at,
     insert_messages,
     interrupt,
     message_records,
     save_artifact,
 )
+from looopy.stores.memory_log import read_log
 from looopy.stores.names import (
     LINE_MESSAGE,
     artifact_write,
@@ -61,7 +61,6 @@ from looopy.stores.names import (
     no_context,
     no_entry,
 )
-from looopy.stores.reading import decode_message
 from looopy.stores.stores import Stores
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import AgentEvent, HistoryCleared, utc_now
@@ -442,46 +441,7 @@ class InMemoryJournal(_Store):
         context = self._get(context_id)
         if context is None:
             return []
-        after = max(after, context.cleared_seq - 1)
-        found: list[AgentEvent] = []
-        for m in context.messages:
-            if m.seq > after:
-                found += rows.decode_message_events(
-                    context_id=context_id,
-                    turn=m.turn,
-                    position=m.position,
-                    seq=m.seq,
-                    iteration=m.iteration,
-                    created_us=m.created_us,
-                    body=m.body,
-                    meta=m.meta,
-                )
-        for e in context.events:
-            if e.seq > after:
-                announced = None if e.position is None else decode_at(context, e.position)
-                found.append(
-                    rows.decode_event(
-                        context_id=context_id,
-                        turn=e.turn,
-                        seq=e.seq,
-                        iteration=e.iteration,
-                        type=e.type,
-                        created_us=e.created_us,
-                        body=e.body,
-                        announced_by=announced,
-                    )
-                )
-        for turn in context.turns:
-            if turn.start_seq > after:
-                position = context.user_positions.get(turn.turn)
-                user = None if position is None else decode_at(context, position)
-                found.append(rows.decode_turn_start(context_id, turn, user))
-            if turn.end_seq is not None and turn.end_seq > after:
-                added = context.messages[turn.first_position - 1 : turn.last_position]
-                iteration = max((m.iteration for m in added), default=0)
-                messages = [decode_message(m.body) for m in added]
-                found.append(rows.decode_turn_end(context_id, turn, iteration, messages))
-        return rows.in_order(found, after, limit)
+        return read_log(context_id, context, max(after, context.cleared_seq - 1), limit)
 
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
         """The turns over *after*."""

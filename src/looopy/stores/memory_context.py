@@ -26,10 +26,10 @@ from looopy.stores.base import (
     TurnRecord,
 )
 from looopy.stores.names import made_artifact, no_entry
-from looopy.stores.reading import decode_message, decode_records
+from looopy.stores.reading import decode_records
 from looopy.types.artifact import Artifact
 from looopy.types.event import utc_now
-from looopy.types.message import Message, StopReason
+from looopy.types.message import StopReason
 from looopy.types.state import Outcome
 
 
@@ -163,11 +163,6 @@ class StoredContext:
 def message_records(messages: Sequence[StoredMessage]) -> list[MessageRecord]:
     """Messages with their places."""
     return decode_records((m.position, m.turn, m.iteration, m.seq, m.body) for m in messages)
-
-
-def decode_at(context: StoredContext, position: int) -> Message:
-    """The message at a position."""
-    return decode_message(context.messages[position - 1].body)
 
 
 def context_record(context_id: str, context: StoredContext) -> ContextRecord:

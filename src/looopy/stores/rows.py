@@ -12,7 +12,7 @@ backend: a row carries its offset within the commit.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -481,9 +481,3 @@ def outcome_column(value: str | None) -> Outcome | None:
 def stop_reason_column(value: str | None) -> StopReason | None:
     """The stop reason that a column says; `None` while the turn is open."""
     return None if value is None else StopReason(value)
-
-
-def in_order(events: Iterable[AgentEvent], after: int, limit: int | None) -> list[AgentEvent]:
-    """The events with a `seq` over *after*, by `seq`, at most *limit*."""
-    wanted = sorted((e for e in events if (e.seq or 0) > after), key=lambda e: e.seq or 0)
-    return wanted if limit is None else wanted[:limit]
