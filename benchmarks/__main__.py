@@ -14,7 +14,7 @@ time is that of this machine; what is compared is the ratio.
 """
 
 import argparse
-import datetime
+import datetime as dt
 import json
 import os
 import platform
@@ -24,7 +24,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import page, packaging, peers, report
+from benchmarks import packaging, page, peers, report
 from benchmarks.catalogue import SCENARIOS
 from benchmarks.subjects import BACKENDS
 from benchmarks.targets import Targets, targets
@@ -48,7 +48,9 @@ def child(subject: str, scenario: str, backend: str, url: str, number: int) -> d
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def measure(place: Targets, scenario: str, backend: str, results: report.Results, sizes: list[int]) -> None:
+def measure(
+    place: Targets, scenario: str, backend: str, results: report.Results, sizes: list[int]
+) -> None:
     """One repetition of a scenario on a backend: looopy, then the floor."""
     if scenario == "S7":
         results.add("looopy", scenario, backend, packaging.import_costs() | packaging.packages())
@@ -58,7 +60,9 @@ def measure(place: Targets, scenario: str, backend: str, results: report.Results
             with place.fresh(backend) as url:
                 if scenario in ("S3", "S3W"):
                     child(subject, "fill", backend, url, size)
-                results.add(subject, scenario, backend, child(subject, scenario, backend, url, size))
+                results.add(
+                    subject, scenario, backend, child(subject, scenario, backend, url, size)
+                )
 
 
 def conditions() -> str:
@@ -67,7 +71,7 @@ def conditions() -> str:
         f"{name} {version(name)}" for name in ("looopy", "aiosqlite", "asyncpg", "pydantic-core")
     )
     return (
-        f"Measured {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}: {os.cpu_count()} cores"
+        f"Measured {dt.datetime.now(tz=dt.UTC):%Y-%m-%d}: {os.cpu_count()} cores"
         f" ({platform.machine()}), load {os.getloadavg()[0]:.1f}, Python"
         f" {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {packages}."
     )

@@ -1,4 +1,4 @@
-"""The tables of `docs/performance.md`, between two marks; the rest of the page is written by hand."""
+"""The tables of `docs/performance.md`, between two marks; the rest is written by hand."""
 
 from pathlib import Path
 

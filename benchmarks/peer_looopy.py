@@ -39,7 +39,7 @@ class Fake:
     async def stream(
         self,
         request: LLMRequest,
-        options: StreamOptions | None = None,  # noqa: ARG002
+        options: StreamOptions | None = None,
     ) -> AsyncIterator[StreamEvent]:
         """See `LLMProvider.stream`."""
         SCRIPT.on_call(len(request.messages))
@@ -60,7 +60,7 @@ class Fake:
 
 
 @tool(name=TOOL_NAME)
-async def lookup(key: str) -> str:  # noqa: ARG001
+async def lookup(key: str) -> str:
     """Look a key up."""
     return TOOL_RESULT
 

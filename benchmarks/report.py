@@ -69,7 +69,8 @@ def rows(results: Results) -> list[tuple[str, ...]]:
                     number(floor),
                     number(value / floor) if floor else "",
                     f"{number(peer)}{whose}" if peer is not None else "",
-                    ("at least " if goal.higher else "at most ") * bool(goal.words and goal.bound)
+                    ("at least " if goal.higher else "at most ")
+                    * bool(goal.words and goal.bound)
                     * (goal.words != "ahead of all")
                     + goal.words * bounded,
                     {True: "yes", False: "NO", None: ""}[met],

@@ -84,9 +84,7 @@ def multiply(path: str, count: int) -> None:
         database.execute("PRAGMA foreign_keys=OFF")
         for table in TABLES:
             columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-            taken = [
-                "printf('copy-%08d', n)" if name == "context_id" else name for name in columns
-            ]
+            taken = ["printf('copy-%08d', n)" if name == "context_id" else name for name in columns]
             sql = (
                 "WITH RECURSIVE copies(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM copies"
                 f" WHERE n < {count - 1}) INSERT INTO {table} ({', '.join(columns)})"
@@ -147,7 +145,7 @@ async def hang(url: str) -> None:
 
 
 RESTART = """\
-import asyncio, sys
+import asyncio, sys, time
 from looopy import Agent
 from looopy.testing import ScriptedProvider, text
 async def main():
@@ -155,7 +153,7 @@ async def main():
     await agent.start()
     view = agent.execute_turn("Are you there?")
     await view.accepted()
-    print("accepted", flush=True)
+    print("accepted", time.process_time(), flush=True)
     await view
     await agent.shutdown()
 asyncio.run(main())
@@ -165,7 +163,7 @@ asyncio.run(main())
 
 def restart(folder: str, times: int = 5) -> Figures:
     """Seconds from the start of a process to the next accepted turn, after `kill -9` in a turn."""
-    taken = []
+    taken, cpu = [], []
     for number in range(times):
         url = f"sqlite:///{Path(folder) / f'killed-{number}.db'}"
         command = [sys.executable, "-m", "benchmarks.worker", "hang", url]
@@ -177,7 +175,12 @@ def restart(folder: str, times: int = 5) -> Figures:
         command = [sys.executable, "-c", RESTART, url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as next_one:
             assert next_one.stdout is not None
-            assert next_one.stdout.readline() == "accepted\n"
+            word, spent = next_one.stdout.readline().split()
             taken.append(time.perf_counter() - began)
+            assert word == "accepted"
+            cpu.append(float(spent))
         assert next_one.returncode == 0
-    return {"restart_to_accepted_s": statistics.median(taken), "fastest_restart_s": min(taken)}
+    return {
+        "restart_to_accepted_s": statistics.median(taken),
+        "restart_to_accepted_cpu_s": statistics.median(cpu),
+    }

@@ -125,7 +125,7 @@ def stored_bytes(path: str) -> tuple[int, int]:
         table = "messages"
         if not database.execute(f"PRAGMA table_info({table})").fetchall():
             table = "said"
-        bodies = database.execute(f"SELECT sum(length(CAST(body AS BLOB))) FROM {table}")  # noqa: S608 - one of two names
+        bodies = database.execute(f"SELECT sum(length(CAST(body AS BLOB))) FROM {table}")
         return (pages - free) * size, bodies.fetchone()[0] or 0
     finally:
         database.close()
