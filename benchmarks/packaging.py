@@ -56,6 +56,6 @@ def packages() -> Figures:
         (wheel,) = there.glob("*.whl")
         uv("venv", "--quiet", "--python", "3.11", there / "venv")
         uv("pip", "install", "--quiet", "--python", python, "--constraint", pins, wheel)
-        listed = json.loads(uv("pip", "list", "--format", "json", "--python", python))
+        listed = json.loads(uv("pip", "list", "--quiet", "--format", "json", "--python", python))
         size = sum(path.stat().st_size for path in (there / "venv").rglob("*") if path.is_file())
     return {"distributions": len(listed), "venv_mib": size / 2**20}
