@@ -279,7 +279,7 @@ MUTANTS = [
         "no-line-of-writes",
         "writes of one context are made in any order, each holding a connection meanwhile",
         _POSTGRES,
-        "async with self._line(work):",
+        "async with self._line(work, ring):",
         "async with asyncio.Lock():",
         f"{_ORDER}::test_writes_of_one_context_wait_in_line_without_a_connection",
     ),

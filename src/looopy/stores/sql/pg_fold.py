@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
@@ -45,12 +44,14 @@ open, the key is taken, or the message has left the inbox.
 """
 
 
-@dataclass(frozen=True, slots=True)
 class _Symbol:
-    """The column number `column` of what the update returns, plus `offset`."""
+    """The column number `column` of what the update returns, plus `offset`. Never changed."""
 
-    column: int
-    offset: int = 0
+    __slots__ = ("column", "offset")
+
+    def __init__(self, column: int, offset: int = 0) -> None:
+        self.column = column
+        self.offset = offset
 
     def __add__(self, other: int) -> _Symbol:
         return _Symbol(self.column, self.offset + other)
@@ -67,7 +68,7 @@ def fold(work: Callable[[], Steps[Any]]) -> Query | None:
     try:
         if first.sql not in _FENCES:
             return None
-        query = steps.send([tuple(_Symbol(n) for n in range(_width(first.sql)))])
+        query = steps.send([_symbols(first.sql)])
         while query.sql in _PARTS and len(parts) < _MOST_PARTS:
             parts.append(query)
             query = steps.send([(1,)])
@@ -98,13 +99,13 @@ def _folded(fence: Query, parts: list[Query]) -> Query:
     shape: list[tuple[str, tuple[tuple[str, int], ...]]] = []
     for number, part in enumerate(parts):
         symbols: list[tuple[str, int]] = []
-        for name in _names(part.sql):
-            value = part.params[name]
-            if isinstance(value, _Symbol):
+        given = part.params
+        for name, mine in _own(part.sql, number):
+            value = given[name]
+            if type(value) is _Symbol:
                 symbols.append((name, value.column))
                 value = value.offset
-            if name not in _SHARED:
-                params[_numbered(name, number)] = value
+            params[mine] = value
         shape.append((part.sql, tuple(symbols)))
     return Query(_text(fence.sql, tuple(shape)), params)
 
@@ -116,8 +117,16 @@ def _width(fence: str) -> int:
 
 
 @cache
-def _names(sql: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_NAME.findall(sql)))
+def _symbols(fence: str) -> tuple[_Symbol, ...]:
+    """A row of what it returns, before it is known."""
+    return tuple(_Symbol(n) for n in range(_width(fence)))
+
+
+@cache
+def _own(sql: str, part: int) -> tuple[tuple[str, str], ...]:
+    """The parameters of a part that are not those of all, and their names in the whole."""
+    names = dict.fromkeys(_NAME.findall(sql))
+    return tuple((name, _numbered(name, part)) for name in names if name not in _SHARED)
 
 
 def _numbered(name: str, part: int) -> str:

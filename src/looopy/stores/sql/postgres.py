@@ -168,7 +168,7 @@ class PostgresDriver:
         if not write:
             return await self._try(pool, work, deadline, write=False)
         try:
-            async with self._line(work):
+            async with self._line(work, ring):
                 answer = await self._try(pool, work, deadline, write=True)
         except LooopyError as error:
             if may_have_written(error):
@@ -183,20 +183,23 @@ class PostgresDriver:
                 self._news.tell(ring)
             self.bells.ring(ring.tenant, ring.context_id, inbox=ring.inbox)
 
-    def _line(self, work: Callable[[], Steps[Any]]) -> asyncio.Lock:
+    def _line(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> asyncio.Lock:
         """
         Where the writes of one context wait: in the order in which they were asked for.
 
         The lock of its row would let them pass one at a time as well, but in any order, and each
         would keep a connection from other contexts meanwhile.
         """
-        params = _first(work)
-        key = (params.get("tenant"), params.get("context"))
+        if ring is not None:  # it names them too, and nothing has to be run to know
+            key: tuple[Any, Any] = (ring.tenant, ring.context_id)
+        else:
+            params = _first(work)
+            key = (params.get("tenant"), params.get("context"))
         return self._lines.setdefault(key, asyncio.Lock())
 
-    def _begin(self, text: str, params: Mapping[str, Any]) -> str:
+    def _begin(self, text: str, params: Callable[[], Mapping[str, Any]]) -> str:
         """A BEGIN that also says whose rows the transaction is about, where that is asked."""
-        return text + as_tenant(params.get("tenant")) if self._secured else text
+        return text + as_tenant(params().get("tenant")) if self._secured else text
 
     async def _try(
         self, pool: Pool, work: Callable[[], Steps[T]], deadline: float, *, write: bool
@@ -230,7 +233,7 @@ class PostgresDriver:
                     return answer
                 if query.alone and not self._secured:
                     return _last(steps, await opened.ask_alone(query))
-                await opened.begin(self._begin(self._begin_read, query.params))
+                await opened.begin(self._begin(self._begin_read, lambda: query.params))
                 answer = await _drive(opened, steps, query, write=False)
             await opened.end("COMMIT")
             return answer
@@ -245,7 +248,7 @@ class PostgresDriver:
             Trouble: Nothing was written.
             StoreUnavailable: It may have been, and the server does not say.
         """
-        begin = self._begin(self._begin_write, _first(work))
+        begin = self._begin(self._begin_write, lambda: _first(work))
         async with pool.session() as opened:
             await opened.begin(begin)
             try:
