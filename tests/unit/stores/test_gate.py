@@ -178,14 +178,16 @@ _ODD = st.sampled_from(
         *(_nested(MAX_DEPTH - 2), _nested(MAX_DEPTH), _circle(), MappingProxyType({"a": "\0"})),
     ]
 )
+_ODD_KEY = st.sampled_from(["a", "\u00e9", "a\0", "\ud800", 1, None])
 _ANYTHING = st.recursive(
-    st.one_of(_ODD, st.text(), st.integers(), st.floats(), st.booleans()),
-    lambda inner: st.one_of(
-        st.lists(inner),
-        st.lists(inner).map(tuple),
-        st.dictionaries(st.one_of(st.text(), st.sampled_from(["a\0", "\ud800", 1, None])), inner),
-        st.dictionaries(st.text(), inner).map(MappingProxyType),
+    _ODD | st.sampled_from(["a", 1, 0.5]) | ANY_TEXT,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(_ODD_KEY, inner, max_size=3)
+        | st.dictionaries(_ODD_KEY, inner, max_size=3).map(MappingProxyType)
     ),
+    max_leaves=8,
 )
 _SLOW = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict
