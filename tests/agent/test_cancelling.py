@@ -357,7 +357,7 @@ def test_an_event_loop_that_is_torn_down_leaves_a_closed_turn(sqlite_url):
 
 async def test_a_tool_that_will_not_stop_is_left_behind(make_agent, memory_stores, monkeypatch):
     """After the grace period the turn ends, and the call's outcome is unknown."""
-    monkeypatch.setattr("looopy.tool_calls._GRACE_S", 0.01)
+    monkeypatch.setattr("looopy.crew._GRACE_S", 0.01)
     entered, release = asyncio.Event(), asyncio.Event()
 
     @tool

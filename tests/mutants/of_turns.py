@@ -46,7 +46,7 @@ MUTANTS = [
         "tool-before-its-start",
         "a tool had its effect, and nothing says that it ever began",
         "src/looopy/tool_calls.py",
-        "        yield turn.close_group()  # from here on the call is known to have started\n",
+        "                yield turn.close_group()  # from here on they are known to have started\n",
         "",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
     ),

@@ -216,6 +216,7 @@ class LoopConfig:
         max_tool_calls: Tool calls in one turn.
         max_tool_calls_per_iteration: Calls one model answer may ask for; more, and none is run.
         max_tool_failures: Failed calls in a row that end the turn.
+        max_parallel_tools: How many calls of tools marked `parallel` may run at once.
         doom_loop_threshold: How often the same call may come in a row before `on_doom_loop` acts.
         steering: What a steering message does to the calls that have not started: `skip_remaining`
             answers them as skipped, `after_batch` lets them run first.
@@ -233,6 +234,7 @@ class LoopConfig:
     max_tool_calls: int = 64
     max_tool_calls_per_iteration: int = 16
     max_tool_failures: int = 3
+    max_parallel_tools: int = 8
     doom_loop_threshold: int = 3
     on_doom_loop: Literal["warn", "stop"] = "warn"
     tool_timeout_s: float | None = 60.0
@@ -258,6 +260,7 @@ class LoopConfig:
             "max_tool_calls",
             "max_tool_calls_per_iteration",
             "max_tool_failures",
+            "max_parallel_tools",
             "doom_loop_threshold",
             "max_result_bytes",
         ):

@@ -1,0 +1,198 @@
+"""
+The tool calls that run now: each in a task of its own, watched together.
+
+Exclusive tools run alone; those marked `parallel` overlap, up to `LoopConfig.max_parallel_tools`.
+What they report, and that they are done, is news that one loop waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from looopy.errors import ValueRefused
+from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
+from looopy.stores.gate import dump, repair, repair_json
+from looopy.tools.executor import resolve_name, run_call
+from looopy.tools.provider import Tool, ToolContext
+from looopy.turn import Turn
+from looopy.types.event import (
+    AgentEvent,
+    ToolExecutionUpdate,
+    utc_now,
+)
+from looopy.types.message import (
+    ImageContent,
+    ToolCall,
+    ToolResultMessage,
+    now_ms,
+)
+
+_MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
+_GRACE_S = 5.0  # how long a tool may take to stop before it is left behind
+
+
+@dataclass(slots=True)
+class Run:
+    """One call that runs, or has run."""
+
+    call: ToolCall
+    tool: Tool | None
+    task: asyncio.Task[ToolResultMessage]
+    started: datetime = field(default_factory=utc_now)
+
+    def result(self) -> ToolResultMessage:
+        """The call's result as every store keeps it, or what is known of a call without one."""
+        task = self.task
+        if task.done() and not task.cancelled() and task.exception() is None:
+            return _storable(task.result())
+        harmless = self.tool is None or self.tool.effects == "none"
+        text = CANCELLED if harmless else OUTCOME_UNKNOWN
+        return synthetic_result(self.call, text, timestamp=now_ms())
+
+
+class Crew:
+    """
+    The calls of one iteration that run now; false when none does.
+
+    Args:
+        tools: On offer, by name.
+    """
+
+    def __init__(self, turn: Turn, tools: dict[str, Tool]) -> None:
+        self._turn = turn
+        self._tools = tools
+        self._runs: list[Run] = []
+        self._reports: list[tuple[ToolCall, Any]] = []
+        self._news = asyncio.Event()
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def tool_of(self, call: ToolCall) -> Tool | None:
+        """The tool that the model meant, if there is one."""
+        name = resolve_name(call.name, self._tools)
+        return None if name is None else self._tools.get(name)
+
+    def takes(self, call: ToolCall, beside: Sequence[ToolCall]) -> bool:
+        """Whether *call* may start now, with those *beside* it that are about to."""
+        others = [*(run.call for run in self._runs), *beside]
+        if not others:
+            return True
+        room = len(others) < self._turn.config.max_parallel_tools
+        return room and all(self._shares(one) for one in (call, *others))
+
+    def _shares(self, call: ToolCall) -> bool:
+        tool = self.tool_of(call)
+        return tool is not None and tool.parallel
+
+    def start(self, calls: Sequence[ToolCall]) -> None:
+        """Run *calls*, whose start is known."""
+        for call in calls:
+            task = asyncio.create_task(self._run(call), name=f"looopy tool {call.name}")
+            self._runs.append(Run(call, self.tool_of(call), task))
+            task.add_done_callback(lambda _: self._news.set())
+
+    async def _run(self, call: ToolCall) -> ToolResultMessage:
+        turn, loop = self._turn, asyncio.get_running_loop()
+        origin = turn.call_turn if turn.call_turn is not None else turn.context.turn
+
+        def push(progress: Any) -> None:
+            self._reports.append((call, progress))
+            self._news.set()
+
+        def report(progress: Any) -> None:
+            loop.call_soon_threadsafe(push, progress)
+
+        return await run_call(
+            self.tool_of(call),
+            call,
+            ToolContext(
+                context_id=turn.context.context_id,
+                turn=turn.context.turn,
+                tool_call_id=call.id,
+                idempotency_key=f"{turn.context.context_id}/{origin}/{call.id}",
+                auth_context=turn.context.auth_context,
+                artifacts=turn.context.artifacts,
+                report=report,
+                cancel=turn.context.cancel,
+            ),
+            default_timeout_s=turn.config.tool_timeout_s,
+            max_result_bytes=turn.config.max_result_bytes,
+            known=tuple(self._tools),
+            redactor=turn.redactor,
+        )
+
+    async def news(self) -> None:
+        """Wait until one has reported or is done."""
+        await self._news.wait()
+        self._news.clear()
+
+    def reports(self) -> Iterator[AgentEvent]:
+        """What was reported since the last time."""
+        while self._reports:
+            yield _progress(self._turn, *self._reports.pop(0))
+
+    def done(self) -> Iterator[Run]:
+        """Those that are over, in the order of their calls; each is gone once it was dealt with."""
+        for run in [run for run in self._runs if run.task.done()]:
+            yield run
+            self._runs.remove(run)
+
+    async def stop(self) -> Sequence[Run]:
+        """
+        Cancel those that run; what they still return within the grace period counts.
+        """
+        stopped = self.let_go()
+        running = {run.task for run in stopped if not run.task.done()}
+        if running:
+            with contextlib.suppress(asyncio.CancelledError):  # asked again: wait no longer
+                await asyncio.wait(running, timeout=_GRACE_S)
+        return stopped
+
+    def let_go(self) -> Sequence[Run]:
+        """Cancel those that run, and wait for none of them."""
+        left, self._runs = self._runs, []
+        for run in left:
+            run.task.cancel()
+        return left
+
+
+def _progress(turn: Turn, call: ToolCall, value: Any) -> AgentEvent:
+    progress = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # an integer may be larger than any float
+            progress = float(value)
+    return turn.make(
+        ToolExecutionUpdate,
+        tool_call_id=call.id,
+        tool_name=call.name,
+        progress=progress,
+        partial_result=value if progress is None else None,
+    )
+
+
+def _storable(result: ToolResultMessage) -> ToolResultMessage:
+    """The result with text and details that every store keeps."""
+    content = tuple(
+        block if isinstance(block, ImageContent) else replace(block, text=repair(block.text))
+        for block in result.content
+    )
+    # Not compared with what it was: the tool's own values may not be comparable.
+    return replace(result, content=content, details=_details(repair_json(result.details)))
+
+
+def _details(value: Any) -> Any:
+    """Details that fit; a finished tool's result must not be lost for what no model reads."""
+    if value is None:
+        return None
+    try:
+        if len(dump(value)) <= _MAX_DETAILS_CHARS:
+            return value
+    except ValueRefused:
+        pass  # larger still: what else is refused was repaired before
+    return {"omitted": "the details were too large to be stored"}
