@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,11 +19,13 @@ from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.stores.gate import dump, repair, repair_json
 from looopy.tools.executor import resolve_name, run_call
+from looopy.tools.hooked import ToolHooks
 from looopy.tools.provider import Tool, ToolContext
 from looopy.turn import Turn
 from looopy.types.event import (
     AgentEvent,
     ToolExecutionUpdate,
+    TurnWarning,
     utc_now,
 )
 from looopy.types.message import (
@@ -32,6 +35,7 @@ from looopy.types.message import (
     now_ms,
 )
 
+_logger = logging.getLogger("looopy")
 _MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
 _GRACE_S = 5.0  # how long a tool may take to stop before it is left behind
 
@@ -69,6 +73,7 @@ class Crew:
         self._runs: list[Run] = []
         self._reports: list[tuple[ToolCall, Any]] = []
         self._news = asyncio.Event()
+        self._hooks = ToolHooks(turn.config.hooks, self._hook_failed)
 
     def __bool__(self) -> bool:
         return bool(self._runs)
@@ -125,7 +130,13 @@ class Crew:
             max_result_bytes=turn.config.max_result_bytes,
             known=tuple(self._tools),
             redactor=turn.redactor,
+            hooks=self._hooks,
         )
+
+    def _hook_failed(self, name: str, error: Exception) -> None:
+        _logger.error("hook %s failed", name, exc_info=error)
+        text = f"{name}: {type(error).__name__}"
+        self._turn.emit(self._turn.make(TurnWarning, code="hook_failed", text=text))
 
     async def news(self) -> None:
         """Wait until one has reported or is done."""

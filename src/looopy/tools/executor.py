@@ -11,6 +11,7 @@ cancellation, which belongs to the caller.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -20,6 +21,7 @@ from typing import Any
 from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
 from looopy.redaction import Redactor
 from looopy.tools.function import FunctionTool
+from looopy.tools.hooked import ToolHooks
 from looopy.tools.provider import Report, Tool, ToolContext
 from looopy.tools.results import Answer, error_text, failure, limit_blocks, to_answer
 from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
@@ -58,6 +60,7 @@ async def run_call(
     max_result_bytes: int,
     known: Sequence[str],
     redactor: Redactor | None = None,
+    hooks: ToolHooks | None = None,
 ) -> ToolResultMessage:
     """
     Run *call* and return its one result; errors are results too.
@@ -71,14 +74,16 @@ async def run_call(
         max_result_bytes: UTF-8 bytes, for a tool that sets none; more are left out, with a marker.
         known: Names on offer, for the message about an unknown tool.
         redactor: Knows what the result must not show; asked before a long one is cut.
+        hooks: Asked before a call runs and after it ran.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled. A sync tool may still be running.
     """
     reporter = _Reporter(context.report)
     context = dataclasses.replace(context, report=reporter)
+    attempt = _Attempt(hooks or ToolHooks())
     try:
-        answer = await _attempt(tool, call, context, default_timeout_s, known)
+        answer = await attempt.make(tool, call, context, default_timeout_s, known)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - each call is answered
         answer = failure(error_text(error))
     except asyncio.CancelledError:
@@ -89,6 +94,9 @@ async def run_call(
         answer = failure("The tool failed: something that it waited for was cancelled.")
     finally:
         reporter.close()
+    if attempt.ran:
+        with contextlib.suppress(asyncio.CancelledError):  # the tool has run: that counts
+            answer = await attempt.hooks.after(call, answer, context)
     redactor = redactor or Redactor()
     limit = tool.max_result_bytes if tool is not None else None
     return ToolResultMessage(
@@ -100,36 +108,56 @@ async def run_call(
     )
 
 
-async def _attempt(
-    tool: Tool | None,
-    call: ToolCall,
-    context: ToolContext,
-    default_timeout_s: float | None,
-    known: Sequence[str],
-) -> Answer:
-    if tool is None:
-        raise ToolNotFound(_not_found(call.name, known), tool_name=call.name, call_id=call.id)
-    if call.invalid_arguments is not None:
-        raise InvalidToolArguments(
-            _not_an_object(tool.name, call.invalid_arguments), tool_name=tool.name, call_id=call.id
-        )
-    validate(tool, call.arguments)
-    if context.auth_context is not None and context.auth_context.expired():
-        return failure(
-            f"{tool.name!r} did not run: the credentials of this turn have expired. Only the"
-            " user can renew them."
-        )
-    timeout_s = tool.timeout_s if tool.timeout_s is not None else default_timeout_s
-    limit = asyncio.timeout(timeout_s)
-    try:
-        async with limit:
-            returned = await tool.execute(call.arguments, context)
-    except Exception as error:
-        if not limit.expired():  # else it is our timeout, or what the tool made of being stopped
-            raise
-        text = _timed_out(tool, timeout_s or 0.0, error)
-        raise ToolTimeout(text, tool_name=tool.name, call_id=call.id) from error
-    return to_answer(returned)
+class _Attempt:
+    """
+    One try at a call.
+
+    Attributes:
+        ran: Whether it came to running the tool.
+    """
+
+    def __init__(self, hooks: ToolHooks) -> None:
+        self.hooks = hooks
+        self.ran = False
+
+    async def make(
+        self,
+        tool: Tool | None,
+        call: ToolCall,
+        context: ToolContext,
+        default_timeout_s: float | None,
+        known: Sequence[str],
+    ) -> Answer:
+        """Check the call, and run it; any failure is raised."""
+        if tool is None:
+            raise ToolNotFound(_not_found(call.name, known), tool_name=call.name, call_id=call.id)
+        if call.invalid_arguments is not None:
+            raise InvalidToolArguments(
+                _not_an_object(tool.name, call.invalid_arguments),
+                tool_name=tool.name,
+                call_id=call.id,
+            )
+        validate(tool, call.arguments)
+        if context.auth_context is not None and context.auth_context.expired():
+            return failure(
+                f"{tool.name!r} did not run: the credentials of this turn have expired. Only the"
+                " user can renew them."
+            )
+        timeout_s = tool.timeout_s if tool.timeout_s is not None else default_timeout_s
+        arguments = await self.hooks.before(tool, call, context)
+        if isinstance(arguments, Answer):
+            return arguments
+        self.ran = True
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                returned = await tool.execute(arguments, context)
+        except Exception as error:
+            if not limit.expired():  # else it is our timeout, or what the tool made of it
+                raise
+            text = _timed_out(tool, timeout_s or 0.0, error)
+            raise ToolTimeout(text, tool_name=tool.name, call_id=call.id) from error
+        return to_answer(returned)
 
 
 class _Reporter:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn, SupportsIndex, TypeAlias
 
 from looopy.errors import ConfigurationError
 from looopy.types.artifact import ArtifactWriter
-from looopy.types.message import Message
+from looopy.types.message import Message, ToolCall
 from looopy.types.request import ThinkingLevel
 
 _logger = logging.getLogger("looopy")
@@ -191,9 +191,17 @@ class RetryPolicy:
 class Hooks:
     """
     Functions of the application that the loop calls; each sync or async. One that raises is
-    reported as a `warning` event and replaced by its default.
+    reported as a `warning` event and replaced by its default, but for `before_tool_call`: what it
+    could not judge does not run.
 
     Attributes:
+        before_tool_call: The call, with valid arguments, and the `ToolContext` to what becomes of
+            it: `None` runs it, a mapping runs it with these arguments instead (they are checked as
+            well), a text or `False` blocks it with that reason, a `ToolResult` stands for its
+            result. The log keeps what the model asked for.
+        after_tool_call: The call, its `ToolResult` and the `ToolContext` to another `ToolResult`,
+            or to a mapping of those of its fields that change (`content`, `details`, `is_error`);
+            `None` leaves it. Asked for each call that ran, also for one that failed.
         transform_context: Messages to messages, before each model call; the stored log is
             untouched.
         convert_to_llm: Messages to what the provider may see; default: user, assistant and tool
@@ -201,6 +209,8 @@ class Hooks:
         get_api_key: Provider name and auth context to a key, per model call.
     """
 
+    before_tool_call: Callable[[ToolCall, Any], Any] | None = None
+    after_tool_call: Callable[[ToolCall, Any, Any], Any] | None = None
     transform_context: Callable[[list[Message]], Any] | None = None
     convert_to_llm: Callable[[list[Message]], Any] | None = None
     get_api_key: Callable[[str, AuthContext | None], Any] | None = None
