@@ -6,8 +6,8 @@ Measure looopy beside the floor, and beside other libraries where they are insta
     python -m benchmarks --backend sqlite       on one store
     python -m benchmarks --peers DIR            with the comparison harness in DIR
     python -m benchmarks --full                 10,000 turns, 10,000 agents, 1,000,000 contexts
-    python -m benchmarks --page                 write the tables of docs/performance.md
-    python -m benchmarks --plots docs/plots     draw what `docs/performance.md` shows
+    python -m benchmarks --plots docs/plots     draw pictures, and measure nothing else
+    python -m benchmarks --full --page --plots docs/plots   all that docs/performance.md shows
 
 Each scenario is a process of its own in an empty database; looopy and the floor take turns. Wall
 time is that of this machine; what is compared is the ratio.
@@ -105,7 +105,7 @@ def main() -> int:
     """Measure, print, and write what was asked for."""
     given = parse()
     backends = given.backend or list(BACKENDS)
-    chosen = given.scenario or ([] if given.plots else list(SCENARIOS))
+    chosen = given.scenario or ([] if given.plots and not given.page else list(SCENARIOS))
     results = report.Results()
     with targets(postgres="postgres" in backends) as place:
         for name in chosen:

@@ -7,13 +7,19 @@ BEGIN = "<!-- figures: made by `python -m benchmarks --page`, not by hand -->"
 END = "<!-- end of figures -->"
 
 
-def block() -> str:
-    """What stands between the marks."""
-    return PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip()
+PLOTS = PAGE.parent / "plots"
+PICTURES = {
+    "history": "CPU of a turn, by the messages before it",
+    "concurrency": "Turns a second, by contexts at once",
+    "storage": "Size of the file, by turns",
+}
 
 
 def write(figures: str) -> None:
-    """Put *figures* between the marks."""
+    """Put *figures* between the marks, and the pictures that there are."""
+    for name, title in PICTURES.items():
+        if (PLOTS / f"{name}.png").exists():
+            figures += f"\n\n![{title}](plots/{name}.png)"
     before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     assert begin
