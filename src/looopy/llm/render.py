@@ -177,7 +177,9 @@ class Rendering:
         """Add *messages* to the end of the log."""
         reader, items = self._reader, self._items
         for message in messages:
-            if isinstance(message, UserMessage):
+            if isinstance(message, (UserMessage, AssistantMessage)) and _plain_text(message):
+                items.append(message)
+            elif isinstance(message, UserMessage):
                 asked = _user(message)
                 if asked is not None:
                     items.append(asked)
@@ -282,6 +284,19 @@ class Rendering:
                     continue
             blocks.append(block)
         return _with_content(message, blocks)
+
+
+def _plain_text(message: UserMessage | AssistantMessage) -> bool:
+    """Whether this is the usual message, one text that says something, which any reader takes."""
+    content = message.content
+    if not isinstance(content, str):
+        if len(content) != 1:
+            return False
+        block = content[0]
+        if not isinstance(block, TextContent) or block.text_signature is not None:
+            return False
+        content = block.text
+    return bool(content) and not content.isspace()
 
 
 def _user(message: UserMessage) -> UserMessage | None:
