@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,8 @@ from tests.agent.kit import add, assert_whole, boom, look
 
 from looopy import Agent, LoopConfig, RetryPolicy, open_stores, tool
 from looopy.errors import LLMError, LLMUnavailable, LooopyError
+from looopy.history import visible
+from looopy.llm.render import render
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 
 
@@ -55,9 +58,10 @@ turns = st.fixed_dictionaries(
     }
 )
 CONFIG = LoopConfig(retry=RetryPolicy(base_s=0, attempts=1), max_iterations=4, max_tool_calls=6)
+NARROW = replace(CONFIG, max_messages=5)
 
 
-async def play(script):
+async def play(script, config):
     """Run the turns of *script* on one context; check it after each."""
     async with open_stores("memory:") as stores:
         agent, accepted = None, 0
@@ -71,12 +75,13 @@ async def play(script):
                     llm_provider=ScriptedProvider([]),
                     tools=TOOLS,
                     stores=stores,
-                    loop_config=CONFIG,
+                    loop_config=config,
                     auto_save=turn["auto_save"],
                 )
                 await agent.start()
             agent._provider = ScriptedProvider(turn["replies"])
             accepted += await one(agent, turn)
+            assert_shown(agent)
             assert agent.state.turn_count == accepted
         await agent.shutdown()
         if accepted:
@@ -86,12 +91,20 @@ async def play(script):
             llm_provider=ScriptedProvider([text("here")]),
             tools=TOOLS,
             stores=stores,
-            loop_config=CONFIG,
+            loop_config=config,
         )
         async with last:
             assert last.state.turn_count == accepted
             assert (await last.execute_turn("still there?")).text == "here"
         await assert_whole(stores)
+
+
+def assert_shown(agent):
+    """What is kept of the last call equals what would be chosen and rendered from scratch."""
+    known, provider = agent._known, agent._provider
+    reader = {"provider": provider.name, "model": provider.model}
+    shown = known.view.of(known.history, agent.loop_config, **reader)
+    assert shown == render(visible(known.history, agent.loop_config), **reader)
 
 
 async def one(agent, turn):
@@ -117,7 +130,7 @@ async def one(agent, turn):
 
 
 @settings(max_examples=int(os.environ.get("LOOOPY_EXAMPLES", "60")), deadline=None, database=None)
-@given(st.lists(turns, min_size=1, max_size=6))
-def test_a_context_is_whole_after_any_turns(script):
+@given(st.lists(turns, min_size=1, max_size=6), st.sampled_from([CONFIG, NARROW]))
+def test_a_context_is_whole_after_any_turns(script, config):
     """Text, tools, failures and cancellations, saved at once or later, by one agent or several."""
-    asyncio.run(play(script))
+    asyncio.run(play(script, config))
