@@ -153,7 +153,8 @@ class Known:
             found = await self.stores.messages.records(
                 self.context_id, after=self._position - again
             )
-            known = self.committed[len(self.committed) - again :]
+            places = len(self._places)
+            known = self.history[places - again : places]
             if [r.message for r in found[:again]] == known:
                 self._born = record.created_at
                 self._extend(found[again:])
