@@ -104,6 +104,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Measure, print, and write what was asked for."""
     given = parse()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody compiles at each start
     backends = given.backend or list(BACKENDS)
     chosen = given.scenario or ([] if given.plots and not given.page else list(SCENARIOS))
     results = report.Results()

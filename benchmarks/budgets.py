@@ -48,10 +48,12 @@ HEAD = """\
 def measure(name: str, kind: str) -> float:
     """One figure, from a process of its own."""
     work, _, backend = name.rpartition(" ")
+    env = os.environ | {"PYTHONHASHSEED": "0"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody compiles at each start
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.budget_work", work, backend, kind],
         cwd=ROOT,
-        env=os.environ | {"PYTHONHASHSEED": "0"},
+        env=env,
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -12,7 +12,6 @@ import random
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from looopy.types.context import RetryPolicy
 
@@ -88,6 +87,8 @@ def _number(value: str | None, unit_s: float) -> float | None:
 def _until(value: str | None, now: datetime) -> float | None:
     if value is None:
         return None
+    from email.utils import parsedate_to_datetime  # takes longer to load than a turn
+
     try:
         moment = parsedate_to_datetime(value)
     except ValueError:
