@@ -44,6 +44,12 @@ def number(value: float | None) -> str:
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
+def _goal(goal: Goal) -> str:
+    if goal.words == "ahead of all":
+        return goal.words
+    return f"at {'least' if goal.higher else 'most'} {goal.words}"
+
+
 def rows(results: Results) -> list[tuple[str, ...]]:
     """The table, in the order of the catalogue; lines without a figure are left out."""
     lines = []
@@ -71,10 +77,7 @@ def rows(results: Results) -> list[tuple[str, ...]]:
                     number(floor),
                     number(value / floor) if floor else "",
                     f"{number(peer)}{whose}" if peer is not None else "",
-                    ("at least " if goal.higher else "at most ")
-                    * bool(goal.words and goal.bound)
-                    * (goal.words != "ahead of all")
-                    + goal.words * bounded,
+                    "" if met is None else _goal(goal),
                     {True: "yes", False: "NO", None: ""}[met],
                 )
             )
