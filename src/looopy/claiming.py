@@ -22,7 +22,7 @@ from looopy.errors import AgentBusy, IdempotencyConflict, StoreConflict, StoreEr
 from looopy.known import Known
 from looopy.line import Line
 from looopy.recovery import Plan, plan_turn
-from looopy.settle import settle
+from looopy.settle import settle_write
 from looopy.stores.base import Claim, Claimed
 from looopy.stores.owner import Owner
 from looopy.tools.provider import ToolSource, gather_tools
@@ -274,7 +274,7 @@ class Claiming:
                 first_position=(record.last_position if record else 0) + 1,
             )
         reach("B1")
-        claimed: Claimed = await settle(
+        claimed: Claimed = await settle_write(
             known.stores.state.claim(
                 Claim(
                     context_id=known.context_id,
@@ -293,6 +293,7 @@ class Claiming:
                 )
             ),
             self._token.cancel,
+            outlasts=known.stores.outlasts,
         )
         reach("B3")
         self._line.used()

@@ -27,7 +27,7 @@ from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import run_turn, unanswered
 from looopy.redaction import Redactor
-from looopy.settle import settle
+from looopy.settle import settle, settle_write
 from looopy.stores.base import ArtifactWrite, Commit, Committed, ContextState, InboxNews
 from looopy.stores.gate import repair
 from looopy.stores.names import artifact_write
@@ -275,7 +275,9 @@ class RunningTurn:
             if end is not None and self._inbox is not None:
                 self._inbox.ending()
             try:
-                done = await settle(self.stores.commit(commit), self.token.cancel)
+                done = await settle_write(
+                    self.stores.commit(commit), self.token.cancel, outlasts=self.stores.outlasts
+                )
             except InboxNews as news:
                 if self._inbox is None:
                     raise

@@ -1,20 +1,30 @@
-"""Await a write to its end, whatever happens to the one who waits."""
+"""
+Await a write to its end, whatever happens to the one who waits.
+
+A commit whose caller went away is still a commit: its outcome has to be known before anything else.
+Work of any kind is shielded by a task of its own, in `settle`. Our stores need none: what their
+drivers were given they carry out, so only the waiting could be cut short. `settle_write` tells them
+that it must not be, and they wait for an `Answer`, which nothing interrupts. That saves a task and
+three rounds of the event loop for each commit.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_told: ContextVar[Callable[[asyncio.CancelledError], object] | None] = ContextVar(
+    "looopy_settle", default=None
+)
 
 
 async def settle(work: Awaitable[T], cancelled: Callable[[], object] | None = None) -> T:
     """
     Await *work* to its end whatever happens to this task.
-
-    A commit whose caller went away is still a commit: its outcome has to be known before anything
-    else.
 
     Args:
         cancelled: Told of a cancellation meanwhile, which ends here. `None`: it is raised once the
@@ -37,3 +47,53 @@ async def settle(work: Awaitable[T], cancelled: Callable[[], object] | None = No
     if interrupted is not None:
         raise interrupted from (None if task.cancelled() else task.exception())
     return task.result()
+
+
+async def settle_write(work: Awaitable[T], cancelled: Callable[[], object], *, outlasts: bool) -> T:
+    """
+    As `settle`, for a write of a turn.
+
+    Args:
+        outlasts: Whether *work* waits for nothing but answers made by `new_answer`.
+    """
+    if not outlasts:
+        return await settle(work, cancelled)
+    before = _told.set(lambda _: cancelled())
+    try:
+        return await work
+    finally:
+        _told.reset(before)
+
+
+class Answer(asyncio.Future[T]):
+    """What is waited for in any case: cancelling the one who waits does not reach it."""
+
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - as in the base
+        """Do nothing; the task is told of its cancellation when the answer is there."""
+        return False
+
+
+def new_answer(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+    """What a driver resolves when an operation is over; to be awaited by `outlast`."""
+    return loop.create_future() if _told.get() is None else Answer(loop=loop)
+
+
+async def outlast(answer: asyncio.Future[T]) -> T:
+    """
+    Wait for *answer*; within `settle_write` until it is there, though this task is cancelled.
+
+    Raises:
+        asyncio.CancelledError: Outside of it; the operation is carried out all the same.
+    """
+    told = _told.get()
+    while True:
+        try:
+            return await answer
+        except asyncio.CancelledError as exc:
+            if told is None or not isinstance(answer, Answer):
+                raise
+            told(exc)
+            if answer.done():
+                break
+    found: T = answer.result()
+    return found

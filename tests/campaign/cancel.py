@@ -272,7 +272,7 @@ def _trial(
 ) -> Trial:
     def run(count: int, seed: int) -> Tally:
         tally = Tally(f"{name}, {kind}")
-        wrong = mock.patch("looopy.running.settle", give_up) if giving_up else nullcontext()
+        wrong = mock.patch("looopy.running.settle_write", give_up) if giving_up else nullcontext()
         with database(kind) as url, wrong:
             asyncio.run(work(url, kind, count, seed, tally))
         return tally
@@ -280,8 +280,8 @@ def _trial(
     return Trial(f"{name}, {kind}", full, run)
 
 
-async def give_up(work: Awaitable[Any], _cancelled: object) -> Any:
-    """What `settle` must not be: a commit in flight is given up with its caller."""
+async def give_up(work: Awaitable[Any], _cancelled: object, *, outlasts: bool) -> Any:
+    """What `settle_write` must not be: a commit in flight is given up with its caller."""
     return await work
 
 

@@ -134,6 +134,8 @@ def _unhurried(stores: Stores) -> Stores:
 
 
 class _Unhurried:
+    outlasts = False
+
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 

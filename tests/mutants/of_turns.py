@@ -28,10 +28,10 @@ MUTANTS = [
         (
             Edit(
                 _RUNNING,
-                "            try:\n                done = await settle(",
+                "            try:\n                done = await settle_write(",
                 "            seq = self.known.record.last_seq + 1 if self.known.record else 1\n"
                 "            self._announce(events, seq, self._last_position + 1, state=state)\n"
-                "            try:\n                done = await settle(",
+                "            try:\n                done = await settle_write(",
             ),
             Edit(
                 _RUNNING,
@@ -80,11 +80,20 @@ MUTANTS = [
         "tests/campaign/test_cancel.py::test_a_turn_may_be_cancelled_at_every_suspension[memory-task.cancel()]",
     ),
     mutant(
+        "an-answer-is-cancelled",
+        "whoever is cancelled during a commit does not know whether it was made",
+        "src/looopy/settle.py",
+        "        return False\n",
+        "        return super().cancel(msg)\n",
+        "tests/unit/test_settle.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
+        "tests/campaign/test_cancel.py::test_a_turn_may_be_cancelled_at_every_suspension[sqlite-task.cancel()]",
+    ),
+    mutant(
         "a-statement-is-cancelled",
         "a caller that goes away leaves its write half made, and the row locked",
         "src/looopy/stores/sql/postgres.py",
-        "        return await asyncio.shield(task)\n",
-        "        return await task\n",
+        "        found: T = await outlast(answer)\n",
+        "        found: T = await task\n",
         "tests/contract/test_postgres_server.py::"
         "test_a_cancelled_caller_leaves_a_write_to_be_carried_out",
     ),

@@ -117,6 +117,8 @@ class MemoryBackend:
 
 
 class _Store:
+    outlasts = True  # nothing is waited for
+
     def __init__(self, backend: MemoryBackend | None = None, tenant: str = "default") -> None:
         self.backend = backend or MemoryBackend()
         self.tenant = tenant

@@ -79,6 +79,11 @@ class Stores:
         self._lifetime = lifetime
         self._bind = bind
 
+    @property
+    def outlasts(self) -> bool:
+        """Whether a claim or a commit, once asked for, is waited for to its end by the store."""
+        return getattr(self.journal, "outlasts", False) and getattr(self.state, "outlasts", False)
+
     async def commit(self, commit: Commit) -> Committed:
         """Apply one step of a turn, whole or not at all; see `Journal.commit`."""
         return await self.journal.commit(commit)

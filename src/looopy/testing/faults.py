@@ -72,6 +72,8 @@ def _before(spy: SpyStores, inner: Any, names: Sequence[str]) -> Any:
 
 
 class _Proxy:
+    outlasts = False  # a hook may wait for anything
+
     def __init__(self, spy: SpyStores, inner: Any, names: Sequence[str]) -> None:
         self._spy, self._inner, self._names = spy, inner, names
 

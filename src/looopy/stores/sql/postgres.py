@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import weakref
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
+from looopy.settle import new_answer, outlast
 from looopy.stores.bells import Bells
 from looopy.stores.sql.driver import Query, Ring, Rows, Steps, may_have_written
 from looopy.stores.sql.pg_errors import Trouble, translate
@@ -137,13 +139,21 @@ class PostgresDriver:
             )
         task = asyncio.create_task(self._carry_out(pool, work, write=write, ring=ring))
         self._running.add(task)
-        task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        answer = new_answer(task.get_loop())
+        task.add_done_callback(functools.partial(self._tell, answer))
+        found: T = await outlast(answer)
+        return found
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
+    def _tell(self, answer: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waited has seen it; if nobody did, there is nobody to tell
+        # Seen in any case: if nobody waits any more, there is nobody to tell.
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(task.result())
+        else:
+            answer.set_exception(error)
 
     async def close(self) -> None:
         """Carry out what was accepted, then close every connection."""

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
+from looopy.settle import new_answer, outlast
 from looopy.stores.bells import Bells, Key
 from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql.driver import Ring, Steps, may_have_written
@@ -170,6 +171,7 @@ class _Worker:
         self._bells = bells
         self._seen = 0
         self._next_look = 0.0
+        self._soon: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._path = path
         self._connect = connect
@@ -192,17 +194,26 @@ class _Worker:
 
     async def ask(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> Any:
         """Have *work* carried out. Cancelled, it is carried out all the same."""
-        future = self._loop.create_future()
-        self._queue.put(_Job(work, future, ring))
-        return await future
+        answer = new_answer(self._loop)
+        self._queue.put(_Job(work, answer, ring))
+        return await outlast(answer)
 
     def stop(self) -> None:
         """Let the thread end once it has done what was asked before."""
         self._queue.put(_Order.STOP)
 
     def notice(self, _key: Key, here: bool) -> None:
-        """Begin to look when there is somebody to ring for; the thread ceases by itself."""
-        if here:
+        """
+        Begin to look when there is somebody to ring for; the thread ceases by itself.
+
+        Not at once: whoever listens has just looked, and most turns commit before long.
+        """
+        if here and self._soon is None:
+            self._soon = self._loop.call_later(_LOOK_S, self._look_if_heard)
+
+    def _look_if_heard(self) -> None:
+        self._soon = None
+        if self._bells is not None and self._bells.heard:
             self.look()
 
     def look(self) -> None:

@@ -25,6 +25,8 @@ class SQLStore:
         tenant: Whose contexts these are.
     """
 
+    outlasts = True  # only the driver is waited for, and by `looopy.settle.outlast`
+
     def __init__(self, backend: Driver, tenant: str = "default") -> None:
         self.backend = backend
         self.tenant = tenant

@@ -1,0 +1,132 @@
+"""Who waits for a write of a turn learns its outcome, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from looopy.settle import Answer, new_answer, outlast, settle_write
+
+
+class Driver:
+    """Gives answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.answers: list[asyncio.Future[str]] = []
+
+    async def run(self) -> str:
+        """One operation."""
+        answer = new_answer(asyncio.get_running_loop())
+        self.answers.append(answer)
+        return await outlast(answer)
+
+    async def asked(self, count: int) -> asyncio.Future[str]:
+        """The answer that is waited for, once there were so many operations."""
+        for _ in range(100):
+            if len(self.answers) == count:
+                return self.answers[-1]
+            await asyncio.sleep(0)
+        raise AssertionError(f"never were there {count} operations")
+
+
+@pytest.fixture
+async def driver():
+    """See `Driver`."""
+    return Driver()
+
+
+async def test_a_cancellation_ends_with_the_outcome_of_the_write(driver):
+    """The one who waits is told of it, as often as it happens, and goes on with the outcome."""
+    told = []
+    work = settle_write(driver.run(), lambda: told.append(True), outlasts=True)
+    waiting = asyncio.create_task(work)
+    answer = await driver.asked(1)
+    for _ in range(2):
+        waiting.cancel()
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    answer.set_result("written")
+    assert await waiting == "written"
+    assert told
+
+
+async def test_a_write_of_several_operations_is_waited_for_to_its_last(driver):
+    """A cancellation during the first one does not reach the second."""
+    told = []
+
+    async def both() -> list[str]:
+        return [await driver.run(), await driver.run()]
+
+    waiting = asyncio.create_task(settle_write(both(), lambda: told.append(True), outlasts=True))
+    (await driver.asked(1)).set_result("one")
+    waiting.cancel()
+    (await driver.asked(2)).set_result("two")
+    assert await waiting == ["one", "two"]
+    assert told == [True]
+
+
+async def test_the_failure_of_a_write_is_its_outcome(driver):
+    """Cancelled or not, the one who waits gets the error."""
+    waiting = asyncio.create_task(settle_write(driver.run(), list, outlasts=True))
+    answer = await driver.asked(1)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    answer.set_exception(OSError("no"))
+    with pytest.raises(OSError, match="no"):
+        await waiting
+
+
+async def test_an_operation_of_nobody_in_particular_is_left_at_once(driver):
+    """A read, or what somebody calls on the stores themselves: the driver carries on alone."""
+    waiting = asyncio.create_task(driver.run())
+    answer = await driver.asked(1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert answer.cancelled()
+    assert not isinstance(answer, Answer)
+
+
+async def test_what_is_asked_for_after_a_write_is_as_before(driver):
+    """The way of waiting ends with the write, also where that failed."""
+    waiting = asyncio.create_task(settle_write(driver.run(), list, outlasts=True))
+    (await driver.asked(1)).set_exception(OSError("no"))
+    with pytest.raises(OSError, match="no"):
+        await waiting
+
+    async def write_and_read() -> None:
+        await settle_write(driver.run(), list, outlasts=True)
+        await driver.run()
+
+    waiting = asyncio.create_task(write_and_read())
+    (await driver.asked(2)).set_result("written")
+    assert not isinstance(await driver.asked(3), Answer)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_other_stores_are_shielded_by_a_task():
+    """Work that waits for anything is not interrupted either."""
+    open_, told = asyncio.Event(), []
+
+    async def work() -> str:
+        await open_.wait()
+        return "written"
+
+    waiting = asyncio.create_task(settle_write(work(), lambda: told.append(True), outlasts=False))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    open_.set()
+    assert (await waiting, told) == ("written", [True])
+
+
+async def test_the_end_of_the_event_loop_finds_an_operation_cut_short(driver):
+    """A driver's own task was cancelled: there is no outcome, and that is raised."""
+    waiting = asyncio.create_task(settle_write(driver.run(), list, outlasts=True))
+    (await driver.asked(1)).set_exception(asyncio.CancelledError())
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
