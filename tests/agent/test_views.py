@@ -178,8 +178,14 @@ async def test_leaving_an_iteration_detaches(make_agent, stores):
 
 async def test_cancelling_who_waits_does_not_cancel_the_turn(make_agent, stores):
     """A timeout around `await stream`, `accepted()` or an iteration is the waiter's own."""
-    gate = Gate()
-    agent = await make_agent([tool_call("gate"), text("ok")], tools=[gate.tool], stores=stores)
+    gate, spy, claim = Gate(), SpyStores(stores), asyncio.Event()
+
+    async def hold(name, _argument):
+        if name == "claim":
+            await claim.wait()
+
+    spy.hook = hold
+    agent = await make_agent([tool_call("gate"), text("ok")], tools=[gate.tool], stores=spy.stores)
     stream = agent.execute_turn("go")
 
     async def result():
@@ -197,6 +203,7 @@ async def test_cancelling_who_waits_does_not_cancel_the_turn(make_agent, stores)
         isinstance(e, asyncio.CancelledError)
         for e in await asyncio.gather(*waiters, return_exceptions=True)
     )
+    claim.set()
     await gate.entered.wait()
     gate.open.set()
     assert (await stream).text == "ok"
@@ -250,14 +257,13 @@ class Torrent:
 
 
 async def test_readers_keep_up_with_a_model_that_never_waits(make_agent, memory_stores):
-    """Each of them sees each delta as it came."""
+    """Whoever iterates, and whoever subscribed, sees each delta as it came."""
     agent = await make_agent(Torrent(), stores=memory_stores)
-    stream = agent.execute_turn("hi")
-
-    async def count():
-        return len([e async for e in stream if isinstance(e, MessageUpdate) and e.delta])
-
-    assert await asyncio.gather(count(), count(), count()) == [5_000] * 3
+    stream, told = agent.execute_turn("hi"), []
+    stream.subscribe(told.append)
+    read = [event async for event in stream]
+    for events in (told, read):
+        assert len([e for e in events if isinstance(e, MessageUpdate) and e.delta]) == 5_000
 
 
 async def test_a_model_that_never_waits_can_be_stopped(make_agent, memory_stores):
