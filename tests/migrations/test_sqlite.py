@@ -278,6 +278,25 @@ def _start(code, *args):
     )
 
 
+def test_others_are_kept_out_from_before_the_version_is_read(fresh, monkeypatch):
+    """Or two would read the same version, and both migrate from it."""
+    migrate.upgrade(_url(fresh), "0001")
+    tried, count = [], migrate._row_counts
+
+    def try_to_write(connection):
+        other = sqlite3.connect(fresh, timeout=0, isolation_level=None)
+        with contextlib.closing(other):
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                tried.append(str(error))
+        return count(connection)
+
+    monkeypatch.setattr(migrate, "_row_counts", try_to_write)
+    migrate.upgrade(_url(fresh))
+    assert tried == ["database is locked"] * 2
+
+
 async def test_processes_that_open_a_new_file_at_once_all_succeed(fresh):
     """One of them makes the schema, the others find it made."""
     starters = [_start(_STARTER, _url(fresh), n) for n in range(STARTERS)]

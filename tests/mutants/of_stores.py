@@ -316,7 +316,7 @@ MUTANTS = [
         f"{_SQL}/migrate.py",
         'connection.exec_driver_sql("BEGIN EXCLUSIVE")',
         'connection.exec_driver_sql("BEGIN")',
-        "tests/migrations/test_sqlite.py::test_processes_that_open_a_new_file_at_once_all_succeed",
+        "tests/migrations/test_sqlite.py::test_others_are_kept_out_from_before_the_version_is_read",
     ),
     # --- what may be stored ---
     mutant(

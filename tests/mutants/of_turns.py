@@ -114,7 +114,6 @@ MUTANTS = [
         "        self.forget()  # at once:",
         "        # at once:",
         "tests/agent/test_sharing.py::test_what_was_cleared_is_forgotten_though_reading_failed",
-        "tests/campaign/test_failing_store.py::test_any_call_to_the_stores_may_fail[memory]",
     ),
     mutant(
         "stale-knowledge-is-used",
