@@ -30,12 +30,13 @@ from looopy.stores import open_stores
 from looopy.stores.base import INBOX_LIMIT, EntryKind, InboxHead
 from looopy.stores.bells import Bells
 from looopy.stores.owner import Owner
-from looopy.stores.sql import migrate, pg_url
+from looopy.stores.sql import migrate, pg_url, statements
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.pg_notify import News
 from looopy.stores.sql.pg_pool import Pool
 from looopy.stores.sql.postgres import PostgresDriver
+from looopy.stores.sql.tables import metadata
 from looopy.testing.turns import (
     CONTEXT,
     a_turn,
@@ -172,6 +173,23 @@ async def test_what_an_administrator_set_stays(fresh_postgres, name):
         await opened.run(_one("SELECT pg_sleep(60)"), write=True)
     assert (refused.value.outcome_known, refused.value.sqlstate) == (True, "57014")
     await opened.close()
+
+
+def test_a_database_at_the_head_is_opened_without_its_schema(postgres, name):
+    """The names of the tables are known beside the statements: SQLAlchemy is not loaded."""
+    assert set(metadata.tables) == statements.TABLES
+    code = (
+        "import asyncio, sys\n"
+        "from looopy import open_stores\n"
+        "async def main():\n"
+        "    async with open_stores(sys.argv[1]) as stores:\n"
+        "        print(await stores.messages.count('ada'))\n"
+        "asyncio.run(main())\n"
+        "print(*sorted({'alembic', 'sqlalchemy'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", code, as_driver(postgres, name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (["0"], "")
 
 
 async def test_a_read_cannot_write_a_row(driver):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from looopy.errors import ConfigurationError
 from looopy.stores.sql.driver import Query
+from looopy.stores.sql.statements import TABLES
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -55,10 +56,8 @@ def protection(rows: list[tuple[Any, ...]], place: str, *, wanted: bool) -> bool
     Raises:
         ConfigurationError: It is wanted, and some table shows this user every tenant's rows.
     """
-    from looopy.stores.sql.tables import metadata
-
     active = {name for name, is_active, _ in rows if is_active}
-    open_tables = set(metadata.tables) - active
+    open_tables = TABLES - active
     if wanted and open_tables:
         if any(above for _, _, above in rows):
             raise ConfigurationError(
@@ -69,7 +68,7 @@ def protection(rows: list[tuple[Any, ...]], place: str, *, wanted: bool) -> bool
             f"row-level security is not on for all tables of the database {place}: have their"
             " owner run `looopy db secure --role ROLE --db URL`"
         )
-    return bool(active & set(metadata.tables))
+    return bool(active & TABLES)
 
 
 def as_tenant(tenant: object) -> str:

@@ -13,6 +13,11 @@ from __future__ import annotations
 
 from looopy.types.context import LONGEST_LEASE_S
 
+# All there are, known here so that nothing has to load `tables.py` for their names.
+TABLES = frozenset(
+    {"contexts", "turns", "messages", "events", "artifacts", "inbox", "turn_keys", "waiters"}
+)
+
 # The types of the parameters; those not named are whole numbers.
 TEXTS = frozenset(
     {
