@@ -8,6 +8,7 @@ most, with what the user sees of them.
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 from tests.agent.kit import Gate, Sluggish, add, assert_valid, assert_whole, collect, types
@@ -15,6 +16,7 @@ from tests.agent.kit import Gate, Sluggish, add, assert_valid, assert_whole, col
 from looopy import Agent, tool
 from looopy.errors import TurnIncomplete
 from looopy.llm.render import OUTCOME_UNKNOWN
+from looopy.settle import settle_write
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.context import LoopConfig
@@ -216,6 +218,29 @@ async def test_a_task_cancelled_during_a_commit_waits_for_its_outcome(make_agent
     result = await stream
     assert result.outcome is (Outcome.COMPLETED if step == 3 else Outcome.CANCELLED)
     assert len(spy.of("commit")) == (3 if step == 3 else step + 1)
+    await assert_goes_on(agent, stores)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+async def test_a_task_cancelled_while_the_driver_has_the_commit_waits_too(
+    make_agent, stores, monkeypatch, step
+):
+    """The same without anything between the turn and its store: the driver's answer is awaited."""
+    agent = await make_agent([tool_call("add", a=1, b=2), text("3")], tools=[add], stores=stores)
+    commits = itertools.count(1)
+
+    async def struck(work, cancelled, *, outlasts):
+        assert outlasts
+        if next(commits) == step:
+            asyncio.get_running_loop().call_soon(task.cancel)
+        return await settle_write(work, cancelled, outlasts=outlasts)
+
+    monkeypatch.setattr("looopy.running.settle_write", struck)
+    stream = agent.execute_turn("go")
+    [task] = agent._turns._tasks
+    result = await stream
+    assert result.outcome is (Outcome.COMPLETED if step == 3 else Outcome.CANCELLED)
+    monkeypatch.undo()
     await assert_goes_on(agent, stores)
 
 

@@ -86,7 +86,8 @@ MUTANTS = [
         "        return False\n",
         "        return super().cancel(msg)\n",
         "tests/unit/test_settle.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
-        "tests/campaign/test_cancel.py::test_a_turn_may_be_cancelled_at_every_suspension[sqlite-task.cancel()]",
+        "tests/agent/test_cancelling.py::"
+        "test_a_task_cancelled_while_the_driver_has_the_commit_waits_too[sqlite-1]",
     ),
     mutant(
         "a-statement-is-cancelled",
