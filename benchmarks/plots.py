@@ -85,7 +85,7 @@ def _picture(
     axes.set_ylabel(y)
     axes.set_ylim(bottom=0)
     axes.grid(visible=True, alpha=0.25)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     figure.savefig(path, metadata={"Software": None})
     plt.close(figure)
