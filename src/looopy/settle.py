@@ -17,7 +17,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_told: ContextVar[Callable[[asyncio.CancelledError], object] | None] = ContextVar(
+# Who waits, and what is told of its cancellation. Tasks that are made meanwhile inherit the
+# variable and are somebody else.
+_waits: ContextVar[tuple[asyncio.Task[Any] | None, Callable[[], object]] | None] = ContextVar(
     "looopy_settle", default=None
 )
 
@@ -58,11 +60,19 @@ async def settle_write(work: Awaitable[T], cancelled: Callable[[], object], *, o
     """
     if not outlasts:
         return await settle(work, cancelled)
-    before = _told.set(lambda _: cancelled())
+    before = _waits.set((asyncio.current_task(), cancelled))
     try:
         return await work
     finally:
-        _told.reset(before)
+        _waits.reset(before)
+
+
+def _told() -> Callable[[], object] | None:
+    """What is told of the cancellation of this task; `None` outside of `settle_write`."""
+    waits = _waits.get()
+    if waits is None or waits[0] is not asyncio.current_task():
+        return None
+    return waits[1]
 
 
 class Answer(asyncio.Future[T]):
@@ -75,7 +85,7 @@ class Answer(asyncio.Future[T]):
 
 def new_answer(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
     """What a driver resolves when an operation is over; to be awaited by `outlast`."""
-    return loop.create_future() if _told.get() is None else Answer(loop=loop)
+    return loop.create_future() if _told() is None else Answer(loop=loop)
 
 
 async def outlast(answer: asyncio.Future[T]) -> T:
@@ -85,14 +95,14 @@ async def outlast(answer: asyncio.Future[T]) -> T:
     Raises:
         asyncio.CancelledError: Outside of it; the operation is carried out all the same.
     """
-    told = _told.get()
+    told = _told()
     while True:
         try:
             return await answer
-        except asyncio.CancelledError as exc:
+        except asyncio.CancelledError:
             if told is None or not isinstance(answer, Answer):
                 raise
-            told(exc)
+            told()
             if answer.done():
                 break
     found: T = answer.result()

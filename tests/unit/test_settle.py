@@ -88,6 +88,24 @@ async def test_an_operation_of_nobody_in_particular_is_left_at_once(driver):
     assert not isinstance(answer, Answer)
 
 
+async def test_a_task_that_is_made_during_a_write_is_on_its_own(driver):
+    """Its cancellation is its own, and none of the turn's."""
+    told, others = [], []
+
+    async def write() -> str:
+        others.append(asyncio.create_task(driver.run()))
+        return await driver.run()
+
+    waiting = asyncio.create_task(settle_write(write(), lambda: told.append(True), outlasts=True))
+    await driver.asked(2)
+    others[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await others[0]
+    assert told == []
+    driver.answers[0].set_result("written")
+    assert await waiting == "written"
+
+
 async def test_what_is_asked_for_after_a_write_is_as_before(driver):
     """The way of waiting ends with the write, also where that failed."""
     waiting = asyncio.create_task(settle_write(driver.run(), list, outlasts=True))
