@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from tests.postgres import Server, as_driver, ask
 
 from looopy.stores import open_stores, rows
-from looopy.stores.base import Commit
+from looopy.stores.records import Commit
 from looopy.stores.sql import migrate
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps

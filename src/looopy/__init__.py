@@ -63,9 +63,8 @@ if TYPE_CHECKING:
         ToolResultMessage,
         Usage,
         UserMessage,
-        message_from_json,
-        message_to_json,
     )
+    from looopy.types.message_json import message_from_json, message_to_json
     from looopy.types.request import ThinkingLevel
     from looopy.types.result import IterationResult, TurnResult
     from looopy.types.state import (
@@ -128,9 +127,8 @@ _MODULES = {
         "ToolResultMessage",
         "Usage",
         "UserMessage",
-        "message_from_json",
-        "message_to_json",
     ),
+    "types.message_json": ("message_from_json", "message_to_json"),
     "types.request": ("ThinkingLevel",),
     "types.result": ("IterationResult", "TurnResult"),
     "types.state": ("AgentState", "AgentStatus", "Outcome", "PendingKind", "PendingRequest"),

@@ -34,8 +34,8 @@ from looopy.known import Known
 from looopy.llm.provider import LLMProvider
 from looopy.running import RunningTurn
 from looopy.settle import settle
-from looopy.stores.base import ContextRecord, EntryKind
 from looopy.stores.names import check_context_id
+from looopy.stores.records import ContextRecord, EntryKind
 from looopy.stores.stores import Stores, acquire_shared, release_shared
 from looopy.tools.provider import ToolSource, gather_tools, wrap_tools
 from looopy.turns import Turns

@@ -16,8 +16,8 @@ from typing import Any
 from looopy.errors import Fenced, StoreConflict, StoreError
 from looopy.known import Known
 from looopy.settle import settle
-from looopy.stores.base import Claim, Claimed, Commit
 from looopy.stores.owner import Owner
+from looopy.stores.records import Claim, Claimed, Commit
 from looopy.types.event import AgentEvent, MessageEnd, TurnEnd
 from looopy.types.message import AssistantMessage
 

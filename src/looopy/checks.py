@@ -11,7 +11,8 @@ from looopy.errors import AccessDenied, ValueRefused
 from looopy.stores.gate import dump
 from looopy.stores.names import check_idempotency_key
 from looopy.types.context import AuthContext
-from looopy.types.message import ImageContent, UserMessage, message_to_json
+from looopy.types.message import ImageContent, UserMessage
+from looopy.types.message_json import message_to_json
 
 
 def user_message(value: str | UserMessage) -> UserMessage:

@@ -23,8 +23,8 @@ from looopy.known import Known
 from looopy.line import Line
 from looopy.recovery import Plan, plan_turn
 from looopy.settle import settle_write
-from looopy.stores.base import Claim, Claimed
 from looopy.stores.owner import Owner
+from looopy.stores.records import Claim, Claimed
 from looopy.tools.provider import ToolSource, gather_tools
 from looopy.types.context import AuthContext, CancelToken
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart

@@ -28,12 +28,7 @@ from looopy.types.event import (
     TurnWarning,
     utc_now,
 )
-from looopy.types.message import (
-    ImageContent,
-    ToolCall,
-    ToolResultMessage,
-    now_ms,
-)
+from looopy.types.message import ImageContent, ToolCall, ToolResultMessage, now_ms
 
 _logger = logging.getLogger("looopy")
 _MAX_DETAILS_CHARS = 1024 * 1024  # as JSON

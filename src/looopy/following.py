@@ -16,7 +16,7 @@ from looopy import errors
 from looopy.broadcast import Broadcast
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.known import Known, left_by_the_dead
-from looopy.stores.base import TurnRecord
+from looopy.stores.records import TurnRecord
 from looopy.stores.stores import Stores
 from looopy.tools.provider import ToolSource, gather_tools
 from looopy.types.context import LoopConfig

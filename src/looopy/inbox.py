@@ -15,7 +15,7 @@ import contextlib
 from contextlib import ExitStack
 
 from looopy.errors import StoreError
-from looopy.stores.base import Entry, EntryKind, InboxHead
+from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.stores.stores import Stores
 from looopy.turn import Queued
 from looopy.types.context import CancelToken, LoopConfig

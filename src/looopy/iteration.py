@@ -16,10 +16,7 @@ from looopy.model_call import call_model
 from looopy.tool_calls import run_tools
 from looopy.tools.provider import gather_tools
 from looopy.turn import Out, Turn, end_iteration
-from looopy.types.message import (
-    AssistantMessage,
-    StopReason,
-)
+from looopy.types.message import AssistantMessage, StopReason
 
 
 async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:

@@ -21,7 +21,8 @@ from looopy.errors import AgentBusy, Fenced, StoreConflict
 from looopy.history import visible
 from looopy.loop import unanswered
 from looopy.recovery import OpenCall, Situation, close_dead_turn
-from looopy.stores.base import (
+from looopy.stores.owner import Owner, provably_dead
+from looopy.stores.records import (
     Claim,
     Commit,
     ContextRecord,
@@ -29,7 +30,6 @@ from looopy.stores.base import (
     MessageRecord,
     TurnRecord,
 )
-from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.stores import Stores
 from looopy.tools.provider import Tool
 from looopy.types.context import LoopConfig

@@ -17,7 +17,7 @@ from typing import Any
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import can_continue
-from looopy.stores.base import ContextState, Entry, EntryKind, TurnRecord
+from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.tools.executor import resolve_name
 from looopy.tools.provider import Tool
 from looopy.types.context import AuthContext

@@ -28,10 +28,10 @@ from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import run_turn, unanswered
 from looopy.redaction import Redactor
 from looopy.settle import settle, settle_write
-from looopy.stores.base import ArtifactWrite, Commit, Committed, ContextState, InboxNews
 from looopy.stores.gate import repair
 from looopy.stores.names import artifact_write
 from looopy.stores.owner import Owner
+from looopy.stores.records import ArtifactWrite, Commit, Committed, ContextState, InboxNews
 from looopy.stores.stores import Stores
 from looopy.tools.provider import ToolSource
 from looopy.turn import Group
@@ -50,13 +50,7 @@ from looopy.types.event import (
     utc_now,
 )
 from looopy.types.maker import amended
-from looopy.types.message import (
-    AssistantMessage,
-    Message,
-    StopReason,
-    Usage,
-    now_ms,
-)
+from looopy.types.message import AssistantMessage, Message, StopReason, Usage, now_ms
 from looopy.types.result import IterationResult, TurnResult
 from looopy.types.state import Outcome
 

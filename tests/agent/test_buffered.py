@@ -186,8 +186,8 @@ async def test_clear_drops_the_buffer(make_agent, stores):
 
 async def test_text_after_open_calls_keeps_its_turn_start(make_agent, stores):
     """A buffered turn that begins with answers to open calls still says who spoke."""
-    from looopy.stores.base import Commit
     from looopy.stores.owner import Owner
+    from looopy.stores.records import Commit
     from looopy.testing.turns import answer, begin
     from looopy.testing.turns import said as says
     from looopy.types.message import ToolCall

@@ -16,8 +16,8 @@ from looopy import AuthContext, tool
 from looopy.errors import CannotContinue, InputNotFound, StoreUnavailable, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.recovery import DENIED, SUPERSEDED
-from looopy.stores.base import Commit, ContextState
 from looopy.stores.owner import Owner
+from looopy.stores.records import Commit, ContextState
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.testing.turns import a_claim, answer, begin, finishes, said, starts

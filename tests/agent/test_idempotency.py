@@ -16,8 +16,8 @@ from looopy.errors import (
     StoreUnavailable,
     ValueRefused,
 )
-from looopy.stores.base import Claim
 from looopy.stores.owner import Owner
+from looopy.stores.records import Claim
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.event import MessageEnd, TurnEnd, TurnStart, is_durable

@@ -17,7 +17,7 @@ from looopy.errors import (
     TurnMismatch,
     ValueRefused,
 )
-from looopy.stores.base import Commit
+from looopy.stores.records import Commit
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.tools import tool

@@ -3,7 +3,7 @@
 from tests.agent.kit import add, assert_whole
 
 from looopy import Agent, Outcome
-from looopy.stores.base import Claim
+from looopy.stores.records import Claim
 from looopy.testing import ScriptedProvider, SpyStores, text
 from looopy.testing.turns import CONTEXT, answer, begin, commit, finishes, said, starts
 from looopy.types.message import ToolCall, ToolResultMessage

@@ -9,8 +9,8 @@ from tests.agent.kit import Gate, assert_whole
 
 from looopy import LoopConfig, claiming, line
 from looopy.errors import AgentBusy, TurnIncomplete
-from looopy.stores.base import Claim
 from looopy.stores.owner import Owner
+from looopy.stores.records import Claim
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.event import TurnStart

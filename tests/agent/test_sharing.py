@@ -15,8 +15,8 @@ from looopy.errors import (
     StoreConflict,
     StoreUnavailable,
 )
-from looopy.stores.base import ContextState
 from looopy.stores.owner import Owner
+from looopy.stores.records import ContextState
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.testing.turns import begin

@@ -29,7 +29,7 @@ from tests.campaign.worlds import (
 
 from looopy import Agent
 from looopy.errors import LooopyError, StorageFull, StoreUnavailable
-from looopy.stores.base import Committed
+from looopy.stores.records import Committed
 from looopy.testing import text, tool_call
 from looopy.testing.faults import Afterwards, SpyStores
 from looopy.types.event import AgentEvent, TurnEnd

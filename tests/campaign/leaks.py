@@ -58,7 +58,7 @@ from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.context import Hooks
 from looopy.types.event import event_to_json
-from looopy.types.message import message_to_json
+from looopy.types.message_json import message_to_json
 
 _SLOTS = 40
 _URL, _PROVIDER, _HOOK = 37, 38, 39  # of the store, of the provider, of the hook; others are given

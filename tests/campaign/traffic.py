@@ -30,7 +30,7 @@ from tests.campaign.oracle import Line, compare, posts_are_said, saves_agree
 
 from looopy import Agent, LoopConfig, Outcome
 from looopy.errors import CannotContinue, InputNotFound, LooopyError, StoreUnavailable
-from looopy.stores.base import Claim, Commit
+from looopy.stores.records import Claim, Commit
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.pg_url import parse
 from looopy.stores.sql.postgres import PATIENCE_S, PostgresDriver

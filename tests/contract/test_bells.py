@@ -14,8 +14,8 @@ import pytest
 from tests.postgres import as_driver, ask
 
 from looopy.stores import open_stores
-from looopy.stores.base import EntryKind
 from looopy.stores.bells import Bells
+from looopy.stores.records import EntryKind
 from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.pg_notify import CHANNEL, News, name_of
 from looopy.stores.sql.pg_pool import Pool

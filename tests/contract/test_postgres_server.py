@@ -27,9 +27,9 @@ from looopy.errors import (
     StoreUnavailable,
 )
 from looopy.stores import open_stores
-from looopy.stores.base import INBOX_LIMIT, EntryKind, InboxHead
 from looopy.stores.bells import Bells
 from looopy.stores.owner import Owner
+from looopy.stores.records import INBOX_LIMIT, EntryKind, InboxHead
 from looopy.stores.sql import migrate, pg_url, statements
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind

@@ -19,7 +19,7 @@ from tests.postgres import as_driver, ask
 
 from looopy.errors import ConfigurationError, ContextNotFound, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
-from looopy.stores.base import InboxHead
+from looopy.stores.records import InboxHead
 from looopy.stores.sql import migrate, pg_rls, postgres, statements
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.postgres import ask_once

@@ -22,7 +22,7 @@ import pytest
 from looopy import Agent, AuthContext
 from looopy.errors import LooopyError
 from looopy.stores import base, memory
-from looopy.stores.base import Commit, EntryKind
+from looopy.stores.records import Commit, EntryKind
 from looopy.stores.sql import artifacts, events, messages, state
 from looopy.stores.sql.tables import metadata
 from looopy.testing import ScriptedProvider, text

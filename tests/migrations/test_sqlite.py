@@ -20,7 +20,7 @@ from sqlalchemy import create_engine
 
 from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
-from looopy.stores.base import EntryKind, InboxHead
+from looopy.stores.records import EntryKind, InboxHead
 from looopy.stores.sql import migrate
 from looopy.stores.sql.tables import metadata
 from looopy.testing.turns import CONTEXT, a_turn, answer, begin, user

@@ -10,7 +10,7 @@ from looopy import AuthContext, tool
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.recovery import DENIED, SUPERSEDED, OpenCall, Situation, close_dead_turn, plan_turn
-from looopy.stores.base import ContextState, TurnRecord
+from looopy.stores.records import ContextState, TurnRecord
 from looopy.testing.turns import answer, user
 from looopy.types.message import StopReason, ToolCall, Usage
 from looopy.types.state import PendingKind, PendingRequest

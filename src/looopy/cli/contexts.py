@@ -17,18 +17,12 @@ from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import json_line, shown_call
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound
-from looopy.stores.base import ContextRecord, MessageRecord, TurnRecord
 from looopy.stores.names import check_context_id
 from looopy.stores.owner import provably_dead
+from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.stores.stores import Stores, open_stores
-from looopy.types.message import (
-    AssistantMessage,
-    Message,
-    ToolResultMessage,
-    UserMessage,
-    message_to_json,
-    usage_to_json,
-)
+from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
+from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.state import AgentStatus, PendingRequest
 
 _PAGE = 200

@@ -10,21 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from looopy.stores.base import (
-        ArtifactStore,
-        Commit,
-        Committed,
-        Journal,
-        MessageRecord,
-        MessageStore,
-        StateStore,
-    )
+    from looopy.stores.base import ArtifactStore, Journal, MessageStore, StateStore
     from looopy.stores.memory import (
         InMemoryArtifactStore,
         InMemoryMessageStore,
         InMemoryStateStore,
         MemoryBackend,
     )
+    from looopy.stores.records import Commit, Committed, MessageRecord
     from looopy.stores.sql.artifacts import SQLArtifactStore
     from looopy.stores.sql.messages import SQLMessageStore
     from looopy.stores.sql.state import SQLStateStore

@@ -17,21 +17,6 @@ from typing import Any
 
 from looopy.errors import AgentBusy, ArtifactNotFound, StoreConflict, StoreUnavailable
 from looopy.stores import rows
-from looopy.stores.base import (
-    Claim,
-    Claimed,
-    Commit,
-    Committed,
-    ContextRecord,
-    ContextState,
-    Entry,
-    EntryKind,
-    InboxHead,
-    InboxNews,
-    MessageRecord,
-    TurnRecord,
-    Waiter,
-)
 from looopy.stores.bells import Bells
 from looopy.stores.gate import dump
 from looopy.stores.memory_context import (
@@ -60,6 +45,21 @@ from looopy.stores.names import (
     moved_on,
     no_context,
     no_entry,
+)
+from looopy.stores.records import (
+    Claim,
+    Claimed,
+    Commit,
+    Committed,
+    ContextRecord,
+    ContextState,
+    Entry,
+    EntryKind,
+    InboxHead,
+    InboxNews,
+    MessageRecord,
+    TurnRecord,
+    Waiter,
 )
 from looopy.stores.stores import Stores
 from looopy.types.artifact import Artifact, ArtifactKind

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from looopy.stores import names, rows
-from looopy.stores.base import (
+from looopy.stores.names import made_artifact, no_entry
+from looopy.stores.reading import decode_records
+from looopy.stores.records import (
     ArtifactWrite,
     Claim,
     Claimed,
@@ -25,8 +27,6 @@ from looopy.stores.base import (
     MessageRecord,
     TurnRecord,
 )
-from looopy.stores.names import made_artifact, no_entry
-from looopy.stores.reading import decode_records
 from looopy.types.artifact import Artifact
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason

@@ -14,9 +14,9 @@ from functools import partial
 from operator import attrgetter, itemgetter
 
 from looopy.stores import rows
-from looopy.stores.base import TurnRecord
 from looopy.stores.memory_context import StoredContext, StoredEvent, StoredMessage
 from looopy.stores.reading import decode_message
+from looopy.stores.records import TurnRecord
 from looopy.types.event import AgentEvent
 from looopy.types.message import Message
 

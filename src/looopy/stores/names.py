@@ -18,8 +18,8 @@ from looopy.errors import (
     TurnMismatch,
     ValueRefused,
 )
-from looopy.stores.base import INBOX_LIMIT, ArtifactWrite, Claim
 from looopy.stores.gate import MAX_BODY_BYTES, check_text, dump
+from looopy.stores.records import INBOX_LIMIT, ArtifactWrite, Claim
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 
 _CONTEXT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")

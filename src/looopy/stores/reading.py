@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from looopy.stores.base import MessageRecord
+from looopy.stores.records import MessageRecord
 from looopy.types.maker import maker
 from looopy.types.message import (
     AssistantBlock,
@@ -34,8 +34,8 @@ from looopy.types.message import (
     Usage,
     UserBlock,
     UserMessage,
-    message_from_json,
 )
+from looopy.types.message_json import message_from_json
 
 _record = maker(MessageRecord)
 _text = maker(TextContent)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from looopy.stores.base import ContextState, Entry, EntryKind, TurnRecord
 from looopy.stores.gate import check_text, dump
 from looopy.stores.reading import decode_message
+from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.types.artifact import ArtifactKind
 from looopy.types.event import (
     AgentEvent,
@@ -44,10 +44,8 @@ from looopy.types.message import (
     ToolResultMessage,
     Usage,
     UserMessage,
-    message_to_json,
-    usage_from_json,
-    usage_to_json,
 )
+from looopy.types.message_json import message_to_json, usage_from_json, usage_to_json
 from looopy.types.state import Outcome, PendingKind, PendingRequest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,15 +19,9 @@ from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError
-from looopy.stores.base import (
-    ArtifactStore,
-    Commit,
-    Committed,
-    Journal,
-    MessageStore,
-    StateStore,
-)
+from looopy.stores.base import ArtifactStore, Journal, MessageStore, StateStore
 from looopy.stores.gate import check_text
+from looopy.stores.records import Commit, Committed
 
 
 class Lifetime(Protocol):

@@ -17,7 +17,7 @@ from looopy.errors import (
     TurnMismatch,
     ValueRefused,
 )
-from looopy.stores.base import (
+from looopy.stores.records import (
     INBOX_LIMIT,
     Claimed,
     ContextState,

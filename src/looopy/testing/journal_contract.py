@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from looopy.errors import AgentBusy, ContextNotFound, Fenced, ValueRefused
-from looopy.stores.base import Claimed, Commit, Committed, ContextState
 from looopy.stores.names import artifact_write
+from looopy.stores.records import Claimed, Commit, Committed, ContextState
 from looopy.stores.stores import Stores
 from looopy.testing.state_contract import STATE
 from looopy.testing.turns import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from looopy.errors import AgentBusy, StoreConflict, ValueRefused
-from looopy.stores.base import Claimed
+from looopy.stores.records import Claimed
 from looopy.stores.stores import Stores
 from looopy.testing.turns import CONTEXT, begin, commit, ends
 

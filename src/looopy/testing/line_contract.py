@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from looopy.errors import AgentBusy, StoreConflict, ValueRefused
-from looopy.stores.base import Claimed, Waiter
+from looopy.stores.records import Claimed, Waiter
 from looopy.stores.stores import Stores
 from looopy.testing.turns import CONTEXT, LONG_S, a_turn, begin, commit, ends
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from looopy.errors import AgentBusy, ContextNotFound, Fenced, StoreConflict, ValueRefused
-from looopy.stores.base import Claimed, ContextState
+from looopy.stores.records import Claimed, ContextState
 from looopy.stores.stores import Stores
 from looopy.testing import hostile
 from looopy.testing.turns import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from looopy.stores.base import Claim, Claimed, Commit, Committed, ContextState
+from looopy.stores.records import Claim, Claimed, Commit, Committed, ContextState
 from looopy.stores.stores import Stores
 from looopy.types.event import (
     AgentEvent,

@@ -30,9 +30,8 @@ from looopy.types.message import (
     ToolResultMessage,
     Usage,
     UserMessage,
-    message_to_json,
-    usage_to_json,
 )
+from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.request import PartialMessage, StreamEvent
 from looopy.types.state import AgentStatus, Outcome, PendingRequest
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looopy.stores.base import Commit, ContextState, EntryKind
+from looopy.stores.records import Commit, ContextState, EntryKind
 from looopy.stores.sql.commit import claim_steps, commit_steps, encode_claim, encode_commit
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.pg_fold import answer_of, fold

@@ -15,14 +15,8 @@ from looopy.errors import ValueRefused
 from looopy.stores import reading
 from looopy.stores.gate import dump
 from looopy.stores.reading import decode_message, decode_records
-from looopy.types.message import (
-    AssistantMessage,
-    CustomMessage,
-    TextContent,
-    Usage,
-    message_from_json,
-    message_to_json,
-)
+from looopy.types.message import AssistantMessage, CustomMessage, TextContent, Usage
+from looopy.types.message_json import message_from_json, message_to_json
 
 # Everything that a message or one of its blocks may say, each part of the right kind or of another.
 _FIELDS = {

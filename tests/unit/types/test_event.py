@@ -21,8 +21,8 @@ from looopy.types.message import (
     ToolResultMessage,
     Usage,
     UserMessage,
-    message_from_json,
 )
+from looopy.types.message_json import message_from_json
 from looopy.types.request import StreamEvent
 from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest
 

@@ -19,10 +19,9 @@ from looopy.types.message import (
     ToolResultMessage,
     Usage,
     UserMessage,
-    message_from_json,
-    message_to_json,
     now_ms,
 )
+from looopy.types.message_json import message_from_json, message_to_json
 
 WORDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 MAYBE = st.none() | WORDS

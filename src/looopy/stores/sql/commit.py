@@ -16,16 +16,6 @@ from typing import Any
 
 from looopy.errors import AgentBusy
 from looopy.stores import names, rows
-from looopy.stores.base import (
-    ArtifactWrite,
-    Claim,
-    Claimed,
-    Commit,
-    Committed,
-    ContextState,
-    InboxHead,
-    InboxNews,
-)
 from looopy.stores.gate import dump
 from looopy.stores.names import (
     LINE_MESSAGE,
@@ -37,6 +27,16 @@ from looopy.stores.names import (
     moved_on,
     no_context,
     no_entry,
+)
+from looopy.stores.records import (
+    ArtifactWrite,
+    Claim,
+    Claimed,
+    Commit,
+    Committed,
+    ContextState,
+    InboxHead,
+    InboxNews,
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps

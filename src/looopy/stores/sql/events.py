@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from looopy.stores import rows
-from looopy.stores.base import Commit, Committed, Entry, EntryKind, InboxHead, TurnRecord
 from looopy.stores.names import can_name, check_context_id, fenced, no_context
 from looopy.stores.reading import decode_message
+from looopy.stores.records import Commit, Committed, Entry, EntryKind, InboxHead, TurnRecord
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import Head, clear_steps, commit_steps, encode_commit, peek
 from looopy.stores.sql.driver import Driver, Query, Steps

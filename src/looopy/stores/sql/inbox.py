@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from looopy.stores import rows
-from looopy.stores.base import INBOX_LIMIT, Entry, InboxHead
 from looopy.stores.names import check_post
+from looopy.stores.records import INBOX_LIMIT, Entry, InboxHead
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import peek
 from looopy.stores.sql.driver import Query, Steps

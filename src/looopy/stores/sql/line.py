@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from looopy.stores.base import Waiter
+from looopy.stores.records import Waiter
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import drop_place, peek
 from looopy.stores.sql.driver import Query, Steps

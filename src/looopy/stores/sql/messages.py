@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from looopy.stores import rows
-from looopy.stores.base import MessageRecord
 from looopy.stores.names import check_context_id
 from looopy.stores.reading import decode_records
+from looopy.stores.records import MessageRecord
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import append_steps, peek
 from looopy.stores.sql.driver import Query, Steps

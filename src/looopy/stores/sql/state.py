@@ -9,9 +9,9 @@ from typing import Any
 
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
-from looopy.stores.base import Claim, Claimed, ContextRecord, InboxHead, TurnRecord, Waiter
 from looopy.stores.gate import dump
 from looopy.stores.names import busy_message, check_context_id, no_context
+from looopy.stores.records import Claim, Claimed, ContextRecord, InboxHead, TurnRecord, Waiter
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import claim_steps, encode_claim, peek
 from looopy.stores.sql.driver import Query, Steps

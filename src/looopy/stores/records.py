@@ -1,0 +1,298 @@
+"""
+What is handed to a store and what it hands back: records of what is stored, and requests to write.
+
+The order that keeps every promise: claim (with the user message), run, commit, announce. Each
+commit carries the epoch of its claim; a claim raises the epoch, so whoever lost a context can write
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from looopy.types.artifact import Artifact, ArtifactKind
+from looopy.types.event import AgentEvent
+from looopy.types.message import Message, StopReason, Usage, UserMessage
+from looopy.types.state import Outcome, PendingRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRecord:
+    """
+    A stored message and its place. `position` counts from 1 within the context, `seq` in its log.
+    """
+
+    position: int
+    turn: int
+    iteration: int
+    seq: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """
+    A turn as it is stored.
+
+    Attributes:
+        had_auth: Whether the turn was given an `AuthContext`; the context itself is never stored.
+        outcome: `None` while the turn is open: running, or left by a process that died.
+        first_position: The first message it may have added, `last_position` the last;
+            `last_position` is smaller when there is none.
+        start_seq: `seq` of its `turn_start`; `end_seq` of its `turn_end`, `None` while open.
+    """
+
+    turn: int
+    continues: int | None = None
+    actor_id: str | None = None
+    had_auth: bool = False
+    outcome: Outcome | None = None
+    stop_reason: StopReason | None = None
+    start_seq: int
+    end_seq: int | None = None
+    first_position: int
+    last_position: int
+    started_at: datetime
+    ended_at: datetime | None = None
+    usage: Usage = field(default_factory=Usage)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextState:
+    """
+    What the next turn must know of a context; replaced whole by the commits that change it.
+
+    Attributes:
+        pending: Requests that wait for an answer.
+        answered: Requests that were answered while others still wait, with their values.
+        error: Class name and message of the last turn's failure, or `None`.
+        resumable: The last turn, when `execute_turn(None)` can go on from it: interrupted or
+            failed.
+        usage: Tokens and cost of all turns.
+    """
+
+    pending: Sequence[PendingRequest] = ()
+    answered: Sequence[tuple[PendingRequest, Any]] = ()
+    error: tuple[str, str] | None = None
+    resumable: int | None = None
+    usage: Usage = field(default_factory=Usage)
+
+
+class EntryKind(StrEnum):
+    """When a message of the inbox is said: within the running turn, or once it would end."""
+
+    STEER = "steer"
+    FOLLOW_UP = "follow_up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """
+    A message that waits to be said.
+
+    Attributes:
+        number: Counts from 1 within the context, never used again; the order of arrival.
+        actor_id: Who sent it. Only a turn of the same actor takes it.
+    """
+
+    number: int
+    kind: EntryKind
+    message: UserMessage
+    actor_id: str | None = None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxHead:
+    """
+    What the row of a context says of its inbox.
+
+    Attributes:
+        last: Raised by each message and each request to cancel; 0 for none. Whoever has looked at
+            the inbox up to here has seen all there is.
+        waiting: How many messages wait.
+        cancel_turn: The open turn that was asked to stop, or `None`.
+    """
+
+    last: int = 0
+    waiting: int = 0
+    cancel_turn: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextRecord:
+    """
+    A context without its messages.
+
+    Attributes:
+        epoch: Raised by each claim and by `clear`; every write of a turn names the epoch of its
+            claim.
+        turn_count: Accepted turns.
+        last_position: Position of the newest message, hidden ones included; 0 for none.
+        last_seq: Number of the newest event; 0 for none.
+        visible_from: Messages below this position were cleared: no method reads them. 1 when none
+            were.
+        cleared_seq: `seq` of the newest `history_cleared`, where the readable log begins; 0 for
+            none.
+        open_turn: The turn without an end, or `None`.
+        holder: Who holds the lease (`Owner.token()`), or `None`.
+        lease_live: Whether the lease had not expired by the store's clock when this was read.
+        owner_actor: The actor of the first turn, or `None`.
+        inbox: What has come in beside the turns.
+        version: Raised by each write of `metadata`.
+    """
+
+    context_id: str
+    epoch: int
+    turn_count: int
+    last_position: int
+    last_seq: int
+    visible_from: int = 1
+    cleared_seq: int = 0
+    open_turn: TurnRecord | None = None
+    holder: str | None = None
+    lease_live: bool = False
+    owner_actor: str | None = None
+    inbox: InboxHead = field(default_factory=InboxHead)
+    state: ContextState = field(default_factory=ContextState)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 0
+    created_at: datetime
+    last_activity: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """
+    A wish to own a context for one turn, with what that turn begins with.
+
+    Attributes:
+        holder: `Owner.token()` of the claimer.
+        expected_epoch: The epoch the claimer knows; 0 for a context it believes does not exist.
+        displace: The `holder` that the claimer has proved dead, or `None`.
+        recover: Take over the open turn instead of starting one; `events` is then empty.
+        events: `TurnStart`, then a `MessageEnd` for each first message, in order. Their `turn` and
+            `seq` are not looked at.
+        delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
+        key: Names this turn for as long as the context lives, with `input_hash`; see
+            `Journal.turn_of_key`. `None`: it has no name.
+        ticket: The claimer's place in line, which it leaves; `None` for one who has not waited.
+        state: Replaces the stored one, or `None` to leave it.
+    """
+
+    context_id: str
+    holder: str
+    ttl_s: float
+    expected_epoch: int
+    displace: str | None = None
+    recover: bool = False
+    events: Sequence[AgentEvent] = ()
+    actor_id: str | None = None
+    had_auth: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    delivered: Sequence[int] = ()
+    key: str | None = None
+    input_hash: str | None = None
+    ticket: int | None = None
+    state: ContextState | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """What a claim was given: the new epoch, the turn, and the numbers of its first events."""
+
+    epoch: int
+    turn: int
+    first_seq: int
+    first_position: int
+    inbox: InboxHead = field(default_factory=InboxHead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactWrite:
+    """A version to save, checked and serialised: JSON text of a data artifact, bytes of a file."""
+
+    artifact_id: str
+    kind: ArtifactKind
+    stored: str | bytes
+    media_type: str
+
+    @property
+    def raw(self) -> bytes:
+        """What size and hash are taken of."""
+        return self.stored.encode() if isinstance(self.stored, str) else self.stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """
+    One step of a turn, applied whole or not at all.
+
+    Attributes:
+        epoch: Of the claim. Another one in the store: nothing is written and `Fenced` is raised.
+        turn: The turn the events belong to.
+        events: Durable events in order. A `MessageEnd` also appends its message; a `TurnEnd` closes
+            the turn; each takes the next `seq`.
+        assistant_position: Position of the assistant message whose calls are being run, when it is
+            not among `events`.
+        artifact: A version to save in the same step; `events` is then its one `ArtifactUpdate`, and
+            the version in that is the one handed out.
+        state: Replaces the stored one, or `None` to leave it.
+        delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
+        heard: For a commit that ends the turn: write it only if nothing has come into the inbox
+            after this number. `None`: end it whatever waits.
+        release: Give the lease back. Otherwise it is renewed for `ttl_s`.
+    """
+
+    context_id: str
+    epoch: int
+    turn: int
+    events: Sequence[AgentEvent]
+    assistant_position: int | None = None
+    artifact: ArtifactWrite | None = None
+    state: ContextState | None = None
+    delivered: Sequence[int] = ()
+    heard: int | None = None
+    release: bool = False
+    ttl_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """
+    The numbers a commit handed out: of its first event, and of its first message (or the next one).
+    """
+
+    first_seq: int
+    first_position: int
+    inbox: InboxHead = field(default_factory=InboxHead)
+    artifact: Artifact | None = None
+
+
+class InboxNews(Exception):
+    """
+    Something came into the inbox that the turn has not heard of, so it does not end yet; nothing
+    was written. For the one who commits, never for a user.
+    """
+
+    def __init__(self, inbox: InboxHead) -> None:
+        super().__init__(inbox)
+        self.inbox = inbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter:
+    """Somebody who waits in line for a context; `alive` says that it has been heard of lately."""
+
+    ticket: int
+    holder: str
+    alive: bool
+
+
+INBOX_LIMIT = 256
+"""How many messages of one actor may wait in the inbox of a context."""
