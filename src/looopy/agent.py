@@ -11,37 +11,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from looopy import checks, lifecycle
-from looopy.broadcast import Broadcast
-from looopy.buffered import BufferedTurn, save_turns
+from looopy.buffered import BufferedTurn, buffered_messages, save_turns
 from looopy.claiming import TurnRequest
 from looopy.errors import (
     AgentBusy,
     AgentStateError,
-    ConfigurationError,
     ContextNotFound,
-    IdempotencyConflict,
-    StoreConflict,
 )
-from looopy.following import end_dead_turn, error_of, follow, watch_turn
+from looopy.following import end_dead_turn, follow, watch_turn
 from looopy.known import Known
 from looopy.llm.provider import LLMProvider
 from looopy.running import RunningTurn
 from looopy.settle import settle
+from looopy.snapshot import snapshot
 from looopy.stores.names import check_context_id
 from looopy.stores.records import ContextRecord, EntryKind
 from looopy.stores.stores import Stores, acquire_shared, release_shared
+from looopy.subscribers import Subscribers
 from looopy.tools.provider import ToolSource, gather_tools, wrap_tools
 from looopy.turns import Turns
 from looopy.types.artifact import Artifact
-from looopy.types.context import AuthContext, CancelToken, LoopConfig, SystemPrompt
-from looopy.types.event import AgentEvent, MessageEnd, StatusChange, TurnEnd
+from looopy.types.context import AuthContext, LoopConfig, SystemPrompt
+from looopy.types.event import AgentEvent, StatusChange, TurnEnd
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, AgentStatus
@@ -92,16 +89,13 @@ class Agent:
         agent_name: str = "agent",
     ) -> None:
         check_context_id(context_id)
-        if on_busy not in ("reject", "wait"):
-            raise ConfigurationError(f"on_busy must be 'reject' or 'wait', not {on_busy!r}")
-        if not isinstance(tools, (list, tuple)):
-            raise ConfigurationError("tools must be a list of functions or tools, such as [add]")
-        if loop_config is not None and not isinstance(loop_config, LoopConfig):
-            raise ConfigurationError("loop_config must be a LoopConfig(...)")
-        if not isinstance(system_prompt, str) and not callable(system_prompt):
-            raise ConfigurationError("system_prompt must be text, or a function that returns it")
-        if not isinstance(stores, (str, Stores)):
-            raise ConfigurationError("stores must be a URL, or what open_stores() gave")
+        checks.agent_options(
+            on_busy=on_busy,
+            tools=tools,
+            loop_config=loop_config,
+            system_prompt=system_prompt,
+            stores=stores,
+        )
         self.context_id = context_id
         self.agent_name = agent_name
         self.loop_config = loop_config or LoopConfig()
@@ -117,7 +111,7 @@ class Agent:
         self._last_record: ContextRecord | None = None
         self._provider: LLMProvider | None = None
         self._turns = Turns(agent_name, idle=self._idle, watch=self._watch)
-        self._subscribers: dict[object, Callable[[AgentEvent], object]] = {}
+        self._subscribers = Subscribers(agent_name)
         self._lifecycle = asyncio.Lock()
         self._changing = 0  # who holds it or waits for it
         self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
@@ -351,35 +345,30 @@ class Agent:
                 status=self._status.value,
                 action="execute_turn",
             )
-        message = None if user_message is None else checks.user_message(user_message)
-        kept = checks.storable(metadata, "/metadata")
-        answers = checks.storable(inputs, "/inputs")
-        key = checks.idempotency_key(idempotency_key)
-        if self._known is None or self._provider is None or self._stores is None:
+        if self._known is None or self._provider is None:
             raise AgentStateError("the agent is not started", status=self._status.value)
-        auth = checks.auth_context(auth_context, self._stores.tenant)
-        if key is not None:
+        request = TurnRequest.checked(
+            user_message,
+            inputs=inputs,
+            auth_context=auth_context,
+            tenant=self._known.stores.tenant,
+            metadata=metadata,
+            on_busy=self.on_busy,
+            key=idempotency_key,
+        )
+        if request.key is not None:
             self._require_saving("idempotency_key")
         running = self._turns.running
         busy_here = running is not None and self.on_busy == "reject"
-        if running is not None and busy_here and key is None:
+        if running is not None and busy_here and request.key is None:
             raise AgentBusy(
                 "a turn of this agent is running: wait for it, or use on_busy='wait'",
                 turn=running.turn or None,
                 status=self._status.value,
                 action="execute_turn",
             )
-        request = TurnRequest(
-            user_message=message,
-            inputs=answers,
-            auth_context=auth,
-            metadata=kept,
-            on_busy=self.on_busy,
-            key=key,
-            input_hash=None if key is None else checks.input_hash(message, answers, kept),
-        )
-        if (same := self._turns.with_key(key)) is not None:
-            return _same_turn(same, request)
+        if (same := self._turns.with_key(request.key)) is not None:
+            return TurnStream(*same.seen_by(request))
         turn = RunningTurn(
             self._known,
             provider=self._provider,
@@ -509,22 +498,7 @@ class Agent:
     @property
     def state(self) -> AgentState:
         """A snapshot of what this process knows, or knew before `shutdown()`; does no I/O."""
-        record = self._known.record if self._known else self._last_record
-        if record is None:
-            return AgentState(status=self._status)
-        error = record.state.error
-        interrupted = record.state.resumable if error is None else None
-        return AgentState(
-            status=self._status,
-            turn_count=record.turn_count,
-            created_at=record.created_at,
-            last_activity=record.last_activity,
-            error=None if error is None else error_of(*error),
-            pending=tuple(record.state.pending),
-            interrupted_turn=interrupted,
-            usage=record.state.usage,
-            metadata=MappingProxyType(dict(record.metadata)),
-        )
+        return snapshot(self._status, self._known.record if self._known else self._last_record)
 
     async def get_messages(
         self, *, after: int = 0, limit: int | None = None, include_hidden: bool = False
@@ -542,11 +516,8 @@ class Agent:
         )
         if self.auto_save:
             return found
-        events = (event for turn in self._buffer for event in turn.events)
-        buffered = [event.message for event in events if isinstance(event, MessageEnd)]
-        skip = max(0, after - known.saved_position)
-        both = [*found, *buffered[skip:]]
-        return both if limit is None else both[:limit]
+        found += buffered_messages(self._buffer, after=after - known.saved_position)
+        return found if limit is None else found[:limit]
 
     async def get_artifacts(self) -> list[Artifact]:
         """The newest version of each artifact, by id."""
@@ -587,18 +558,7 @@ class Agent:
         Returns:
             What unsubscribes it.
         """
-        if inspect.iscoroutinefunction(callback):
-            raise ConfigurationError(
-                "subscribe() takes a plain function: it is called, not awaited;"
-                " start a task in it, or read events() with `async for`"
-            )
-        key = object()
-        self._subscribers[key] = callback
-
-        def unsubscribe() -> None:
-            self._subscribers.pop(key, None)
-
-        return unsubscribe
+        return self._subscribers.add(callback)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -619,27 +579,8 @@ class Agent:
         known = self._require("save_state")
         kept = checks.storable(metadata, "/metadata")
         await self._flush()
-        record = known.record
-        if metadata is None and record is not None:
-            return
-        try:
-            version = await known.stores.state.save(
-                self.context_id, kept, version=record.version if record else 0
-            )
-        except StoreConflict:
-            found = await known.stores.state.load(self.context_id)
-            if record is not None and found is not None:  # so that saving again may succeed
-                known.remember(
-                    now=found.last_activity, version=found.version, metadata=found.metadata
-                )
-            elif not self._turns:
-                known.record = found
-            known.stale = True
-            raise
-        if record is None:
-            known.record = await known.stores.state.load(self.context_id)
-        else:
-            known.remember(now=record.last_activity, version=version, metadata=kept)
+        if metadata is not None or known.record is None:
+            await known.save_metadata(kept, idle=not self._turns)
 
     async def clear(self, force: bool = False) -> None:
         """
@@ -719,32 +660,10 @@ class Agent:
         over = isinstance(event, TurnEnd) and self._turns.running is None
         if over and self._status is AgentStatus.BUSY:
             self._settle()
-        if not self._subscribers:
-            return
-        for callback in tuple(self._subscribers.values()):
-            try:
-                callback(event)
-            except Exception:
-                _logger.exception("a subscriber of agent %s failed", self.agent_name)
+        self._subscribers.tell(event)
 
     def __repr__(self) -> str:
         return f"<Agent {self.context_id!r} {self._status}>"
-
-
-def _same_turn(turn: RunningTurn, request: TurnRequest) -> TurnStream:
-    """A view of a turn that runs here, for a request with the same key."""
-    from looopy.streams import TurnStream
-
-    if turn.request.input_hash == request.input_hash:
-        return TurnStream(turn.broadcast, turn.token.cancel)
-    refused = Broadcast()
-    refused.fail(
-        IdempotencyConflict(
-            "this idempotency key names a turn that runs, with another input: use a new key for a"
-            " new message"
-        )
-    )
-    return TurnStream(refused, CancelToken().cancel)
 
 
 __all__ = ["Agent", "TurnResult"]

@@ -9,7 +9,7 @@ buffer at once, and a saving that was interrupted goes on where it stopped.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from looopy.settle import settle
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim, Claimed, Commit
 from looopy.types.event import AgentEvent, MessageEnd, TurnEnd
-from looopy.types.message import AssistantMessage
+from looopy.types.message import AssistantMessage, Message
 
 
 @dataclass(slots=True)
@@ -35,6 +35,13 @@ class BufferedTurn:
     metadata: Mapping[str, Any]
     events: list[AgentEvent] = field(default_factory=list)
     claimed: Claimed | None = None
+
+
+def buffered_messages(turns: Sequence[BufferedTurn], *, after: int) -> list[Message]:
+    """The messages of *turns*, but for the first *after*, oldest first."""
+    events = (event for turn in turns for event in turn.events)
+    messages = [event.message for event in events if isinstance(event, MessageEnd)]
+    return messages[max(0, after) :]
 
 
 async def save_turns(known: Known, turns: list[BufferedTurn], ttl_s: float) -> None:

@@ -7,12 +7,34 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from looopy.errors import AccessDenied, ValueRefused
+from looopy.errors import AccessDenied, ConfigurationError, ValueRefused
 from looopy.stores.gate import dump
 from looopy.stores.names import check_idempotency_key
-from looopy.types.context import AuthContext
+from looopy.stores.stores import Stores
+from looopy.types.context import AuthContext, LoopConfig
 from looopy.types.message import ImageContent, UserMessage
 from looopy.types.message_json import message_to_json
+
+
+def agent_options(
+    *, on_busy: object, tools: object, loop_config: object, system_prompt: object, stores: object
+) -> None:
+    """
+    Refuse options of an agent that are of another kind than they should be.
+
+    Raises:
+        ConfigurationError: One is; the text says what it takes.
+    """
+    if on_busy not in ("reject", "wait"):
+        raise ConfigurationError(f"on_busy must be 'reject' or 'wait', not {on_busy!r}")
+    if not isinstance(tools, (list, tuple)):
+        raise ConfigurationError("tools must be a list of functions or tools, such as [add]")
+    if loop_config is not None and not isinstance(loop_config, LoopConfig):
+        raise ConfigurationError("loop_config must be a LoopConfig(...)")
+    if not isinstance(system_prompt, str) and not callable(system_prompt):
+        raise ConfigurationError("system_prompt must be text, or a function that returns it")
+    if not isinstance(stores, (str, Stores)):
+        raise ConfigurationError("stores must be a URL, or what open_stores() gave")
 
 
 def user_message(value: str | UserMessage) -> UserMessage:

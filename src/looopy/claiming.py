@@ -13,8 +13,9 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from looopy import checks
 from looopy._failpoints import reach
 from looopy.buffered import BufferedTurn
 from looopy.cancellation import CancelScope, TurnInterrupted
@@ -48,6 +49,39 @@ class TurnRequest:
     on_busy: Literal["reject", "wait"]
     key: str | None = None
     input_hash: str | None = None
+
+    @classmethod
+    def checked(
+        cls,
+        user_message: str | UserMessage | None,
+        *,
+        inputs: Mapping[str, Any] | None,
+        auth_context: AuthContext | None,
+        tenant: str,
+        metadata: Mapping[str, Any] | None,
+        on_busy: Literal["reject", "wait"],
+        key: str | None,
+    ) -> Self:
+        """
+        What a caller asks for, if it can be asked.
+
+        Raises:
+            ValueRefused: The message is empty, or something cannot be stored.
+            AccessDenied: The auth context belongs to another tenant than *tenant*.
+        """
+        message = None if user_message is None else checks.user_message(user_message)
+        kept = checks.storable(metadata, "/metadata")
+        answers = checks.storable(inputs, "/inputs")
+        key = checks.idempotency_key(key)
+        return cls(
+            user_message=message,
+            inputs=answers,
+            auth_context=checks.auth_context(auth_context, tenant),
+            metadata=kept,
+            on_busy=on_busy,
+            key=key,
+            input_hash=None if key is None else checks.input_hash(message, answers, kept),
+        )
 
     @property
     def actor_id(self) -> str | None:

@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
-from looopy import errors
 from looopy.broadcast import Broadcast
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.known import Known, left_by_the_dead
+from looopy.snapshot import error_of
 from looopy.stores.records import TurnRecord
 from looopy.stores.stores import Stores
 from looopy.tools.provider import ToolSource, gather_tools
@@ -163,11 +163,3 @@ def _iterations(seen: Sequence[AgentEvent]) -> list[IterationResult]:
         if answer is not None or results:
             made.append(IterationResult(message=answer, tool_results=results, usage=usage))
     return made
-
-
-def error_of(name: str, text: str) -> LooopyError:
-    """The error that a stored class name and sentence stand for."""
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, LooopyError):
-        return kind(text)
-    return LooopyError(text)

@@ -362,6 +362,37 @@ class Known:
                 usage += message.usage
         return added, usage
 
+    async def save_metadata(self, metadata: Mapping[str, Any], *, idle: bool) -> None:
+        """
+        Replace the metadata.
+
+        Args:
+            idle: No turn runs, so the record may be read anew.
+
+        Raises:
+            StoreConflict: Another process has changed them; they are now those of the record, so
+                that saving again may succeed.
+        """
+        record, store = self.record, self.stores.state
+        try:
+            version = await store.save(
+                self.context_id, metadata, version=record.version if record else 0
+            )
+        except StoreConflict:
+            found = await store.load(self.context_id)
+            if record is not None and found is not None:
+                self.remember(
+                    now=found.last_activity, version=found.version, metadata=found.metadata
+                )
+            elif idle:
+                self.record = found
+            self.stale = True
+            raise
+        if record is None:
+            self.record = await store.load(self.context_id)
+        else:
+            self.remember(now=record.last_activity, version=version, metadata=metadata)
+
     def remember(self, **changes: Any) -> None:
         """Take over what a commit of this process has changed in the record."""
         now = changes.pop("now")

@@ -19,16 +19,15 @@ from looopy._failpoints import reach
 from looopy.broadcast import Broadcast
 from looopy.buffered import BufferedTurn
 from looopy.claiming import Begun, Claiming, TurnRequest
-from looopy.errors import Fenced, LooopyError, StoreError, StoreUnavailable
+from looopy.ending import failed_end
+from looopy.errors import Fenced, IdempotencyConflict, LooopyError, StoreError, StoreUnavailable
 from looopy.inbox import TurnInbox
 from looopy.known import Known
 from looopy.lease import Lease
 from looopy.llm.provider import LLMProvider
-from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
-from looopy.loop import run_turn, unanswered
+from looopy.loop import run_turn
 from looopy.redaction import Redactor
 from looopy.settle import settle, settle_write
-from looopy.stores.gate import repair
 from looopy.stores.names import artifact_write
 from looopy.stores.owner import Owner
 from looopy.stores.records import ArtifactWrite, Commit, Committed, ContextState, InboxNews
@@ -43,14 +42,13 @@ from looopy.types.event import (
     IterationEnd,
     MessageEnd,
     MessageUpdate,
-    ToolExecutionEnd,
     TurnEnd,
     TurnError,
     is_durable,
     utc_now,
 )
 from looopy.types.maker import amended
-from looopy.types.message import AssistantMessage, Message, StopReason, Usage, now_ms
+from looopy.types.message import AssistantMessage, Message
 from looopy.types.result import IterationResult, TurnResult
 from looopy.types.state import Outcome
 
@@ -130,6 +128,21 @@ class RunningTurn:
     def cancel(self) -> None:
         """Ask the turn to stop."""
         self.token.cancel()
+
+    def seen_by(self, request: TurnRequest) -> tuple[Broadcast, Callable[[], object]]:
+        """
+        For a request with the same idempotency key: this turn and what cancels it, or why not.
+        """
+        if request.input_hash == self.request.input_hash:
+            return self.broadcast, self.token.cancel
+        refused = Broadcast()
+        refused.fail(
+            IdempotencyConflict(
+                "this idempotency key names a turn that runs, with another input: use a new key for"
+                " a new message"
+            )
+        )
+        return refused, CancelToken().cancel
 
     @property
     def ended(self) -> bool:
@@ -384,33 +397,13 @@ class RunningTurn:
         _logger.warning("turn %s could not go on: %s", self.turn, type(exc).__name__)
         error = exc if isinstance(exc, LooopyError) else LooopyError(repr(exc))
         error = self.redactor.error(error)
-        common: dict[str, Any] = {"context_id": self.known.context_id, "turn": self.turn}
-        events: list[AgentEvent] = []
-        results: list[Message] = []
-        for call in unanswered([*self.known.committed, *self._added]):
-            result = synthetic_result(call, OUTCOME_UNKNOWN, timestamp=now_ms())
-            results.append(result)
-            events += [
-                ToolExecutionEnd(
-                    **common,
-                    tool_call_id=call.id,
-                    tool_name=call.name,
-                    result=result,
-                    is_error=True,
-                ),
-                MessageEnd(**common, message=result),
-            ]
-        code = StopReason.ERROR
-        events += [
-            TurnError(**common, code=code.value, text=repair(error.message), error=error),
-            TurnEnd(
-                **common,
-                outcome=Outcome.FAILED,
-                stop_reason=code,
-                messages=(*self._added, *results),
-                usage=_used(self._added),
-            ),
-        ]
+        events = failed_end(
+            self.known.context_id,
+            self.turn,
+            before=self.known.committed,
+            added=self._added,
+            error=error,
+        )
         try:
             await self._commit(Group(events), self.known.state)
         except StoreError:
@@ -496,11 +489,3 @@ def _as_stored(events: Sequence[AgentEvent], stored: Sequence[AgentEvent]) -> li
     """The first group with the times that the claim has stored for its durable events."""
     times = iter([event.timestamp for event in stored])
     return [amended(e, timestamp=next(times)) if is_durable(e) else e for e in events]
-
-
-def _used(messages: Sequence[Message]) -> Usage:
-    usage = Usage()
-    for message in messages:
-        if isinstance(message, AssistantMessage):
-            usage += message.usage
-    return usage

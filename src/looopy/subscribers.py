@@ -1,0 +1,55 @@
+"""Who is called with the events of an agent; one that raises is logged and harms nobody."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+
+from looopy.errors import ConfigurationError
+from looopy.types.event import AgentEvent
+
+_logger = logging.getLogger("looopy")
+
+
+class Subscribers:
+    """
+    Callbacks, called in the order in which they came.
+
+    Args:
+        name: Of the agent, for the log.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._callbacks: dict[object, Callable[[AgentEvent], object]] = {}
+
+    def add(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
+        """
+        Call *callback* from now on; what is returned ends that.
+
+        Raises:
+            ConfigurationError: It is a coroutine function.
+        """
+        if inspect.iscoroutinefunction(callback):
+            raise ConfigurationError(
+                "subscribe() takes a plain function: it is called, not awaited;"
+                " start a task in it, or read events() with `async for`"
+            )
+        key = object()
+        self._callbacks[key] = callback
+
+        def remove() -> None:
+            self._callbacks.pop(key, None)
+
+        return remove
+
+    def tell(self, event: AgentEvent) -> None:
+        """Call those that are there now; they may come and go meanwhile."""
+        if not self._callbacks:
+            return
+        for callback in tuple(self._callbacks.values()):
+            try:
+                callback(event)
+            except Exception:
+                _logger.exception("a subscriber of agent %s failed", self._name)
