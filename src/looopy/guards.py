@@ -1,5 +1,5 @@
 """
-The limits of one turn: counted here, decided here, no I/O.
+The limits of one turn, and of the context it belongs to: counted here, decided here, no I/O.
 
 Each guard ends the turn with its own `stop_reason` or warns; none acts silently.
 """
@@ -7,11 +7,14 @@ Each guard ends the turn with its own `stop_reason` or warns; none acts silently
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from looopy.types.context import LoopConfig
+from looopy.types.context import Budget, LoopConfig
 from looopy.types.message import StopReason, ToolCall, Usage
 
+_UNLIMITED = Budget()
 _LONGEST_CYCLE = 4  # calls in a circle that counts as a doom loop
 
 
@@ -31,17 +34,37 @@ class Verdict:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the turns of a context have used before this one: tokens, cost, seconds."""
+
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+
+
 @dataclass(slots=True)
 class Guards:
-    """Counts what one turn does against its `LoopConfig`."""
+    """
+    Counts what one turn does against its `LoopConfig`.
+
+    Attributes:
+        spent: By earlier turns of the context.
+        clock: In seconds, from anywhere.
+    """
 
     config: LoopConfig
+    spent: Spent = field(default_factory=Spent)
+    clock: Callable[[], float] = time.monotonic
     iterations: int = 0
     tool_calls: int = 0
     failures: int = 0
     usage: Usage = field(default_factory=Usage)
     _calls: list[str] = field(default_factory=list)
     _warned: bool = False
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
 
     def before_model_call(self) -> Verdict | None:
         """Asked before each model call: may there be another?"""
@@ -52,20 +75,31 @@ class Guards:
                 "max_iterations",
                 f"the turn ended after {limit} model calls (LoopConfig.max_iterations)",
             )
-        budget = self.config.budget
-        if budget.tokens is not None and self.usage.total_tokens >= budget.tokens:
-            return Verdict(
-                StopReason.BUDGET,
-                "budget",
-                f"the turn has used {self.usage.total_tokens} of {budget.tokens} tokens",
-            )
-        if budget.cost_usd is not None and self.usage.cost.total >= budget.cost_usd:
-            return Verdict(
-                StopReason.BUDGET,
-                "budget",
-                f"the turn has cost {self.usage.cost.total:.4f} of {budget.cost_usd:.4f} dollars",
-            )
+        used_up = self._used_up()
+        if used_up is not None:
+            return Verdict(StopReason.BUDGET, "budget", used_up)
         self.iterations += 1
+        return None
+
+    def _used_up(self) -> str | None:
+        """What says that a budget of the turn or of its context is used up."""
+        budget, usage, spent = self.config.budget, self.usage, self.spent
+        if budget == _UNLIMITED:
+            return None
+        tokens = spent.usage.total_tokens + usage.total_tokens
+        cost = spent.usage.cost.total + usage.cost.total
+        seconds = spent.seconds + self.clock() - self._began
+        for name, limit, used, text in (
+            ("tokens", budget.tokens, usage.total_tokens, "the turn has used {} of {} tokens"),
+            ("cost_usd", budget.cost_usd, usage.cost.total, "the turn has cost {} of {} dollars"),
+            ("context_tokens", budget.context_tokens, tokens, "{} of {} tokens are used"),
+            ("context_cost_usd", budget.context_cost_usd, cost, "{} of {} dollars are spent"),
+            ("context_s", budget.context_s, seconds, "turns have taken {} of {} seconds"),
+        ):
+            if limit is not None and used >= limit:
+                what = text.format(_number(used), _number(limit))
+                where = "in this context " if name.startswith("context_") else ""
+                return f"{where}{what} (Budget.{name})"
         return None
 
     def on_batch(self, size: int) -> Verdict | None:
@@ -108,7 +142,7 @@ class Guards:
         """Whether the calls go round in a circle: one call again and again, or a few in turn."""
         arguments = call.invalid_arguments or json.dumps(call.arguments, sort_keys=True)
         threshold = self.config.doom_loop_threshold
-        self._calls.append(f"{call.name}\0{arguments}")
+        self._calls.append(f"{call.name.strip().casefold()}\0{arguments}")
         del self._calls[: -threshold * _LONGEST_CYCLE]
         length = next((n for n in range(1, _LONGEST_CYCLE + 1) if self._goes_round(n)), None)
         if length is None:
@@ -130,3 +164,7 @@ class Guards:
         calls = self._calls[-length * self.config.doom_loop_threshold :]
         whole = len(calls) == length * self.config.doom_loop_threshold
         return whole and calls == calls[:length] * self.config.doom_loop_threshold
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4f}"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError
-from looopy.guards import Guards
+from looopy.guards import Guards, Spent
 from looopy.iteration import run_iteration
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN
@@ -76,6 +76,7 @@ async def run_turn(
     inbox: Inbox | None = None,
     spoken: bool = False,
     view: View | None = None,
+    spent: Spent | None = None,
 ) -> AsyncGenerator[Out, None]:
     """
     Run one turn.
@@ -94,6 +95,7 @@ async def run_turn(
         inbox: Where steering and follow-ups come from; `None` for nowhere.
         spoken: Among *prompts* is the one queued message that the model hears at a time.
         view: What the model was last shown of *history*, if that is kept from turn to turn.
+        spent: What the context's turns have used before, for the budgets.
 
     Yields:
         Events to show at once, and groups to commit before going on. The first group opens the
@@ -101,9 +103,8 @@ async def run_turn(
         group that gave way to news (`Group.heard`) is followed by others.
     """
     scope = CancelScope(context.cancel, config.turn_timeout_s)
-    turn = Turn(
-        context, provider, sources, config, history, scope, Guards(config), open_calls, call_turn
-    )
+    guards = Guards(config, spent or Spent())
+    turn = Turn(context, provider, sources, config, history, scope, guards, open_calls, call_turn)
     turn.redactor = redactor or Redactor(context.auth_context)
     turn.call_ids.update(call.id for call in open_calls)
     turn.inbox, turn.spoken, turn.view = inbox or turn.inbox, spoken, view or turn.view

@@ -28,6 +28,7 @@ from looopy.llm.provider import LLMProvider
 from looopy.loop import run_turn
 from looopy.redaction import Redactor
 from looopy.settle import settle, settle_write
+from looopy.spending import spent_before
 from looopy.stores.names import artifact_write
 from looopy.stores.owner import Owner
 from looopy.stores.records import ArtifactWrite, Commit, Committed, ContextState, InboxNews
@@ -225,6 +226,9 @@ class RunningTurn:
             inbox=self._inbox,
             spoken=bool(plan.delivered) and self.config.queue_mode == "one-at-a-time",
             view=self.known.view,
+            spent=await spent_before(
+                self.stores, context.context_id, self.turn, plan.state, self.config.budget
+            ),
         )
         first = True
         try:

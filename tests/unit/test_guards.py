@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.guards import Guards
+from looopy.guards import Guards, Spent
 from looopy.types.context import Budget, LoopConfig
 from looopy.types.message import Cost, StopReason, ToolCall, Usage
 
@@ -49,6 +49,40 @@ def test_a_budget_is_used_up_when_it_is_reached(budget, usage, stops):
     if stops:
         assert verdict.stop is StopReason.BUDGET
         assert guards.iterations == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "earlier", "now", "stops"),
+    [
+        (Budget(context_tokens=10), 4, 5, False),
+        (Budget(context_tokens=10), 4, 6, True),
+        (Budget(context_tokens=10), 10, 0, True),
+        (Budget(context_cost_usd=10), 4, 5, False),
+        (Budget(context_cost_usd=10), 4, 6, True),
+        (Budget(context_s=10), 4, 5, False),
+        (Budget(context_s=10), 4, 6, True),
+        (Budget(tokens=10, cost_usd=10), 100, 9, False),
+    ],
+)
+def test_a_budget_of_the_context_counts_earlier_turns(budget, earlier, now, stops):
+    """Tokens, dollars and seconds together with this turn's; a turn's own budget counts that."""
+    times = iter([100.0, 100.0 + now])
+    spent = Spent(Usage(total_tokens=earlier, cost=Cost(total=earlier)), earlier)
+    guards = Guards(LoopConfig(budget=budget), spent, lambda: next(times))
+    guards.usage = Usage(total_tokens=now, cost=Cost(total=now))
+    verdict = guards.before_model_call()
+    assert (verdict is not None) == stops
+    if stops:
+        [name] = [
+            n for n in ("context_tokens", "context_cost_usd", "context_s") if n in verdict.text
+        ]
+        assert getattr(budget, name) is not None
+
+
+def test_names_of_one_tool_are_one_in_a_loop():
+    """However the model writes it."""
+    guards = Guards(LoopConfig())
+    assert verdicts(guards, [call("look"), call("LOOK"), call(" look")]) == [2]
 
 
 @pytest.mark.parametrize(("size", "stops"), [(0, False), (3, False), (4, True)])

@@ -154,14 +154,29 @@ class TurnContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a turn may use before it ends as `budget`; `None`: no limit."""
+    """
+    What may be used before a turn ends as `budget`; `None`: no limit. Looked at before each model
+    call, so the call that reaches a limit is the last one.
+
+    Attributes:
+        tokens: Of one turn; its seconds are limited by `LoopConfig.turn_timeout_s`.
+        cost_usd: Of one turn.
+        context_tokens: Of all turns of the context together, those before this one included.
+        context_cost_usd: Likewise.
+        context_s: Seconds that turns of the context have run, together.
+    """
 
     tokens: int | None = None
     cost_usd: float | None = None
+    context_tokens: int | None = None
+    context_cost_usd: float | None = None
+    context_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check(self, "tokens", least=0, whole=True, optional=True)
-        _check(self, "cost_usd", least=0, optional=True)
+        for name in ("tokens", "context_tokens"):
+            _check(self, name, least=0, whole=True, optional=True)
+        for name in ("cost_usd", "context_cost_usd", "context_s"):
+            _check(self, name, least=0, optional=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
