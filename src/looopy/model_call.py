@@ -27,7 +27,7 @@ from looopy.errors import (
 )
 from looopy.history import visible
 from looopy.llm.render import render
-from looopy.llm.retry import delay_before
+from looopy.llm.retry import delay_before, explained
 from looopy.stores.gate import repair, repair_json
 from looopy.tools.provider import Tool
 from looopy.turn import Out, Turn
@@ -106,7 +106,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
             failures += 1
             delay = delay_before(failures, turn.config.retry, error, _chance)
         if delay is None:
-            _fail(turn, error, attempt)
+            _fail(turn, explained(error, turn.config.retry), attempt)
             return
         yield turn.make(
             StatusChange,

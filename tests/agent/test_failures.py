@@ -130,6 +130,8 @@ async def test_a_server_that_asks_for_too_long_a_wait_fails_at_once(make_agent, 
     agent = await make_agent(provider, stores=memory_stores)
     events, result = await run(agent)
     await assert_failed(agent, memory_stores, events, result, StopReason.ERROR, RateLimited)
+    assert str(result.error).startswith("tomorrow; it asks to wait 7200 s")
+    assert "RetryPolicy.max_server_delay_s" in str(result.error)
 
 
 async def test_what_a_failing_model_had_said_is_kept_and_marked(make_agent, stores):

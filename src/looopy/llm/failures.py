@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
-from looopy.llm.retry import server_delay_s
+from looopy.llm.retry import margin_s, server_delay_s
 from looopy.redaction import Redactor
 
 _OVERFLOW = re.compile(
@@ -22,9 +22,10 @@ _OVERFLOW = re.compile(
     r"|maximum context length|context[ _-](?:window|length|size|limit)"
     r"|prompt (?:is )?too long|input (?:is )?too long|maximum prompt length"
     r"|reduce the length of the (?:messages|prompt|input)"
-    r"|input token count .*exceeds|token limit exceeded|too many (?:input )?tokens"
-    r"|exceeds the (?:model's )?(?:limit|maximum) of [\d,]+ (?:input )?tokens"
-    r"|(?:prompt|request) exceeds (?:the )?max",
+    r"|input token count .*exceeds|token limit exceeded|exceeded model token limit"
+    r"|too many (?:input )?tokens|exceeds the (?:model's )?(?:limit|maximum) of [\d,]+"
+    r"|(?:prompt|request) exceeds (?:the )?max|range of input length should be"
+    r"|`?inputs`? tokens \+ .{0,20}must be <=|too large for model with [\d,]+",
     re.IGNORECASE | re.DOTALL,
 )
 _HISTORY = re.compile(
@@ -32,12 +33,20 @@ _HISTORY = re.compile(
     r"|content or tool_calls|roles must alternate|alternate user|conversation roles"
     r"|last message|first message|must be non-?empty|empty content|content (?:is|cannot be) empty"
     r"|invalid (?:value|type|message)[^.]*messages|messages\W{1,2}\d+|thinking.*cannot be modified"
-    r"|invalid .?signature|reasoning_content|image",
+    r"|invalid .?signature|reasoning_content|image"
+    r"|no tool (?:call|output) found|required following item|encrypted.content|input\[\d+",
     re.IGNORECASE | re.DOTALL,
 )
 _QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|billing|credit", re.IGNORECASE)
+_SLOW_DOWN = re.compile(r"throttl|rate.?limit|too many requests|please wait", re.IGNORECASE)
+_PASSING = re.compile(
+    r"overloaded|service unavailable|temporarily unavailable|internal (?:server )?error"
+    r"|server error|connection (?:error|refused|reset)|upstream connect|reset before headers"
+    r"|fetch failed|terminated|retry delay",
+    re.IGNORECASE,
+)
 _PER_MINUTE = re.compile(r"tokens per (?:min|day)|\bTP[MD]\b", re.IGNORECASE)
-_INDEX = re.compile(r"messages\W{1,2}(\d+)")
+_INDEX = re.compile(r"(?:messages\W{1,2}|input\[)(\d+)")
 _WINDOW = re.compile(
     r"(?:context (?:length|window|size|limit)|prompt length|limit|maximum)\D{0,30}?([\d,]{3,})",
     re.IGNORECASE,
@@ -85,21 +94,26 @@ def failure_of(
     evidence = " ".join(str(error.get(k) or "") for k in ("code", "type", "param")) + " " + text
     status = _status_within(error) if status is None else status
     facts: dict[str, Any] = {"provider": provider, "model": model}
-    delay_s = server_delay_s(
-        {k.lower(): v for k, v in (headers or {}).items()}, text, datetime.now(UTC)
-    )
+    said_in = {k.lower(): v for k, v in (headers or {}).items()}
+    delay_s = server_delay_s(said_in, text, datetime.now(UTC))
+    waiting = {} if delay_s is None else {"retry_margin_s": margin_s(said_in)}
     said = f": {text}" if text else ""
 
     if status in (401, 403):
         hint = f"; {key_hint}" if key_hint else ""
         return LLMError(f"{provider} refused the API key (HTTP {status}){hint}{said}", **facts)
-    if status == 429 or (status == 413 and _PER_MINUTE.search(text)):
+    if (
+        status == 429
+        or (status == 413 and _PER_MINUTE.search(text))
+        or (status is None and _SLOW_DOWN.search(evidence))
+    ):
         spent = bool(_QUOTA.search(evidence))
         what = "says the quota is used up" if spent else "asks to wait"
         return RateLimited(
-            f"{provider} {what} (HTTP {status}){said}",
+            f"{provider} {what}{_http(status)}{said}",
             retry_after_s=delay_s,
             retryable=not spent,
+            **waiting,
             **facts,
         )
     if _OVERFLOW.search(evidence) or status == 413 or (status == 400 and not text):
@@ -109,7 +123,7 @@ def failure_of(
             **facts,
         )
     if status in (400, 422) and (
-        str(error.get("param") or "").startswith("messages") or _HISTORY.search(text)
+        str(error.get("param") or "").startswith(("messages", "input[")) or _HISTORY.search(text)
     ):
         return HistoryRejected(
             f"{provider} refused the messages{said}", position=_position(evidence, sources), **facts
@@ -119,12 +133,16 @@ def failure_of(
             f"{provider} does not know the model {model!r} or the address (HTTP 404){said}", **facts
         )
     transient = status is None or status >= 500 or status in _TRANSIENT_STATUS
-    if transient:
+    if transient or _PASSING.search(text):  # gateways hand the words of a failure on as a refusal
         where = "broke off" if status is None else f"failed (HTTP {status})"
         if delay_s is not None:
-            facts["retry_after_s"] = delay_s
+            facts |= {"retry_after_s": delay_s} | waiting
         return LLMUnavailable(f"the call to {provider} {where}{said}", **facts)
     return LLMError(f"{provider} refused the request (HTTP {status}){said}", **facts)
+
+
+def _http(status: int | None) -> str:
+    return "" if status is None else f" (HTTP {status})"
 
 
 def redact(text: str, secrets: Sequence[str]) -> str:

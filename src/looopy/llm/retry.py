@@ -13,7 +13,11 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from looopy.errors import LLMError
 from looopy.types.context import RetryPolicy
+
+MARGIN_S = 1.0
+"""Added to a delay that a server writes in seconds, as a date or in words: it may be rounded."""
 
 _JITTER = 0.1
 _UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -37,7 +41,8 @@ def delay_before(
     Args:
         attempt: The coming retry, counted from 1.
         policy: How often, and how long at most.
-        error: Why the call failed; its `retryable` decides, its `retry_after_s` is kept exactly.
+        error: Why the call failed; its `retryable` decides, its `retry_after_s` is kept, with
+            `retry_margin_s` on top where it has that.
         rng: The source of chance.
 
     Returns:
@@ -47,11 +52,28 @@ def delay_before(
         return None
     asked: float | None = getattr(error, "retry_after_s", None)
     if asked is not None:
-        if policy.max_server_delay_s and asked > policy.max_server_delay_s:
+        if _too_long(asked, policy):
             return None
-        return max(0.0, asked)
+        margin: float = getattr(error, "retry_margin_s", 0.0)
+        return max(0.0, asked + margin)
     own = min(policy.cap_s, policy.base_s * 2.0 ** min(attempt - 1, 64))
     return min(policy.cap_s, own * (1 + _JITTER * rng.random()))
+
+
+def _too_long(asked: float, policy: RetryPolicy) -> bool:
+    return bool(policy.max_server_delay_s) and asked > policy.max_server_delay_s
+
+
+def explained(error: LLMError, policy: RetryPolicy) -> LLMError:
+    """*error*, or one that also says that the server's delay was too long to wait for."""
+    asked: float | None = getattr(error, "retry_after_s", None)
+    if asked is None or not error.retryable or not _too_long(asked, policy):
+        return error
+    return type(error)(
+        f"{error}; it asks to wait {asked:g} s, longer than the {policy.max_server_delay_s:g} s"
+        " that a turn waits at most (RetryPolicy.max_server_delay_s; 0 for no limit)",
+        **error.facts,
+    )
 
 
 def server_delay_s(headers: Mapping[str, str], text: str, now: datetime) -> float | None:
@@ -74,7 +96,17 @@ def server_delay_s(headers: Mapping[str, str], text: str, now: datetime) -> floa
         _number(headers.get("x-ratelimit-reset-after"), 1.0),
         _in_text(text),
     )
-    return next((s for s in candidates if s is not None and 0 < s < float("inf")), None)
+    return next((s for s in candidates if s is not None and _waits(s)), None)
+
+
+def margin_s(headers: Mapping[str, str]) -> float:
+    """What to add to `server_delay_s`: nothing where it was told in milliseconds."""
+    exact = _number(headers.get("retry-after-ms"), 0.001)
+    return 0.0 if exact is not None and _waits(exact) else MARGIN_S
+
+
+def _waits(seconds: float) -> bool:
+    return 0 < seconds < float("inf")
 
 
 def _number(value: str | None, unit_s: float) -> float | None:

@@ -26,6 +26,15 @@ OVERFLOWS = [
     (400, "tokens to keep is greater than the context length", None),
     (400, "Prompt has 300 tokens: too large for model with 128 maximum context length", None),
     (500, "context window is full", None),
+    (400, "prompt token count of 150000 exceeds the limit of 128000", 128000),
+    (400, "Invalid request: Your request exceeded model token limit: 262144", 262144),
+    (400, "invalid params, context window exceeds limit (2013)", 2013),
+    (400, "Range of input length should be [1, 98304]", None),
+    (422, "`inputs` tokens + `max_new_tokens` must be <= 4097. Given: 9000", None),
+    (400, "prompt too long; exceeded max context length by 4 tokens", None),
+    (400, "model_context_window_exceeded", None),
+    (400, "the request exceeds the maximum of 32,768 input tokens", 32768),
+    (None, "token limit exceeded", None),
     (413, "", None),
     (400, "", None),
 ]
@@ -47,6 +56,47 @@ def test_a_full_window_is_recognised_in_many_words(status, text, limit):
 def test_a_rate_limit_is_never_an_overflow(text):
     """429 is 429, whatever it says."""
     assert isinstance(failed(429, {"message": text}), RateLimited)
+
+
+@pytest.mark.parametrize(
+    "text", ["Throttling error: Too many tokens, please wait", "Rate limit reached", "rate_limited"]
+)
+def test_a_server_that_slows_us_down_within_a_stream_is_no_overflow(text):
+    """There is no status then; the words tell."""
+    assert isinstance(failed(None, {"message": text}), RateLimited)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Overloaded",
+        "Service Unavailable",
+        "Internal server error",
+        "Connection error.",
+        "connection refused",
+        "upstream connect error or disconnect/reset before headers",
+        "fetch failed",
+        "terminated",
+        "retry delay exceeded",
+    ],
+)
+@pytest.mark.parametrize("status", [None, 400, 500])
+def test_words_that_mean_a_passing_failure(text, status):
+    """Gateways hand them on under any status."""
+    error = failed(status, {"message": text})
+    assert isinstance(error, LLMUnavailable)
+    assert error.retryable
+
+
+@pytest.mark.parametrize(
+    ("headers", "margin"), [({"retry-after": "4"}, 1.0), ({"retry-after-ms": "1500"}, 0.0)]
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_what_to_add_to_the_delay_is_told(status, headers, margin):
+    """A second where the server wrote seconds, nothing where it wrote milliseconds."""
+    error = failed(status, "", headers=headers)
+    assert error.retry_margin_s == margin
+    assert error.retry_after_s in (4.0, 1.5)
 
 
 def test_a_413_about_tokens_per_minute_is_a_rate_limit():
@@ -83,6 +133,8 @@ def test_refused_messages_are_recognised(status, text):
         ({"message": "bad", "param": "messages[3].content"}, 2),
         ({"message": "messages.1: must have non-empty content"}, 0),
         ({"message": "Invalid value in messages.[2].role: empty content"}, 1),
+        ({"message": "Invalid 'input[3].encrypted_content'", "param": "input[3]"}, 2),
+        ({"message": "No tool output found for function call call_1."}, None),
         ({"message": "bad", "param": "messages[0]"}, None),
         ({"message": "bad", "param": "messages[99]"}, None),
         ({"message": "bad", "param": "messages"}, None),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
-from looopy.llm.retry import delay_before, server_delay_s
+from looopy.llm.retry import delay_before, explained, margin_s, server_delay_s
 from looopy.types.context import RetryPolicy
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -60,6 +60,53 @@ def test_a_delay_beyond_the_limit_fails_at_once():
     error = RateLimited("x", retry_after_s=61.0)
     assert delays(error, tries=1) == [None]
     assert delays(error, RetryPolicy(max_server_delay_s=0), tries=1) == [61.0]
+
+
+def test_a_rounded_delay_gets_a_second_more():
+    """Servers round; whoever comes a moment too early is turned away again."""
+    error = RateLimited("x", retry_after_s=60.0, retry_margin_s=1.0)
+    assert delays(error, tries=1) == [61.0]
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"retry-after": "9"}, 1.0),
+        ({"retry-after": "Sat, 21 Nov 2026 12:00:30 GMT"}, 1.0),
+        ({"x-ratelimit-reset": "1795262420"}, 1.0),
+        ({"x-ratelimit-reset-after": "4"}, 1.0),
+        ({}, 1.0),
+        ({"retry-after-ms": "1500"}, 0.0),
+        ({"retry-after-ms": "0", "retry-after": "9"}, 1.0),
+        ({"retry-after-ms": "soon", "retry-after": "9"}, 1.0),
+    ],
+)
+def test_only_milliseconds_are_taken_as_they_are(headers, expected):
+    """Seconds, dates, reset times and words are rounded."""
+    assert margin_s(headers) == expected
+
+
+def test_a_delay_too_long_to_wait_for_is_explained():
+    """The error keeps its facts and says which limit was in the way."""
+    error = RateLimited("p asks to wait", retry_after_s=3600.0, provider="p")
+    told = explained(error, POLICY)
+    assert isinstance(told, RateLimited)
+    assert (told.provider, told.retry_after_s) == ("p", 3600.0)
+    assert "3600 s" in str(told)
+    assert "max_server_delay_s" in str(told)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LLMUnavailable("x"),
+        RateLimited("x", retry_after_s=60.0),
+        RateLimited("x", retry_after_s=3600.0, retryable=False),
+    ],
+)
+def test_another_failure_needs_no_explanation(error):
+    """Where the delay was not what ended the call."""
+    assert explained(error, POLICY) is error
 
 
 @pytest.mark.parametrize(
