@@ -34,7 +34,7 @@ from looopy.stores.names import check_context_id
 from looopy.stores.records import ContextRecord, EntryKind
 from looopy.stores.stores import Stores, acquire_shared, release_shared
 from looopy.subscribers import Subscribers
-from looopy.tools.provider import ToolSource, gather_tools, wrap_tools
+from looopy.tools.provider import HeldTools, ToolSource, gather_tools, wrap_tools
 from looopy.turns import Turns
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt
@@ -116,6 +116,7 @@ class Agent:
         self._changing = 0  # who holds it or waits for it
         self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
         self._buffer: list[BufferedTurn] = []
+        self._held = HeldTools()
 
     # --- lifecycle -----------------------------------------------------------------------------
 
@@ -166,6 +167,7 @@ class Agent:
             options = {"api_key": ""} if by_call and named else {}
             self._provider = resolve_provider(self._llm, **options)
         self._tools = wrap_tools(self._tools)
+        self._held.hold(self._tools)
         tools = await gather_tools(self._tools)
         prepare = getattr(self._provider, "prepare", None)
         if prepare is not None:
@@ -257,6 +259,7 @@ class Agent:
         await settle(self._close())
 
     async def _close(self) -> None:
+        await self._held.let_go()
         if isinstance(self._where, str) and self._stores is not None:
             self._stores = None
             await release_shared(self._where)

@@ -20,7 +20,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
         HistoryRejected         .position
         InvalidLLMResponse
       ToolError                 .tool_name .call_id
-        ToolNotFound  InvalidToolArguments  ToolTimeout  ToolDenied
+        ToolNotFound  InvalidToolArguments  ToolTimeout  ToolDenied  ToolServerError
       StoreError
         ContextNotFound         also a KeyError
         ArtifactNotFound        also a KeyError
@@ -202,6 +202,18 @@ class ToolTimeout(ToolError):
 
 class ToolDenied(ToolError):
     """Policy or a person refused the call."""
+
+
+class ToolServerError(ToolError):
+    """
+    A server that tools come from failed: it cannot be reached, died, or breaks its protocol.
+
+    `server`: its name; `outcome_known`: false when a call may have had its effect.
+    """
+
+    server: str | None
+    outcome_known: bool
+    _facts: ClassVar[dict[str, Any]] = {"server": None, "outcome_known": True}
 
 
 class StoreError(LooopyError):

@@ -22,7 +22,7 @@ from looopy.types.message import AssistantMessage, StopReason
 async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
     """Call the model once and run what it asks for; sets `turn.stop` when the turn is over."""
     with turn.scope:
-        tools = await gather_tools(turn.sources)
+        tools = await gather_tools(turn.sources, turn.context, turn.warn_of_tools)
     assistant: AssistantMessage | None = None
     if turn.open_calls:
         calls, turn.open_calls = turn.open_calls, ()

@@ -173,6 +173,7 @@ class Turn:
     redactor: Redactor = field(default_factory=Redactor)
     view: View = field(default_factory=View)
     _waiting: list[AgentEvent] = field(default_factory=list)
+    _warned: set[str] = field(default_factory=set)
     _delivered: list[int] = field(default_factory=list)
 
     def emit(self, event: AgentEvent) -> None:
@@ -281,6 +282,12 @@ class Turn:
     def begin(self, call: ToolCall, tool: Tool | None) -> None:
         """Announce that *call* runs now; durable when it may have effects."""
         self.emit(self._start_of(call, has_effects=tool is not None and tool.effects != "none"))
+
+    def warn_of_tools(self, text: str) -> None:
+        """Say, once a turn, that tools are missing."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self.emit(self.make(TurnWarning, code="tools_unavailable", text=text))
 
     def give_up(self, verdict: Verdict) -> None:
         """End the turn as a guard says."""

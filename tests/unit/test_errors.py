@@ -45,6 +45,7 @@ LooopyError
     InvalidToolArguments
     ToolDenied
     ToolNotFound
+    ToolServerError server=None outcome_known=True
     ToolTimeout
 """
 

@@ -10,6 +10,7 @@ result that the model sees.
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from looopy.errors import InvalidTool
 from looopy.types.artifact import ArtifactWriter
-from looopy.types.context import AuthContext, CancelToken
+from looopy.types.context import AuthContext, CancelToken, TurnContext
 from looopy.types.message import ImageContent, TextContent
 from looopy.types.request import ToolSpec
 
@@ -25,6 +26,7 @@ Effects: TypeAlias = Literal["none", "idempotent", "external"]
 OnResume: TypeAlias = Literal["rerun", "ask", "fail"]
 Report: TypeAlias = Callable[[Any], None]
 
+_logger = logging.getLogger("looopy")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -153,10 +155,44 @@ class Tool:
 
 @runtime_checkable
 class ToolProvider(Protocol):
-    """A source of tools. `list_tools` is asked once per iteration; names must not collide."""
+    """
+    A source of tools. `list_tools` is asked once per iteration; names must not collide.
+
+    A source that talks to a server may have more methods, all optional: `list_for(turn, warn)` is
+    asked in a turn instead (see `TurnToolProvider`), and `acquire()` and `release()` say that an
+    agent begins and ceases to use it (see `SharedToolProvider`).
+    """
 
     def list_tools(self) -> Sequence[Tool] | Awaitable[Sequence[Tool]]:
         """The tools on offer now."""
+        ...
+
+
+@runtime_checkable
+class TurnToolProvider(ToolProvider, Protocol):
+    """A source whose tools depend on the turn, such as on its credentials."""
+
+    async def list_for(self, turn: TurnContext, warn: Callable[[str], object]) -> Sequence[Tool]:
+        """
+        The tools on offer in *turn*.
+
+        Args:
+            warn: Told what keeps tools from being offered; the turn shows it as a warning, and goes
+                on.
+        """
+        ...
+
+
+@runtime_checkable
+class SharedToolProvider(Protocol):
+    """A source that holds connections: open while somebody uses it."""
+
+    def acquire(self) -> None:
+        """Somebody begins to use it; does not wait. As often as `release()`."""
+        ...
+
+    async def release(self) -> None:
+        """Somebody uses it no more; after the last one it lets go of what it holds."""
         ...
 
 
@@ -184,9 +220,40 @@ def _wrapped(source: ToolSource) -> Tool | ToolProvider:
     raise InvalidTool(f"{source!r} is no tool: pass a function, a Tool or a ToolProvider")
 
 
-async def gather_tools(sources: Sequence[ToolSource]) -> dict[str, Tool]:
+class HeldTools:
+    """What one agent holds of the sources that are shared, from its start to its shutdown."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, SharedToolProvider] = {}  # by identity
+
+    def hold(self, sources: Sequence[object]) -> None:
+        """Use *sources*, if it does not yet."""
+        for source in sources:
+            if id(source) not in self._held and isinstance(source, SharedToolProvider):
+                source.acquire()
+                self._held[id(source)] = source
+
+    async def let_go(self) -> None:
+        """Use none any more; one that fails to close is logged, and keeps none of the others."""
+        held, self._held = self._held, {}
+        for source in held.values():
+            try:
+                await source.release()
+            except Exception:
+                _logger.exception("a source of tools failed to close")
+
+
+async def gather_tools(
+    sources: Sequence[ToolSource],
+    turn: TurnContext | None = None,
+    warn: Callable[[str], object] = lambda _text: None,
+) -> dict[str, Tool]:
     """
     The enabled tools of *sources* by name, in order.
+
+    Args:
+        turn: The turn that asks, if one does.
+        warn: Told why a source offers less than it should.
 
     Raises:
         InvalidTool: Two tools share a name (case aside), or a source is none of the allowed kinds.
@@ -194,7 +261,7 @@ async def gather_tools(sources: Sequence[ToolSource]) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     folded: set[str] = set()
     for source in sources:
-        for one in await _tools_of(source):
+        for one in await _tools_of(source, turn, warn):
             if one.name.casefold() in folded:
                 raise InvalidTool(f"two tools are named {one.name!r}: rename one")
             folded.add(one.name.casefold())
@@ -203,9 +270,13 @@ async def gather_tools(sources: Sequence[ToolSource]) -> dict[str, Tool]:
     return found
 
 
-async def _tools_of(source: ToolSource) -> Sequence[Tool]:
+async def _tools_of(
+    source: ToolSource, turn: TurnContext | None, warn: Callable[[str], object]
+) -> Sequence[Tool]:
     wrapped = _wrapped(source)
     if isinstance(wrapped, Tool):
         return (wrapped,)
+    if turn is not None and isinstance(wrapped, TurnToolProvider):
+        return await wrapped.list_for(turn, warn)
     listed = wrapped.list_tools()
     return await listed if inspect.isawaitable(listed) else listed
