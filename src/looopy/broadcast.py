@@ -71,6 +71,8 @@ class _Reader:
 
 def _merge(last: AgentEvent, event: AgentEvent) -> AgentEvent | None:
     """Two neighbouring deltas of one block, or reports of one call, as one; `None` for others."""
+    if last.context_id != event.context_id:  # of an agent that works for a call
+        return None
     if isinstance(event, MessageUpdate) and isinstance(last, MessageUpdate):
         # What thinking and arguments have come to is in `partial`.
         alike = last.content_index == event.content_index and bool(last.delta) == bool(event.delta)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,6 +29,7 @@ from looopy.types.event import (
     TurnWarning,
     utc_now,
 )
+from looopy.types.maker import amended
 from looopy.types.message import ImageContent, ToolCall, ToolResultMessage, now_ms
 
 _logger = logging.getLogger("looopy")
@@ -66,7 +68,7 @@ class Crew:
         self._turn = turn
         self._tools = tools
         self._runs: list[Run] = []
-        self._reports: list[tuple[ToolCall, Any]] = []
+        self._reports: deque[tuple[ToolCall, Any] | AgentEvent] = deque()
         self._news = asyncio.Event()
         self._hooks = ToolHooks(turn.config.hooks, self._hook_failed)
 
@@ -108,6 +110,10 @@ class Crew:
         def report(progress: Any) -> None:
             loop.call_soon_threadsafe(push, progress)
 
+        def show(event: AgentEvent) -> None:
+            self._reports.append(_elsewhere(turn, call, event))
+            self._news.set()
+
         return await run_call(
             self.tool_of(call),
             call,
@@ -119,6 +125,7 @@ class Crew:
                 auth_context=turn.context.auth_context,
                 artifacts=turn.context.artifacts,
                 report=report,
+                show=show,
                 cancel=turn.context.cancel,
             ),
             default_timeout_s=turn.config.tool_timeout_s,
@@ -139,9 +146,10 @@ class Crew:
         self._news.clear()
 
     def reports(self) -> Iterator[AgentEvent]:
-        """What was reported since the last time."""
+        """What was reported or shown since the last time."""
         while self._reports:
-            yield _progress(self._turn, *self._reports.pop(0))
+            news = self._reports.popleft()
+            yield _progress(self._turn, *news) if isinstance(news, tuple) else news
 
     def done(self) -> Iterator[Run]:
         """Those that are over, in the order of their calls; each is gone once it was dealt with."""
@@ -180,6 +188,18 @@ def _progress(turn: Turn, call: ToolCall, value: Any) -> AgentEvent:
         progress=progress,
         partial_result=value if progress is None else None,
     )
+
+
+def _elsewhere(turn: Turn, call: ToolCall, event: AgentEvent) -> AgentEvent:
+    """An event of another agent as this turn shows it."""
+    changes: dict[str, Any] = {"path": event.path or (f"tool:{call.name}",), "seq": None}
+    if not turn.redactor.free:
+        for one in fields(event):
+            value = getattr(event, one.name)
+            if turn.redactor.shows(value):
+                by_reference = one.name in ("event", "partial")
+                changes[one.name] = None if by_reference else turn.redactor.value(value)
+    return amended(event, **changes)
 
 
 def _storable(result: ToolResultMessage) -> ToolResultMessage:

@@ -354,8 +354,9 @@ class RunningTurn:
             self._show(event)
 
     def _show(self, event: AgentEvent) -> None:
-        self._iteration = event.iteration
-        if isinstance(event, MessageUpdate):
+        if event.path:
+            pass  # another agent's, shown here and no more
+        elif isinstance(event, MessageUpdate):
             pass  # as most of them are
         elif isinstance(event, IterationEnd):
             self._iterations.append(
@@ -369,6 +370,8 @@ class RunningTurn:
             self._error = event.error
         elif isinstance(event, TurnEnd):
             self._finish(event)
+        if not event.path:
+            self._iteration = event.iteration
         self._announce_to_agent(event)
         self.broadcast.push(event)
 

@@ -86,6 +86,8 @@ class TextRenderer:
 
     def show(self, event: AgentEvent) -> None:
         """Print what a person wants to see of *event*; of most, nothing."""
+        if event.path:  # of an agent that works for a call: its result says what it came to
+            return
         match event:
             case MessageUpdate():
                 self._say(event.delta)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from looopy.errors import InvalidTool
-from looopy.tools.provider import Effects, OnResume, Tool, ToolContext, ToolResult
+from looopy.tools.provider import Effects, Enabled, OnResume, Tool, ToolContext, ToolResult
 from looopy.tools.schema import check_schema
 from looopy.tools.signature import Decoder, Signature, read_signature
 from looopy.tools.threads import tool_threads
@@ -95,7 +95,7 @@ def tool(
     parallel: bool = False,
     effects: Effects = "external",
     on_resume: OnResume | None = None,
-    is_enabled: Callable[[], bool] | None = None,
+    is_enabled: Enabled | None = None,
     max_result_bytes: int | None = None,
 ) -> FunctionTool[P, R]: ...
 
@@ -111,7 +111,7 @@ def tool(
     parallel: bool = False,
     effects: Effects = "external",
     on_resume: OnResume | None = None,
-    is_enabled: Callable[[], bool] | None = None,
+    is_enabled: Enabled | None = None,
     max_result_bytes: int | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
@@ -128,7 +128,7 @@ def tool(
     parallel: bool = False,
     effects: Effects = "external",
     on_resume: OnResume | None = None,
-    is_enabled: Callable[[], bool] | None = None,
+    is_enabled: Enabled | None = None,
     max_result_bytes: int | None = None,
 ) -> Any:
     """

@@ -19,12 +19,14 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from looopy.errors import InvalidTool
 from looopy.types.artifact import ArtifactWriter
 from looopy.types.context import AuthContext, CancelToken, TurnContext
+from looopy.types.event import AgentEvent
 from looopy.types.message import ImageContent, TextContent
 from looopy.types.request import ToolSpec
 
 Effects: TypeAlias = Literal["none", "idempotent", "external"]
 OnResume: TypeAlias = Literal["rerun", "ask", "fail"]
 Report: TypeAlias = Callable[[Any], None]
+Enabled: TypeAlias = Callable[[], bool] | Callable[[TurnContext], bool]
 
 _logger = logging.getLogger("looopy")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -58,6 +60,9 @@ class ToolContext:
         artifacts: Writes artifacts of this context, or `None` in a bare loop.
         report: Show progress (any JSON value; a number from 0 to 1 is a fraction). Callable from
             threads.
+        show: Show an event of another agent that works for this call, in the stream of the turn and
+            nowhere else: it is not stored, loses its `seq` and has a `path`, `("tool:NAME",)` if it
+            brings none. From the event loop only.
         cancel: Tells a long-running tool to stop.
     """
 
@@ -68,6 +73,7 @@ class ToolContext:
     auth_context: AuthContext | None = None
     artifacts: ArtifactWriter | None = None
     report: Report = lambda _progress: None
+    show: Callable[[AgentEvent], None] = lambda _event: None
     cancel: CancelToken
 
 
@@ -87,7 +93,8 @@ class Tool:
         on_resume: What happens to a call whose process died while it ran: `"rerun"` it, `"ask"` a
             person, or `"fail"`: tell the model that the outcome is unknown. Default: rerun, or fail
             for external.
-        is_enabled: Offered to the model only when this returns true.
+        is_enabled: Offered to the model only when this returns true: a function of the
+            `TurnContext`, or of nothing, asked in each iteration.
         max_result_bytes: `None`: the loop's.
 
     Raises:
@@ -105,7 +112,7 @@ class Tool:
         parallel: bool = False,
         effects: Effects = "external",
         on_resume: OnResume | None = None,
-        is_enabled: Callable[[], bool] | None = None,
+        is_enabled: Enabled | None = None,
         max_result_bytes: int | None = None,
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -252,7 +259,7 @@ async def gather_tools(
     The enabled tools of *sources* by name, in order.
 
     Args:
-        turn: The turn that asks, if one does.
+        turn: The turn that asks, if one does. Without one, what asks for it counts as enabled.
         warn: Told why a source offers less than it should.
 
     Raises:
@@ -265,9 +272,31 @@ async def gather_tools(
             if one.name.casefold() in folded:
                 raise InvalidTool(f"two tools are named {one.name!r}: rename one")
             folded.add(one.name.casefold())
-            if one.is_enabled is None or one.is_enabled():
+            if is_enabled(one.is_enabled, turn):
                 found[one.name] = one
     return found
+
+
+def is_enabled(enabled: Callable[..., bool] | None, turn: TurnContext | None) -> bool:
+    """What a filter says, which may be a function of the turn's context, or of nothing."""
+    if enabled is None:
+        return True
+    if not _asks_for_context(enabled):
+        return bool(enabled())
+    return turn is None or bool(enabled(turn))
+
+
+def _asks_for_context(enabled: Callable[..., bool]) -> bool:
+    try:
+        parameters = inspect.signature(enabled).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(
+        one.kind is inspect.Parameter.VAR_POSITIONAL
+        or (one.kind in by_position and one.default is inspect.Parameter.empty)
+        for one in parameters
+    )
 
 
 async def _tools_of(
