@@ -19,10 +19,11 @@ from typing import Any
 from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.stores.gate import dump, repair, repair_json
+from looopy.tools.asking import NeedsInput
 from looopy.tools.executor import resolve_name, run_call
 from looopy.tools.hooked import ToolHooks
 from looopy.tools.provider import Tool, ToolContext
-from looopy.turn import Turn
+from looopy.turn import NOTHING_ASKED, Turn
 from looopy.types.event import (
     AgentEvent,
     ToolExecutionUpdate,
@@ -46,12 +47,19 @@ class Run:
     task: asyncio.Task[ToolResultMessage]
     started: datetime = field(default_factory=utc_now)
 
+    @property
+    def asks(self) -> NeedsInput | None:
+        """What it asks a person for, instead of a result."""
+        task = self.task
+        error = task.exception() if task.done() and not task.cancelled() else None
+        return error if isinstance(error, NeedsInput) else None
+
     def result(self) -> ToolResultMessage:
         """The call's result as every store keeps it, or what is known of a call without one."""
         task = self.task
         if task.done() and not task.cancelled() and task.exception() is None:
             return _storable(task.result())
-        harmless = self.tool is None or self.tool.effects == "none"
+        harmless = self.tool is None or self.tool.effects == "none" or self.asks is not None
         text = CANCELLED if harmless else OUTCOME_UNKNOWN
         return synthetic_result(self.call, text, timestamp=now_ms())
 
@@ -102,6 +110,7 @@ class Crew:
     async def _run(self, call: ToolCall) -> ToolResultMessage:
         turn, loop = self._turn, asyncio.get_running_loop()
         origin = turn.call_turn if turn.call_turn is not None else turn.context.turn
+        resumed = turn.resumed.get(call.id, NOTHING_ASKED)
 
         def push(progress: Any) -> None:
             self._reports.append((call, progress))
@@ -127,6 +136,8 @@ class Crew:
                 report=report,
                 show=show,
                 cancel=turn.context.cancel,
+                answers=resumed.answers,
+                state=resumed.held.state if resumed.held is not None else None,
             ),
             default_timeout_s=turn.config.tool_timeout_s,
             max_result_bytes=turn.config.max_result_bytes,

@@ -252,9 +252,11 @@ class Known:
     async def _find_open_calls(self) -> None:
         """Find the calls that the last turn left open, and whether they had started."""
         self.open_calls, self.announced_at, self.last = [], None, None
-        record, resumable = self.record, self.state.resumable
+        record, resumable, held = self.record, self.state.resumable, self.state.held
         if record is None:
             return
+        if resumable is None:
+            resumable = max((one.asked_in for one in held), default=None)
         if resumable is not None:
             turns = await self.stores.journal.turns(self.context_id, after=resumable - 1, limit=1)
             self.last = turns[0] if turns else None
@@ -266,9 +268,11 @@ class Known:
             for message, place in zip(reversed(self.history), reversed(self._places), strict=True)
             if isinstance(message, AssistantMessage)
         )
+        asked = {one.tool_call_id: one.asked_in for one in held}
         started: set[str] = set()
         for turn in range(origin, record.turn_count + 1):
-            started |= await self.stores.journal.started_calls(self.context_id, turn)
+            found = await self.stores.journal.started_calls(self.context_id, turn)
+            started |= {call_id for call_id in found if turn > asked.get(call_id, 0)}
         self.open_calls = [OpenCall(c, origin, c.id in started) for c in calls]
 
     def _without_texts_of(self, turn: TurnRecord | None) -> Sequence[Message]:
@@ -276,11 +280,14 @@ class Known:
         The history without what the user said in *turn*, if that turn went on from another.
 
         Such a turn may have stored a text beside an approval, and died before the approved call
-        had its result: the text then stands between the two.
+        had its result: the text then stands between the two. So it does while a call is held.
         """
+        places = zip(self.history, self._places, strict=True)
+        if self.state.held:
+            since = max(one.origin for one in self.state.held)
+            return [m for m, (_, t) in places if t <= since or not isinstance(m, UserMessage)]
         if turn is None or turn.continues is None:
             return self.history
-        places = zip(self.history, self._places, strict=True)
         return [m for m, (_, t) in places if t != turn.turn or not isinstance(m, UserMessage)]
 
     async def _close(
@@ -304,7 +311,7 @@ class Known:
                 # The dead owner's last commit was still on its way when the history was read.
                 await self._read(record)
             await self._find_open_calls()
-            closing = close_dead_turn(turn.turn, self.open_calls, tools)
+            closing = close_dead_turn(turn.turn, self.open_calls, tools, record.state)
             events: list[AgentEvent] = []
             for call, result in closing.results:
                 common: dict[str, Any] = {"context_id": self.context_id, "turn": turn.turn}
@@ -343,6 +350,8 @@ class Known:
                     events=events,
                     state=ContextState(
                         pending=closing.pending,
+                        answered=closing.answered,
+                        held=closing.held,
                         resumable=turn.turn,
                         usage=record.state.usage + usage,
                     ),

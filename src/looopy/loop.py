@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError
 from looopy.guards import Guards, Spent
+from looopy.holding import drop
 from looopy.iteration import run_iteration
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN
@@ -30,7 +31,7 @@ from looopy.redaction import Redactor
 from looopy.stores.gate import repair
 from looopy.tool_calls import skip_calls
 from looopy.tools.provider import ToolSource, wrap_tools
-from looopy.turn import Group, Inbox, Out, Turn, end_iteration
+from looopy.turn import Group, Inbox, Out, Resumed, Turn, end_iteration
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
@@ -70,6 +71,7 @@ async def run_turn(
     user_message: UserMessage | None = None,
     open_calls: Sequence[ToolCall] = (),
     call_turn: int | None = None,
+    resumed: Mapping[str, Resumed] | None = None,
     ends: StopReason | None = None,
     pending: Sequence[PendingRequest] = (),
     redactor: Redactor | None = None,
@@ -88,6 +90,7 @@ async def run_turn(
         user_message: Which of *prompts* is the user's, for `turn_start`.
         open_calls: Calls of the last assistant message to run before the model is asked again.
         call_turn: The turn that announced them.
+        resumed: What was asked and answered about them, by call id.
         ends: End at once with this reason, after the first group: `input_required` or
             `auth_required`.
         pending: What the turn then waits for.
@@ -107,6 +110,7 @@ async def run_turn(
     turn = Turn(context, provider, sources, config, history, scope, guards, open_calls, call_turn)
     turn.redactor = redactor or Redactor(context.auth_context)
     turn.call_ids.update(call.id for call in open_calls)
+    turn.resumed = resumed or {}
     turn.inbox, turn.spoken, turn.view = inbox or turn.inbox, spoken, view or turn.view
     interrupted, refused = None, False
     try:
@@ -202,9 +206,11 @@ def _close(turn: Turn) -> Group:
     stop = turn.stop or StopReason.ERROR
     if turn.open_calls and stop is StopReason.CANCELLED:  # a failed turn may still go on with them
         skip_calls(turn, turn.open_calls, OUTCOME_UNKNOWN)
+    outcome = outcome_of(stop)
+    if outcome not in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
+        drop(turn)
     if turn.in_iteration:
         end_iteration(turn, None)
-    outcome = outcome_of(stop)
     if outcome is Outcome.INPUT_REQUIRED:
         turn.emit(turn.make(InputRequired, pending=tuple(turn.pending)))
     elif outcome is Outcome.AUTH_REQUIRED:

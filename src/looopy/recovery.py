@@ -10,16 +10,18 @@ the caller brings.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
+from looopy.holding import waits_for
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import can_continue
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.tools.executor import resolve_name
 from looopy.tools.provider import Tool
+from looopy.turn import Resumed
 from looopy.types.context import AuthContext
 from looopy.types.message import (
     Message,
@@ -29,18 +31,20 @@ from looopy.types.message import (
     UserMessage,
     now_ms,
 )
-from looopy.types.state import PendingKind, PendingRequest
+from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
 SUPERSEDED = (
     "Cancelled: the user said something else instead of answering. The call was not run again."
 )
+UNANSWERED = "Cancelled: the user said something else instead of answering."
 DENIED = "The user denied this call. It was not run."
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
     """
-    A call without a result. `turn`: the one that announced it; `started`: it may have had effects.
+    A call without a result. `turn`: the one that announced it; `started`: it may have had effects,
+    and did not end by asking.
     """
 
     call: ToolCall
@@ -50,34 +54,64 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """How a dead turn ends: results to append, and requests to leave pending."""
+    """How a dead turn ends: results to append, and what stays behind for its open calls."""
 
     results: Sequence[tuple[ToolCall, ToolResultMessage]] = ()
     pending: Sequence[PendingRequest] = ()
+    answered: Sequence[tuple[PendingRequest, Any]] = ()
+    held: Sequence[HeldCall] = ()
 
 
-def close_dead_turn(turn: int, calls: Sequence[OpenCall], tools: Mapping[str, Tool]) -> Closing:
+def close_dead_turn(
+    turn: int,
+    calls: Sequence[OpenCall],
+    tools: Mapping[str, Tool],
+    state: ContextState | None = None,
+) -> Closing:
     """
     Decide about the unanswered calls of a turn whose process died.
 
     Args:
         calls: In the order they were announced.
         tools: What is registered now; a tool that is gone counts as `on_resume="fail"`.
+        state: What the turn began with.
     """
+    state = state or ContextState()
     results: list[tuple[ToolCall, ToolResultMessage]] = []
     pending: list[PendingRequest] = []
+    answered: list[tuple[PendingRequest, Any]] = []
+    held: list[HeldCall] = []
     for open_call in calls:
         call = open_call.call
+        waits = _of(call, state.pending)
         name = resolve_name(call.name, tools)
         tool = None if name is None else tools[name]
-        if tool is not None and (not open_call.started or tool.on_resume == "rerun"):
+        rerun = tool is not None and (not open_call.started or tool.on_resume == "rerun")
+        kept = next((one for one in state.held if one.tool_call_id == call.id), None)
+        own = [(r, v) for r, v in state.answered if r.tool_call_id == call.id]
+        if not waits and not rerun and tool is not None and tool.on_resume == "ask":
+            waits = [_ask(open_call, turn)]
+            kept = _asked_again(kept, open_call, turn)
+            own = [(r, v) for r, v in own if r.request_id in kept.keys]
+        elif not waits and not rerun:
+            text = OUTCOME_UNKNOWN if open_call.started else NOT_STARTED
+            results.append((call, _result(call, text)))
             continue
-        if tool is not None and tool.on_resume == "ask":
-            pending.append(_ask(open_call, turn))
-            continue
-        text = OUTCOME_UNKNOWN if open_call.started else NOT_STARTED
-        results.append((call, synthetic_result(call, text, timestamp=now_ms())))
-    return Closing(results, pending)
+        pending += waits
+        answered += own
+        held += [] if kept is None else [kept]
+    return Closing(results, pending, answered, held)
+
+
+def _of(call: ToolCall, pending: Sequence[PendingRequest]) -> list[PendingRequest]:
+    return [request for request in pending if request.tool_call_id == call.id]
+
+
+def _asked_again(kept: HeldCall | None, open_call: OpenCall, turn: int) -> HeldCall:
+    """*kept*, of a call about which a person is asked once more."""
+    if kept is None:
+        kept = HeldCall(tool_call_id=open_call.call.id, origin=open_call.turn, asked_in=turn)
+    return replace(kept, asked_in=turn, died=True)
 
 
 def _ask(open_call: OpenCall, turn: int) -> PendingRequest:
@@ -105,6 +139,7 @@ class Plan:
         prompts: Messages to store with the claim: results, then what the user says.
         run: Calls to run before the model is asked.
         call_turn: The turn that announced them.
+        resumed: What was asked and answered about them, by call id.
         delivered: Inbox entries that are among `prompts`.
         ends: Set when the turn ends at once, with this reason and `state.pending`.
         state: What the claim stores.
@@ -115,6 +150,7 @@ class Plan:
     user_message: UserMessage | None = None
     run: Sequence[ToolCall] = ()
     call_turn: int | None = None
+    resumed: Mapping[str, Resumed] = field(default_factory=dict)
     continues: int | None = None
     delivered: Sequence[int] = ()
     ends: StopReason | None = None
@@ -149,23 +185,17 @@ def plan_turn(
         ValueRefused: The value of an approval is neither `True` nor `False`.
     """
     state = situation.state
-    answered = [*state.answered, *_answers(state.pending, inputs or {})]
+    answered = [*_still(situation, state.answered), *_answers(state.pending, inputs or {})]
     fresh = ContextState(usage=state.usage)
     if inputs or (user_message is None and answered and not state.pending):
         remaining = tuple(p for p in state.pending if p.request_id not in (inputs or {}))
+        last = situation.last.turn if situation.last is not None else None
+        kept = replace(state, pending=remaining, answered=tuple(answered), error=None)
         if remaining and user_message is None:
-            kept = ContextState(
-                pending=remaining,
-                answered=tuple(answered),
-                resumable=state.resumable,
-                usage=state.usage,
-            )
-            return Plan(kept, continues=remaining[0].turn, ends=StopReason.INPUT_REQUIRED)
+            return Plan(kept, continues=remaining[0].turn, ends=waits_for(remaining))
         plan = _answer(situation, fresh, user_message, answered, remaining)
         if plan.run and user_message is None and _needs_auth(situation, auth_context):
-            kept = ContextState(
-                answered=tuple(answered), resumable=state.resumable, usage=state.usage
-            )
+            kept = replace(kept, resumable=state.resumable or last)
             return Plan(kept, continues=plan.continues, ends=StopReason.AUTH_REQUIRED)
         return plan
     if user_message is not None:
@@ -173,12 +203,20 @@ def plan_turn(
         return Plan(fresh, (*results, user_message), user_message)
     if state.pending:
         raise CannotContinue(
-            "this context waits for an answer: pass inputs={request_id: value}, or say something"
+            "this context is waiting for input: pass inputs={request_id: value}, or say something"
             " else",
             status="waiting",
             action="continue",
         )
     return _continue(situation, fresh, auth_context)
+
+
+def _still(
+    situation: Situation, answered: Sequence[tuple[PendingRequest, Any]]
+) -> list[tuple[PendingRequest, Any]]:
+    """Those of *answered* whose calls are still open."""
+    still = {one.call.id for one in situation.open_calls}
+    return [(request, value) for request, value in answered if request.tool_call_id in still]
 
 
 def _answers(
@@ -214,8 +252,13 @@ def _answer(
     answered: Sequence[tuple[PendingRequest, Any]],
     superseded: Sequence[PendingRequest],
 ) -> Plan:
-    approved = {request.tool_call_id for request, value in answered if value is True}
-    denied = {request.tool_call_id for request, value in answered if value is False}
+    held = {one.tool_call_id: one for one in situation.state.held}
+    denied = {
+        request.tool_call_id
+        for request, value in answered
+        if value is False and _is_ours(request, held)
+    }
+    told = {request.tool_call_id for request, _ in answered}
     dropped = {request.tool_call_id for request in superseded}
     prompts: list[Message] = []
     run: list[ToolCall] = []
@@ -224,15 +267,35 @@ def _answer(
         if call.id in denied:
             prompts.append(_result(call, DENIED))
         elif call.id in dropped:
-            prompts.append(_result(call, SUPERSEDED))
-        elif call.id in approved or user_message is None:
+            prompts.append(_superseded(situation, open_call))
+        elif call.id in told or user_message is None:
             run.append(call)
         else:
             prompts.append(_superseded(situation, open_call))
     if user_message is not None:
         prompts.append(user_message)
     origin = next((c.turn for c in situation.open_calls), None)
-    return Plan(fresh, prompts, user_message, run, origin, answered[0][0].turn)
+    resumed = {
+        call.id: Resumed(
+            held.get(call.id), [(r, v) for r, v in answered if r.tool_call_id == call.id]
+        )
+        for call in run
+        if call.id in told or call.id in held
+    }
+    begun = replace(
+        fresh,
+        answered=tuple(answer for one in resumed.values() for answer in one.answered),
+        held=tuple(one.held for one in resumed.values() if one.held is not None),
+    )
+    continues = situation.state.resumable or answered[0][0].turn
+    return Plan(begun, prompts, user_message, run, origin, resumed, continues)
+
+
+def _is_ours(request: PendingRequest, held: Mapping[str, HeldCall]) -> bool:
+    """Whether it asks if the call may run, and is no question of its tool."""
+    kept = held.get(request.tool_call_id)
+    own = kept is not None and request.request_id in kept.keys
+    return request.kind is PendingKind.APPROVAL and not own
 
 
 def _continue(situation: Situation, fresh: ContextState, auth_context: AuthContext | None) -> Plan:
@@ -270,9 +333,10 @@ def _needs_auth(situation: Situation, auth_context: AuthContext | None) -> bool:
 
 
 def _superseded(situation: Situation, open_call: OpenCall) -> ToolResultMessage:
-    waiting = {p.tool_call_id for p in situation.state.pending}
-    if open_call.call.id in waiting:
-        return _result(open_call.call, SUPERSEDED)
+    if _of(open_call.call, situation.state.pending):
+        held = (h for h in situation.state.held if h.tool_call_id == open_call.call.id)
+        died = all(h.died for h in held)  # what was stored before there were others has none
+        return _result(open_call.call, SUPERSEDED if died else UNANSWERED)
     return _result(open_call.call, OUTCOME_UNKNOWN if open_call.started else NOT_STARTED)
 
 

@@ -26,6 +26,7 @@ from looopy.known import Known
 from looopy.lease import Lease
 from looopy.llm.provider import LLMProvider
 from looopy.loop import run_turn
+from looopy.recovery import OpenCall
 from looopy.redaction import Redactor
 from looopy.settle import settle, settle_write
 from looopy.spending import spent_before
@@ -34,7 +35,7 @@ from looopy.stores.owner import Owner
 from looopy.stores.records import ArtifactWrite, Commit, Committed, ContextState, InboxNews
 from looopy.stores.stores import Stores
 from looopy.tools.provider import ToolSource
-from looopy.turn import Group
+from looopy.turn import Asked, Group
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.context import CancelToken, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
@@ -49,7 +50,7 @@ from looopy.types.event import (
     utc_now,
 )
 from looopy.types.maker import amended
-from looopy.types.message import AssistantMessage, Message
+from looopy.types.message import AssistantMessage, Message, ToolResultMessage
 from looopy.types.result import IterationResult, TurnResult
 from looopy.types.state import Outcome
 
@@ -96,6 +97,7 @@ class RunningTurn:
         self._epoch = 0
         self._assistant_position: int | None = None
         self._open = False  # claimed, and not ended yet
+        self._asked: Sequence[Asked] = ()
         self._last_position = 0
         self._added: list[Message] = []
         self._iterations: list[IterationResult] = []
@@ -220,6 +222,7 @@ class RunningTurn:
             user_message=plan.user_message,
             open_calls=plan.run,
             call_turn=plan.call_turn,
+            resumed=plan.resumed,
             ends=plan.ends,
             pending=plan.state.pending,
             redactor=self.redactor,
@@ -264,7 +267,8 @@ class RunningTurn:
             self._announce(events, 0, 0)
             return
         end = durable[-1] if isinstance(durable[-1], TurnEnd) else None
-        state = None if end is None else self._state_after(end, durable, begun)
+        state = None if end is None else self._state_after(end, group, begun)
+        self._asked = group.asked
         if self._buffer is not None:
             self._open = end is None
             self._announce(events, 0, self._last_position + 1, state=state)
@@ -303,17 +307,25 @@ class RunningTurn:
         if self._inbox is not None:
             self._inbox.told(done.inbox)
 
-    def _state_after(
-        self, end: TurnEnd, events: Sequence[AgentEvent], begun: ContextState
-    ) -> ContextState:
+    def _state_after(self, end: TurnEnd, group: Group, begun: ContextState) -> ContextState:
         usage = begun.usage + end.usage
+        if group.asked:
+            return ContextState(
+                pending=[request for asked in group.asked for request in asked.pending],
+                answered=[answer for asked in group.asked for answer in asked.answered],
+                held=[asked.held for asked in group.asked],
+                usage=usage,
+            )
         if end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
             return replace(begun, usage=usage)
         if end.outcome is not Outcome.FAILED:
             return ContextState(usage=usage)
-        event = next((e for e in reversed(events) if isinstance(e, TurnError)), None)
+        event = next((e for e in reversed(group.events) if isinstance(e, TurnError)), None)
         error = event.error if event and event.error else LooopyError("the turn failed")
+        done = {m.tool_call_id for m in end.messages if isinstance(m, ToolResultMessage)}
         return ContextState(
+            answered=[(r, value) for r, value in begun.answered if r.tool_call_id not in done],
+            held=[held for held in begun.held if held.tool_call_id not in done],
             error=(type(error).__name__, event.text if event else error.message),
             resumable=self.turn,
             usage=usage,
@@ -378,10 +390,15 @@ class RunningTurn:
     def _finish(self, end: TurnEnd) -> None:
         """Make the result, and leave the agent ready, before the last event is shown."""
         self.known.advance(self._added, self.turn, self._last_position)
+        state, left = self.known.state, self.known.open_calls
+        held = {one.tool_call_id for one in state.held}
         self.known.open_calls, self.known.last = [], None
-        state = self.known.state
-        if state.pending or state.resumable is not None:
+        if state.pending or state.answered or state.resumable is not None:
             self.known.stale = True  # open calls are found by reading
+            if self._buffer is not None:  # where there is nothing to read
+                asked = [OpenCall(one.call, one.held.origin, started=False) for one in self._asked]
+                self.known.open_calls = asked or [one for one in left if one.call.id in held]
+                self.known.announced_at = self._assistant_position
         texts = [m for m in end.messages if isinstance(m, AssistantMessage) and m.text]
         failed = end.outcome is Outcome.FAILED
         self._result = TurnResult(

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from looopy._failpoints import reach
 from looopy.cancellation import TurnInterrupted
 from looopy.crew import Crew
+from looopy.errors import ValueRefused
 from looopy.guards import Verdict
+from looopy.holding import hold, refusal_of, wait
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.tools.provider import Tool
 from looopy.turn import Out, Turn
@@ -79,6 +81,7 @@ async def run_tools(
         skip_calls(turn, rest.calls, text)
         if verdict is not None:
             turn.give_up(verdict)
+    wait(turn)
 
 
 @dataclass(slots=True)
@@ -111,8 +114,16 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
     answered = False
     for run in crew.done():
         reach("B9")
+        result = run.result()
+        if run.asks is not None:
+            try:
+                hold(turn, run.call, run.asks)
+                continue
+            except ValueRefused as error:
+                text = refusal_of(run.call, error)
+                result = synthetic_result(run.call, text, timestamp=now_ms())
         answered = True
-        turn.answer(run.call, run.result(), started=run.started)
+        turn.answer(run.call, result, started=run.started)
         verdict = turn.guards.after_tool_call(is_error=turn.results[-1].is_error)
         if verdict is not None and rest.told is None:
             rest.told = (NOT_STARTED, verdict)

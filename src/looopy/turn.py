@@ -8,7 +8,7 @@ events that belong together, of which the durable ones are committed before any 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -46,10 +46,38 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
-from looopy.types.state import Outcome, PendingRequest, outcome_of
+from looopy.types.state import HeldCall, Outcome, PendingRequest, outcome_of
 from looopy.view import View
 
 _makers: dict[Callable[..., AgentEvent], Callable[..., AgentEvent]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call that is left open: what it waits for, and what is kept of it meanwhile."""
+
+    call: ToolCall
+    held: HeldCall
+    pending: Sequence[PendingRequest]
+    answered: Sequence[tuple[PendingRequest, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a call that an earlier turn left open brings along."""
+
+    held: HeldCall | None = None
+    answered: Sequence[tuple[PendingRequest, Any]] = ()
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """By its tool's own keys, what was answered."""
+        keys = self.held.keys if self.held is not None else {}
+        found = ((keys.get(request.request_id), value) for request, value in self.answered)
+        return {key: value for key, value in found if key is not None}
+
+
+NOTHING_ASKED = Resumed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +89,13 @@ class Group:
         delivered: Inbox entries whose messages are among the events; they leave it with the commit.
         heard: For the group that ends a turn: commit it only if nothing came into the inbox after
             this entry. `None`: whatever came.
+        asked: For the group that ends a turn: the calls that it leaves open.
     """
 
     events: Sequence[AgentEvent]
     delivered: Sequence[int] = ()
     heard: int | None = None
+    asked: Sequence[Asked] = ()
 
 
 class Queued(NamedTuple):
@@ -139,6 +169,8 @@ class Turn:
         open_calls: Calls of the last assistant message that an earlier turn left open and that run
             now.
         call_turn: The turn that announced the open calls; their idempotency keys name it.
+        resumed: What they bring along, by call id.
+        asked: Calls of this iteration that are left open until somebody answers.
         queued: What is said before the model is asked again.
         spoken: What there is to hear before the next model call has been said: the rest waits.
         added: Messages of this turn.
@@ -156,6 +188,8 @@ class Turn:
     guards: Guards
     open_calls: Sequence[ToolCall] = ()
     call_turn: int | None = None
+    resumed: Mapping[str, Resumed] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
     pending: Sequence[PendingRequest] = ()
     inbox: Inbox = field(default_factory=NoInbox)
     queued: Sequence[Queued] = ()
@@ -207,7 +241,9 @@ class Turn:
         """Close the last group; one that ends naturally gives way to what came in meanwhile."""
         self.emit(end)
         group = self.close_group()
-        return replace(group, heard=self.inbox.heard) if natural else group
+        if natural:
+            return replace(group, heard=self.inbox.heard)
+        return replace(group, asked=tuple(self.asked)) if self.asked else group
 
     def reopen(self, group: Group) -> None:
         """Take the last group back, without the end."""

@@ -17,7 +17,7 @@ from typing import Any
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import AgentEvent
 from looopy.types.message import Message, StopReason, Usage, UserMessage
-from looopy.types.state import Outcome, PendingRequest
+from looopy.types.state import HeldCall, Outcome, PendingRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,8 @@ class ContextState:
 
     Attributes:
         pending: Requests that wait for an answer.
-        answered: Requests that were answered while others still wait, with their values.
+        answered: Requests that were answered, with their values, until their calls have results.
+        held: What belongs to the calls of these requests, and is shown to nobody.
         error: Class name and message of the last turn's failure, or `None`.
         resumable: The last turn, when `execute_turn(None)` can go on from it: interrupted or
             failed.
@@ -78,6 +79,7 @@ class ContextState:
 
     pending: Sequence[PendingRequest] = ()
     answered: Sequence[tuple[PendingRequest, Any]] = ()
+    held: Sequence[HeldCall] = ()
     error: tuple[str, str] | None = None
     resumable: int | None = None
     usage: Usage = field(default_factory=Usage)

@@ -46,7 +46,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.message_json import message_to_json, usage_from_json, usage_to_json
-from looopy.types.state import Outcome, PendingKind, PendingRequest
+from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -426,6 +426,8 @@ def state_column(state: ContextState) -> str:
         data["pending"] = [pending_to_json(p) for p in state.pending]
     if state.answered:
         data["answered"] = [[pending_to_json(p), value] for p, value in state.answered]
+    if state.held:
+        data["held"] = [{f.name: getattr(h, f.name) for f in fields(h)} for h in state.held]
     if state.error is not None:
         data["error"] = list(state.error)
     if state.resumable is not None:
@@ -443,6 +445,7 @@ def decode_state(text: str) -> ContextState:
     return ContextState(
         pending=_decode_pending(data),
         answered=tuple((pending_from_json(p), value) for p, value in data.get("answered", ())),
+        held=tuple(HeldCall(**h) for h in data.get("held", ())),
         error=None if error is None else (error[0], error[1]),
         resumable=data.get("resumable"),
         usage=usage_from_json(data.get("usage", {})),

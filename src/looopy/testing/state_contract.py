@@ -30,7 +30,7 @@ from looopy.testing.turns import (
     user,
 )
 from looopy.types.message import Cost, StopReason, ToolCall, Usage
-from looopy.types.state import PendingKind, PendingRequest
+from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
 STATE = ContextState(
     pending=(
@@ -45,6 +45,30 @@ STATE = ContextState(
             schema={"type": "string"},
             options=("x", {"y": 1}),
             expires_at=WHEN,
+        ),
+    ),
+    answered=(
+        (
+            PendingRequest(
+                request_id="r0",
+                kind=PendingKind.APPROVAL,
+                tool_name="ask",
+                args={},
+                tool_call_id="c1",
+                turn=1,
+            ),
+            {"yes": [True, None]},
+        ),
+    ),
+    held=(
+        HeldCall(
+            tool_call_id="c1",
+            origin=1,
+            asked_in=2,
+            keys={"r1": "Which one?"},
+            state={"so far": [1, None]},
+            bound="ab12",
+            died=True,
         ),
     ),
     error=("RateLimited", "too many"),

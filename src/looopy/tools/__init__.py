@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from looopy.tools.asking import Ask, NeedsInput
     from looopy.tools.function import FunctionTool, tool
     from looopy.tools.provider import (
         Tool,
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "Ask": "looopy.tools.asking",
     "FunctionTool": "looopy.tools.function",
+    "NeedsInput": "looopy.tools.asking",
     "Tool": "looopy.tools.provider",
     "ToolContext": "looopy.tools.provider",
     "ToolProvider": "looopy.tools.provider",
@@ -32,8 +35,10 @@ _HOME = {
 }
 
 __all__ = [
+    "Ask",
     "FunctionTool",
     "gather_tools",
+    "NeedsInput",
     "Tool",
     "tool",
     "ToolContext",

@@ -78,6 +78,7 @@ async def run_call(
 
     Raises:
         asyncio.CancelledError: The caller was cancelled. A sync tool may still be running.
+        NeedsInput: The tool asks; the call has no result yet.
     """
     reporter = _Reporter(context.report)
     context = dataclasses.replace(context, report=reporter)

@@ -13,15 +13,17 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from looopy.errors import InvalidTool
+from looopy.tools.asking import Ask, NeedsInput
 from looopy.types.artifact import ArtifactWriter
 from looopy.types.context import AuthContext, CancelToken, TurnContext
 from looopy.types.event import AgentEvent
 from looopy.types.message import ImageContent, TextContent
 from looopy.types.request import ToolSpec
+from looopy.types.state import PendingKind
 
 Effects: TypeAlias = Literal["none", "idempotent", "external"]
 OnResume: TypeAlias = Literal["rerun", "ask", "fail"]
@@ -64,6 +66,8 @@ class ToolContext:
             nowhere else: it is not stored, loses its `seq` and has a `path`, `("tool:NAME",)` if it
             brings none. From the event loop only.
         cancel: Tells a long-running tool to stop.
+        answers: What was answered to this call so far, by the key of the question.
+        state: What `NeedsInput` was raised with when the tool asked last.
     """
 
     context_id: str
@@ -75,6 +79,46 @@ class ToolContext:
     report: Report = lambda _progress: None
     show: Callable[[AgentEvent], None] = lambda _event: None
     cancel: CancelToken
+    answers: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    state: Any = field(default=None, repr=False)
+    _asked: list[str] = field(default_factory=list, repr=False)
+
+    async def ask(
+        self,
+        prompt: str,
+        *,
+        key: str = "",
+        kind: PendingKind = PendingKind.INPUT,
+        schema: Mapping[str, Any] | None = None,
+        options: Sequence[Any] = (),
+        expires_s: float | None = None,
+    ) -> Any:
+        """
+        Ask a person, and go on with the answer.
+
+        Without an answer the call ends here and stays open, and the turn ends; once somebody has
+        answered, the tool runs again from its first line, and this returns the value. Do what must
+        not be done twice after the last question.
+
+        Args:
+            prompt: One sentence for the person who answers.
+            key: What the question is known by when the tool runs again; the prompt by default.
+            kind: See `Ask`, as for all that follow.
+            schema: JSON Schema of the value.
+            options: What there is to choose from.
+            expires_s: After so many seconds it can no longer be answered.
+
+        Raises:
+            NeedsInput: There is no answer yet: let it pass.
+            ValueRefused: The question cannot be asked.
+        """
+        key = key or prompt
+        self._asked.append(key)
+        if (times := self._asked.count(key)) > 1:
+            key = f"{key} #{times}"
+        if key in self.answers:
+            return self.answers[key]
+        raise NeedsInput([Ask(key, kind, prompt, schema, options, expires_s)], self.state)
 
 
 class Tool:

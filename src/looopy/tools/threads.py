@@ -22,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from looopy.tools.asking import NeedsInput
+
 MAX_THREADS = 32
 NOT_STARTED = "every tool thread was busy: the tool did not start"
 
@@ -77,6 +79,7 @@ class ToolThreads:
             asyncio.CancelledError: The caller was cancelled. It carries the note `NOT_STARTED` if
                 the function did not begin and never will; otherwise it may still be running.
             Exception: What *function* raised; `SystemExit` and the like as `RuntimeError`.
+            NeedsInput: It asks.
         """
         loop = asyncio.get_running_loop()
         call = _Call(function, contextvars.copy_context(), loop, loop.create_future())
@@ -89,7 +92,7 @@ class ToolThreads:
             raise
         if succeeded:
             return value
-        if isinstance(value, Exception):
+        if isinstance(value, (Exception, NeedsInput)):
             raise value
         raise RuntimeError(f"the tool raised {type(value).__name__}: {value}") from value
 

@@ -83,6 +83,30 @@ class PendingRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldCall:
+    """
+    What a context keeps of a call that asked, until it has its result; shown to nobody.
+
+    Attributes:
+        origin: The turn that announced it.
+        asked_in: The turn in which it asked last. What had started until then did not finish.
+        keys: By `request_id`, what its tool knows the question by. An approval that the tool did
+            not ask for itself has none.
+        state: What the tool keeps until it runs again; JSON.
+        bound: What an approval of the call is bound to; see `looopy.approving`.
+        died: It was running when its process ended: what it has done is not known.
+    """
+
+    tool_call_id: str
+    origin: int
+    asked_in: int
+    keys: Mapping[str, str] = field(default_factory=dict)
+    state: Any = None
+    bound: str | None = None
+    died: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentState:
     """
     A snapshot of an agent.

@@ -1,0 +1,107 @@
+"""
+A tool that needs a person: it asks, its call stays open, and the turn ends until somebody answers.
+
+Nothing waits in a process. What was asked is in the store; the answer, which may come days later
+and in another process, runs the tool again from its first line, now with the answer. So a tool
+asks before it does anything that must not be done twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from looopy.errors import ValueRefused
+from looopy.types.state import PendingKind
+
+MAX_STATE_CHARS = 64 * 1024
+MAX_KEY_CHARS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """
+    One question of a tool.
+
+    Args:
+        key: What the tool knows the answer by, in `ToolContext.answers`; its own within the call.
+        kind: What is asked for.
+        prompt: One sentence for the person who answers.
+        schema: JSON Schema of the value.
+        options: What there is to choose from.
+        expires_s: After so many seconds it can no longer be answered; `None`: never.
+
+    Raises:
+        ValueRefused: One of these cannot be asked; `path` names it.
+    """
+
+    key: str
+    kind: PendingKind = PendingKind.INPUT
+    prompt: str = ""
+    schema: Mapping[str, Any] | None = None
+    options: Sequence[Any] = ()
+    expires_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, str) or not 0 < len(self.key) <= MAX_KEY_CHARS:
+            raise ValueRefused("Ask.key takes text that is not empty", path="/key")
+        if self.kind not in tuple(PendingKind):
+            kinds = ", ".join(repr(kind.value) for kind in PendingKind)
+            raise ValueRefused(f"Ask.kind must be one of {kinds}", path="/kind")
+        object.__setattr__(self, "kind", PendingKind(self.kind))
+        if not isinstance(self.prompt, str):
+            raise ValueRefused("Ask.prompt takes text", path="/prompt")
+        if isinstance(self.options, (str, bytes)) or not isinstance(self.options, Sequence):
+            raise ValueRefused("Ask.options takes a list of values", path="/options")
+        if self.schema is not None:
+            from looopy.tools.schema import check_schema  # jsonschema: most tools never ask
+
+            check_schema(self.schema)
+        if self.expires_s is not None and (
+            not isinstance(self.expires_s, (int, float))
+            or isinstance(self.expires_s, bool)
+            or not 0 < self.expires_s < 1e9
+        ):
+            raise ValueRefused(
+                "Ask.expires_s must be more than 0 seconds, or None", path="/expires_s"
+            )
+
+
+class NeedsInput(BaseException):
+    """
+    Raised by a tool to ask: the call stays open until somebody has answered.
+
+    No `Exception`, so that a tool which catches all of its own failures does not catch this.
+
+    Args:
+        requests: At least one question; their keys differ.
+        state: JSON that comes back as `ToolContext.state` when the tool runs again; shown to
+            nobody, and stored with the context.
+
+    Raises:
+        ValueRefused: There is no question, two share a key, or the state is no JSON or too large.
+    """
+
+    def __init__(self, requests: Sequence[Ask], state: Any = None) -> None:
+        self.requests = tuple(requests)
+        self.state = state
+        keys = [ask.key for ask in self.requests]
+        if not keys or len(set(keys)) < len(keys):
+            raise ValueRefused(
+                "NeedsInput takes at least one Ask, and each has a key of its own", path="/requests"
+            )
+        try:
+            size = len(json.dumps(state, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueRefused(f"NeedsInput.state is no JSON: {error}", path="/state") from None
+        if size > MAX_STATE_CHARS:
+            raise ValueRefused(
+                f"NeedsInput.state takes at most {MAX_STATE_CHARS} characters of JSON, not {size}:"
+                " keep the rest as an artifact",
+                path="/state",
+            )
+        super().__init__(
+            f"needs input: {', '.join(ask.prompt or ask.key for ask in self.requests)}"
+        )
