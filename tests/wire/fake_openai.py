@@ -1,5 +1,6 @@
 """
-A server on loopback that speaks the chat-completions format, byte by byte as a test says.
+A server on loopback that speaks the chat-completions format, byte by byte as a test says; with
+`check`, and the events of `tests.wire.fake_responses`, the Responses API.
 
 Each request takes the next `Answer`; its pieces go out as they are, each in its own write.
 Before it answers, a request is checked as a strict server would check it.
@@ -110,8 +111,13 @@ class FakeOpenAI:
         connections: How many were opened.
     """
 
-    def __init__(self, *answers: Answer | Callable[[Received], Answer]) -> None:
+    def __init__(
+        self,
+        *answers: Answer | Callable[[Received], Answer],
+        check: Callable[[Mapping[str, Any]], list[tuple[str, str]]] | None = None,
+    ) -> None:
         self.answers = list(answers)
+        self._check = check or check_request
         self.received: list[Received] = []
         self.left = asyncio.Event()
         self.asked = asyncio.Event()
@@ -163,7 +169,7 @@ class FakeOpenAI:
         received = Received(headers, body, path)
         self.received.append(received)
         self.asked.set()
-        problems = check_request(body)
+        problems = self._check(body)
         if problems:
             where, why = problems[0]
             answer = refuses(400, why, type="invalid_request_error", param=where)

@@ -163,6 +163,17 @@ class Accumulator:
         self._blocks[block].signature.append(delta)
         return tuple(events)
 
+    def end_block(self) -> tuple[StreamEvent, ...]:
+        """The open block of text or thinking is complete: what comes next is another one."""
+        events: list[StreamEvent] = []
+        self._close_current(events)
+        return tuple(events)
+
+    def sign(self, signature: str) -> None:
+        """Say the signature of the open block, if there is one."""
+        if self._current is not None:
+            self._blocks[self._current].signature = [signature]
+
     def tool_call(
         self,
         index: int | None,
@@ -310,7 +321,7 @@ def _content_of(block: _Block) -> AssistantBlock:
     if block.kind == "thinking":
         signature = "".join(block.signature) or None
         return ThinkingContent(block.joined(), thinking_signature=signature)
-    return TextContent(block.joined())
+    return TextContent(block.joined(), text_signature="".join(block.signature) or None)
 
 
 def parse_arguments(raw: str) -> tuple[dict[str, Any], str | None]:

@@ -49,9 +49,9 @@ _STOP_REASONS = {
 _BROKEN_OFF = frozenset({"error", "network_error"})
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 64
-_MAX_CALL_ID = 40
-_MAX_CACHE_KEY = 64
-_TOOL_CHOICES = frozenset({"auto", "none", "required"})
+MAX_CALL_ID = 40
+MAX_CACHE_KEY = 64
+TOOL_CHOICES = frozenset({"auto", "none", "required"})
 
 
 def to_body(
@@ -87,7 +87,7 @@ def to_body(
     if options.output_schema is not None:
         body["response_format"] = _response_format(options.output_schema)
     if options.session_id and official:
-        body["prompt_cache_key"] = _short(options.session_id, _MAX_CACHE_KEY)
+        body["prompt_cache_key"] = short(options.session_id, MAX_CACHE_KEY)
     return body, sources
 
 
@@ -158,10 +158,10 @@ def _assistant(message: AssistantMessage, thinking_for: str | None) -> dict[str,
     if calls:
         wire["tool_calls"] = [
             {
-                "id": _short(call.id, _MAX_CALL_ID),
+                "id": short(call.id, MAX_CALL_ID),
                 "type": "function",
                 "function": {
-                    "name": _name(call.name),
+                    "name": plain_name(call.name),
                     "arguments": json.dumps(call.arguments, ensure_ascii=False),
                 },
             }
@@ -182,7 +182,7 @@ def _tool_result(message: ToolResultMessage) -> dict[str, Any]:
     has_images = any(isinstance(b, ImageContent) for b in message.content)
     return {
         "role": "tool",
-        "tool_call_id": _short(message.tool_call_id, _MAX_CALL_ID),
+        "tool_call_id": short(message.tool_call_id, MAX_CALL_ID),
         "content": message.text or ("(see attached image)" if has_images else "(no output)"),
     }
 
@@ -199,35 +199,43 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _tool_choice(choice: str) -> Any:
-    if choice in _TOOL_CHOICES:
+    if choice in TOOL_CHOICES:
         return choice
     return {"type": "function", "function": {"name": choice}}
 
 
 def _thinking(options: StreamOptions, provider: str, *, official: bool) -> dict[str, Any]:
-    level = options.thinking_level
-    if level is None or level == ThinkingLevel.OFF:
+    level = effort_of(options, official=official)
+    if level is None:
         return {}
-    if level == ThinkingLevel.XHIGH and not official:
-        level = ThinkingLevel.HIGH
-    budget = (options.thinking_budgets or {}).get(level.value)
+    budget = (options.thinking_budgets or {}).get(level)
     if budget is not None and provider == "openrouter":  # the one server that takes a number
         return {"reasoning": {"max_tokens": budget}}
-    return {"reasoning_effort": level.value}
+    return {"reasoning_effort": level}
+
+
+def effort_of(options: StreamOptions, *, official: bool) -> str | None:
+    """How much the model is told to think; `None`: as it likes."""
+    level = options.thinking_level
+    if level is None or level == ThinkingLevel.OFF:
+        return None
+    if level == ThinkingLevel.XHIGH and not official:
+        level = ThinkingLevel.HIGH
+    return level.value
 
 
 def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "json_schema",
         "json_schema": {
-            "name": _name(str(schema.get("title") or "output")),
+            "name": plain_name(str(schema.get("title") or "output")),
             "schema": dict(schema),
-            "strict": _is_strict(schema),
+            "strict": is_strict(schema),
         },
     }
 
 
-def _is_strict(schema: Any) -> bool:
+def is_strict(schema: Any) -> bool:
     """Whether every object is closed and needs all it names, as strict mode demands."""
     if isinstance(schema, Mapping):
         if "properties" in schema and (
@@ -237,16 +245,16 @@ def _is_strict(schema: Any) -> bool:
             return False
         if schema.get("type") == "object" and "properties" not in schema:
             return False
-        return all(_is_strict(v) for v in schema.values())
-    return not isinstance(schema, (list, tuple)) or all(_is_strict(v) for v in schema)
+        return all(is_strict(v) for v in schema.values())
+    return not isinstance(schema, (list, tuple)) or all(is_strict(v) for v in schema)
 
 
-def _name(name: str) -> str:
+def plain_name(name: str) -> str:
     """A name that servers take: a model may have called a tool by one that they would refuse."""
     return _NO_NAME.sub("_", name)[:_MAX_NAME] or "unknown"
 
 
-def _short(value: str, limit: int) -> str:
+def short(value: str, limit: int) -> str:
     """*value*, or a stand-in that is the same each time, where servers refuse longer ones."""
     if len(value) <= limit:
         return value
@@ -403,19 +411,20 @@ def read_usage(data: Mapping[str, Any]) -> Usage:
     """Read a usage object. Its `prompt_tokens` include what the cache served; `input` does not."""
     details = data.get("prompt_tokens_details")
     details = details if isinstance(details, Mapping) else {}
-    prompt = _count(data, "prompt_tokens")
-    output = _count(data, "completion_tokens")
-    cached = _count(details, "cached_tokens") or _count(data, "prompt_cache_hit_tokens")
-    written = _count(details, "cache_write_tokens")
+    prompt = count(data, "prompt_tokens")
+    output = count(data, "completion_tokens")
+    cached = count(details, "cached_tokens") or count(data, "prompt_cache_hit_tokens")
+    written = count(details, "cache_write_tokens")
     return Usage(
         input=max(0, prompt - cached - written),
         output=output,
         cache_read=cached,
         cache_write=written,
-        total_tokens=_count(data, "total_tokens") or prompt + output,
+        total_tokens=count(data, "total_tokens") or prompt + output,
     )
 
 
-def _count(data: Mapping[str, Any], name: str) -> int:
+def count(data: Mapping[str, Any], name: str) -> int:
+    """A number of tokens; 0 for what is none."""
     value = data.get(name)
     return int(value) if isinstance(value, (int, float)) and 0 <= value < 2**53 else 0

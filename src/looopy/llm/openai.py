@@ -1,10 +1,10 @@
 """
-Any server that speaks OpenAI's chat completions, through the official SDK.
+Any server that speaks OpenAI's chat completions or its Responses API, through the official SDK.
 
 The SDK connects, authenticates and reports refusals; its retries are off, because the loop retries
 where a user sees it. The answer's bytes are read here rather than through the SDK's typed chunks:
 one can then tell an answer that ended from one that broke off, and allow for servers that bend the
-format. What the bytes mean is in `looopy.llm.chat_format`.
+format. What the bytes mean is in `looopy.llm.chat_format` and `looopy.llm.responses_events`.
 
 Every wait has an end: connecting, silence, and the call as a whole. Cancelling the reader, or
 closing the iterator, closes the connection.
@@ -16,15 +16,17 @@ import asyncio
 import inspect
 import math
 import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
 from looopy.errors import (
+    ConfigurationError,
     InvalidLLMResponse,
     LLMError,
     LLMUnavailable,
@@ -32,8 +34,8 @@ from looopy.errors import (
     MissingKey,
     UnknownModel,
 )
+from looopy.llm import chat_format, responses_events, responses_format
 from looopy.llm.accumulate import Accumulator
-from looopy.llm.chat_format import API, ChunkReader, to_body
 from looopy.llm.failures import failure_of, redact
 from looopy.llm.sse import SSEDecoder
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
@@ -47,8 +49,54 @@ _FIRST_EVENT_FACTOR = 3.0
 _USAGE_WAIT_S = 5.0
 _DRAIN_WAIT_S = 0.5
 _NO_KEY = "none"
-_WITH_USAGE = {"stream_options": {"include_usage": True}}
 _TRANSPORTS = frozenset({"httpx2", "httpcore2", "httpx", "httpcore", "h11", "ssl", "anyio"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """
+    One of the two ways to talk.
+
+    Attributes:
+        name: What it is called in messages.
+        to_body: A request as this format has it.
+        reader: Of an answer.
+        always: Fields of every body, where a user's do not say otherwise.
+        without: A body without one of the optional parts.
+        optional: Parts that not every server or model takes, and how one says so.
+    """
+
+    name: str
+    to_body: Callable[..., tuple[dict[str, Any], list[int]]]
+    reader: type[chat_format.ChunkReader | responses_events.EventReader]
+    always: Mapping[str, Any]
+    without: Callable[[dict[str, Any], str], dict[str, Any]]
+    optional: Mapping[str, re.Pattern[str]]
+
+
+_FORMATS: Final = {
+    "completions": _Format(
+        chat_format.API,
+        chat_format.to_body,
+        chat_format.ChunkReader,
+        {"stream_options": {"include_usage": True}},
+        lambda body, part: {k: v for k, v in body.items() if k != part},
+        {"stream_options": re.compile("stream_options")},
+    ),
+    "responses": _Format(
+        responses_format.API,
+        responses_format.to_body,
+        responses_events.EventReader,
+        {},
+        responses_format.without,
+        {
+            "encrypted": re.compile(
+                r"encrypted content is not supported|\binclude\b", re.IGNORECASE
+            ),
+            "summary": re.compile(r"reasoning.summar", re.IGNORECASE),
+        },
+    ),
+}
 
 
 class OpenAIProvider:
@@ -57,6 +105,8 @@ class OpenAIProvider:
 
     Args:
         model: The model's name at the server.
+        api: `"completions"`, which many servers speak, or OpenAI's newer `"responses"`, where a
+            model's reasoning stays with it from one call to the next.
         api_key: A key, or a function (also a coroutine function) asked for one before each call.
             `StreamOptions.api_key` wins over it. `None`: the variable *key_variable*, read before
             each call. `""`: every call brings its own.
@@ -73,6 +123,7 @@ class OpenAIProvider:
         connect_timeout_s: The longest wait for a connection.
 
     Raises:
+        ConfigurationError: There is no such *api*.
         MissingExtra: The SDK is not installed.
         MissingKey: There is no key, and no base URL that might do without.
     """
@@ -81,6 +132,7 @@ class OpenAIProvider:
         self,
         model: str,
         *,
+        api: Literal["completions", "responses"] = "completions",
         api_key: ApiKey | None = None,
         base_url: str | None = None,
         name: str = "openai",
@@ -92,10 +144,13 @@ class OpenAIProvider:
     ) -> None:
         if not model:
             raise UnknownModel("name the model, such as OpenAIProvider('gpt-5-mini')")
+        if api not in _FORMATS:
+            raise ConfigurationError(f"api must be 'completions' or 'responses', not {api!r}")
         if find_spec("openai") is None:
             raise MissingExtra('this model needs the openai package: pip install "looopy[openai]"')
         self.model = model
         self.name = name
+        self.api = api
         self.base_url = base_url
         self._api_key = api_key
         self._client = client
@@ -103,7 +158,8 @@ class OpenAIProvider:
         self._key_variable = key_variable or ("" if base_url else "OPENAI_API_KEY")
         self._idle_timeout_s = idle_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._stream_options = True  # until the server refuses them
+        self._format = _FORMATS[api]
+        self._refused: set[str] = set()  # optional parts that the server does not take
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI] = (
             WeakKeyDictionary()
         )
@@ -119,21 +175,21 @@ class OpenAIProvider:
         """Make one model call and yield its events. See `LLMProvider.stream`."""
         options = options or StreamOptions()
         model = request.model or self.model
-        answer = Accumulator(api=API, provider=self.name, model=model)
+        answer = Accumulator(api=self._format.name, provider=self.name, model=model)
         for event in answer.start():
             yield event
         call = _Call(model)
         try:
             await self.prepare()  # before the clock starts
             call.key = await self._key(options)
-            body, sources = to_body(
+            body, sources = self._format.to_body(
                 request, options, provider=self.name, model=model, official=self._official
             )
             body.update(self._extra_body)
             call.sources = sources
             if options.timeout_s is not None:
                 call.ends_at = asyncio.get_running_loop().time() + options.timeout_s
-            reader = ChunkReader(answer, sources=sources, secrets=(call.key,))
+            reader = self._format.reader(answer, sources=sources, secrets=(call.key,))
             try:
                 async with aclosing(self._pieces(call, reader, body, options)) as pieces:
                     async for data in pieces:
@@ -164,7 +220,7 @@ class OpenAIProvider:
             await client.close()
 
     async def _pieces(
-        self, call: _Call, reader: ChunkReader, body: dict[str, Any], options: StreamOptions
+        self, call: _Call, reader: _Reader, body: dict[str, Any], options: StreamOptions
     ) -> AsyncGenerator[str, None]:
         """The chunks' JSON texts as they come; notes `[DONE]` in *call*."""
         now = asyncio.get_running_loop().time
@@ -202,7 +258,7 @@ class OpenAIProvider:
                 else:
                     yield data
 
-    def _patience_s(self, call: _Call, reader: ChunkReader) -> float:
+    def _patience_s(self, call: _Call, reader: _Reader) -> float:
         """How long to wait for the next bytes."""
         if call.said_done or reader.complete:  # a body read to its end frees the connection
             return min(_DRAIN_WAIT_S, self._idle_timeout_s)
@@ -213,27 +269,30 @@ class OpenAIProvider:
     async def _open(
         self, stack: AsyncExitStack, call: _Call, body: dict[str, Any], options: StreamOptions
     ) -> Any:
-        """Send the request; again without `stream_options` where a server refuses them."""
+        """Send the request; again without what a server refuses that we can do without."""
         sdk = await self._sdk()
         import openai
 
+        whole = {**self._format.always, **body}
+        for part in self._refused:
+            whole = self._format.without(whole, part)
         # The SDK walks its typed arguments, at 0.15 ms a message; this body it sends as it is, over
         # theirs.
-        whole = body if not self._stream_options else _WITH_USAGE | body
+        common: dict[str, Any] = {"model": body["model"], "stream": True, "extra_body": whole}
+        common["extra_headers"] = self._headers(call, options)
         try:
-            return await stack.enter_async_context(
-                sdk.chat.completions.with_streaming_response.create(
-                    model=body["model"],
-                    messages=[],
-                    stream=True,
-                    extra_headers=self._headers(call, options),
-                    extra_body=whole,
-                )
-            )
+            if self._format.name == responses_format.API:
+                opening = sdk.responses.with_streaming_response.create(input=[], **common)
+            else:
+                opening = sdk.chat.completions.with_streaming_response.create(messages=[], **common)
+            return await stack.enter_async_context(opening)
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            if not self._stream_options or "stream_options" not in str(error.body):
+            said = str(error.body)
+            optional = self._format.optional.items()
+            refused = {part for part, words in optional if words.search(said)}
+            if not refused - self._refused:
                 raise
-            self._stream_options = False
+            self._refused |= refused
         return await self._open(stack, call, body, options)
 
     async def _sdk(self) -> AsyncOpenAI:
@@ -261,7 +320,10 @@ class OpenAIProvider:
             timeout=openai.Timeout(None, connect=self._connect_timeout_s),
             http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if local else None,
         )
-        client.chat.completions.with_streaming_response  # noqa: B018 - named, it is loaded
+        if self._format.name == responses_format.API:
+            client.responses.with_streaming_response  # noqa: B018 - named, it is loaded
+        else:
+            client.chat.completions.with_streaming_response  # noqa: B018 - as above
         return client
 
     @property
@@ -353,6 +415,9 @@ class OpenAIProvider:
         if type(error).__module__.partition(".")[0] in _TRANSPORTS or isinstance(error, OSError):
             return LLMUnavailable(f"{self._where} broke the answer off: {reason}", **facts)
         return LLMError(f"the request to {self._where} failed: {reason}", **facts)
+
+
+_Reader: TypeAlias = chat_format.ChunkReader | responses_events.EventReader
 
 
 @dataclass(slots=True)

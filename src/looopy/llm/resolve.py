@@ -20,6 +20,7 @@ from looopy.llm.provider import LLMProvider
 
 FORMS = (
     "openai/gpt-5-mini",
+    "openai-responses/gpt-5-mini",
     "openrouter/vendor/model",
     "ollama/llama3.2",
     "local",
@@ -31,7 +32,7 @@ FORMS = (
 DEFAULT_OPENAI_MODEL = "gpt-5-mini"
 _OPENROUTER_URL = "https://openrouter.ai/api/v1"
 _OLLAMA = "127.0.0.1:11434"
-_PLACES = ("openai", "openrouter", "ollama", "local")
+_PLACES = ("openai", "openai-responses", "openrouter", "ollama", "local")
 _OPENAI_NAME = re.compile(r"gpt|chatgpt|o\d", re.IGNORECASE)
 _OLLAMA_NAME = re.compile(r"llama|qwen|mistral|gemma|phi|deepseek|[^/]+:[^/]+", re.IGNORECASE)
 _OLLAMA_TIMEOUT_S = 0.3
@@ -48,6 +49,7 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
         spec: A string of one of these forms, or anything with a `stream` method.
 
             - `openai/MODEL`: OpenAI, or the server at `OPENAI_BASE_URL`; key in `OPENAI_API_KEY`.
+            - `openai-responses/MODEL`: the same, through OpenAI's Responses API.
             - `openrouter/VENDOR/MODEL`: key in `OPENROUTER_API_KEY`.
             - `ollama/MODEL`: a running Ollama on this machine, or at `OLLAMA_HOST`.
             - `local`, `local/NAME`, `local/PATH.gguf`: the embedded model.
@@ -83,6 +85,8 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
     elif place == "openrouter":
         url, variable = _OPENROUTER_URL, "OPENROUTER_API_KEY"
         options = {"base_url": url, "name": place, "key_variable": variable} | options
+    elif place == "openai-responses":
+        options = {"api": "responses"} | options
     return OpenAIProvider(model, **options)
 
 

@@ -1,0 +1,235 @@
+"""
+The events of OpenAI's Responses API become stream events.
+
+An answer is a list of items: reasoning, messages, function calls. Each is announced, comes in
+pieces and is then given once more as a whole; a server that leaves the pieces out is understood as
+well. What a reader does not know (searches, images, whatever comes next) is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from looopy.errors import InvalidLLMResponse, LLMError, LLMUnavailable
+from looopy.llm.accumulate import Accumulator
+from looopy.llm.chat_format import count
+from looopy.llm.failures import failure_of
+from looopy.llm.responses_format import signature
+from looopy.types.message import StopReason, Usage
+from looopy.types.request import StreamEvent
+
+_TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
+_THINKING = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
+_ENDS = frozenset({"response.completed", "response.incomplete", "response.done"})
+_PASSING_CODES = frozenset({"", "server_error", "vector_store_timeout"})
+
+
+class EventReader:
+    """
+    Reads one answer's events into an `Accumulator`.
+
+    Args:
+        answer: Receives what the events say.
+        sources: See `looopy.llm.responses_format.to_body`; for errors that name an item.
+        secrets: Texts that no error may show.
+    """
+
+    __slots__ = ("_answer", "_end", "_items", "_secrets", "_shown", "_sources")
+
+    def __init__(
+        self, answer: Accumulator, *, sources: Sequence[int] = (), secrets: Sequence[str] = ()
+    ) -> None:
+        self._answer = answer
+        self._sources = sources
+        self._secrets = secrets
+        self._end: StopReason | None = None
+        self._items = 0  # that were read whole
+        self._shown: set[Any] = set()  # places of items of which pieces have come
+
+    @property
+    def finished(self) -> bool:
+        """Whether the server said that the answer is complete."""
+        return self._end is not None
+
+    complete = finished
+
+    def feed(self, data: str) -> list[StreamEvent]:
+        """
+        Read one event, or a whole answer from a server that does not stream.
+
+        Raises:
+            LLMError: The server reports an error, or what came is no event.
+        """
+        try:
+            event = json.loads(data)
+        except (ValueError, RecursionError):
+            raise self._invalid("what is no JSON") from None
+        if not isinstance(event, dict):
+            raise self._invalid("what is no event")
+        if event.get("object") == "response":
+            event = {"type": f"response.{event.get('status')}", "response": event}
+        kind = event.get("type")
+        if not isinstance(kind, str):
+            if event.get("error"):
+                raise self._failed(event)
+            raise self._invalid("an event without a type")
+        delta = event.get("delta")
+        if kind in _TEXT:
+            return self._piece(event, self._answer.text_delta(_text(delta)))
+        if kind in _THINKING:
+            return self._piece(event, self._answer.thinking_delta(_text(delta)))
+        if kind == "response.reasoning_summary_part.added":
+            more = event.get("output_index") in self._shown
+            return list(self._answer.thinking_delta("\n\n")) if more else []
+        if kind == "response.function_call_arguments.delta":
+            return self._call(event, {}, _text(delta))
+        if kind in ("response.output_item.added", "response.output_item.done"):
+            item = event.get("item")
+            if not isinstance(item, dict):
+                raise self._invalid("an item that is no object")
+            return self._begin(event, item) if kind.endswith("added") else self._whole(event, item)
+        if kind in ("error", "response.failed", "response.cancelled"):
+            raise self._failed(event)
+        return self._finish(event) if kind in _ENDS else []
+
+    def end(self, *, said_done: bool) -> tuple[StreamEvent, ...]:
+        """
+        The stream is over.
+
+        Args:
+            said_done: It ended with `[DONE]`.
+
+        Raises:
+            LLMUnavailable: Nothing says that the answer is complete.
+        """
+        if not self.finished and not said_done:
+            raise LLMUnavailable(
+                f"the answer of {self._answer.provider} broke off before its end",
+                provider=self._answer.provider,
+                model=self._answer.model,
+            )
+        return self._answer.done(self._end or StopReason.STOP)
+
+    def _piece(self, event: Mapping[str, Any], events: Sequence[StreamEvent]) -> list[StreamEvent]:
+        if events:
+            self._shown.add(event.get("output_index"))
+        return list(events)
+
+    def _begin(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> list[StreamEvent]:
+        self._shown.discard(event.get("output_index"))
+        events = list(self._answer.end_block())
+        if item.get("type") == "function_call":
+            events += self._call(event, item, "")
+        return events
+
+    def _whole(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> list[StreamEvent]:
+        """An item is complete: what did not come in pieces, and its signature."""
+        self._items += 1
+        answer, kind, place = self._answer, item.get("type"), event.get("output_index")
+        shown = place in self._shown
+        self._shown.discard(place)
+        if kind == "function_call":
+            return self._call(event, item, "" if shown else _text(item.get("arguments")))
+        events: list[StreamEvent] = []
+        if kind == "message":
+            if not shown:
+                events += answer.text_delta("".join(_texts(item.get("content"), "text", "refusal")))
+            if item.get("phase"):
+                answer.sign(signature(phase=item["phase"]))
+        elif kind == "reasoning":
+            if not shown:
+                parts = _texts(item.get("summary"), "text") or _texts(item.get("content"), "text")
+                events += answer.thinking_delta("\n\n".join(parts))
+            if encrypted := item.get("encrypted_content"):
+                signed = signature(id=item.get("id"), encrypted_content=encrypted)
+                events += answer.signature(signed)
+        return [*events, *answer.end_block()]
+
+    def _call(
+        self, event: Mapping[str, Any], item: Mapping[str, Any], arguments: str
+    ) -> list[StreamEvent]:
+        index, call_id, name = event.get("output_index"), item.get("call_id"), item.get("name")
+        events = self._answer.tool_call(
+            index if isinstance(index, int) else None,
+            call_id=call_id if isinstance(call_id, str) else None,
+            name=name if isinstance(name, str) else None,
+            arguments_delta=arguments,
+        )
+        return self._piece(event, events) if arguments else list(events)
+
+    def _finish(self, event: Mapping[str, Any]) -> list[StreamEvent]:
+        response = event.get("response")
+        response = response if isinstance(response, dict) else {}
+        events: list[StreamEvent] = []
+        output = response.get("output")
+        if not self._items and not self._answer.has_content and isinstance(output, list):
+            for index, item in enumerate(output):  # a server that does not stream
+                if isinstance(item, dict):
+                    at = {"output_index": index}
+                    events += [*self._begin(at, item), *self._whole(at, item)]
+        self._count(response)
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else None
+        self._end = StopReason.STOP
+        if event["type"] == "response.incomplete" or response.get("status") == "incomplete":
+            filtered = reason == "content_filter"
+            self._end = StopReason.SENSITIVE if filtered else StopReason.LENGTH
+        return events
+
+    def _count(self, response: Mapping[str, Any]) -> None:
+        usage = response.get("usage")
+        if isinstance(usage, dict):
+            self._answer.usage = read_usage(usage)
+
+    def _failed(self, event: Mapping[str, Any]) -> LLMError:
+        response = event.get("response")
+        error = event.get("error") or event
+        if isinstance(response, dict):
+            self._count(response)
+            error = response.get("error") or {}
+        error = error if isinstance(error, dict) else {"message": str(error)}
+        code = str(error.get("code") or "")
+        known = code in _PASSING_CODES or "rate_limit" in code or code.isdigit()
+        return failure_of(
+            None if known else 400,
+            {k: v for k, v in error.items() if k not in ("type", "sequence_number")}
+            | ({} if error.get("type") in (None, "error") else {"type": error["type"]}),
+            provider=self._answer.provider,
+            model=self._answer.model,
+            secrets=self._secrets,
+            sources=self._sources,
+        )
+
+    def _invalid(self, what: str) -> InvalidLLMResponse:
+        return InvalidLLMResponse(
+            f"{self._answer.provider} sent {what} where a piece of its answer belongs",
+            provider=self._answer.provider,
+            model=self._answer.model,
+        )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _texts(parts: Any, *names: str) -> list[str]:
+    """The texts of an item's parts."""
+    found = parts if isinstance(parts, list) else ()
+    return [p[n] for p in found if isinstance(p, dict) for n in names if isinstance(p.get(n), str)]
+
+
+def read_usage(data: Mapping[str, Any]) -> Usage:
+    """Read a usage object. Its `input_tokens` include what the cache served; `input` does not."""
+    details = data.get("input_tokens_details")
+    details = details if isinstance(details, Mapping) else {}
+    prompt, output = count(data, "input_tokens"), count(data, "output_tokens")
+    cached, written = count(details, "cached_tokens"), count(details, "cache_write_tokens")
+    return Usage(
+        input=max(0, prompt - cached - written),
+        output=output,
+        cache_read=cached,
+        cache_write=written,
+        total_tokens=count(data, "total_tokens") or prompt + output,
+    )

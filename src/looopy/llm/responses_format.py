@@ -1,0 +1,208 @@
+"""
+A request as OpenAI's Responses API takes it.
+
+Nothing is kept at the server: each call sends the whole conversation, with `store` off. What a
+model reasoned comes encrypted, is kept as the signature of its thinking, and goes back with the
+rest, so that the model goes on from its own thoughts. Ids of items are not sent back: the server
+would look for them in a store that has none, while a call and its result find each other by
+`call_id`. Pure functions of data: the transport is in `looopy.llm.openai`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from looopy.errors import LLMError
+from looopy.llm.chat_format import (
+    MAX_CACHE_KEY,
+    TOOL_CHOICES,
+    effort_of,
+    is_strict,
+    plain_name,
+    short,
+)
+from looopy.types.message import (
+    AssistantBlock,
+    AssistantMessage,
+    ImageContent,
+    Message,
+    TextContent,
+    ThinkingContent,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
+from looopy.types.request import LLMRequest, StreamOptions, ToolSpec
+
+API = "openai-responses"
+"""The name of this format in messages; pi's."""
+
+_ENCRYPTED = "reasoning.encrypted_content"
+_MAX_CALL_ID = 64
+
+
+def to_body(
+    request: LLMRequest, options: StreamOptions, *, provider: str, model: str, official: bool
+) -> tuple[dict[str, Any], list[int]]:
+    """
+    Write the body of a streamed request.
+
+    Args:
+        request: Its messages are valid for a provider; custom roles are left out.
+        options: What is `None` or empty is not sent. A budget of thinking has no place here.
+        provider: Reasoning is sent back only to the provider it came from.
+        model: Its name at the server.
+        official: The server is OpenAI's own, which knows fields that others refuse.
+
+    Returns:
+        The body, and for each item of its input the position in `request.messages`.
+
+    Raises:
+        LLMError: The options ask for what the format cannot say.
+    """
+    if options.stop:
+        raise LLMError(
+            "the Responses API takes no stop sequences: leave StreamOptions.stop empty, or call the"
+            f" model through chat completions, as openai/{model}",
+            provider=provider,
+            model=model,
+        )
+    items, sources = _input(request.messages, provider)
+    body: dict[str, Any] = {"model": model, "input": items, "stream": True, "store": False}
+    body["include"] = [_ENCRYPTED]
+    if request.system_prompt:
+        body["instructions"] = request.system_prompt
+    if request.tools:
+        body["tools"] = [_tool(spec) for spec in request.tools]
+        if options.tool_choice:
+            body["tool_choice"] = _tool_choice(options.tool_choice)
+    if options.temperature is not None:
+        body["temperature"] = options.temperature
+    if options.max_tokens is not None:
+        body["max_output_tokens"] = options.max_tokens
+    effort = effort_of(options, official=official)
+    if effort is not None:
+        body["reasoning"] = {"effort": effort, "summary": "auto"}
+    if options.output_schema is not None:
+        schema = dict(options.output_schema)
+        body["text"] = {
+            "format": {
+                "type": "json_schema",
+                "name": plain_name(str(schema.get("title") or "output")),
+                "schema": schema,
+                "strict": is_strict(schema),
+            }
+        }
+    if options.session_id and official:
+        body["prompt_cache_key"] = short(options.session_id, MAX_CACHE_KEY)
+    return body, sources
+
+
+def without(body: dict[str, Any], part: str) -> dict[str, Any]:
+    """*body* without what a server refused: `encrypted` reasoning, or the `summary` of it."""
+    if part == "encrypted":
+        return {k: v for k, v in body.items() if k != "include"}
+    if "reasoning" not in body:
+        return body
+    return body | {"reasoning": {k: v for k, v in body["reasoning"].items() if k != part}}
+
+
+def _input(messages: Sequence[Message], provider: str) -> tuple[list[dict[str, Any]], list[int]]:
+    items: list[dict[str, Any]] = []
+    sources: list[int] = []
+    for position, message in enumerate(messages):
+        before = len(items)
+        if isinstance(message, UserMessage):
+            items.append({"role": "user", "content": _said(message.content)})
+        elif isinstance(message, AssistantMessage):
+            own = message.provider == provider and message.api == API
+            for block in message.content:
+                item = _item(block, own=own)
+                if item is not None:
+                    items.append(item)
+        elif isinstance(message, ToolResultMessage):
+            items.append(_result(message))
+        sources += [position] * (len(items) - before)
+    return items, sources
+
+
+def _said(content: str | Sequence[UserBlock]) -> str | list[dict[str, Any]]:
+    return content if isinstance(content, str) else [_part(block) for block in content]
+
+
+def _part(block: UserBlock) -> dict[str, Any]:
+    if isinstance(block, ImageContent):
+        url = f"data:{block.mime_type};base64,{block.data}"
+        return {"type": "input_image", "detail": "auto", "image_url": url}
+    return {"type": "input_text", "text": block.text}
+
+
+def _item(block: AssistantBlock, *, own: bool) -> dict[str, Any] | None:
+    if isinstance(block, ThinkingContent):
+        return _reasoning(block) if own else None
+    if isinstance(block, TextContent):
+        part = {"type": "output_text", "text": block.text, "annotations": []}
+        item = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
+        phase = _read(block.text_signature).get("phase") if own else None
+        return item | {"phase": phase} if phase else item
+    return {
+        "type": "function_call",
+        "call_id": short(block.id, _MAX_CALL_ID),
+        "name": plain_name(block.name),
+        "arguments": json.dumps(block.arguments, ensure_ascii=False),
+    }
+
+
+def _reasoning(block: ThinkingContent) -> dict[str, Any] | None:
+    signed = _read(block.thinking_signature)
+    encrypted = signed.get("encrypted_content")
+    if not encrypted:
+        return None
+    summary = [{"type": "summary_text", "text": block.thinking}] if block.thinking else []
+    item: dict[str, Any] = {"type": "reasoning", "summary": summary}
+    if signed.get("id"):
+        item["id"] = signed["id"]
+    return item | {"encrypted_content": encrypted}
+
+
+def signature(**parts: Any) -> str:
+    """What `_read` reads: the parts that are not empty."""
+    return json.dumps({k: v for k, v in parts.items() if v}, separators=(",", ":"))
+
+
+def _read(signed: str | None) -> dict[str, Any]:
+    if not signed or not signed.startswith("{"):
+        return {}
+    try:
+        value = json.loads(signed)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _result(message: ToolResultMessage) -> dict[str, Any]:
+    if any(isinstance(block, ImageContent) for block in message.content):
+        output: str | list[dict[str, Any]] = [_part(block) for block in message.content]
+    else:
+        output = message.text or "(no output)"
+    return {
+        "type": "function_call_output",
+        "call_id": short(message.tool_call_id, _MAX_CALL_ID),
+        "output": output,
+    }
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": dict(spec.parameters),
+        "strict": False,  # left out it would be true, and refuse most schemas
+    }
+
+
+def _tool_choice(choice: str) -> Any:
+    return choice if choice in TOOL_CHOICES else {"type": "function", "name": choice}
