@@ -131,6 +131,8 @@ async def test_each_write_rings_before_it_returns(any_stores):
         actor = (await stores.state.load(CONTEXT)).owner_actor
         await stores.journal.post(CONTEXT, EntryKind.STEER, user("b"), actor_id=actor)
         assert True in rung()
+        await stores.journal.withdraw(CONTEXT, actor_id=actor)
+        assert True in rung()
         await stores.journal.ask_cancel(CONTEXT)
         assert True in rung()
         ticket = await stores.state.join_line(CONTEXT, "somebody", 10)

@@ -240,6 +240,7 @@ async def test_stores_that_forgot_their_filters_see_nothing_of_others(app_url, f
         assert await other.journal.turns(CONTEXT) == []
         assert await other.journal.inbox(CONTEXT) == (InboxHead(), [])
         assert await other.journal.ask_cancel(CONTEXT) is None
+        assert await other.journal.withdraw(CONTEXT) == 0
         assert await other.state.line(CONTEXT) == []
         for refused in (other.state.delete(CONTEXT), other.journal.clear(CONTEXT)):
             with pytest.raises(ContextNotFound):

@@ -107,6 +107,7 @@ CALLS = {
         lambda c, _: ((c, EntryKind.STEER, user("mine")), {"actor_id": "u1"}), _post
     ),
     "journal.inbox": Call(lambda c, _: ((c,), {}), _post),
+    "journal.withdraw": Call(lambda c, _: ((c,), {"actor_id": "u1"}), _post),
     "journal.ask_cancel": Call(lambda c, k: ((c, k.turn), {})),
 }
 

@@ -320,6 +320,19 @@ class Journal(Protocol):
         """The head of the inbox and the entries numbered over *after*, of one moment, in order."""
         ...
 
+    async def withdraw(
+        self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
+    ) -> int:
+        """
+        Take messages of an actor out of the inbox again: those of *kind*, or of both.
+
+        Returns:
+            How many there were. A turn that has read one of them and not committed it cannot
+            deliver it any more: its commit is refused with `StoreConflict`. `InboxHead.last` is
+            raised if there was one.
+        """
+        ...
+
     async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
         """
         Ask the open turn to stop, if it is *turn* or that is `None`.

@@ -510,6 +510,25 @@ class InMemoryJournal(_Store):
             if number > after
         ]
 
+    async def withdraw(
+        self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
+    ) -> int:
+        """Take messages of an actor out again."""
+        context = self._get(context_id)
+        if context is None:
+            return 0
+        taken = [
+            number
+            for number, entry in context.inbox.items()
+            if entry.actor_id == actor_id and kind in (None, entry.kind)
+        ]
+        for number in taken:
+            del context.inbox[number]
+        if taken:
+            context.inbox_last += 1
+            self._ring(context_id, inbox=True)
+        return len(taken)
+
     async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
         """Ask the open turn to stop."""
         context = self._get(context_id)

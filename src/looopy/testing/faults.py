@@ -19,7 +19,7 @@ __all__ = ["Afterwards", "arm", "FailpointReached", "NAMES", "SpyStores"]
 _LEASE = ("claim", "renew", "release")
 _LINE = ("join_line", "keep_place", "leave_line", "line")
 _LOG = ("commit", "clear", "events", "turns", "started_calls", "turn_of_key")
-_INBOX = ("post", "inbox", "ask_cancel")
+_INBOX = ("post", "inbox", "withdraw", "ask_cancel")
 
 
 class Afterwards(Exception):  # a word to the spy, never an error of a store

@@ -41,6 +41,7 @@ from looopy.testing.turns import (
     starts,
     user,
 )
+from looopy.testing.withdraw_contract import WithdrawContract
 from looopy.types.event import AgentEvent, MessageEnd
 from looopy.types.message import ImageContent, TextContent, ToolCall, UserMessage
 
@@ -77,7 +78,7 @@ async def _news(stores: Stores, claimed: Claimed, heard: int) -> InboxHead:
     return news.value.inbox
 
 
-class InboxContract:
+class InboxContract(WithdrawContract):
     """Messages that wait to be said, and the wish that a turn stops."""
 
     @pytest.fixture

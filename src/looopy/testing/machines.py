@@ -332,6 +332,11 @@ class StoresAgree(RuleBasedStateMachine):
         """Read what waits, or a part of it."""
         self.both(lambda s: s.journal.inbox(context, after=after))
 
+    @rule(context=_CONTEXTS, kind=st.sampled_from([None, *EntryKind]), actor=_ACTORS)
+    def withdraw(self, context: str, kind: EntryKind | None, actor: str | None) -> None:
+        """Take messages of an actor out of the inbox."""
+        self.both(lambda s: s.journal.withdraw(context, kind, actor_id=actor))
+
     @rule(context=_CONTEXTS, turn=st.sampled_from([None, None, 0, 1, 2]))
     def ask_cancel(self, context: str, turn: int | None) -> None:
         """Ask the open turn to stop, or one that may not be open."""

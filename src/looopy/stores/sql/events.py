@@ -20,7 +20,7 @@ from looopy.stores.records import Commit, Committed, Entry, EntryKind, InboxHead
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import Head, clear_steps, commit_steps, encode_commit, peek
 from looopy.stores.sql.driver import Driver, Query, Steps
-from looopy.stores.sql.inbox import cancel_steps, post_steps, read_inbox
+from looopy.stores.sql.inbox import cancel_steps, post_steps, read_inbox, withdraw_steps
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
 from looopy.types.event import AgentEvent
 from looopy.types.message import Message, UserMessage
@@ -123,6 +123,16 @@ class SQLJournal(SQLStore):
         if not can_exist(context_id):
             return InboxHead(), []
         return await self.backend.run(work, write=False)
+
+    async def withdraw(
+        self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
+    ) -> int:
+        """Take messages of an actor out again."""
+        one, other = (kind, kind) if kind is not None else EntryKind
+        params = self.params(context_id, kind=one.value, other_kind=other.value, actor=actor_id)
+        if not can_exist(context_id):
+            return 0
+        return await self.write(partial(withdraw_steps, params), context_id, inbox=True)
 
     async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
         """Ask the open turn to stop."""

@@ -55,6 +55,16 @@ def read_inbox(params: Mapping[str, Any]) -> Steps[tuple[InboxHead, list[Entry]]
     return head, [rows.decode_entry(*row[3:]) for row in found if row[3] is not None]
 
 
+def withdraw_steps(params: Mapping[str, Any]) -> Steps[int]:
+    """Take messages of an actor out again; see `Journal.withdraw`."""
+    if (yield from peek(params, lock=True)) is None:
+        return 0
+    taken = len((yield Query(s.WITHDRAW, params)))
+    if taken:
+        yield Query(s.WITHDRAWN, {**params, "taken": taken})
+    return taken
+
+
 def cancel_steps(params: Mapping[str, Any]) -> Steps[int | None]:
     """Ask the open turn to stop; see `Journal.ask_cancel`."""
     asked = yield Query(s.ASK_CANCEL, params)

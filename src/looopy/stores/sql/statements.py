@@ -23,7 +23,7 @@ TEXTS = frozenset(
     {
         *("tenant", "context", "after_id", "holder", "displace", "actor", "state", "metadata"),
         *("outcome", "stop_reason", "usage", "role", "type", "meta", "body"),
-        *("artifact", "kind", "media_type", "sha256", "data", "key", "input_hash"),
+        *("artifact", "kind", "other_kind", "media_type", "sha256", "data", "key", "input_hash"),
     }
 )
 BYTES = frozenset({"bytes"})
@@ -211,6 +211,16 @@ COUNT_ENTRIES = (
 )
 
 TAKE_ENTRY = f"DELETE FROM inbox WHERE {_THIS} AND entry = :entry RETURNING entry"
+
+WITHDRAW = (
+    f"DELETE FROM inbox WHERE {_THIS} AND COALESCE(actor_id, '') = COALESCE(:actor, '')"
+    " AND kind IN (:kind, :other_kind) RETURNING entry"
+)
+
+WITHDRAWN = (
+    "UPDATE contexts SET inbox_last = inbox_last + 1, inbox_waiting = inbox_waiting - :taken"
+    f" WHERE {_THIS}"
+)
 
 EMPTY_INBOX = f"DELETE FROM inbox WHERE {_THIS}"
 

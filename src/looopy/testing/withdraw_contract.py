@@ -1,0 +1,81 @@
+"""What a `Journal` must do when messages are taken out of an inbox again; part of its contract."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from looopy.errors import StoreConflict
+from looopy.stores.records import EntryKind, InboxHead, InboxNews
+from looopy.stores.stores import Stores
+from looopy.testing.turns import CONTEXT, WHEN, answer, begin, commit, ends, said, user
+from looopy.types.event import AgentEvent, MessageEnd
+
+_STEER, _FOLLOW_UP = EntryKind.STEER, EntryKind.FOLLOW_UP
+
+
+async def _waiting(stores: Stores) -> list[tuple[str, str | None]]:
+    head, entries = await stores.journal.inbox(CONTEXT)
+    assert head.waiting == len(entries)
+    return [(str(entry.message.content), entry.actor_id) for entry in entries]
+
+
+class WithdrawContract:
+    """Messages that nobody wants said any more."""
+
+    @pytest.fixture
+    async def stores(self) -> Stores:
+        """Open stores on an empty database."""
+        raise NotImplementedError("give your class a fixture named `stores`")
+
+    async def test_messages_are_withdrawn_by_kind_and_by_actor(self, stores: Stores) -> None:
+        """Those of others stay; the head counts what was done, and numbers go on."""
+        for number, (kind, actor) in enumerate(
+            [(_STEER, None), (_FOLLOW_UP, None), (_STEER, "u1"), (_STEER, None)]
+        ):
+            await stores.journal.post(CONTEXT, kind, user(str(number)), actor_id=actor)
+        assert await stores.journal.withdraw(CONTEXT, _STEER) == 2
+        assert await _waiting(stores) == [("1", None), ("2", "u1")]
+        assert (await stores.journal.inbox(CONTEXT))[0] == InboxHead(last=5, waiting=2)
+        assert await stores.journal.withdraw(CONTEXT, _FOLLOW_UP, actor_id="u1") == 0
+        assert await stores.journal.withdraw(CONTEXT) == 1
+        assert await stores.journal.withdraw(CONTEXT, actor_id="u1") == 1
+        assert (await stores.journal.inbox(CONTEXT)) == (InboxHead(last=7), [])
+        assert await stores.journal.post(CONTEXT, _STEER, user("new")) == 8
+
+    async def test_withdrawing_nothing_writes_nothing(self, stores: Stores) -> None:
+        """Also where there is no context."""
+        for context_id in ("nobody", "not/an\x00id"):
+            assert await stores.journal.withdraw(context_id) == 0
+        assert await stores.state.load("nobody") is None
+        await stores.journal.post(CONTEXT, _STEER, user("a"), actor_id="u1")
+        before = await stores.state.load(CONTEXT)
+        assert await stores.journal.withdraw(CONTEXT) == 0
+        assert await stores.state.load(CONTEXT) == before
+
+    async def test_what_was_withdrawn_can_not_be_delivered(self, stores: Stores) -> None:
+        """The turn that has read it is told by its commit, of which nothing is written."""
+        claimed = await begin(stores)
+        number = await stores.journal.post(CONTEXT, _STEER, user("a"))
+        await stores.journal.withdraw(CONTEXT)
+        group: Sequence[AgentEvent] = [
+            MessageEnd(context_id=CONTEXT, timestamp=WHEN, iteration=1, message=user("a"))
+        ]
+        before = await stores.state.load(CONTEXT)
+        with pytest.raises(StoreConflict):
+            await commit(stores, claimed, group, delivered=[number])
+        assert await stores.state.load(CONTEXT) == before
+        with pytest.raises(InboxNews) as news:
+            await commit(stores, claimed, [said(answer("x")), ends()], heard=number, release=True)
+        assert news.value.inbox == InboxHead(last=2)
+        await commit(stores, claimed, [said(answer("x")), ends()], heard=2, release=True)
+
+    async def test_each_message_is_withdrawn_once(self, stores: Stores) -> None:
+        """However many do it at the same moment."""
+        for number in range(5):
+            await stores.journal.post(CONTEXT, _STEER, user(str(number)))
+        counts = await asyncio.gather(*(stores.journal.withdraw(CONTEXT) for _ in range(4)))
+        assert sum(counts) == 5
+        assert (await stores.journal.inbox(CONTEXT))[1] == []
