@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     )
     from looopy.types.message_json import message_from_json, message_to_json
     from looopy.types.request import ThinkingLevel
-    from looopy.types.result import IterationResult, TurnResult
+    from looopy.types.result import ExecutedCall, IterationResult, TurnResult
     from looopy.types.state import (
         AgentState,
         AgentStatus,
@@ -130,7 +130,7 @@ _MODULES = {
     ),
     "types.message_json": ("message_from_json", "message_to_json"),
     "types.request": ("ThinkingLevel",),
-    "types.result": ("IterationResult", "TurnResult"),
+    "types.result": ("ExecutedCall", "IterationResult", "TurnResult"),
     "types.state": ("AgentState", "AgentStatus", "Outcome", "PendingKind", "PendingRequest"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
@@ -155,6 +155,7 @@ __all__ = [
     "Cost",
     "CustomMessage",
     "event_to_json",
+    "ExecutedCall",
     "HistoryCleared",
     "Hooks",
     "ImageContent",

@@ -467,6 +467,52 @@ class Agent:
         )
         await settle(post)
 
+    async def clear_steering_queue(self, auth_context: AuthContext | None = None) -> int:
+        """
+        Take back what `steer()` has left queued, in any process, and no turn has said.
+
+        Args:
+            auth_context: Whose messages: those of the same actor.
+
+        Returns:
+            How many there were. What is not among them was said, or is being said.
+
+        Raises:
+            AgentNotStarted: `start()` comes first.
+            StoreUnavailable: The store did not answer.
+        """
+        return await self._withdraw("clear_steering_queue", EntryKind.STEER, auth_context)
+
+    async def clear_follow_up_queue(self, auth_context: AuthContext | None = None) -> int:
+        """Take back what `follow_up()` has left queued; as `clear_steering_queue()`."""
+        return await self._withdraw("clear_follow_up_queue", EntryKind.FOLLOW_UP, auth_context)
+
+    async def clear_all_queues(self, auth_context: AuthContext | None = None) -> int:
+        """Take back what either has left queued; as `clear_steering_queue()`."""
+        return await self._withdraw("clear_all_queues", None, auth_context)
+
+    async def _withdraw(
+        self, action: str, kind: EntryKind | None, auth_context: AuthContext | None
+    ) -> int:
+        stores = self._require(action).stores
+        self._require_saving(action)
+        auth = checks.auth_context(auth_context, stores.tenant)
+        actor_id = auth.actor_id if auth else None
+        return await settle(stores.journal.withdraw(self.context_id, kind, actor_id=actor_id))
+
+    async def has_queued_messages(self, auth_context: AuthContext | None = None) -> bool:
+        """
+        Whether a message of this actor waits to be said: `execute_turn(None)` would begin with it.
+
+        Raises:
+            AgentNotStarted: `start()` comes first.
+            StoreUnavailable: The store did not answer.
+        """
+        stores = self._require("has_queued_messages").stores
+        auth = checks.auth_context(auth_context, stores.tenant)
+        _, entries = await stores.journal.inbox(self.context_id)
+        return any(e.actor_id == (auth.actor_id if auth else None) for e in entries)
+
     async def cancel(self) -> None:
         """
         Ask the running turn to stop, in whichever process; it ends as `cancelled`, keeping what

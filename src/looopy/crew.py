@@ -27,7 +27,6 @@ from looopy.turn import NOTHING_ASKED, Turn
 from looopy.types.event import (
     AgentEvent,
     ToolExecutionUpdate,
-    TurnWarning,
     utc_now,
 )
 from looopy.types.maker import amended
@@ -148,8 +147,7 @@ class Crew:
 
     def _hook_failed(self, name: str, error: Exception) -> None:
         _logger.error("hook %s failed", name, exc_info=error)
-        text = f"{name}: {type(error).__name__}"
-        self._turn.emit(self._turn.make(TurnWarning, code="hook_failed", text=text))
+        self._turn.warn_of_hook(name, error)
 
     async def news(self) -> None:
         """Wait until one has reported or is done."""

@@ -18,10 +18,11 @@ from looopy.known import Known, left_by_the_dead
 from looopy.snapshot import error_of
 from looopy.stores.records import TurnRecord
 from looopy.stores.stores import Stores
+from looopy.tally import Tally
 from looopy.tools.provider import ToolSource, gather_tools
 from looopy.types.context import LoopConfig
 from looopy.types.event import AgentEvent, HistoryCleared, MessageEnd, TurnEnd, TurnError
-from looopy.types.message import AssistantMessage, Message, StopReason, ToolResultMessage, Usage
+from looopy.types.message import AssistantMessage, StopReason
 from looopy.types.result import IterationResult, TurnResult
 from looopy.types.state import Outcome
 from looopy.watch import watching
@@ -142,24 +143,15 @@ async def _result(
         text=texts[-1] if texts else "",
         messages=tuple(messages),
         usage=record.usage,
-        iterations=tuple(_iterations(seen)),
+        iterations=_iterations(seen),
         pending=tuple(state.pending) if state is not None and waits else (),
         artifacts=tuple(a for a in await stores.artifacts.list(context_id) if a.turn == turn),
         error=error,
     )
 
 
-def _iterations(seen: Sequence[AgentEvent]) -> list[IterationResult]:
-    """What each model call came to, from the messages of its iteration."""
-    of: dict[int, list[Message]] = {}
+def _iterations(seen: Sequence[AgentEvent]) -> tuple[IterationResult, ...]:
+    tally = Tally()
     for event in seen:
-        if isinstance(event, MessageEnd):
-            of.setdefault(event.iteration, []).append(event.message)
-    made: list[IterationResult] = []
-    for _, messages in sorted(of.items()):
-        answer = next((m for m in messages if isinstance(m, AssistantMessage)), None)
-        results = tuple(m for m in messages if isinstance(m, ToolResultMessage))
-        usage = answer.usage if answer else Usage()
-        if answer is not None or results:
-            made.append(IterationResult(message=answer, tool_results=results, usage=usage))
-    return made
+        tally.see(event)
+    return tally.results()

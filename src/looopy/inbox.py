@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 
 from looopy.errors import StoreError
@@ -51,6 +52,8 @@ class TurnInbox:
         self._last = head.last
         self._read = 0 if head.waiting else head.last
         self._entries: list[Entry] = []
+        self._taken: set[int] = set()
+        self._withdrawn: set[int] = set()
         self._refused = False
         self._ending = False
         self._again = False
@@ -81,15 +84,31 @@ class TurnInbox:
             await self._look()
         taken = [e for e in self._entries if e.kind is kind][: self._at_a_time]
         self._entries = [e for e in self._entries if e not in taken]
+        self._taken.update(e.number for e in taken)
         return [Queued(e.message, e.number) for e in taken]
 
     async def _look(self) -> None:
-        head, entries = await self._stores.journal.inbox(self._context_id, after=self._read)
-        if head.last <= self._read:
-            return
-        self._read = head.last
-        self._entries += [e for e in entries if e.actor_id == self._actor_id]
+        # Again from the oldest that is known: some may have been withdrawn.
+        after = min([self._read, *(e.number - 1 for e in self._entries)])
+        head, entries = await self._stores.journal.inbox(self._context_id, after=after)
+        self._read = max(self._read, head.last)
+        mine = [e for e in entries if e.actor_id == self._actor_id]
+        self._entries = [e for e in mine if e.number not in self._taken]
         self.told(head)
+
+    async def look_for_withdrawn(self, delivered: Sequence[int]) -> bool:
+        """Whether some of what was to be delivered has been withdrawn."""
+        if not delivered:
+            return False
+        head, entries = await self._stores.journal.inbox(self._context_id)
+        self._withdrawn = set(delivered) - {e.number for e in entries}
+        self.told(head)
+        return bool(self._withdrawn)
+
+    def withdrawn(self) -> Collection[int]:
+        """What was withdrawn of the last group; asked once."""
+        withdrawn, self._withdrawn = self._withdrawn, set()
+        return withdrawn
 
     def told(self, head: InboxHead) -> None:
         """Take notice of what a commit or a look said of the inbox."""

@@ -30,6 +30,9 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         turn.call_turn = None  # what is called from now on is this turn's own
         async for out in _say_queued(turn):
             yield out
+        if turn.stop is not None:  # what the turn went on for was withdrawn
+            end_iteration(turn, None)
+            return
         async for out in call_model(turn, tools):
             yield out
         assistant = turn.answer_of_model
@@ -49,12 +52,27 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
 async def _say_queued(turn: Turn) -> AsyncGenerator[Out, None]:
     """Say what is queued, and what the commit before the model call brings news of."""
     turn.spoken = turn.spoken or bool(turn.queued)
-    turn.say_queued()
-    yield turn.close_group()
+    async for out in _say(turn):
+        yield out
     if not turn.spoken and await turn.steered():
-        turn.say_queued()
-        yield turn.close_group()
+        async for out in _say(turn):
+            yield out
     turn.spoken = False
+
+
+async def _say(turn: Turn) -> AsyncGenerator[Out, None]:
+    """Say what is queued, but for what is withdrawn before it is stored."""
+    said = tuple(turn.queued)
+    while True:
+        turn.say_queued()
+        group = turn.close_group()
+        yield group
+        gone = turn.inbox.withdrawn()
+        if not gone:
+            break
+        turn.unsay(group, said, gone)
+        said = tuple(turn.queued)
+    turn.stop, turn.answered = None if said else turn.answered, None
 
 
 def _stop_of(assistant: AssistantMessage) -> StopReason:

@@ -27,6 +27,7 @@ from looopy.iteration import run_iteration
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.model_call import keep_partial
+from looopy.queues import AskedQueues, GetMessages
 from looopy.redaction import Redactor
 from looopy.stores.gate import repair
 from looopy.tool_calls import skip_calls
@@ -112,6 +113,8 @@ async def run_turn(
     turn.call_ids.update(call.id for call in open_calls)
     turn.resumed = resumed or {}
     turn.inbox, turn.spoken, turn.view = inbox or turn.inbox, spoken, view or turn.view
+    if isinstance(inbox, AskedQueues):
+        inbox.failed = turn.warn_of_hook
     interrupted, refused = None, False
     try:
         yield _open(turn, prompts, user_message)
@@ -170,7 +173,7 @@ async def _hear(turn: Turn, *, surely: bool = False) -> None:
             if surely:
                 raise
         if turn.queued:
-            turn.stop = None
+            turn.stop, turn.answered = None, turn.stop
 
 
 def _as_ours(exc: Exception) -> LooopyError:
@@ -209,6 +212,8 @@ def _close(turn: Turn) -> Group:
     outcome = outcome_of(stop)
     if outcome not in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
         drop(turn)
+        turn.queued = [one for one in turn.queued if one.number is None]  # others are in the inbox
+        turn.say_queued()
     if turn.in_iteration:
         end_iteration(turn, None)
     if outcome is Outcome.INPUT_REQUIRED:
@@ -325,6 +330,8 @@ def agent_loop(
     config: LoopConfig | None = None,
     auth_context: AuthContext | None = None,
     context: TurnContext | None = None,
+    get_steering_messages: GetMessages | None = None,
+    get_follow_up_messages: GetMessages | None = None,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
     One turn as an async iterator of events, without a store.
@@ -333,15 +340,19 @@ def agent_loop(
         prompts: What the user says: a string, a message, or several.
         messages: What was said before, oldest first; copied, never changed.
         context: Instead of the defaults; *system_prompt* and *auth_context* are then not looked at.
+        get_steering_messages: Asked for what the user says meanwhile, before each model call and
+            before each tool that has not started; see `LoopConfig.steering`. Sync or async; returns
+            a message, several, or `None`. One that raises is a `warning` event.
+        get_follow_up_messages: Likewise, where the turn would end; it then goes on.
 
     Returns:
         The events; `turn_end` is the last, its `messages` are the new ones, prompts included.
     """
     said = _as_messages(prompts)
     user = next((m for m in reversed(said) if isinstance(m, UserMessage)), None)
-    return _start(
-        llm_provider, messages, said, user, tools, system_prompt, config, auth_context, context
-    )
+    context = context or _bare(system_prompt, auth_context)
+    queues = AskedQueues(get_steering_messages, get_follow_up_messages)
+    return _start(llm_provider, messages, said, user, tools, config, context, queues)
 
 
 def agent_loop_continue(
@@ -353,6 +364,8 @@ def agent_loop_continue(
     config: LoopConfig | None = None,
     auth_context: AuthContext | None = None,
     context: TurnContext | None = None,
+    get_steering_messages: GetMessages | None = None,
+    get_follow_up_messages: GetMessages | None = None,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
     As `agent_loop`, answering what *messages* already end in: a user message, tool results, open
@@ -362,9 +375,13 @@ def agent_loop_continue(
         CannotContinue: There is nothing to answer; at the call.
     """
     _require_something_to_answer(messages)
-    return _start(
-        llm_provider, messages, (), None, tools, system_prompt, config, auth_context, context
-    )
+    context = context or _bare(system_prompt, auth_context)
+    queues = AskedQueues(get_steering_messages, get_follow_up_messages)
+    return _start(llm_provider, messages, (), None, tools, config, context, queues)
+
+
+def _bare(system_prompt: SystemPrompt, auth_context: AuthContext | None) -> TurnContext:
+    return TurnContext(context_id="loop", system_prompt=system_prompt, auth_context=auth_context)
 
 
 def _start(
@@ -373,15 +390,11 @@ def _start(
     prompts: Sequence[Message],
     user: UserMessage | None,
     tools: Sequence[ToolSource],
-    system_prompt: SystemPrompt,
     config: LoopConfig | None,
-    auth_context: AuthContext | None,
-    context: TurnContext | None,
+    context: TurnContext,
+    queues: AskedQueues,
 ) -> AsyncGenerator[AgentEvent, None]:
     loop = AgentLoop(llm_provider, tools, config)
-    context = context or TurnContext(
-        context_id="loop", system_prompt=system_prompt, auth_context=auth_context
-    )
     history = list(messages)
     return _flat(
         run_turn(
@@ -393,6 +406,7 @@ def _start(
             prompts,
             user_message=user,
             open_calls=() if prompts else unanswered(history),
+            inbox=queues,
         )
     )
 

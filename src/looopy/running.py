@@ -20,7 +20,14 @@ from looopy.broadcast import Broadcast
 from looopy.buffered import BufferedTurn
 from looopy.claiming import Begun, Claiming, TurnRequest
 from looopy.ending import failed_end
-from looopy.errors import Fenced, IdempotencyConflict, LooopyError, StoreError, StoreUnavailable
+from looopy.errors import (
+    Fenced,
+    IdempotencyConflict,
+    LooopyError,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+)
 from looopy.inbox import TurnInbox
 from looopy.known import Known
 from looopy.lease import Lease
@@ -34,6 +41,7 @@ from looopy.stores.names import artifact_write
 from looopy.stores.owner import Owner
 from looopy.stores.records import ArtifactWrite, Commit, Committed, ContextState, InboxNews
 from looopy.stores.stores import Stores
+from looopy.tally import Tally
 from looopy.tools.provider import ToolSource
 from looopy.turn import Asked, Group
 from looopy.types.artifact import Artifact, ArtifactKind
@@ -41,7 +49,6 @@ from looopy.types.context import CancelToken, LoopConfig, SystemPrompt, TurnCont
 from looopy.types.event import (
     AgentEvent,
     ArtifactUpdate,
-    IterationEnd,
     MessageEnd,
     MessageUpdate,
     TurnEnd,
@@ -51,7 +58,7 @@ from looopy.types.event import (
 )
 from looopy.types.maker import amended
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage
-from looopy.types.result import IterationResult, TurnResult
+from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
 
 _logger = logging.getLogger("looopy")
@@ -100,7 +107,7 @@ class RunningTurn:
         self._asked: Sequence[Asked] = ()
         self._last_position = 0
         self._added: list[Message] = []
-        self._iterations: list[IterationResult] = []
+        self._tally = Tally()
         self._artifacts: list[Artifact] = []
         self._iteration = 0
         self._committing = asyncio.Lock()
@@ -212,29 +219,30 @@ class RunningTurn:
             artifacts=_Writer(self),
             cancel=self.token,
         )
-        outs = run_turn(
-            self.provider,
-            self.sources,
-            self.config,
-            context,
-            self.known.history,
-            plan.prompts,
-            user_message=plan.user_message,
-            open_calls=plan.run,
-            call_turn=plan.call_turn,
-            resumed=plan.resumed,
-            ends=plan.ends,
-            pending=plan.state.pending,
-            redactor=self.redactor,
-            inbox=self._inbox,
-            spoken=bool(plan.delivered) and self.config.queue_mode == "one-at-a-time",
-            view=self.known.view,
-            spent=await spent_before(
-                self.stores, context.context_id, self.turn, plan.state, self.config.budget
-            ),
-        )
         first = True
         try:
+            spent = await spent_before(
+                self.stores, context.context_id, self.turn, plan.state, self.config.budget
+            )
+            outs = run_turn(
+                self.provider,
+                self.sources,
+                self.config,
+                context,
+                self.known.history,
+                plan.prompts,
+                user_message=plan.user_message,
+                open_calls=plan.run,
+                call_turn=plan.call_turn,
+                resumed=plan.resumed,
+                ends=plan.ends,
+                pending=plan.state.pending,
+                redactor=self.redactor,
+                inbox=self._inbox,
+                spoken=bool(plan.delivered) and self.config.queue_mode == "one-at-a-time",
+                view=self.known.view,
+                spent=spent,
+            )
             async with aclosing(outs):
                 async for out in outs:
                     if not isinstance(out, Group):
@@ -297,6 +305,10 @@ class RunningTurn:
                 if self._inbox is None:
                     raise
                 self._inbox.refuse(news.inbox)
+                return
+            except StoreConflict:
+                if self._inbox is None or not await self._inbox.look_for_withdrawn(group.delivered):
+                    raise
                 return
             reach("B7" if end is None else "B14")
             self._open = end is None
@@ -370,18 +382,12 @@ class RunningTurn:
             pass  # another agent's, shown here and no more
         elif isinstance(event, MessageUpdate):
             pass  # as most of them are
-        elif isinstance(event, IterationEnd):
-            self._iterations.append(
-                IterationResult(
-                    message=event.message,
-                    tool_results=event.tool_results,
-                    usage=event.usage,
-                )
-            )
         elif isinstance(event, TurnError):
             self._error = event.error
         elif isinstance(event, TurnEnd):
             self._finish(event)
+        else:
+            self._tally.see(event)
         if not event.path:
             self._iteration = event.iteration
         self._announce_to_agent(event)
@@ -408,7 +414,7 @@ class RunningTurn:
             text=texts[-1].text if texts else "",
             messages=tuple(end.messages),
             usage=end.usage,
-            iterations=tuple(self._iterations),
+            iterations=self._tally.results(),
             pending=tuple(state.pending),
             artifacts=tuple(self._artifacts),
             error=self._error if failed else None,

@@ -162,6 +162,22 @@ class Agent:
         """See `looopy.Agent.follow_up`; callable from any thread."""
         _thread.call(self._agent.follow_up(message, auth_context))
 
+    def clear_steering_queue(self, auth_context: AuthContext | None = None) -> int:
+        """See `looopy.Agent.clear_steering_queue`; callable from any thread."""
+        return _thread.call(self._agent.clear_steering_queue(auth_context))
+
+    def clear_follow_up_queue(self, auth_context: AuthContext | None = None) -> int:
+        """See `looopy.Agent.clear_follow_up_queue`; callable from any thread."""
+        return _thread.call(self._agent.clear_follow_up_queue(auth_context))
+
+    def clear_all_queues(self, auth_context: AuthContext | None = None) -> int:
+        """See `looopy.Agent.clear_all_queues`; callable from any thread."""
+        return _thread.call(self._agent.clear_all_queues(auth_context))
+
+    def has_queued_messages(self, auth_context: AuthContext | None = None) -> bool:
+        """See `looopy.Agent.has_queued_messages`; callable from any thread."""
+        return _thread.call(self._agent.has_queued_messages(auth_context))
+
     def get_messages(self, **options: Any) -> list[Message]:
         """See `looopy.Agent.get_messages`."""
         return _thread.call(self._agent.get_messages(**options))

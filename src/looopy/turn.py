@@ -8,7 +8,7 @@ events that belong together, of which the durable ones are committed before any 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -39,6 +39,7 @@ from looopy.types.event import (
 from looopy.types.maker import maker
 from looopy.types.message import (
     AssistantMessage,
+    CustomMessage,
     Message,
     StopReason,
     ToolCall,
@@ -101,7 +102,7 @@ class Group:
 class Queued(NamedTuple):
     """A message that waits to be said, and the inbox entry it is, if it is one."""
 
-    message: UserMessage
+    message: UserMessage | CustomMessage
     number: int | None = None
 
 
@@ -136,6 +137,13 @@ class Inbox(Protocol):
         """Whether the group just yielded was not committed, because of news. Asked once."""
         ...
 
+    def withdrawn(self) -> Collection[int]:
+        """
+        Entries of the group just yielded that were withdrawn; it was then not committed. Asked
+        once.
+        """
+        ...
+
 
 class NoInbox:
     """Of a turn that nobody can say anything to."""
@@ -155,6 +163,10 @@ class NoInbox:
         """Never."""
         return False
 
+    def withdrawn(self) -> Collection[int]:
+        """None."""
+        return ()
+
 
 Out: TypeAlias = AgentEvent | Group
 
@@ -173,6 +185,7 @@ class Turn:
         asked: Calls of this iteration that are left open until somebody answers.
         queued: What is said before the model is asked again.
         spoken: What there is to hear before the next model call has been said: the rest waits.
+        answered: Why the turn would end if what is queued were withdrawn before it is said.
         added: Messages of this turn.
         view: What the model was last shown of the history.
         stop: Set when the turn is over.
@@ -194,6 +207,7 @@ class Turn:
     inbox: Inbox = field(default_factory=NoInbox)
     queued: Sequence[Queued] = ()
     spoken: bool = False
+    answered: StopReason | None = None
     iteration: int = 0
     in_iteration: bool = False
     added: list[Message] = field(default_factory=list)
@@ -236,6 +250,13 @@ class Turn:
             if number is not None:
                 self._delivered.append(number)
         self.queued = ()
+
+    def unsay(self, group: Group, said: Sequence[Queued], gone: Collection[int]) -> None:
+        """Take back *group*, which ended with what was *said*; what is not *gone* is queued."""
+        count = len(said)
+        del self.history[-count:], self.added[-count:]
+        self._waiting += group.events[: -2 * count]
+        self.queued = [one for one in said if one.number not in gone]
 
     def close(self, end: AgentEvent, *, natural: bool) -> Group:
         """Close the last group; one that ends naturally gives way to what came in meanwhile."""
@@ -324,6 +345,11 @@ class Turn:
         if text not in self._warned:
             self._warned.add(text)
             self.emit(self.make(TurnWarning, code="tools_unavailable", text=text))
+
+    def warn_of_hook(self, name: str, error: Exception) -> None:
+        """Say that a function of the application failed; its text is for the log alone."""
+        text = f"{name}: {type(error).__name__}"
+        self.emit(self.make(TurnWarning, code="hook_failed", text=text))
 
     def give_up(self, verdict: Verdict) -> None:
         """End the turn as a guard says."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 
 from looopy.errors import LooopyError, TurnIncomplete
 from looopy.types.artifact import Artifact
@@ -12,12 +14,61 @@ from looopy.types.state import Outcome, PendingRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedCall:
+    """
+    A tool call and what came of it.
+
+    Attributes:
+        name: As the model wrote it; `result.tool_name` is the tool's.
+        arguments: As the model gave them; empty when they were no JSON object.
+        started: When it began to run; `None` for a call that never did.
+        duration_s: How long it ran.
+    """
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any]
+    result: ToolResultMessage
+    started: datetime | None = None
+    duration_s: float = 0.0
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it failed, or did not run."""
+        return self.result.is_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationResult:
-    """One model call of a turn and the results of its tools, in call order."""
+    """
+    One model call of a turn, and its tools.
+
+    Attributes:
+        message: What the model answered; `None` for an iteration that only ran calls which an
+            earlier turn had left open, or whose model call failed.
+        tool_results: In call order.
+        calls: The same with name, arguments and duration.
+    """
 
     message: AssistantMessage | None
     tool_results: Sequence[ToolResultMessage] = ()
     usage: Usage = field(default_factory=Usage)
+    calls: Sequence[ExecutedCall] = ()
+
+    @property
+    def text(self) -> str:
+        """What the model said."""
+        return "" if self.message is None else self.message.text
+
+    @property
+    def thinking(self) -> str:
+        """What it thought."""
+        return "" if self.message is None else self.message.thinking_text
+
+    @property
+    def finish_reason(self) -> StopReason | None:
+        """Why its answer ended: `stop`, `length`, `toolUse`, ..."""
+        return None if self.message is None else self.message.stop_reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,193 @@
+"""Clearing what is queued: gone before it is said, or said; never both, and nothing besides."""
+
+from __future__ import annotations
+
+import pytest
+from tests.agent.kit import Gate, assert_whole, collect, types
+
+from looopy import AuthContext, LoopConfig
+from looopy.errors import AgentNotStarted, AgentStateError, CannotContinue
+from looopy.stores.records import Commit, EntryKind
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.faults import SpyStores
+from looopy.types.event import TurnEnd
+
+ADA = AuthContext("ada")
+
+
+@pytest.fixture(params=["memory", "sqlite", "asyncpg", "psycopg"])
+def backend(request) -> str:
+    """Every store."""
+    return request.param
+
+
+async def said(agent) -> list[str]:
+    """What is in the history, as role and text."""
+    return [f"{m.role}: {m.text}" for m in await agent.get_messages()]
+
+
+async def test_each_queue_is_cleared_by_itself_or_both(make_agent, stores):
+    """From any agent on the context; what is counted is gone."""
+    agent = await make_agent([text("hi"), text("1")], stores=stores)
+    aside = await make_agent(stores=stores)
+    assert not await agent.has_queued_messages()
+    await agent.execute_turn("hello")
+    for number in range(2):
+        await agent.steer(f"s{number}")
+        await agent.follow_up(f"f{number}")
+    assert await aside.has_queued_messages()
+    assert await aside.clear_steering_queue() == 2
+    assert await aside.clear_steering_queue() == 0
+    assert await agent.has_queued_messages()
+    assert await agent.clear_follow_up_queue() == 2
+    assert not await aside.has_queued_messages()
+    await agent.steer("s")
+    await agent.follow_up("f")
+    assert await agent.clear_all_queues() == 2
+    with pytest.raises(CannotContinue):
+        await agent.execute_turn(None)
+    await agent.steer("this one")
+    await agent.execute_turn(None)
+    assert (await said(agent))[2:] == ["user: this one", "assistant: 1"]
+    await assert_whole(stores)
+
+
+async def test_an_actor_clears_what_is_their_own(make_agent, stores):
+    """Nobody takes back what another has said."""
+    agent = await make_agent(stores=stores)
+    await agent.steer("nobody's")
+    await agent.steer("ada's", ADA)
+    assert await agent.clear_all_queues(AuthContext("bob")) == 0
+    assert not await agent.has_queued_messages(AuthContext("bob"))
+    assert await agent.clear_all_queues(ADA) == 1
+    assert await agent.has_queued_messages()
+    assert not await agent.has_queued_messages(ADA)
+
+
+async def test_what_a_running_turn_has_not_said_is_cleared(make_agent, stores):
+    """Though it has looked at it: a follow-up waits in it while the tool runs."""
+    gate = Gate()
+    agent = await make_agent(
+        [tool_call("gate"), text("one"), text("two")], tools=[gate.tool], stores=stores
+    )
+    aside = await make_agent(stores=stores)
+    await agent.follow_up("too late")
+    await agent.steer("first")
+    stream = agent.execute_turn("go")
+    await gate.entered.wait()
+    assert await aside.clear_all_queues() == 1
+    await aside.follow_up("instead")
+    gate.open.set()
+    await stream
+    assert await said(agent) == [
+        "user: go",
+        "user: first",
+        "assistant: ",
+        "toolResult: through",
+        "assistant: one",
+        "user: instead",
+        "assistant: two",
+    ]
+    await assert_whole(stores)
+
+
+async def test_what_is_cleared_at_the_commit_that_says_it_is_not_said(make_agent, stores):
+    """The turn has taken two messages; one is withdrawn before they are stored."""
+    spy = SpyStores(stores)
+    gate = Gate()
+    agent = await make_agent(
+        [tool_call("gate"), text("ok")],
+        tools=[gate.tool],
+        stores=spy.stores,
+    )
+    aside = await make_agent(stores=stores)
+    stream = agent.execute_turn("go")
+    await gate.entered.wait()
+    await aside.steer("wait")
+    cleared = []
+
+    async def clear(name, commit) -> None:
+        if isinstance(commit, Commit) and commit.delivered and not cleared:
+            cleared.append(await aside.clear_steering_queue())
+
+    spy.hook = clear
+    gate.open.set()
+    events = await collect(stream)
+    assert cleared == [1]
+    assert (await said(agent))[2:] == ["toolResult: through", "assistant: ok"]
+    assert "wait" not in str([m.text for m in agent._provider.requests[-1].messages])
+    assert types(events).count("turn_end") == 1
+    assert [e.message.text for e in events if e.type == "message_start"][-1] == ""
+    await assert_whole(stores)
+
+
+async def test_a_turn_that_went_on_for_what_is_cleared_ends_without_asking_the_model(
+    make_agent, stores
+):
+    """Its answer stood before, and stands again."""
+    spy = SpyStores(stores)
+    provider = ScriptedProvider([text("one"), text("two")])
+    agent = await make_agent(provider, stores=spy.stores)
+    aside = await make_agent(stores=stores)
+
+    async def meddle(name, commit) -> None:
+        if not isinstance(commit, Commit):
+            return
+        if isinstance(commit.events[-1], TurnEnd) and not cleared:
+            await aside.follow_up("and?")
+        if commit.delivered:
+            cleared.append(await aside.clear_follow_up_queue())
+
+    cleared = []
+    spy.hook = meddle
+    stream = agent.execute_turn("go")
+    events, result = await collect(stream), await stream
+    assert cleared == [1]
+    assert (result.text, result.stop_reason) == ("one", "stop")
+    assert len(provider.requests) == 1
+    assert [i.message.text for i in result.iterations] == ["one"]
+    assert await said(agent) == ["user: go", "assistant: one"]
+    assert types(events)[-1] == "turn_end"
+    spy.hook = None
+    assert (await agent.execute_turn("next")).text == "two"
+    await assert_whole(stores)
+
+
+async def test_what_is_said_anew_after_clearing_is_heard(make_agent, stores):
+    """`queue_mode="all"`: two were withdrawn at the commit that says them, and one came again."""
+    spy = SpyStores(stores)
+    agent = await make_agent(
+        [text("hi"), text("ok")], stores=spy.stores, loop_config=LoopConfig(queue_mode="all")
+    )
+    await agent.execute_turn("hello")
+    await agent.steer("a")
+    await agent.steer("b", ADA)
+    await agent.steer("c", ADA)
+
+    async def clear(name, commit) -> None:
+        if isinstance(commit, Commit) and commit.delivered and not cleared:
+            cleared.append(await stores.journal.withdraw("ada", actor_id="ada"))
+            await stores.journal.post(
+                "ada", EntryKind.STEER, commit.events[-1].message, actor_id="ada"
+            )
+
+    cleared = []
+    spy.hook = clear
+    await agent.execute_turn("go", ADA)
+    assert cleared == [2]
+    heard = [line for line in await said(agent) if line.startswith("user")]
+    assert heard == ["user: hello", "user: go", "user: c"]
+    await assert_whole(stores)
+
+
+async def test_misuse_is_named(make_agent, stores):
+    """Not started, or kept in memory alone."""
+    agent = await make_agent(stores=stores, start=False)
+    clears = (agent.clear_steering_queue, agent.clear_follow_up_queue, agent.clear_all_queues)
+    for ask in (*clears, agent.has_queued_messages):
+        with pytest.raises(AgentNotStarted):
+            await ask()
+    buffered = await make_agent(context_id="eve", stores=stores, auto_save=False)
+    with pytest.raises(AgentStateError):
+        await buffered.clear_all_queues()
+    assert not await buffered.has_queued_messages()
