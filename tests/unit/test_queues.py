@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from looopy import LoopConfig, TurnContext, agent_loop, agent_loop_continue, tool
+from looopy import LoopConfig, ToolContext, TurnContext, agent_loop, agent_loop_continue, tool
+from looopy.llm.render import CANCELLED
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.message import CustomMessage, ToolResultMessage, UserMessage
 
@@ -185,3 +186,29 @@ async def test_messages_of_the_application_may_be_handed_over():
     assert [m.role for m in events[-1].messages] == ["user", "note", "user", "assistant"]
     assert [m.text for m in provider.requests[0].messages] == ["go", "hi"]
     assert not [m for m in events[-1].messages if isinstance(m, ToolResultMessage)]
+
+
+async def test_what_is_handed_over_cancels_a_question():
+    """Nobody answers in a bare loop what the user has answered by a message."""
+
+    @tool
+    async def ask(context: ToolContext) -> str:
+        """Ask the user."""
+        asked.append(1)
+        return await context.ask("sure?")
+
+    asked = []
+    calls = (tool_call("ask"), tool_call("ask"))
+    _, said = await run(
+        ScriptedProvider([calls, text("ok")]),
+        tools=[ask],
+        get_steering_messages=lambda: "no" if asked and not asked.clear() else None,
+    )
+    assert said == [
+        "user: go",
+        "assistant: ",
+        f"toolResult: {SKIPPED}",
+        f"toolResult: {CANCELLED}",
+        "user: no",
+        "assistant: ok",
+    ]
