@@ -222,6 +222,7 @@ async def _request(
         temperature=config.temperature,
         max_tokens=config.max_tokens,
         thinking_level=config.thinking_level,
+        thinking_budgets=config.thinking_budgets,
         session_id=turn.context.context_id,
         api_key=api_key,
         timeout_s=config.llm_timeout_s,

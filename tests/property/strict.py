@@ -25,6 +25,7 @@ from looopy.types.message import (
 )
 
 Wire = Mapping[str, Any]
+_OPAQUE = {"thinking": "signature", "redacted_thinking": "data"}
 
 
 def check_openai(messages: Sequence[Message | Wire], *, alternating: bool = False) -> list[str]:
@@ -158,9 +159,9 @@ def _anthropic_assistant(i: int, blocks: list[Wire], seen: set[str], *, last: bo
         kind = block["type"]
         if kind == "text":
             problems += _anthropic_text(f"messages.{i}.content.{j}", block)
-        elif kind == "thinking":
-            if not block.get("signature"):
-                problems.append(f"messages.{i}.content.{j}.signature: Field required")
+        elif kind in _OPAQUE:
+            if not block.get(_OPAQUE[kind]):
+                problems.append(f"messages.{i}.content.{j}.{_OPAQUE[kind]}: Field required")
         elif kind == "tool_use":
             if not re.fullmatch(r"[a-zA-Z0-9_-]+", block.get("id") or ""):
                 problems.append(f"messages.{i}.content.{j}.id: must match [a-zA-Z0-9_-]+")
@@ -173,7 +174,7 @@ def _anthropic_assistant(i: int, blocks: list[Wire], seen: set[str], *, last: bo
                 problems.append(f"messages.{i}.content.{j}.input: must be an object")
         else:
             problems.append(f"messages.{i}.content.{j}: no {kind!r} in an assistant message")
-    if blocks and blocks[-1]["type"] == "thinking":
+    if blocks and blocks[-1]["type"] in _OPAQUE:
         problems.append(f"messages.{i}: the final block must not be `thinking`")
     if last and blocks and blocks[-1]["type"] == "text":
         text = blocks[-1].get("text") or ""
@@ -309,6 +310,8 @@ def _anthropic_block(block: Any) -> dict[str, Any]:
         return {"type": "text", "text": block.text}
     if isinstance(block, ThinkingContent):
         signature = block.thinking_signature
+        if block.redacted:
+            return {"type": "redacted_thinking", "data": signature}
         return {"type": "thinking", "thinking": block.thinking, "signature": signature}
     if isinstance(block, ImageContent):
         source = {"type": "base64", "media_type": block.mime_type, "data": block.data}

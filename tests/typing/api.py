@@ -143,6 +143,7 @@ async def a_service(url: str, token: str) -> None:
         retry=RetryPolicy(attempts=1),
         on_doom_loop="stop",
         thinking_level=ThinkingLevel.LOW,
+        thinking_budgets={"low": 4096, ThinkingLevel.HIGH: 20_000},
         hooks=Hooks(get_api_key=lambda _provider, auth: auth and auth.credentials["key"]),
     )
     async with open_stores(url) as stores:

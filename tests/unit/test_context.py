@@ -142,6 +142,17 @@ BAD = [
     *[("temperature", value) for value in (-0.1, NAN, "hot")],
     ("on_doom_loop", "explode"),
     ("thinking_level", "loud"),
+    *[
+        ("thinking_budgets", value)
+        for value in (
+            5000,
+            {"loud": 5000},
+            {"off": 5000},
+            {"low": 1023},
+            {"low": 2e3},
+            {"low": True},
+        )
+    ],
 ]
 
 
@@ -185,6 +196,7 @@ def test_the_limits_of_the_ranges_are_allowed():
         temperature=0,
         max_tokens=1,
         thinking_level="high",
+        thinking_budgets={"minimal": 1024, "xhigh": 99_999},
         retry=RetryPolicy(attempts=0, base_s=0, cap_s=0, max_server_delay_s=0),
         budget=Budget(tokens=0, cost_usd=0),
     )

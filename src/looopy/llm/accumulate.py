@@ -50,12 +50,13 @@ def _fresh_call_id() -> str:
 class _Block:
     """One block as it grows."""
 
-    __slots__ = ("call", "call_id", "kind", "name", "parts", "signature")
+    __slots__ = ("call", "call_id", "kind", "name", "parts", "redacted", "signature")
 
     def __init__(self, kind: Literal["text", "thinking", "toolcall"]) -> None:
         self.kind = kind
         self.parts: list[str] = []
         self.signature: list[str] = []
+        self.redacted = False
         self.call_id = ""
         self.name = ""
         self.call: ToolCall | None = None  # once finished
@@ -161,6 +162,15 @@ class Accumulator:
         events: list[StreamEvent] = []
         block = self._enter("thinking", events)
         self._blocks[block].signature.append(delta)
+        return tuple(events)
+
+    def redacted_thinking(self, data: str) -> tuple[StreamEvent, ...]:
+        """A whole block of thinking that the provider shows to nobody; *data* is its signature."""
+        events: list[StreamEvent] = []
+        self._close_current(events)
+        block = self._blocks[self._enter("thinking", events)]
+        block.signature, block.redacted = [data], True
+        self._close_current(events)
         return tuple(events)
 
     def end_block(self) -> tuple[StreamEvent, ...]:
@@ -320,7 +330,9 @@ def _content_of(block: _Block) -> AssistantBlock:
         return block.call
     if block.kind == "thinking":
         signature = "".join(block.signature) or None
-        return ThinkingContent(block.joined(), thinking_signature=signature)
+        return ThinkingContent(
+            block.joined(), thinking_signature=signature, redacted=block.redacted
+        )
     return TextContent(block.joined(), text_signature="".join(block.signature) or None)
 
 

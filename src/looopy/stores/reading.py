@@ -217,8 +217,10 @@ def _assistant_blocks(content: Any, words: _Words) -> tuple[AssistantBlock, ...]
             block = _plain_call(item, words)
         elif kind == "thinking":
             thinking, signature = item.get("thinking"), item.get("thinking_signature")
-            if type(thinking) is str and (signature is None or type(signature) is str):
-                block = _thinking(thinking, thinking_signature=signature)
+            redacted = item.get("redacted", False)
+            plain = signature is None or type(signature) is str
+            if type(thinking) is str and plain and type(redacted) is bool:
+                block = _thinking(thinking, thinking_signature=signature, redacted=redacted)
         if block is None:
             return None
         blocks.append(block)

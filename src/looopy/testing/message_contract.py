@@ -56,8 +56,10 @@ class MessageStoreContract:
         """Opaque blocks are replayed to a provider, so not one character may change."""
         signature = "Eq\u00e9+/=\n\\u0041\U0001f600"
         thought = ThinkingContent("hm", thinking_signature=signature)
+        hidden = ThinkingContent(thinking_signature=signature, redacted=True)
         message = answer("")
-        message = type(message)([thought, TextContent("x", text_signature=signature)], timestamp=1)
+        said = TextContent("x", text_signature=signature)
+        message = type(message)([thought, hidden, said], timestamp=1)
         await stores.messages.append(CONTEXT, [message])
         assert await stores.messages.list(CONTEXT) == [message]
 

@@ -19,6 +19,9 @@ _logger = logging.getLogger("looopy")
 LONGEST_LEASE_S = 300.0
 """No lease lasts longer without being renewed, whatever it was asked for."""
 
+LEAST_THINKING = 1024
+"""Fewer tokens are no budget to think with, says every provider that takes one."""
+
 
 class AuthContext:
     """
@@ -250,6 +253,8 @@ class LoopConfig:
         lease_ttl_s: How long an owner that stopped renewing keeps a context; at most 300.
         busy_timeout_s: How long `on_busy="wait"` waits.
         max_result_bytes: What of one tool result the model is shown, in UTF-8 bytes.
+        thinking_budgets: Tokens for thinking by level, such as `{"high": 20_000}`, for models that
+            think by a budget; `None`, or a level that is not in it: the provider's own.
 
     Raises:
         ConfigurationError: A value is out of its range.
@@ -277,6 +282,7 @@ class LoopConfig:
     temperature: float | None = None
     max_tokens: int | None = None
     thinking_level: ThinkingLevel | None = None
+    thinking_budgets: Mapping[str, int] | None = None
     hooks: Hooks = field(default_factory=Hooks)
 
     def __post_init__(self) -> None:
@@ -308,6 +314,7 @@ class LoopConfig:
         _choose(self, "steering", ("skip_remaining", "after_batch"))
         _choose(self, "queue_mode", ("one-at-a-time", "all"))
         _choose(self, "thinking_level", (None, *ThinkingLevel))
+        _check_budgets(self.thinking_budgets)
 
 
 def _check(
@@ -330,6 +337,24 @@ def _check(
     raise ConfigurationError(
         f"{type(part).__name__}.{name} must be a {'whole ' if whole else ''}number"
         f" {'above' if above else 'of at least'} {least}{', or None' if optional else ''}"
+    )
+
+
+def _check_budgets(budgets: Mapping[str, int] | None) -> None:
+    levels = [str(level) for level in ThinkingLevel if level != ThinkingLevel.OFF]
+    if budgets is None:
+        return
+    if isinstance(budgets, Mapping) and all(
+        level in levels
+        and isinstance(tokens, int)
+        and not isinstance(tokens, bool)
+        and tokens >= LEAST_THINKING
+        for level, tokens in budgets.items()
+    ):
+        return
+    raise ConfigurationError(
+        f"LoopConfig.thinking_budgets maps levels ({', '.join(levels)}) to whole numbers of at"
+        f" least {LEAST_THINKING}"
     )
 
 

@@ -59,12 +59,17 @@ class TextContent:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingContent:
-    """A block of reasoning. `thinking_signature` is opaque and replayed unchanged."""
+    """
+    A block of reasoning. `thinking_signature` is opaque and replayed unchanged.
+
+    `redacted` says that the provider hid the reasoning: it is then all in the signature, encrypted.
+    """
 
     type: ClassVar[str] = "thinking"
     thinking: str = ""
     _: KW_ONLY
     thinking_signature: str | None = None
+    redacted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,8 @@ def _block_to_json(block: Block, compact: bool) -> dict[str, Any]:
         signature, key = block.thought_signature, "thought_signature"
     elif isinstance(block, ThinkingContent):
         data = {"type": "thinking", "thinking": block.thinking}
+        if block.redacted:
+            data["redacted"] = True
         signature, key = block.thinking_signature, "thinking_signature"
     else:
         return {"type": "image", "data": block.data, "mime_type": block.mime_type}
@@ -277,6 +279,7 @@ def _read_thinking(item: Mapping[str, Any], path: str) -> ThinkingContent:
     return ThinkingContent(
         _get(item, "thinking", str, str, path),
         thinking_signature=_optional(item, "thinking_signature", path),
+        redacted=_get(item, "redacted", bool, bool, path),
     )
 
 

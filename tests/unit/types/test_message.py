@@ -36,7 +36,7 @@ MONEY = st.floats(0, 1e6)
 STAMPS = st.integers(0, 2**53)
 TEXTS = st.builds(TextContent, WORDS, text_signature=MAYBE)
 IMAGES = st.builds(ImageContent, WORDS, mime_type=WORDS)
-THINKING = st.builds(ThinkingContent, WORDS, thinking_signature=MAYBE)
+THINKING = st.builds(ThinkingContent, WORDS, thinking_signature=MAYBE, redacted=st.booleans())
 CALLS = st.builds(ToolCall, WORDS, WORDS, OBJECTS, thought_signature=MAYBE, invalid_arguments=MAYBE)
 COSTS = st.builds(Cost, input=MONEY, output=MONEY, cache_read=MONEY, cache_write=MONEY, total=MONEY)
 USAGES = st.builds(
