@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from looopy.llm.render import render
 
 if TYPE_CHECKING:
+    from looopy.llm.anthropic import AnthropicProvider
     from looopy.llm.local import LocalProvider
     from looopy.llm.openai import OpenAIProvider
     from looopy.llm.provider import LLMProvider
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
 
 _HOME = {
+    "AnthropicProvider": "looopy.llm.anthropic",
     "LLMProvider": "looopy.llm.provider",
     "LLMRequest": "looopy.types.request",
     "LocalProvider": "looopy.llm.local",
@@ -32,6 +34,7 @@ _HOME = {
 }
 
 __all__ = [
+    "AnthropicProvider",
     "LLMProvider",
     "LLMRequest",
     "LocalProvider",

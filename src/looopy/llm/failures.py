@@ -51,12 +51,14 @@ _WINDOW = re.compile(
     r"(?:context (?:length|window|size|limit)|prompt length|limit|maximum)\D{0,30}?([\d,]{3,})",
     re.IGNORECASE,
 )
+_TOO_MANY = re.compile(r"[\d,]+(?: \+ [\d,]+)?(?: tokens)? > ([\d,]{3,})")  # Anthropic's words
 _KINDS = {
     "invalid_request": 400,
     "context_length": 400,
     "rate_limit": 429,
     "insufficient_quota": 429,
     "authentication": 401,
+    "billing": 402,
     "api_key": 401,
     "permission": 403,
     "not_found": 404,
@@ -196,5 +198,5 @@ def _limit(error: Mapping[str, Any], text: str) -> int | None:
     window = error.get("n_ctx")
     if isinstance(window, int):
         return window
-    found = _WINDOW.search(text)
+    found = _TOO_MANY.search(text) or _WINDOW.search(text)
     return int(found[1].replace(",", "")) if found and found[1].strip(",") else None

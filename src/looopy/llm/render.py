@@ -45,7 +45,7 @@ OUTCOME_UNKNOWN: Final = (
 CANCELLED: Final = "This call was cancelled or denied by the user and gave no result."
 
 # Why a model's answer may have been cut off between two pieces of its stream.
-_CUT_OFF: Final = frozenset(
+CUT_OFF: Final = frozenset(
     {
         StopReason.ERROR,
         StopReason.ABORTED,
@@ -140,7 +140,7 @@ class _Reader:
 
     def signed_only(self, message: AssistantMessage) -> bool:
         """Whether unsigned thinking goes: providers refuse it, and it may be half a thought."""
-        return bool(self._provider) or message.stop_reason in _CUT_OFF
+        return bool(self._provider) or message.stop_reason in CUT_OFF
 
     def plain_ids(self, message: AssistantMessage) -> bool:
         """Whether the ids of *message* may be strange to the reader: another provider made them."""
@@ -261,13 +261,13 @@ class Rendering:
         for i in range(first, len(items)):
             item = items[i]
             if isinstance(item, ToolCall):
-                if owner is not None and owner.stop_reason not in _CUT_OFF:
+                if owner is not None and owner.stop_reason not in CUT_OFF:
                     text = OUTCOME_UNKNOWN if item.invalid_arguments is None else NOT_STARTED
                     settled.append(synthetic_result(item, text, timestamp=owner.timestamp))
                 continue
             if isinstance(item, AssistantMessage):
                 owner = item
-                if item.stop_reason in _CUT_OFF:
+                if item.stop_reason in CUT_OFF:
                     kept = self._finished(i, item)
                     if kept is not None:
                         settled.append(kept)

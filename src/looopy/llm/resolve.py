@@ -21,6 +21,7 @@ from looopy.llm.provider import LLMProvider
 FORMS = (
     "openai/gpt-5-mini",
     "openai-responses/gpt-5-mini",
+    "anthropic/claude-sonnet-5-5",
     "openrouter/vendor/model",
     "ollama/llama3.2",
     "local",
@@ -30,9 +31,11 @@ FORMS = (
 """One example of each form that `resolve_provider` takes."""
 
 DEFAULT_OPENAI_MODEL = "gpt-5-mini"
+DEFAULT_ANTHROPIC_MODEL = "claude-sonnet-5-5"
 _OPENROUTER_URL = "https://openrouter.ai/api/v1"
 _OLLAMA = "127.0.0.1:11434"
-_PLACES = ("openai", "openai-responses", "openrouter", "ollama", "local")
+_PLACES = ("openai", "openai-responses", "anthropic", "openrouter", "ollama", "local")
+_ANTHROPIC_NAME = re.compile(r"claude", re.IGNORECASE)
 _OPENAI_NAME = re.compile(r"gpt|chatgpt|o\d", re.IGNORECASE)
 _OLLAMA_NAME = re.compile(r"llama|qwen|mistral|gemma|phi|deepseek|[^/]+:[^/]+", re.IGNORECASE)
 _OLLAMA_TIMEOUT_S = 0.3
@@ -50,6 +53,8 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
 
             - `openai/MODEL`: OpenAI, or the server at `OPENAI_BASE_URL`; key in `OPENAI_API_KEY`.
             - `openai-responses/MODEL`: the same, through OpenAI's Responses API.
+            - `anthropic/MODEL`: Anthropic, or the server at `ANTHROPIC_BASE_URL`; key in
+              `ANTHROPIC_API_KEY`.
             - `openrouter/VENDOR/MODEL`: key in `OPENROUTER_API_KEY`.
             - `ollama/MODEL`: a running Ollama on this machine, or at `OLLAMA_HOST`.
             - `local`, `local/NAME`, `local/PATH.gguf`: the embedded model.
@@ -71,6 +76,10 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
     if re.match(r"https?://", spec, re.IGNORECASE):
         return _at_url(spec, options)
     place, _, model = spec.partition("/")
+    if place == "anthropic" and model:
+        from looopy.llm.anthropic import AnthropicProvider
+
+        return AnthropicProvider(model, **options)
     if place == "local" and (model or spec == "local"):
         from looopy.llm.local import LocalProvider
 
@@ -107,12 +116,6 @@ def _shown(url: str) -> str:
 
 def _advice(spec: str, place: str, model: str) -> str:
     known = ", ".join(FORMS)
-    if place == "anthropic" or spec.lower().startswith("claude"):
-        return (
-            f"{spec!r}: there is no provider for Anthropic's own API yet; reach the model through"
-            " an OpenAI-compatible base URL, such as openrouter/anthropic/MODEL or"
-            " https://HOST/v1#MODEL"
-        )
     import difflib  # only a mistake needs it
 
     guess = ""
@@ -121,6 +124,8 @@ def _advice(spec: str, place: str, model: str) -> str:
         guess = f"{near[0]}/{model}" if near else ""
     elif near := difflib.get_close_matches(place.lower(), _PLACES, n=1, cutoff=0.75):
         guess = near[0] if near[0] == "local" else f"{near[0]}/MODEL"
+    elif _ANTHROPIC_NAME.match(spec):
+        guess = f"anthropic/{spec}"
     elif _OPENAI_NAME.match(spec):
         guess = f"openai/{spec}"
     elif _OLLAMA_NAME.match(spec):
@@ -168,6 +173,9 @@ def pick_default(env: Mapping[str, str]) -> tuple[str, str]:
     elif env.get("OPENAI_API_KEY"):
         model = env.get("OPENAI_MODEL") or DEFAULT_OPENAI_MODEL
         return f"openai/{model}", "OPENAI_API_KEY is set."
+    if env.get("ANTHROPIC_API_KEY"):
+        model = env.get("ANTHROPIC_MODEL") or DEFAULT_ANTHROPIC_MODEL
+        return f"anthropic/{model}", "ANTHROPIC_API_KEY is set."
     if env.get("OPENROUTER_API_KEY") and env.get("OPENROUTER_MODEL"):
         model = env["OPENROUTER_MODEL"]
         return f"openrouter/{model}", "OPENROUTER_API_KEY and OPENROUTER_MODEL are set."

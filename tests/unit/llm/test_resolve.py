@@ -19,7 +19,8 @@ NOBODY = {"OLLAMA_HOST": "127.0.0.1:1"}
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch):
     """Whoever runs the tests may have keys; the tests have none."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENROUTER_API_KEY", "OLLAMA_HOST"):
+    names = ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENROUTER_API_KEY", "OLLAMA_HOST"]
+    for name in (*names, "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -72,6 +73,21 @@ def test_openai_takes_its_key_from_the_environment(monkeypatch):
     assert (provider.name, provider.model, provider.base_url) == ("openai", "gpt-5-mini", None)
 
 
+def test_anthropic_takes_its_key_from_the_environment(monkeypatch):
+    """`anthropic/MODEL`; a key that comes with each call, or a server of one's own, will do."""
+    with pytest.raises(MissingKey, match="ANTHROPIC_API_KEY"):
+        resolve_provider("anthropic/claude-sonnet-5-5")
+    assert resolve_provider("anthropic/claude-sonnet-5-5", api_key="").model == "claude-sonnet-5-5"
+    assert resolve_provider("anthropic/m", base_url="http://127.0.0.1:9").window_tokens is None
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    provider = resolve_provider("anthropic/claude-sonnet-5-5")
+    assert isinstance(provider, LLMProvider)
+    assert (provider.name, provider.window_tokens) == ("anthropic", 200_000)
+    assert "claude-sonnet-5-5" in repr(provider)
+    with pytest.raises(UnknownModel, match="anthropic/claude"):
+        resolve_provider("anthropic/")
+
+
 def test_openrouter_has_its_own_key(monkeypatch):
     """`openrouter/VENDOR/MODEL`; OpenAI's key does not do."""
     monkeypatch.setenv("OPENAI_API_KEY", "k")
@@ -119,8 +135,8 @@ def test_any_server_is_named_by_its_url():
         ("ollama", "'ollama/MODEL'"),
         ("locl", "'local'"),
         ("weights.gguf", "'local/weights.gguf'"),
-        ("anthropic/claude-sonnet-4-5", "OpenAI-compatible base URL"),
-        ("claude-sonnet-4-5", "OpenAI-compatible base URL"),
+        ("claude-sonnet-4-5", "'anthropic/claude-sonnet-4-5'"),
+        ("anthropc/claude-sonnet-4-5", "'anthropic/claude-sonnet-4-5'"),
         ("acme/thing", FORMS[0]),
         ("openai/", FORMS[0]),
         ("", FORMS[0]),
@@ -145,6 +161,9 @@ def test_a_missing_sdk_names_the_command(monkeypatch):
     monkeypatch.setattr("looopy.llm.openai.find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r'pip install "looopy\[openai\]"'):
         resolve_provider("ollama/llama3.2")
+    monkeypatch.setattr("looopy.llm.anthropic.find_spec", lambda _: None)
+    with pytest.raises(MissingExtra, match=r'pip install "looopy\[anthropic\]"'):
+        resolve_provider("anthropic/claude-sonnet-5-5")
 
 
 @pytest.mark.parametrize(
@@ -158,6 +177,8 @@ def test_a_missing_sdk_names_the_command(monkeypatch):
             "openai/m",
             "OPENAI_BASE_URL",
         ),
+        ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_MODEL": "m"}, "anthropic/m", "ANTHROPIC_API_KEY"),
+        ({"ANTHROPIC_API_KEY": "k"}, "anthropic/claude-sonnet-5-5", "ANTHROPIC_API_KEY"),
         ({"OPENROUTER_API_KEY": "k", "OPENROUTER_MODEL": "a/b"}, "openrouter/a/b", "OPENROUTER"),
         ({"OPENROUTER_API_KEY": "k"}, "local", "embedded"),
         ({"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}, "local", "embedded"),

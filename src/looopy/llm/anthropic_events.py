@@ -1,0 +1,218 @@
+"""
+The events of an Anthropic answer become stream events.
+
+The API sends one block after the other, each between its start and its stop; what a signature
+covers is exactly one block, so blocks are kept as they were parted. Event types and block types
+that are not known are skipped: the API may add some.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from looopy.errors import InvalidLLMResponse, LLMUnavailable
+from looopy.llm.accumulate import Accumulator
+from looopy.llm.failures import failure_of
+from looopy.types.message import StopReason, Usage
+from looopy.types.request import StreamEvent
+
+# `pause_turn` is for tools that the server runs; what stands is an answer. `refusal` is the model's
+# guard, which may come after some text.
+_STOP_REASONS: Final = {
+    "end_turn": StopReason.STOP,
+    "stop_sequence": StopReason.STOP,
+    "pause_turn": StopReason.STOP,
+    "tool_use": StopReason.TOOL_USE,
+    "max_tokens": StopReason.LENGTH,
+    "model_context_window_exceeded": StopReason.LENGTH,
+    "refusal": StopReason.SENSITIVE,
+}
+
+
+class EventReader:
+    """
+    Reads one answer's events into an `Accumulator`.
+
+    Args:
+        answer: Receives what the events say.
+        sources: See `looopy.llm.anthropic_format.to_body`; for errors that name a message.
+        secrets: Texts that no error may show.
+    """
+
+    __slots__ = ("_answer", "_calls", "_counts", "_kinds", "_secrets", "_sources", "_stop")
+
+    def __init__(
+        self, answer: Accumulator, *, sources: Sequence[int] = (), secrets: Sequence[str] = ()
+    ) -> None:
+        self._answer = answer
+        self._sources = sources
+        self._secrets = secrets
+        self._kinds: dict[int, str] = {}  # what each block is, by its number in the answer
+        self._calls: dict[int, Any] = {}  # the arguments that came with a call's start
+        self._counts: dict[str, int] = {}
+        self._stop: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model gave a reason to stop: nothing but the end may still come."""
+        return self._stop is not None
+
+    def feed(self, data: str) -> Sequence[StreamEvent]:
+        """
+        Read one event, or a whole answer from a server that does not stream.
+
+        Raises:
+            LLMError: The server reports an error, or what came is no event.
+        """
+        try:
+            event = json.loads(data)
+        except (ValueError, RecursionError):
+            raise self._invalid("what is no JSON") from None
+        if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+            raise self._invalid("what is no event")
+        kind = event["type"]
+        if kind == "content_block_delta":
+            return self._delta(self._index(event), self._object(event, "delta"))
+        if kind == "content_block_start":
+            return self._begin(self._index(event), self._object(event, "content_block"))
+        if kind == "content_block_stop":
+            return self._end(self._index(event))
+        if kind == "message_start":
+            self._count(self._object(event, "message").get("usage"))
+        elif kind == "message_delta":
+            self._count(event.get("usage"))
+            self._stopped(self._object(event, "delta").get("stop_reason"))
+        elif kind == "error":
+            raise failure_of(
+                None,
+                event,
+                provider=self._answer.provider,
+                model=self._answer.model,
+                secrets=self._secrets,
+                sources=self._sources,
+            )
+        elif kind == "message":
+            return self._whole(event)
+        return ()
+
+    def end(self) -> tuple[StreamEvent, ...]:
+        """
+        The stream is over.
+
+        Raises:
+            LLMUnavailable: Nothing says that the answer is complete.
+        """
+        if self._stop is None:
+            raise LLMUnavailable(
+                f"the answer of {self._answer.provider} broke off before its end",
+                provider=self._answer.provider,
+                model=self._answer.model,
+            )
+        return self._answer.done(_STOP_REASONS.get(self._stop, StopReason.STOP))
+
+    def _begin(self, index: int, block: Mapping[str, Any]) -> Sequence[StreamEvent]:
+        self._kinds[index] = kind = str(block.get("type"))
+        if kind == "text":
+            return self._answer.text_delta(self._text(block, "text"))
+        if kind == "thinking":
+            events = self._answer.thinking_delta(self._text(block, "thinking"))
+            if signature := self._text(block, "signature"):
+                events += self._answer.signature(signature)
+            return events
+        if kind == "redacted_thinking":
+            return self._answer.redacted_thinking(self._text(block, "data"))
+        if kind == "tool_use":
+            self._calls[index] = block.get("input")
+            return self._answer.tool_call(
+                index, call_id=self._text(block, "id"), name=self._text(block, "name")
+            )
+        return ()
+
+    def _delta(self, index: int, delta: Mapping[str, Any]) -> Sequence[StreamEvent]:
+        block, kind = self._kinds.get(index), delta.get("type")
+        if block is None:
+            raise self._invalid("a piece of a block that it never began")
+        if kind == "text_delta" and block == "text":
+            return self._answer.text_delta(self._text(delta, "text"))
+        if kind == "input_json_delta" and block == "tool_use":
+            piece = self._text(delta, "partial_json")
+            if piece:
+                self._calls.pop(index, None)
+            return self._answer.tool_call(index, arguments_delta=piece)
+        if kind == "thinking_delta" and block == "thinking":
+            return self._answer.thinking_delta(self._text(delta, "thinking"))
+        if kind == "signature_delta" and block == "thinking":
+            signature = self._text(delta, "signature")
+            return self._answer.signature(signature) if signature else ()
+        return ()
+
+    def _end(self, index: int) -> Sequence[StreamEvent]:
+        given = self._calls.pop(index, None)
+        if isinstance(given, dict) and given:  # a server that sends the call whole
+            return self._answer.tool_call(index, arguments_delta=json.dumps(given))
+        return self._answer.end_block()
+
+    def _whole(self, message: Mapping[str, Any]) -> list[StreamEvent]:
+        events: list[StreamEvent] = []
+        content = message.get("content")
+        for index, block in enumerate(content if isinstance(content, list) else ()):
+            if not isinstance(block, dict):
+                raise self._invalid("a block that is no object")
+            events += self._begin(index, block)
+            events += self._end(index)
+        self._count(message.get("usage"))
+        self._stopped(message.get("stop_reason"))
+        return events
+
+    def _stopped(self, reason: Any) -> None:
+        if reason:
+            self._stop = str(reason)
+
+    def _count(self, usage: Any) -> None:
+        """Take the newest counts: those at the end stand for the whole, where they are given."""
+        if not isinstance(usage, Mapping):
+            return
+        for name in (
+            "input_tokens",
+            "output_tokens",
+            "cache_read_input_tokens",
+            "cache_creation_input_tokens",
+        ):
+            value = usage.get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53:
+                self._counts[name] = value
+        counts = self._counts
+        self._answer.usage = Usage(
+            input=counts.get("input_tokens", 0),
+            output=counts.get("output_tokens", 0),
+            cache_read=counts.get("cache_read_input_tokens", 0),
+            cache_write=counts.get("cache_creation_input_tokens", 0),
+            total_tokens=sum(counts.values()),
+        )
+
+    def _index(self, event: Mapping[str, Any]) -> int:
+        index = event.get("index")
+        if not isinstance(index, int):
+            raise self._invalid("a block without a number")
+        return index
+
+    def _object(self, event: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        value = event.get(name)
+        if not isinstance(value, Mapping):
+            raise self._invalid(f"an event without its {name}")
+        return value
+
+    def _text(self, part: Mapping[str, Any], name: str) -> str:
+        value = part.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self._invalid(f"a {name} that is no text")
+        return value or ""
+
+    def _invalid(self, what: str) -> InvalidLLMResponse:
+        return InvalidLLMResponse(
+            f"{self._answer.provider} sent {what} where a piece of its answer belongs",
+            provider=self._answer.provider,
+            model=self._answer.model,
+        )

@@ -1,0 +1,326 @@
+"""
+A request becomes the body of an Anthropic Messages API call.
+
+The API wants user and assistant in turns: what neighbours of one role say goes out as one message,
+the results of tools first. Thinking goes back byte for byte to the model that signed it. Up to four
+marks tell the API what to keep in its cache: tools, system prompt, and the last two things that the
+user's side said, so that each request finds what the one before it left there, however much came in
+between. Marks are no part of what is cached; nothing else in the body changes as a history grows.
+
+Pure functions of data: the transport is in `looopy.llm.anthropic`, answers are read by
+`looopy.llm.anthropic_events`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from looopy.llm.anthropic_models import Abilities
+from looopy.llm.render import CUT_OFF, render
+from looopy.types.message import (
+    AssistantBlock,
+    AssistantMessage,
+    Message,
+    TextContent,
+    ThinkingContent,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
+from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel, ToolSpec
+
+API: Final = "anthropic-messages"
+"""The name of this format in messages; pi's."""
+PROVIDER: Final = "anthropic"
+"""The name of the provider in messages."""
+
+CacheTTL = Literal["5m", "1h"]
+
+THINKING_BUDGETS: Final = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
+"""Tokens for thinking at each level; `xhigh` has those of `high`."""
+
+_MIN_BUDGET: Final = 1024  # https://platform.claude.com/docs/en/api/messages: budget_tokens
+_MIN_OUTPUT: Final = 1024
+_DEFAULT_OUTPUT: Final = 32_000
+_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_STRANGE_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_ID: Final = 64
+_SAID_BEFORE: Final = "(The conversation begins before this point.)"
+_GO_ON: Final = "Continue."
+
+Wire = dict[str, Any]
+
+
+def to_body(
+    request: LLMRequest,
+    options: StreamOptions,
+    *,
+    model: str,
+    abilities: Abilities,
+    cache_ttl: CacheTTL | None = "5m",
+) -> tuple[Wire, list[int]]:
+    """
+    Write the body of a streamed request.
+
+    Args:
+        request: Its messages are rendered for this provider and *model* once more, which changes
+            nothing where that was done: a fallback may have rendered them for another.
+        options: What is `None` or empty, and what *model* would refuse, is not sent.
+        model: Its name at the server.
+        abilities: What *model* takes.
+        cache_ttl: How long the API keeps what is marked; `None`: nothing is marked.
+
+    Returns:
+        The body, and for each of its messages the position in `request.messages`; -1 for one that
+        stands for none of them.
+    """
+    messages, sources = _messages(render(request.messages, provider=PROVIDER, model=model))
+    body: Wire = {"model": model, "messages": messages, "stream": True}
+    tools = [_tool(spec) for spec in request.tools]
+    forced = False
+    if tools:
+        if options.tool_choice:
+            body["tool_choice"] = _tool_choice(options.tool_choice)
+            forced = body["tool_choice"]["type"] in ("any", "tool")
+    elif used := _tools_used(messages):
+        # A history with tools in it is refused where none are defined.
+        tools = [_gone(name) for name in used]
+        body["tool_choice"] = {"type": "none"}
+    if tools:
+        body["tools"] = tools
+    if request.system_prompt.strip():
+        body["system"] = [{"type": "text", "text": request.system_prompt}]
+    thinks = _set_thinking(body, options, abilities, forced=forced)
+    if options.temperature is not None and abilities.temperature and not thinks:
+        body["temperature"] = options.temperature
+    if stops := [stop for stop in options.stop if stop.strip()]:
+        body["stop_sequences"] = stops
+    if options.output_schema is not None and abilities.schemas:
+        schema = {"type": "json_schema", "schema": closed(options.output_schema)}
+        body.setdefault("output_config", {})["format"] = schema
+    if options.session_id:
+        body["metadata"] = {"user_id": _opaque(options.session_id)}
+    if cache_ttl is not None:
+        _mark(body, cache_ttl)
+    return body, sources
+
+
+# --- messages ----------------------------------------------------------------------------------
+
+
+def _messages(messages: Sequence[Message]) -> tuple[list[Wire], list[int]]:
+    sent: list[Wire] = []
+    sources: list[int] = []
+    for position, message in enumerate(messages):
+        role, blocks = "user", []
+        if isinstance(message, UserMessage):
+            blocks = _user(message)
+        elif isinstance(message, ToolResultMessage):
+            blocks = [_result(message)]
+        elif isinstance(message, AssistantMessage) and not _superseded(messages, position):
+            role, blocks = "assistant", [_said(block) for block in message.content]
+        if not blocks:
+            continue
+        if not sent and role == "assistant":
+            sent.append(_user_says(_SAID_BEFORE))
+            sources.append(-1)
+        if sent and sent[-1]["role"] == role:
+            sent[-1]["content"] += blocks
+        else:
+            sent.append({"role": role, "content": blocks})
+            sources.append(position)
+    if sent and sent[-1]["role"] == "assistant":
+        # Later models refuse to go on from words put into their mouth.
+        sent.append(_user_says(_GO_ON))
+        sources.append(-1)
+    return sent, sources
+
+
+def _superseded(messages: Sequence[Message], position: int) -> bool:
+    """
+    Whether this is the rest of an answer that broke off and was, or is about to be, given again.
+
+    The user did not speak to it, and it would stand beside the new one as if both were one answer.
+    """
+    message = messages[position]
+    if not isinstance(message, AssistantMessage) or message.stop_reason not in CUT_OFF:
+        return False
+    after = messages[position + 1] if position + 1 < len(messages) else None
+    return not message.tool_calls and not isinstance(after, UserMessage)
+
+
+def _user_says(text: str) -> Wire:
+    return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+
+def _user(message: UserMessage) -> list[Wire]:
+    if isinstance(message.content, str):
+        return [{"type": "text", "text": message.content}]
+    return [_shown(block) for block in message.content]
+
+
+def _shown(block: UserBlock) -> Wire:
+    if isinstance(block, TextContent):
+        return {"type": "text", "text": block.text}
+    if block.mime_type not in _IMAGES:
+        return {"type": "text", "text": f"(an image of the type {block.mime_type}, not shown)"}
+    source = {"type": "base64", "media_type": block.mime_type, "data": block.data}
+    return {"type": "image", "source": source}
+
+
+def _result(message: ToolResultMessage) -> Wire:
+    wire: Wire = {"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id)}
+    if message.content:
+        wire["content"] = [_shown(block) for block in message.content]
+    if message.is_error:
+        wire["is_error"] = True
+    return wire
+
+
+def _said(block: AssistantBlock) -> Wire:
+    if isinstance(block, TextContent):
+        return {"type": "text", "text": block.text}
+    if isinstance(block, ThinkingContent):
+        if block.redacted:
+            return {"type": "redacted_thinking", "data": block.thinking_signature}
+        signature = block.thinking_signature
+        return {"type": "thinking", "thinking": block.thinking, "signature": signature}
+    return {
+        "type": "tool_use",
+        "id": _call_id(block.id),
+        "name": block.name,
+        "input": block.arguments,
+    }
+
+
+def _call_id(call_id: str) -> str:
+    """*call_id*, or a stand-in that is the same each time, where the API would refuse it."""
+    if call_id and len(call_id) <= _MAX_ID and not _STRANGE_ID.search(call_id):
+        return call_id
+    return "h" + hashlib.sha256(call_id.encode(errors="replace")).hexdigest()[:39]
+
+
+# --- tools -------------------------------------------------------------------------------------
+
+
+def _tool(spec: ToolSpec) -> Wire:
+    wire: Wire = {"name": spec.name, "input_schema": {"type": "object", **spec.parameters}}
+    if spec.description:
+        wire["description"] = spec.description
+    return wire
+
+
+def _tools_used(messages: Sequence[Wire]) -> list[str]:
+    """The names of the tools that *messages* call, in order of their first call."""
+    names = (b["name"] for m in messages for b in m["content"] if b["type"] == "tool_use")
+    return list(dict.fromkeys(names))
+
+
+def _gone(name: str) -> Wire:
+    description = "This tool is no longer available."
+    return {"name": name, "input_schema": {"type": "object"}, "description": description}
+
+
+def _tool_choice(choice: str) -> Wire:
+    if choice in ("auto", "none"):
+        return {"type": choice}
+    if choice in ("any", "required"):
+        return {"type": "any"}
+    return {"type": "tool", "name": choice}
+
+
+def closed(schema: Any) -> Any:
+    """*schema* with every object closed to properties that it does not name, as the API asks."""
+    if isinstance(schema, Mapping):
+        shut = {key: closed(value) for key, value in schema.items()}
+        if schema.get("type") == "object" or isinstance(schema.get("properties"), Mapping):
+            shut["additionalProperties"] = False
+        return shut
+    if isinstance(schema, (list, tuple)):
+        return [closed(item) for item in schema]
+    return schema
+
+
+# --- thinking ----------------------------------------------------------------------------------
+
+
+def _set_thinking(
+    body: Wire, options: StreamOptions, abilities: Abilities, *, forced: bool
+) -> bool:
+    """Tell the model how much to think and to say; return whether it was told to think."""
+    level = options.thinking_level
+    if level == ThinkingLevel.OFF and abilities.thinks_unasked and abilities.may_stop_thinking:
+        body["thinking"] = {"type": "disabled"}
+    if level in (None, ThinkingLevel.OFF) or forced or abilities.thinking == "none":
+        # A call that has to use a tool leaves no room for thought: the API refuses both at once.
+        body["max_tokens"] = options.max_tokens or min(_DEFAULT_OUTPUT, abilities.max_output)
+        return False
+    given = options.thinking_budgets or {}
+    by_budget = abilities.thinking == "budget" or (abilities.thinking == "either" and bool(given))
+    if not by_budget:
+        body["max_tokens"] = options.max_tokens or min(2 * _DEFAULT_OUTPUT, abilities.max_output)
+        body["thinking"] = {"type": "adaptive", "display": "summarized"}
+        body["output_config"] = {"effort": _effort(level, abilities)}
+        return True
+    wish = given.get(level.value) or _budget(level, given)
+    body["max_tokens"] = most = options.max_tokens or min(
+        _DEFAULT_OUTPUT + wish, abilities.max_output
+    )
+    budget = min(max(wish, _MIN_BUDGET), most - _MIN_OUTPUT)
+    if budget < _MIN_BUDGET or not _may_begin_to_think(body["messages"]):
+        return False
+    body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+    return True
+
+
+def _budget(level: ThinkingLevel, given: Mapping[str, int]) -> int:
+    if level == ThinkingLevel.XHIGH:
+        level = ThinkingLevel.HIGH
+    return given.get(level.value) or THINKING_BUDGETS[level.value]
+
+
+def _effort(level: ThinkingLevel, abilities: Abilities) -> str:
+    if level == ThinkingLevel.MINIMAL:
+        return "low"
+    return level.value if level.value in abilities.efforts else "high"
+
+
+def _may_begin_to_think(messages: Sequence[Wire]) -> bool:
+    """
+    Whether a budget for thinking is taken at this point.
+
+    Not amid an exchange of calls and results that began without thinking, as when the model was
+    changed in between: the API wants the answer it belongs to to begin with a thought.
+    """
+    last = len(messages) - 1
+    while last >= 0 and (messages[last]["role"] != "user" or _has_results(messages[last])):
+        last -= 1
+    if last + 1 >= len(messages):
+        return True
+    first = messages[last + 1]["content"][0]
+    return first["type"] in ("thinking", "redacted_thinking")
+
+
+def _has_results(message: Wire) -> bool:
+    return any(block["type"] == "tool_result" for block in message["content"])
+
+
+# --- what the API keeps ------------------------------------------------------------------------
+
+
+def _mark(body: Wire, ttl: CacheTTL) -> None:
+    mark = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
+    for part in ("tools", "system"):
+        if body.get(part):
+            body[part][-1]["cache_control"] = mark
+    ends = [message["content"][-1] for message in body["messages"] if message["role"] == "user"]
+    for block in ends[-2:]:
+        block["cache_control"] = mark
+
+
+def _opaque(session_id: str) -> str:
+    """What stands for *session_id*: the API asks for an id that says nothing about anybody."""
+    return hashlib.sha256(session_id.encode(errors="replace")).hexdigest()[:32]

@@ -1,0 +1,136 @@
+"""
+A server on loopback that speaks Anthropic's Messages API, byte by byte as a test says.
+
+Its requests are judged by `anthropic_rules` before they are answered; and it signs thinking, so
+that a thought that comes back changed, or to another model, is refused as the API refuses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from tests.wire.anthropic_rules import check_body
+from tests.wire.fake_openai import Answer, FakeOpenAI, Received
+
+MODEL = "claude-sonnet-4-5"
+USAGE = {
+    "input_tokens": 12,
+    "cache_creation_input_tokens": 30,
+    "cache_read_input_tokens": 400,
+    "output_tokens": 1,
+}
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """One event of a stream, under its own name."""
+    text = json.dumps(data, ensure_ascii=False)
+    return f"event: {data['type']}\ndata: {text}\n\n".encode()
+
+
+def started(*, usage: Mapping[str, Any] = USAGE, model: str = MODEL) -> bytes:
+    """The first event of an answer."""
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": dict(usage),
+    }
+    return event({"type": "message_start", "message": message})
+
+
+def block(index: int, begin: Mapping[str, Any], *deltas: Mapping[str, Any]) -> list[bytes]:
+    """A block whole: its start, its pieces, its stop."""
+    return [
+        event({"type": "content_block_start", "index": index, "content_block": begin}),
+        *(event({"type": "content_block_delta", "index": index, "delta": d}) for d in deltas),
+        event({"type": "content_block_stop", "index": index}),
+    ]
+
+
+def text(index: int, said: str) -> list[bytes]:
+    """A block of text, a word in each piece."""
+    words = [w if i == 0 else " " + w for i, w in enumerate(said.split(" "))]
+    deltas = [{"type": "text_delta", "text": word} for word in words]
+    return block(index, {"type": "text", "text": ""}, *deltas)
+
+
+def thinks(index: int, thought: str, *, model: str = MODEL) -> list[bytes]:
+    """A block of thinking in two pieces, its signature in two more."""
+    half, signature = len(thought) // 2, sign(thought, model)
+    deltas = [{"type": "thinking_delta", "thinking": t} for t in (thought[:half], thought[half:])]
+    deltas += [{"type": "signature_delta", "signature": s} for s in (signature[:9], signature[9:])]
+    return block(index, {"type": "thinking", "thinking": "", "signature": ""}, *deltas)
+
+
+def redacted(index: int, *, model: str = MODEL) -> list[bytes]:
+    """A block of thinking that nobody may read."""
+    return block(index, {"type": "redacted_thinking", "data": sign("", model)})
+
+
+def calls(index: int, call_id: str, name: str, *pieces: str) -> list[bytes]:
+    """A tool call, its arguments cut as given."""
+    deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ("", *pieces)]
+    return block(index, {"type": "tool_use", "id": call_id, "name": name, "input": {}}, *deltas)
+
+
+def stopped(reason: str = "end_turn", *, output_tokens: int = 9, **usage: int) -> list[bytes]:
+    """The end of an answer."""
+    delta = {"stop_reason": reason, "stop_sequence": None}
+    counts = {"output_tokens": output_tokens, **usage}
+    return [
+        event({"type": "message_delta", "delta": delta, "usage": counts}),
+        event({"type": "message_stop"}),
+    ]
+
+
+def answers(*blocks: Sequence[bytes], reason: str = "end_turn") -> Answer:
+    """A whole answer of *blocks*."""
+    ping = event({"type": "ping"})
+    pieces = [started(), ping, *(piece for one in blocks for piece in one), *stopped(reason)]
+    return Answer(pieces=pieces)
+
+
+def says(said: str) -> Answer:
+    """An answer of one text."""
+    return answers(text(0, said))
+
+
+def refuses(
+    status: int, message: str, kind: str, *, headers: Mapping[str, str] | None = None
+) -> Answer:
+    """A refusal as Anthropic words it."""
+    error = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
+    body = json.dumps(error).encode()
+    return Answer(
+        pieces=[body], status=status, headers=headers or {}, content_type="application/json"
+    )
+
+
+def sign(thought: str, model: str) -> str:
+    """The one signature of *thought* by *model*; with characters that only look alike encoded."""
+    return "Eq/+" + hashlib.sha256(f"{model}\n{thought}".encode()).hexdigest() + "=="
+
+
+class FakeAnthropic(FakeOpenAI):
+    """The server; an async context manager. See `FakeOpenAI` for its attributes."""
+
+    def __init__(self, *answers: Answer | Callable[[Received], Answer]) -> None:
+        super().__init__(*answers, check=_check)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self.url = self.url.removesuffix("/v1")
+        return self
+
+
+def _check(body: Mapping[str, Any]) -> list[tuple[str, str]]:
+    model = str(body.get("model"))
+    problems = check_body(body, verify=lambda thought, given: given == sign(thought, model))
+    return [("", problem) for problem in problems]
