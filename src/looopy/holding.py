@@ -72,6 +72,8 @@ def refusal_of(call: ToolCall, error: ValueRefused) -> str:
 
 def wait(turn: Turn) -> None:
     """End the turn with what its calls wait for, unless it fails anyway."""
+    if any(message.number is None for message in turn.queued):
+        drop(turn)  # said next, and kept in no inbox: a message cancels what would wait
     if turn.asked and turn.stop in (None, StopReason.MAX_TOOL_CALLS):
         turn.pending = [request for asked in turn.asked for request in asked.pending]
         turn.stop = waits_for(turn.pending)

@@ -17,7 +17,7 @@ from looopy.cancellation import TurnInterrupted
 from looopy.crew import Crew
 from looopy.errors import ValueRefused
 from looopy.guards import Verdict
-from looopy.holding import drop, hold, refusal_of, wait
+from looopy.holding import hold, refusal_of, wait
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.tools.provider import Tool
 from looopy.turn import Out, Turn
@@ -81,8 +81,6 @@ async def run_tools(
         skip_calls(turn, rest.calls, text)
         if verdict is not None:
             turn.give_up(verdict)
-    if any(message.number is None for message in turn.queued):
-        drop(turn)  # said next, and kept in no inbox: a message cancels what would wait
     wait(turn)
 
 
