@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
+from looopy.approving import AskFirst, may_run
 from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.stores.gate import dump, repair, repair_json
@@ -78,6 +79,7 @@ class Crew:
         self._reports: deque[tuple[ToolCall, Any] | AgentEvent] = deque()
         self._news = asyncio.Event()
         self._hooks = ToolHooks(turn.config.hooks, self._hook_failed)
+        self._decided: dict[str, ToolHooks] = {}  # by call id
 
     def __bool__(self) -> bool:
         return bool(self._runs)
@@ -106,7 +108,37 @@ class Crew:
             self._runs.append(Run(call, self.tool_of(call), task))
             task.add_done_callback(lambda _: self._news.set())
 
+    async def may_run(self, call: ToolCall) -> AskFirst | None:
+        """Whether a person has to be asked before *call* runs, and with what."""
+        turn, tool = self._turn, self.tool_of(call)
+        resumed = turn.resumed.get(call.id, NOTHING_ASKED)
+        if tool is None or (tool.needs_approval is False and resumed is NOTHING_ASKED):
+            return None
+        context, hooks = self._context_of(call), self._hooks
+        with turn.scope:
+            found = await may_run(
+                tool, call, context, resumed, hooks, turn.redactor, self._hook_failed
+            )
+        if isinstance(found, AskFirst):
+            return found
+        if found is not None:
+            self._decided[call.id] = found
+        return None
+
     async def _run(self, call: ToolCall) -> ToolResultMessage:
+        turn = self._turn
+        return await run_call(
+            self.tool_of(call),
+            call,
+            self._context_of(call),
+            default_timeout_s=turn.config.tool_timeout_s,
+            max_result_bytes=turn.config.max_result_bytes,
+            known=tuple(self._tools),
+            redactor=turn.redactor,
+            hooks=self._decided.get(call.id, self._hooks),
+        )
+
+    def _context_of(self, call: ToolCall) -> ToolContext:
         turn, loop = self._turn, asyncio.get_running_loop()
         origin = turn.call_turn if turn.call_turn is not None else turn.context.turn
         resumed = turn.resumed.get(call.id, NOTHING_ASKED)
@@ -122,27 +154,18 @@ class Crew:
             self._reports.append(_elsewhere(turn, call, event))
             self._news.set()
 
-        return await run_call(
-            self.tool_of(call),
-            call,
-            ToolContext(
-                context_id=turn.context.context_id,
-                turn=turn.context.turn,
-                tool_call_id=call.id,
-                idempotency_key=f"{turn.context.context_id}/{origin}/{call.id}",
-                auth_context=turn.context.auth_context,
-                artifacts=turn.context.artifacts,
-                report=report,
-                show=show,
-                cancel=turn.context.cancel,
-                answers=resumed.answers,
-                state=resumed.held.state if resumed.held is not None else None,
-            ),
-            default_timeout_s=turn.config.tool_timeout_s,
-            max_result_bytes=turn.config.max_result_bytes,
-            known=tuple(self._tools),
-            redactor=turn.redactor,
-            hooks=self._hooks,
+        return ToolContext(
+            context_id=turn.context.context_id,
+            turn=turn.context.turn,
+            tool_call_id=call.id,
+            idempotency_key=f"{turn.context.context_id}/{origin}/{call.id}",
+            auth_context=turn.context.auth_context,
+            artifacts=turn.context.artifacts,
+            report=report,
+            show=show,
+            cancel=turn.context.cancel,
+            answers=resumed.answers,
+            state=resumed.held.state if resumed.held is not None else None,
         )
 
     def _hook_failed(self, name: str, error: Exception) -> None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from looopy.approving import AskFirst
 from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED, synthetic_result
 from looopy.stores.gate import dump
+from looopy.stores.records import ContextState
 from looopy.stores.rows import pending_to_json
 from looopy.tools.asking import NeedsInput
+from looopy.tools.provider import Tool
 from looopy.turn import NOTHING_ASKED, Asked, Turn
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason, ToolCall, now_ms
@@ -29,40 +32,81 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
     Raises:
         ValueRefused: A question cannot be stored, or shows a secret of the turn.
     """
-    origin = turn.call_turn if turn.call_turn is not None else turn.context.turn
-    number = turn.context.turn
-    resumed = turn.resumed.get(call.id, NOTHING_ASKED)
-    keys = dict(resumed.held.keys) if resumed.held is not None else {}
-    pending: list[PendingRequest] = []
+    kept = _kept(turn, call)
+    keys, pending = dict(kept.keys), []
     for i, ask in enumerate(asks.requests):
         turn.redactor.refuse(key=ask.key, schema=ask.schema, options=ask.options)
         request = PendingRequest(
-            request_id=f"{number}-{call.id}" + (f"-{i}" if i else ""),
+            request_id=_request_id(turn, call, i),
             kind=ask.kind,
             tool_name=call.name,
             args=call.arguments,
             tool_call_id=call.id,
-            turn=number,
+            turn=turn.context.turn,
             prompt=turn.redactor.text(ask.prompt),
             schema=ask.schema,
             options=tuple(ask.options),
-            expires_at=None if ask.expires_s is None else utc_now() + timedelta(0, ask.expires_s),
+            expires_at=_in(ask.expires_s),
         )
         keys[request.request_id] = ask.key
-        dump(pending_to_json(request), f"/{ask.key}")
         pending.append(request)
     turn.redactor.refuse(state=asks.state)
-    held = HeldCall(
+    answered = turn.resumed.get(call.id, NOTHING_ASKED).answered
+    _leave(turn, Asked(call, replace(kept, keys=keys, state=asks.state), pending, answered))
+
+
+def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -> None:
+    """
+    Leave *call* open until a person allows it.
+
+    Raises:
+        ValueRefused: What would be asked cannot be stored.
+    """
+    label = turn.redactor.text(tool.label)
+    prompt = f"May {label} run with these arguments?"
+    if first.changed:
+        prompt = f"{label} was approved, but it or its arguments have changed. {prompt}"
+    request = PendingRequest(
+        request_id=_request_id(turn, call),
+        kind=PendingKind.APPROVAL,
+        tool_name=tool.name,
+        args=first.args,
         tool_call_id=call.id,
-        origin=origin,
-        asked_in=number,
-        keys=keys,
-        state=asks.state,
-        bound=None if resumed.held is None else resumed.held.bound,
+        turn=turn.context.turn,
+        prompt=prompt,
+        expires_at=_in(tool.approval_expires_s),
     )
-    dump(keys, "/keys")
-    dump({"state": asks.state}, "")
-    turn.asked.append(Asked(call, held, pending, resumed.answered))
+    resumed = turn.resumed.get(call.id, NOTHING_ASKED)
+    answered = [(one, value) for one, value in resumed.answered if not resumed.is_ours(one)]
+    held = replace(_kept(turn, call), bound=first.bound)
+    _leave(turn, Asked(call, held, [request], answered, started=False))
+
+
+def _kept(turn: Turn, call: ToolCall) -> HeldCall:
+    """What was kept of *call*, or is from now on."""
+    kept = turn.resumed.get(call.id, NOTHING_ASKED).held
+    if kept is not None:
+        return replace(kept, asked_in=turn.context.turn)
+    origin = turn.call_turn if turn.call_turn is not None else turn.context.turn
+    return HeldCall(tool_call_id=call.id, origin=origin, asked_in=turn.context.turn)
+
+
+def _leave(turn: Turn, asked: Asked) -> None:
+    """Hold a call, once it is known that this can be stored."""
+    for request in asked.pending:
+        dump(pending_to_json(request), "/pending")
+    dump(asked.held.keys, "/keys")
+    dump({"state": asked.held.state})
+    turn.asked.append(asked)
+    turn.asks = True
+
+
+def _request_id(turn: Turn, call: ToolCall, number: int = 0) -> str:
+    return f"{turn.context.turn}-{call.id}" + (f"-{number}" if number else "")
+
+
+def _in(seconds: float | None) -> datetime | None:
+    return None if seconds is None else utc_now() + timedelta(seconds=seconds)
 
 
 def refusal_of(call: ToolCall, error: ValueRefused) -> str:
@@ -85,9 +129,26 @@ def waits_for(pending: Sequence[PendingRequest]) -> StopReason:
     return StopReason.AUTH_REQUIRED if auth else StopReason.INPUT_REQUIRED
 
 
+def state_beside(begun: ContextState, asked: Sequence[Asked]) -> ContextState:
+    """*begun* with the calls that a turn leaves open: stored at once, lest a crash lose them."""
+    new = {one.call.id for one in asked}
+    return replace(
+        begun,
+        pending=tuple(request for one in asked for request in one.pending),
+        answered=(
+            *(answer for answer in begun.answered if answer[0].tool_call_id not in new),
+            *(answer for one in asked for answer in one.answered),
+        ),
+        held=(
+            *(held for held in begun.held if held.tool_call_id not in new),
+            *(one.held for one in asked),
+        ),
+    )
+
+
 def drop(turn: Turn) -> None:
     """Answer the calls that were to wait: the turn ended before anybody was asked."""
     asked, turn.asked = turn.asked, []
     for one in asked:
         result = synthetic_result(one.call, CANCELLED, timestamp=now_ms())
-        turn.answer(one.call, replace(result), announce=False)
+        turn.answer(one.call, result, announce=not one.started)

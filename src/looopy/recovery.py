@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from looopy.approving import bound_to
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.holding import waits_for
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
@@ -91,7 +92,7 @@ def close_dead_turn(
         own = [(r, v) for r, v in state.answered if r.tool_call_id == call.id]
         if not waits and not rerun and tool is not None and tool.on_resume == "ask":
             waits = [_ask(open_call, turn)]
-            kept = _asked_again(kept, open_call, turn)
+            kept = _asked_again(kept, open_call, turn, tool)
             own = [(r, v) for r, v in own if r.request_id in kept.keys]
         elif not waits and not rerun:
             text = OUTCOME_UNKNOWN if open_call.started else NOT_STARTED
@@ -107,11 +108,13 @@ def _of(call: ToolCall, pending: Sequence[PendingRequest]) -> list[PendingReques
     return [request for request in pending if request.tool_call_id == call.id]
 
 
-def _asked_again(kept: HeldCall | None, open_call: OpenCall, turn: int) -> HeldCall:
+def _asked_again(kept: HeldCall | None, open_call: OpenCall, turn: int, tool: Tool) -> HeldCall:
     """*kept*, of a call about which a person is asked once more."""
+    call = open_call.call
     if kept is None:
-        kept = HeldCall(tool_call_id=open_call.call.id, origin=open_call.turn, asked_in=turn)
-    return replace(kept, asked_in=turn, died=True)
+        kept = HeldCall(tool_call_id=call.id, origin=open_call.turn, asked_in=turn)
+    bound = kept.bound or bound_to(tool, call.arguments)
+    return replace(kept, asked_in=turn, bound=bound, died=True)
 
 
 def _ask(open_call: OpenCall, turn: int) -> PendingRequest:
@@ -238,7 +241,8 @@ def _answers(
             )
         if request.kind is PendingKind.APPROVAL and not isinstance(value, bool):
             raise ValueRefused(
-                f"inputs/{request_id}: an approval takes True or False",
+                f"inputs/{request_id}: an approval takes True or False, no reason and no other"
+                " arguments; say them as text, which cancels the call",
                 path=f"/inputs/{request_id}",
             )
         found.append((request, value))
@@ -256,7 +260,7 @@ def _answer(
     denied = {
         request.tool_call_id
         for request, value in answered
-        if value is False and _is_ours(request, held)
+        if value is False and Resumed(held.get(request.tool_call_id)).is_ours(request)
     }
     told = {request.tool_call_id for request, _ in answered}
     dropped = {request.tool_call_id for request in superseded}
@@ -289,13 +293,6 @@ def _answer(
     )
     continues = situation.state.resumable or answered[0][0].turn
     return Plan(begun, prompts, user_message, run, origin, resumed, continues)
-
-
-def _is_ours(request: PendingRequest, held: Mapping[str, HeldCall]) -> bool:
-    """Whether it asks if the call may run, and is no question of its tool."""
-    kept = held.get(request.tool_call_id)
-    own = kept is not None and request.request_id in kept.keys
-    return request.kind is PendingKind.APPROVAL and not own
 
 
 def _continue(situation: Situation, fresh: ContextState, auth_context: AuthContext | None) -> Plan:

@@ -28,6 +28,7 @@ from looopy.errors import (
     StoreError,
     StoreUnavailable,
 )
+from looopy.holding import state_beside
 from looopy.inbox import TurnInbox
 from looopy.known import Known
 from looopy.lease import Lease
@@ -271,12 +272,12 @@ class RunningTurn:
         """Store a group's durable events, then show the whole group, unless news came first."""
         events = group.events
         durable = [e for e in events if is_durable(e)]
-        if not durable:
+        if not durable and not group.asked:
             self._announce(events, 0, 0)
             return
-        end = durable[-1] if isinstance(durable[-1], TurnEnd) else None
-        state = None if end is None else self._state_after(end, group, begun)
+        end = durable[-1] if durable and isinstance(durable[-1], TurnEnd) else None
         self._asked = group.asked
+        state = None if end is None else self._state_after(end, group, begun)
         if self._buffer is not None:
             self._open = end is None
             self._announce(events, 0, self._last_position + 1, state=state)
@@ -289,7 +290,7 @@ class RunningTurn:
                 turn=self.turn,
                 events=durable,
                 assistant_position=self._assistant_position,
-                state=state,
+                state=state_beside(begun, group.asked) if group.asked and end is None else state,
                 delivered=group.delivered,
                 heard=group.heard,
                 release=end is not None,
@@ -322,12 +323,7 @@ class RunningTurn:
     def _state_after(self, end: TurnEnd, group: Group, begun: ContextState) -> ContextState:
         usage = begun.usage + end.usage
         if group.asked:
-            return ContextState(
-                pending=[request for asked in group.asked for request in asked.pending],
-                answered=[answer for asked in group.asked for answer in asked.answered],
-                held=[asked.held for asked in group.asked],
-                usage=usage,
-            )
+            return state_beside(ContextState(usage=usage), group.asked)
         if end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
             return replace(begun, usage=usage)
         if end.outcome is not Outcome.FAILED:

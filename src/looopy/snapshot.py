@@ -21,7 +21,8 @@ def snapshot(status: AgentStatus, record: ContextRecord | None) -> AgentState:
         created_at=record.created_at,
         last_activity=record.last_activity,
         error=None if error is None else error_of(*error),
-        pending=tuple(record.state.pending),
+        # While a turn runs, what it has asked so far can only be answered once it has ended.
+        pending=tuple(record.state.pending) if record.open_turn is None else (),
         interrupted_turn=record.state.resumable if error is None else None,
         usage=record.state.usage,
         metadata=MappingProxyType(dict(record.metadata)),

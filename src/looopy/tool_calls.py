@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from looopy._failpoints import reach
 from looopy.cancellation import TurnInterrupted
 from looopy.crew import Crew
 from looopy.errors import ValueRefused
 from looopy.guards import Verdict
-from looopy.holding import hold, refusal_of, wait
+from looopy.holding import hold, hold_for_approval, refusal_of, wait
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.tools.provider import Tool
 from looopy.turn import Out, Turn
@@ -44,32 +44,34 @@ async def run_tools(
     crew, rest = Crew(turn, tools), _Rest(deque(calls))
     try:
         while True:
-            begun = await _begin(turn, crew, rest)
-            if begun:
+            await _begin(turn, crew, rest)
+            if begun := rest.begun:
                 yield turn.close_group()  # from here on they are known to have started
                 reach("B8")
                 if await _steered(turn):  # the commit brought the news
                     rest.told = (SKIPPED, None)
-                    for call in begun:
-                        turn.answer(call, synthetic_result(call, SKIPPED, timestamp=now_ms()))
+                    _skip_begun(turn, rest, SKIPPED)
                 else:
                     crew.start(begun)
+                rest.begun = []
             if not crew:
                 break
             with turn.scope:
                 await crew.news()
             for report in crew.reports():
                 yield report
-            if _answer_done(turn, crew, rest) and crew:
+            if (_answer_done(turn, crew, rest) or turn.asks) and crew:
                 yield turn.close_group()
     except (TurnInterrupted, asyncio.CancelledError):
         for run in await crew.stop():
             turn.answer(run.call, run.result(), started=run.started)
+        _skip_begun(turn, rest, CANCELLED)
         skip_calls(turn, rest.calls, CANCELLED)
         raise
     except Exception:  # of ours, not of a tool: it may have had its effect all the same
         for run in crew.let_go():
             turn.answer(run.call, synthetic_result(run.call, OUTCOME_UNKNOWN, timestamp=now_ms()))
+        _skip_begun(turn, rest, NOT_STARTED)
         skip_calls(turn, rest.calls, NOT_STARTED)
         raise
     finally:
@@ -90,23 +92,42 @@ class _Rest:
     Calls that have not started.
 
     Attributes:
+        begun: Those that were announced, and are about to start.
         told: Set once none of them will: what they are answered, and the guard that ends the turn.
     """
 
     calls: deque[ToolCall]
+    begun: list[ToolCall] = field(default_factory=list)
     told: tuple[str, Verdict | None] | None = None
 
 
-async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> list[ToolCall]:
+async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> None:
     """Announce the calls that may start now, and leave them to be started."""
-    begun: list[ToolCall] = []
-    while rest.calls and rest.told is None and crew.takes(rest.calls[0], begun):
-        rest.told = await _refused(turn, rest.calls[0])
-        if rest.told is None:
-            call = rest.calls.popleft()
-            turn.begin(call, crew.tool_of(call))
-            begun.append(call)
-    return begun
+    while rest.calls and rest.told is None and crew.takes(rest.calls[0], rest.begun):
+        call = rest.calls[0]
+        rest.told = await _refused(turn, call)
+        if rest.told is not None:
+            return
+        tool, first, problem = crew.tool_of(call), None, None
+        try:
+            first = await crew.may_run(call)
+            if tool is not None and first is not None:
+                hold_for_approval(turn, call, tool, first)
+        except ValueRefused as error:
+            problem = refusal_of(call, error)
+        rest.calls.popleft()
+        if problem is not None:
+            skip_calls(turn, [call], problem)
+        elif first is None:
+            turn.begin(call, tool)
+            rest.begun.append(call)
+
+
+def _skip_begun(turn: Turn, rest: _Rest, text: str) -> None:
+    """Answer the calls that were announced and do not run."""
+    begun, rest.begun = rest.begun, []
+    for call in begun:
+        turn.answer(call, synthetic_result(call, text, timestamp=now_ms()))
 
 
 def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:

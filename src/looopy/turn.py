@@ -47,7 +47,7 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
-from looopy.types.state import HeldCall, Outcome, PendingRequest, outcome_of
+from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, outcome_of
 from looopy.view import View
 
 _makers: dict[Callable[..., AgentEvent], Callable[..., AgentEvent]] = {}
@@ -55,12 +55,18 @@ _makers: dict[Callable[..., AgentEvent], Callable[..., AgentEvent]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call that is left open: what it waits for, and what is kept of it meanwhile."""
+    """
+    A call that is left open: what it waits for, and what is kept of it meanwhile.
+
+    Attributes:
+        started: Whether it was announced as running.
+    """
 
     call: ToolCall
     held: HeldCall
     pending: Sequence[PendingRequest]
     answered: Sequence[tuple[PendingRequest, Any]] = ()
+    started: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,11 @@ class Resumed:
         found = ((keys.get(request.request_id), value) for request, value in self.answered)
         return {key: value for key, value in found if key is not None}
 
+    def is_ours(self, request: PendingRequest) -> bool:
+        """Whether *request* asks if the call may run, and is no question of its tool."""
+        own = self.held is not None and request.request_id in self.held.keys
+        return request.kind is PendingKind.APPROVAL and not own
+
 
 NOTHING_ASKED = Resumed()
 
@@ -90,7 +101,7 @@ class Group:
         delivered: Inbox entries whose messages are among the events; they leave it with the commit.
         heard: For the group that ends a turn: commit it only if nothing came into the inbox after
             this entry. `None`: whatever came.
-        asked: For the group that ends a turn: the calls that it leaves open.
+        asked: The calls that are left open so far, when that has changed or the turn ends.
     """
 
     events: Sequence[AgentEvent]
@@ -183,6 +194,7 @@ class Turn:
         call_turn: The turn that announced the open calls; their idempotency keys name it.
         resumed: What they bring along, by call id.
         asked: Calls of this iteration that are left open until somebody answers.
+        asks: Whether there are new ones among them since the last group.
         queued: What is said before the model is asked again.
         spoken: What there is to hear before the next model call has been said: the rest waits.
         answered: Why the turn would end if what is queued were withdrawn before it is said.
@@ -203,6 +215,7 @@ class Turn:
     call_turn: int | None = None
     resumed: Mapping[str, Resumed] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    asks: bool = False
     pending: Sequence[PendingRequest] = ()
     inbox: Inbox = field(default_factory=NoInbox)
     queued: Sequence[Queued] = ()
@@ -230,9 +243,11 @@ class Turn:
 
     def close_group(self) -> Group:
         """Close the group that is open."""
-        group = Group(tuple(self._waiting), tuple(self._delivered))
+        asked = tuple(self.asked) if self.asks else ()
+        group = Group(tuple(self._waiting), tuple(self._delivered), asked=asked)
         self._waiting.clear()
         self._delivered.clear()
+        self.asks = False
         return group
 
     async def steered(self) -> bool:
@@ -262,9 +277,7 @@ class Turn:
         """Close the last group; one that ends naturally gives way to what came in meanwhile."""
         self.emit(end)
         group = self.close_group()
-        if natural:
-            return replace(group, heard=self.inbox.heard)
-        return replace(group, asked=tuple(self.asked)) if self.asked else group
+        return replace(group, heard=self.inbox.heard if natural else None, asked=tuple(self.asked))
 
     def reopen(self, group: Group) -> None:
         """Take the last group back, without the end."""

@@ -138,8 +138,8 @@ MUTANTS = [
         "a-denial-is-not-heard",
         "what a person has forbidden is run",
         "src/looopy/recovery.py",
-        "        if value is False and _is_ours(request, held)\n",
-        "        if value is None and _is_ours(request, held)\n",
+        "        if value is False and Resumed(",
+        "        if value is None and Resumed(",
         f"{_CONTINUING}::test_an_approval_is_carried_out",
     ),
     mutant(

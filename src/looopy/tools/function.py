@@ -19,7 +19,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from looopy.errors import InvalidTool
-from looopy.tools.provider import Effects, Enabled, OnResume, Tool, ToolContext, ToolResult
+from looopy.tools.provider import (
+    Effects,
+    Enabled,
+    NeedsApproval,
+    OnResume,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 from looopy.tools.schema import check_schema
 from looopy.tools.signature import Decoder, Signature, read_signature
 from looopy.tools.threads import tool_threads
@@ -95,6 +103,8 @@ def tool(
     parallel: bool = False,
     effects: Effects = "external",
     on_resume: OnResume | None = None,
+    needs_approval: NeedsApproval = False,
+    approval_expires_s: float | None = None,
     is_enabled: Enabled | None = None,
     max_result_bytes: int | None = None,
 ) -> FunctionTool[P, R]: ...
@@ -111,6 +121,8 @@ def tool(
     parallel: bool = False,
     effects: Effects = "external",
     on_resume: OnResume | None = None,
+    needs_approval: NeedsApproval = False,
+    approval_expires_s: float | None = None,
     is_enabled: Enabled | None = None,
     max_result_bytes: int | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
@@ -128,6 +140,8 @@ def tool(
     parallel: bool = False,
     effects: Effects = "external",
     on_resume: OnResume | None = None,
+    needs_approval: NeedsApproval = False,
+    approval_expires_s: float | None = None,
     is_enabled: Enabled | None = None,
     max_result_bytes: int | None = None,
 ) -> Any:
@@ -151,6 +165,8 @@ def tool(
         parallel: May run beside other parallel tools.
         effects: What calling it again may do.
         on_resume: What happens to a call whose process died while it ran.
+        needs_approval: A person allows each call before it runs; see `Tool`.
+        approval_expires_s: Seconds that a person has for it.
         is_enabled: Offered to the model only when this returns true.
         max_result_bytes: UTF-8 bytes of a result that the model is shown.
 
@@ -164,6 +180,8 @@ def tool(
         "parallel": parallel,
         "effects": effects,
         "on_resume": on_resume,
+        "needs_approval": needs_approval,
+        "approval_expires_s": approval_expires_s,
         "is_enabled": is_enabled,
         "max_result_bytes": max_result_bytes,
     }

@@ -67,6 +67,28 @@ class ToolHooks:
             return answer
 
 
+class Decided(ToolHooks):
+    """
+    Hooks that were asked before the call was announced.
+
+    Args:
+        arguments: What they have decided: arguments, or what stands for the result.
+    """
+
+    def __init__(self, hooks: ToolHooks, arguments: Mapping[str, Any] | Answer) -> None:
+        super().__init__(hooks._hooks, hooks._failed)  # noqa: SLF001 - of one kind
+        self._arguments = arguments
+
+    async def before(
+        self,
+        tool: Tool,  # noqa: ARG002 - as it was asked about
+        call: ToolCall,  # noqa: ARG002
+        context: ToolContext,  # noqa: ARG002
+    ) -> Mapping[str, Any] | Answer:
+        """What was decided."""
+        return self._arguments
+
+
 def _decided(said: Any, call: ToolCall) -> Mapping[str, Any] | Answer:
     if said is None:
         return call.arguments

@@ -28,6 +28,9 @@ from looopy.types.state import PendingKind
 Effects: TypeAlias = Literal["none", "idempotent", "external"]
 OnResume: TypeAlias = Literal["rerun", "ask", "fail"]
 Report: TypeAlias = Callable[[Any], None]
+NeedsApproval: TypeAlias = (
+    "bool | Callable[[Mapping[str, Any], ToolContext], bool | Awaitable[bool]]"
+)
 Enabled: TypeAlias = Callable[[], bool] | Callable[[TurnContext], bool]
 
 _logger = logging.getLogger("looopy")
@@ -137,6 +140,10 @@ class Tool:
         on_resume: What happens to a call whose process died while it ran: `"rerun"` it, `"ask"` a
             person, or `"fail"`: tell the model that the outcome is unknown. Default: rerun, or fail
             for external.
+        needs_approval: A person allows each call before it runs: always, or when this function of
+            the arguments and the `ToolContext`, sync or async, returns true. One that fails asks.
+        approval_expires_s: After so many seconds a request can no longer be approved; `None`:
+            never.
         is_enabled: Offered to the model only when this returns true: a function of the
             `TurnContext`, or of nothing, asked in each iteration.
         max_result_bytes: `None`: the loop's.
@@ -156,6 +163,8 @@ class Tool:
         parallel: bool = False,
         effects: Effects = "external",
         on_resume: OnResume | None = None,
+        needs_approval: NeedsApproval = False,
+        approval_expires_s: float | None = None,
         is_enabled: Enabled | None = None,
         max_result_bytes: int | None = None,
     ) -> None:
@@ -171,10 +180,19 @@ class Tool:
             raise InvalidTool(f"tool {name!r}: effects must be 'none', 'idempotent' or 'external'")
         if on_resume not in (None, "rerun", "ask", "fail"):
             raise InvalidTool(f"tool {name!r}: on_resume must be 'rerun', 'ask' or 'fail'")
-        if timeout_s is not None and (
-            not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or timeout_s <= 0
+        for option, seconds in (
+            ("timeout_s", timeout_s),
+            ("approval_expires_s", approval_expires_s),
         ):
-            raise InvalidTool(f"tool {name!r}: timeout_s must be more than 0 seconds")
+            if seconds is not None and (
+                not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or seconds <= 0
+            ):
+                raise InvalidTool(f"tool {name!r}: {option} must be more than 0 seconds")
+        if not isinstance(needs_approval, bool) and not callable(needs_approval):
+            raise InvalidTool(
+                f"tool {name!r}: needs_approval must be True, False, or a function of the arguments"
+                " and the ToolContext"
+            )
         self.name = name
         self.description = description
         self.parameters: Mapping[str, Any] = schema
@@ -183,6 +201,8 @@ class Tool:
         self.parallel = parallel
         self.effects: Effects = effects
         self.on_resume: OnResume = on_resume or ("fail" if effects == "external" else "rerun")
+        self.needs_approval = needs_approval
+        self.approval_expires_s = approval_expires_s
         self.is_enabled = is_enabled
         self.max_result_bytes = max_result_bytes
 

@@ -1,0 +1,118 @@
+"""
+Whether a call may run without asking a person first.
+
+An approval says yes to one call: this tool, with exactly these arguments, under this schema. What
+it says yes to is kept as a digest and compared when the call is about to run; whatever differs by
+then is asked about anew. The arguments are those the tool would be given, so `before_tool_call` is
+asked first, and what the person sees is what would run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from looopy.errors import ToolError
+from looopy.redaction import Redactor
+from looopy.stores.gate import dump
+from looopy.tools.hooked import Decided, ToolHooks
+from looopy.tools.provider import Tool, ToolContext
+from looopy.tools.results import Answer
+from looopy.tools.schema import validate
+from looopy.turn import Resumed
+from looopy.types.message import ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class AskFirst:
+    """
+    The call may not run yet.
+
+    Attributes:
+        args: What the tool would be given, without secrets.
+        bound: What an approval is bound to.
+        changed: It was approved, as something else.
+    """
+
+    args: Mapping[str, Any]
+    bound: str
+    changed: bool = False
+
+
+async def may_run(
+    tool: Tool | None,
+    call: ToolCall,
+    context: ToolContext,
+    resumed: Resumed,
+    hooks: ToolHooks,
+    redactor: Redactor,
+    failed: Callable[[str, Exception], object],
+) -> ToolHooks | AskFirst | None:
+    """
+    Decide whether *call* runs now.
+
+    Args:
+        failed: Told when the tool's predicate fails; the person is then asked.
+
+    Returns:
+        The hooks to run it with, which have decided; `None` when there was nothing to decide.
+
+    Raises:
+        ValueRefused: A hook has made arguments of which no request can be stored.
+    """
+    approved = any(value is True for request, value in resumed.answered if resumed.is_ours(request))
+    if tool is None or (tool.needs_approval is False and not approved):
+        return None
+    try:
+        if call.invalid_arguments is not None:
+            return None
+        validate(tool, call.arguments)
+    except ToolError:
+        return None  # it does not run as it is, and is told so
+    if context.auth_context is not None and context.auth_context.expired():
+        return None
+    if tool.needs_approval is False:
+        bound = bound_to(tool, call.arguments)
+        if resumed.held is None or resumed.held.bound in (None, bound):
+            return None
+        return AskFirst(call.arguments, bound, changed=True)
+    arguments = await hooks.before(tool, call, context)
+    if isinstance(arguments, Answer):
+        return Decided(hooks, arguments)
+    shown = redactor.value(arguments)
+    dump(shown, "")
+    bound = bound_to(tool, shown)
+    if approved:
+        same = resumed.held is not None and resumed.held.bound == bound
+        return Decided(hooks, arguments) if same else AskFirst(shown, bound, changed=True)
+    if not await _needed(tool, arguments, context, failed):
+        return Decided(hooks, arguments)
+    return AskFirst(shown, bound)
+
+
+async def _needed(
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    context: ToolContext,
+    failed: Callable[[str, Exception], object],
+) -> bool:
+    asked = tool.needs_approval
+    if isinstance(asked, bool):
+        return asked
+    try:
+        said = asked(arguments, context)
+        return bool(await said if inspect.isawaitable(said) else said)
+    except Exception as error:  # noqa: BLE001 - what cannot be judged is asked about
+        failed(f"{tool.name}.needs_approval", error)
+        return True
+
+
+def bound_to(tool: Tool, arguments: Mapping[str, Any]) -> str:
+    """What an approval of *tool* with these arguments is bound to; the same for the same."""
+    exactly = [tool.name, arguments, tool.parameters]
+    text = json.dumps(exactly, sort_keys=True, ensure_ascii=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()
