@@ -27,6 +27,7 @@ from looopy.errors import (
 from looopy.following import end_dead_turn, follow, watch_turn
 from looopy.known import Known
 from looopy.llm.provider import LLMProvider
+from looopy.output import with_output
 from looopy.running import RunningTurn
 from looopy.settle import settle
 from looopy.snapshot import snapshot
@@ -301,6 +302,7 @@ class Agent:
         inputs: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        output_type: Any = None,
     ) -> TurnStream:
         """
         Start a turn, at the call; the result is a view of it that nobody has to read.
@@ -315,6 +317,9 @@ class Agent:
                 the same input, it gives a view of the same turn, which is not run again, whatever
                 the context is doing; 1 to 256 characters.
             metadata: Kept with the turn; JSON values.
+            output_type: What the answer has to be: a type that pydantic's `TypeAdapter` takes, or a
+                JSON Schema. It is then `TurnResult.output`. A turn that goes on from another is
+                still asked for what that one was; without *output_type* it is given as plain JSON.
 
         Returns:
             `async for` gives its events, `await` its `TurnResult`, `accepted()` waits until the
@@ -327,6 +332,7 @@ class Agent:
             AgentBusy: A turn of this agent runs, and `on_busy` is `"reject"`.
             ValueRefused: The message is empty or cannot be stored; nothing was.
             AccessDenied: The auth context belongs to another tenant.
+            ConfigurationError: *output_type* cannot be described to a model.
 
         What only the store knows comes from the stream: `AgentBusy` elsewhere, `CannotContinue`,
         `IdempotencyConflict`, `InputNotFound`, `Fenced`, `StoreUnavailable`.
@@ -356,6 +362,7 @@ class Agent:
             auth_context=auth_context,
             tenant=self._known.stores.tenant,
             metadata=metadata,
+            output_type=output_type,
             on_busy=self.on_busy,
             key=idempotency_key,
         )
@@ -392,13 +399,14 @@ class Agent:
         known = self._require("execute_turn")
         leave = view.token.on_cancel(lambda: self._turns.also(self._ask_cancel(known, number)))
         try:
-            return await watch_turn(
+            result = await watch_turn(
                 known.stores,
                 self.context_id,
                 number,
                 view.broadcast,
                 functools.partial(self._follow, known),
             )
+            return with_output(result, view.request.output_type)
         finally:
             leave()
 

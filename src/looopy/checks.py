@@ -104,11 +104,15 @@ def idempotency_key(value: str | None) -> str | None:
 
 
 def input_hash(
-    message: UserMessage | None, inputs: Mapping[str, Any], metadata: Mapping[str, Any]
+    message: UserMessage | None,
+    inputs: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    output: Mapping[str, Any] | None = None,
 ) -> str:
     """What two requests have in common exactly when they ask for the same thing, as hex digits."""
     said = None if message is None else message_to_json(message, compact=True)
     if said is not None:
         said.pop("timestamp", None)  # when it was said again, it is still the same
-    asked = json.dumps([said, inputs, metadata], sort_keys=True, ensure_ascii=True)
+    more = [] if output is None else [output]
+    asked = json.dumps([said, inputs, metadata, *more], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(asked.encode()).hexdigest()

@@ -22,10 +22,11 @@ from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.errors import AgentBusy, IdempotencyConflict, StoreConflict, StoreError, TurnIncomplete
 from looopy.known import Known
 from looopy.line import Line
+from looopy.output import OutputType, output_type_of
 from looopy.recovery import Plan, plan_turn
 from looopy.settle import settle_write
 from looopy.stores.owner import Owner
-from looopy.stores.records import Claim, Claimed
+from looopy.stores.records import Claim, Claimed, ContextState
 from looopy.tools.provider import ToolSource, gather_tools
 from looopy.types.context import AuthContext, CancelToken
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart
@@ -46,6 +47,7 @@ class TurnRequest:
     inputs: Mapping[str, Any]
     auth_context: AuthContext | None
     metadata: Mapping[str, Any]
+    output_type: OutputType | None = None
     on_busy: Literal["reject", "wait"]
     key: str | None = None
     input_hash: str | None = None
@@ -59,6 +61,7 @@ class TurnRequest:
         auth_context: AuthContext | None,
         tenant: str,
         metadata: Mapping[str, Any] | None,
+        output_type: Any,
         on_busy: Literal["reject", "wait"],
         key: str | None,
     ) -> Self:
@@ -68,19 +71,23 @@ class TurnRequest:
         Raises:
             ValueRefused: The message is empty, or something cannot be stored.
             AccessDenied: The auth context belongs to another tenant than *tenant*.
+            ConfigurationError: *output_type* cannot be described to a model.
         """
         message = None if user_message is None else checks.user_message(user_message)
         kept = checks.storable(metadata, "/metadata")
         answers = checks.storable(inputs, "/inputs")
         key = checks.idempotency_key(key)
+        wanted = output_type_of(output_type)
+        schema = None if wanted is None else wanted.schema
         return cls(
             user_message=message,
             inputs=answers,
             auth_context=checks.auth_context(auth_context, tenant),
             metadata=kept,
+            output_type=wanted,
             on_busy=on_busy,
             key=key,
-            input_hash=None if key is None else checks.input_hash(message, answers, kept),
+            input_hash=None if key is None else checks.input_hash(message, answers, kept, schema),
         )
 
     @property
@@ -283,7 +290,19 @@ class Claiming:
             _, entries = await known.stores.journal.inbox(known.context_id)
             mine = [e for e in entries if e.actor_id == request.actor_id]
             situation = replace(situation, queued=mine)
-        return plan_turn(situation, request.user_message, request.inputs, request.auth_context)
+        plan = plan_turn(situation, request.user_message, request.inputs, request.auth_context)
+        output = self._output(known.state)
+        if output == plan.state.output:
+            return plan
+        return replace(plan, state=replace(plan.state, output=output))
+
+    def _output(self, state: ContextState) -> Mapping[str, Any] | None:
+        """What the turn is to answer: as asked for now, or by the one that it goes on with."""
+        request = self._request
+        if request.output_type is not None:
+            return request.output_type.schema
+        goes_on = request.user_message is None or bool(request.inputs)
+        return state.output if goes_on else None
 
     def _first_events(self, plan: Plan) -> list[AgentEvent]:
         """What the claim stores: the durable events of the turn's first group."""

@@ -19,6 +19,7 @@ from typing import Any
 from looopy.approving import AskFirst, may_run
 from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
+from looopy.output import FinalAnswer
 from looopy.stores.gate import dump, repair, repair_json
 from looopy.tools.asking import NeedsInput
 from looopy.tools.executor import resolve_name, run_call
@@ -126,16 +127,17 @@ class Crew:
         return None
 
     async def _run(self, call: ToolCall) -> ToolResultMessage:
-        turn = self._turn
+        turn, tool = self._turn, self.tool_of(call)
+        ours = isinstance(tool, FinalAnswer)  # of which the application knows nothing
         return await run_call(
-            self.tool_of(call),
+            tool,
             call,
             self._context_of(call),
             default_timeout_s=turn.config.tool_timeout_s,
             max_result_bytes=turn.config.max_result_bytes,
             known=tuple(self._tools),
             redactor=turn.redactor,
-            hooks=self._decided.get(call.id, self._hooks),
+            hooks=None if ours else self._decided.get(call.id, self._hooks),
         )
 
     def _context_of(self, call: ToolCall) -> ToolContext:

@@ -1,16 +1,27 @@
-"""The last events of a turn whose own loop could not make them, and what a turn came to."""
+"""What a turn came to, and the last events of one whose own loop could not make them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from looopy.errors import LooopyError
+from looopy.holding import state_beside
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import unanswered
 from looopy.stores.gate import repair
+from looopy.stores.records import ContextState
+from looopy.turn import Group
 from looopy.types.event import AgentEvent, MessageEnd, ToolExecutionEnd, TurnEnd, TurnError
-from looopy.types.message import AssistantMessage, Message, StopReason, Usage, now_ms
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    StopReason,
+    ToolResultMessage,
+    Usage,
+    now_ms,
+)
 from looopy.types.state import Outcome
 
 
@@ -57,6 +68,33 @@ def failed_end(
             usage=usage_of(added),
         ),
     ]
+
+
+def state_after(end: TurnEnd, group: Group, begun: ContextState) -> ContextState:
+    """
+    What the next turn has to know, once *group*, which *end* closes, is stored.
+
+    Args:
+        begun: What the turn began with.
+    """
+    usage = begun.usage + end.usage
+    if group.asked:
+        return state_beside(ContextState(usage=usage, output=begun.output), group.asked)
+    if end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
+        return replace(begun, usage=usage)
+    if end.outcome is not Outcome.FAILED:
+        return ContextState(usage=usage)
+    event = next((e for e in reversed(group.events) if isinstance(e, TurnError)), None)
+    error = event.error if event and event.error else LooopyError("the turn failed")
+    done = {m.tool_call_id for m in end.messages if isinstance(m, ToolResultMessage)}
+    return ContextState(
+        answered=[(r, value) for r, value in begun.answered if r.tool_call_id not in done],
+        held=[held for held in begun.held if held.tool_call_id not in done],
+        error=(type(error).__name__, event.text if event else error.message),
+        resumable=end.turn,
+        usage=usage,
+        output=begun.output,
+    )
 
 
 def usage_of(messages: Sequence[Message]) -> Usage:

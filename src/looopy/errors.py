@@ -19,6 +19,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
         ContextOverflow         .limit_tokens
         HistoryRejected         .position
         InvalidLLMResponse
+        OutputInvalid           .tries   no answer fitted output_type
       ToolError                 .tool_name .call_id
         ToolNotFound  InvalidToolArguments  ToolTimeout  ToolDenied  ToolServerError
       StoreError
@@ -178,6 +179,13 @@ class HistoryRejected(LLMError):
 
 class InvalidLLMResponse(LLMError):
     """The provider answered with something that is no answer."""
+
+
+class OutputInvalid(LLMError):
+    """No answer of the model was what `output_type` asked for."""
+
+    tries: int
+    _facts: ClassVar[dict[str, Any]] = {"tries": 0}
 
 
 class ToolError(LooopyError):

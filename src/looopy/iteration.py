@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from looopy.answering import judge_answer
 from looopy.model_call import call_model
 from looopy.tool_calls import run_tools
 from looopy.tools.provider import gather_tools
@@ -23,6 +24,8 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
     """Call the model once and run what it asks for; sets `turn.stop` when the turn is over."""
     with turn.scope:
         tools = await gather_tools(turn.sources, turn.context, turn.warn_of_tools)
+    if turn.wanted is not None:
+        tools = turn.wanted.offered(tools)
     assistant: AssistantMessage | None = None
     if turn.open_calls:
         calls, turn.open_calls = turn.open_calls, ()
@@ -46,6 +49,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         turn.stop = None
         async for out in run_tools(turn, calls, tools):
             yield out
+    judge_answer(turn, assistant)
     end_iteration(turn, assistant)
 
 

@@ -354,6 +354,7 @@ class Known:
                         held=closing.held,
                         resumable=turn.turn,
                         usage=record.state.usage + usage,
+                        output=record.state.output,
                     ),
                     release=True,
                 )

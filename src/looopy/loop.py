@@ -27,6 +27,7 @@ from looopy.iteration import run_iteration
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.model_call import keep_partial
+from looopy.output import OutputType, Wanted
 from looopy.queues import AskedQueues, GetMessages
 from looopy.redaction import Redactor
 from looopy.stores.gate import repair
@@ -79,6 +80,7 @@ async def run_turn(
     inbox: Inbox | None = None,
     spoken: bool = False,
     view: View | None = None,
+    output_type: OutputType | None = None,
     spent: Spent | None = None,
 ) -> AsyncGenerator[Out, None]:
     """
@@ -99,6 +101,7 @@ async def run_turn(
         inbox: Where steering and follow-ups come from; `None` for nowhere.
         spoken: Among *prompts* is the one queued message that the model hears at a time.
         view: What the model was last shown of *history*, if that is kept from turn to turn.
+        output_type: What the answer has to be; `None`: anything.
         spent: What the context's turns have used before, for the budgets.
 
     Yields:
@@ -115,6 +118,7 @@ async def run_turn(
     turn.inbox, turn.spoken, turn.view = inbox or turn.inbox, spoken, view or turn.view
     if isinstance(inbox, AskedQueues):
         inbox.failed = turn.warn_of_hook
+    turn.wanted = None if output_type is None else Wanted.of(output_type, provider)
     interrupted, refused = None, False
     try:
         yield _open(turn, prompts, user_message)

@@ -28,6 +28,7 @@ from looopy.errors import (
 from looopy.history import visible
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
+from looopy.output import INSTRUCTION
 from looopy.stores.gate import repair, repair_json
 from looopy.tools.provider import Tool
 from looopy.turn import Out, Turn
@@ -226,6 +227,7 @@ async def _request(
         session_id=turn.context.context_id,
         api_key=api_key,
         timeout_s=config.llm_timeout_s,
+        output_schema=None if turn.wanted is None else turn.wanted.option,
     )
     return request, options
 
@@ -249,6 +251,13 @@ async def _hooked(
 
 
 async def _system_prompt(turn: Turn) -> str:
+    text = await _own_system_prompt(turn)
+    if turn.wanted is None or turn.wanted.tool is None:
+        return text
+    return f"{text}\n\n{INSTRUCTION}" if text else INSTRUCTION
+
+
+async def _own_system_prompt(turn: Turn) -> str:
     prompt = turn.context.system_prompt
     if isinstance(prompt, str):
         return prompt

@@ -19,7 +19,7 @@ from looopy._failpoints import reach
 from looopy.broadcast import Broadcast
 from looopy.buffered import BufferedTurn
 from looopy.claiming import Begun, Claiming, TurnRequest
-from looopy.ending import failed_end
+from looopy.ending import failed_end, state_after
 from looopy.errors import (
     Fenced,
     IdempotencyConflict,
@@ -34,6 +34,7 @@ from looopy.known import Known
 from looopy.lease import Lease
 from looopy.llm.provider import LLMProvider
 from looopy.loop import run_turn
+from looopy.output import OutputType, output_type_of, with_output
 from looopy.recovery import OpenCall
 from looopy.redaction import Redactor
 from looopy.settle import settle, settle_write
@@ -58,7 +59,7 @@ from looopy.types.event import (
     utc_now,
 )
 from looopy.types.maker import amended
-from looopy.types.message import AssistantMessage, Message, ToolResultMessage
+from looopy.types.message import AssistantMessage, Message
 from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
 
@@ -106,6 +107,7 @@ class RunningTurn:
         self._assistant_position: int | None = None
         self._open = False  # claimed, and not ended yet
         self._asked: Sequence[Asked] = ()
+        self._output_type: OutputType | None = None
         self._last_position = 0
         self._added: list[Message] = []
         self._tally = Tally()
@@ -220,6 +222,7 @@ class RunningTurn:
             artifacts=_Writer(self),
             cancel=self.token,
         )
+        self._output_type = self.request.output_type or output_type_of(plan.state.output)
         first = True
         try:
             spent = await spent_before(
@@ -243,6 +246,7 @@ class RunningTurn:
                 spoken=bool(plan.delivered) and self.config.queue_mode == "one-at-a-time",
                 view=self.known.view,
                 spent=spent,
+                output_type=self._output_type,
             )
             async with aclosing(outs):
                 async for out in outs:
@@ -277,7 +281,7 @@ class RunningTurn:
             return
         end = durable[-1] if durable and isinstance(durable[-1], TurnEnd) else None
         self._asked = group.asked
-        state = None if end is None else self._state_after(end, group, begun)
+        state = None if end is None else state_after(end, group, begun)
         if self._buffer is not None:
             self._open = end is None
             self._announce(events, 0, self._last_position + 1, state=state)
@@ -319,25 +323,6 @@ class RunningTurn:
     def _hear(self, done: Committed) -> None:
         if self._inbox is not None:
             self._inbox.told(done.inbox)
-
-    def _state_after(self, end: TurnEnd, group: Group, begun: ContextState) -> ContextState:
-        usage = begun.usage + end.usage
-        if group.asked:
-            return state_beside(ContextState(usage=usage), group.asked)
-        if end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
-            return replace(begun, usage=usage)
-        if end.outcome is not Outcome.FAILED:
-            return ContextState(usage=usage)
-        event = next((e for e in reversed(group.events) if isinstance(e, TurnError)), None)
-        error = event.error if event and event.error else LooopyError("the turn failed")
-        done = {m.tool_call_id for m in end.messages if isinstance(m, ToolResultMessage)}
-        return ContextState(
-            answered=[(r, value) for r, value in begun.answered if r.tool_call_id not in done],
-            held=[held for held in begun.held if held.tool_call_id not in done],
-            error=(type(error).__name__, event.text if event else error.message),
-            resumable=self.turn,
-            usage=usage,
-        )
 
     def _announce(
         self,
@@ -403,7 +388,7 @@ class RunningTurn:
                 self.known.announced_at = self._assistant_position
         texts = [m for m in end.messages if isinstance(m, AssistantMessage) and m.text]
         failed = end.outcome is Outcome.FAILED
-        self._result = TurnResult(
+        result = TurnResult(
             turn=self.turn,
             outcome=end.outcome,
             stop_reason=end.stop_reason,
@@ -415,6 +400,7 @@ class RunningTurn:
             artifacts=tuple(self._artifacts),
             error=self._error if failed else None,
         )
+        self._result = with_output(result, self._output_type)
 
     async def _close_after(self, exc: Exception) -> None:
         """

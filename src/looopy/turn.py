@@ -21,6 +21,7 @@ from looopy.errors import (
 )
 from looopy.guards import Guards, Verdict
 from looopy.llm.provider import LLMProvider
+from looopy.output import Wanted
 from looopy.redaction import Redactor
 from looopy.tools.provider import Tool, ToolSource
 from looopy.types.context import LoopConfig, TurnContext
@@ -199,6 +200,7 @@ class Turn:
         spoken: What there is to hear before the next model call has been said: the rest waits.
         answered: Why the turn would end if what is queued were withdrawn before it is said.
         added: Messages of this turn.
+        wanted: What the answer has to be, if something was asked for.
         view: What the model was last shown of the history.
         stop: Set when the turn is over.
         error: Why, when it failed.
@@ -233,6 +235,7 @@ class Turn:
     call_ids: set[str] = field(default_factory=set)
     redactor: Redactor = field(default_factory=Redactor)
     view: View = field(default_factory=View)
+    wanted: Wanted | None = None
     _waiting: list[AgentEvent] = field(default_factory=list)
     _warned: set[str] = field(default_factory=set)
     _delivered: list[int] = field(default_factory=list)

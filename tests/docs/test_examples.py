@@ -71,6 +71,13 @@ def test_a_chat_without_async_remembers_after_a_restart(tmp_path):
     assert second == ["2 turns so far", "> You said 3 things.", "> "]
 
 
+def test_an_answer_that_breaks_a_rule_is_given_again(tmp_path):
+    """The type's rule is told to the model, and the second answer is the output."""
+    warning, plan = _run("structured_output.py", cwd=tmp_path)
+    assert warning.startswith("answer 1 of 3 does not fit output_type: ")
+    assert plan == "3 nights in Rome, with ['Pantheon']"
+
+
 def test_only_the_url_differs_between_stores(tmp_path):
     """Memory and SQLite answer alike."""
     lines = [line.partition(": ") for line in _run("same_agent_by_url.py", cwd=tmp_path)]

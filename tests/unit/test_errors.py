@@ -31,6 +31,7 @@ LooopyError
     HistoryRejected position=None
     InvalidLLMResponse
     LLMUnavailable retryable=True
+    OutputInvalid tries=0
     RateLimited retryable=True retry_after_s=None
   LimitExceeded limit=None value=None
   StoreError

@@ -338,6 +338,11 @@ class OpenAIProvider:
         return not self._url or urlsplit(self._url).hostname == "api.openai.com"
 
     @property
+    def structured_output(self) -> bool:
+        """Whether an output schema is kept to; others ignore one, or refuse it beside tools."""
+        return self._official
+
+    @property
     def _needs_key(self) -> bool:
         if self._client is not None or not self._key_variable:
             return False

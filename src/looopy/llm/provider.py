@@ -30,7 +30,8 @@ class LLMProvider(Protocol):
 
     Optional attributes, read with `getattr`: `name` (such as `"openai"`), `model` (default model
     name), `window_tokens` (what the model's window holds, where that is known; the history is cut
-    to fit it), and the coroutine `aclose()`, which frees connections and child processes.
+    to fit it), `structured_output` (true: `StreamOptions.output_schema` is kept to, beside tools
+    too), and the coroutine `aclose()`, which frees connections and child processes.
     """
 
     def stream(self, request: LLMRequest, options: StreamOptions) -> AsyncIterator[StreamEvent]:

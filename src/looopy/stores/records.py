@@ -75,6 +75,7 @@ class ContextState:
         resumable: The last turn, when `execute_turn(None)` can go on from it: interrupted or
             failed.
         usage: Tokens and cost of all turns.
+        output: JSON Schema of the answer that the turn to go on with was asked for, or `None`.
     """
 
     pending: Sequence[PendingRequest] = ()
@@ -83,6 +84,7 @@ class ContextState:
     error: tuple[str, str] | None = None
     resumable: int | None = None
     usage: Usage = field(default_factory=Usage)
+    output: Mapping[str, Any] | None = None
 
 
 class EntryKind(StrEnum):

@@ -432,6 +432,8 @@ def state_column(state: ContextState) -> str:
         data["error"] = list(state.error)
     if state.resumable is not None:
         data["resumable"] = state.resumable
+    if state.output is not None:
+        data["output"] = state.output
     usage = usage_to_json(state.usage, compact=True)
     if usage:
         data["usage"] = usage
@@ -449,6 +451,7 @@ def decode_state(text: str) -> ContextState:
         error=None if error is None else (error[0], error[1]),
         resumable=data.get("resumable"),
         usage=usage_from_json(data.get("usage", {})),
+        output=data.get("output"),
     )
 
 

@@ -74,6 +74,7 @@ STATE = ContextState(
     error=("RateLimited", "too many"),
     resumable=1,
     usage=Usage(input=5, output=2, total_tokens=7, cost=Cost(input=0.25, total=0.25)),
+    output={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
 )
 
 

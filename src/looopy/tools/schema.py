@@ -60,6 +60,20 @@ def validate(tool: Tool, arguments: Mapping[str, Any]) -> None:
         raise refusal(tool.name, list(dict.fromkeys(lines)), arguments)
 
 
+def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
+    """
+    Why *value* does not fit *schema*, one `path: problem` each; [] if it does.
+
+    Raises:
+        InvalidTool: *schema* is none.
+    """
+    try:
+        errors = list(_compile(schema).iter_errors(value))
+    except ValueError as error:  # too deep, a lone surrogate, a value that JSON does not know
+        return [f"{show_path(())}: cannot be read as JSON: {error}"]
+    return list(dict.fromkeys(line for error in errors for line in _explain(error, schema)))
+
+
 def refusal(tool_name: str, lines: Sequence[str], received: Any) -> InvalidToolArguments:
     """The error that says why *received* was refused: *lines* are `path: problem`, at least one."""
     shown = [f"- {line}" for line in lines[:_MAX_LINES]]

@@ -245,6 +245,7 @@ class LoopConfig:
         max_tool_calls_per_iteration: Calls one model answer may ask for; more, and none is run.
         max_tool_failures: Failed calls in a row that end the turn.
         max_parallel_tools: How many calls of tools marked `parallel` may run at once.
+        max_output_retries: How often an answer that does not fit `output_type` may be given again.
         doom_loop_threshold: How often the same call may come in a row before `on_doom_loop` acts.
         steering: What a steering message does to the calls that have not started: `skip_remaining`
             answers them as skipped, `after_batch` lets them run first.
@@ -265,6 +266,7 @@ class LoopConfig:
     max_tool_calls_per_iteration: int = 16
     max_tool_failures: int = 3
     max_parallel_tools: int = 8
+    max_output_retries: int = 2
     doom_loop_threshold: int = 3
     on_doom_loop: Literal["warn", "stop"] = "warn"
     tool_timeout_s: float | None = 60.0
@@ -296,6 +298,7 @@ class LoopConfig:
             "max_result_bytes",
         ):
             _check(self, name, least=1, whole=True)
+        _check(self, "max_output_retries", least=0, whole=True)
         for name in ("tool_timeout_s", "llm_timeout_s", "turn_timeout_s"):
             _check(self, name, least=0, above=True, optional=True)
         _check(self, "lease_ttl_s", least=0, above=True)

@@ -79,6 +79,8 @@ class TurnResult:
     Attributes:
         turn: Its number in the context.
         text: The text of the last answer; empty when there is none.
+        output: What `output_type` asked for, as that type; `None` without one, and where the turn
+            ended before there was such an answer.
         messages: What the turn added, oldest first.
         pending: What it waits for, when the outcome is `input_required` or `auth_required`.
         artifacts: Versions it saved, in order.
@@ -89,6 +91,7 @@ class TurnResult:
     outcome: Outcome
     stop_reason: StopReason
     text: str = ""
+    output: Any = None
     messages: Sequence[Message] = ()
     usage: Usage = field(default_factory=Usage)
     iterations: Sequence[IterationResult] = ()

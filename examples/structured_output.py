@@ -1,0 +1,55 @@
+"""
+An answer in a type: checked, and given again by the model until it fits.
+
+The first answer breaks a rule of the type, the second one does not. A model that knows output
+schemas would be sent one; any other, such as this one, is given a tool for its answer.
+"""
+
+import asyncio
+import os
+
+from pydantic import BaseModel, Field
+
+from looopy import Agent, tool
+from looopy.errors import OutputInvalid
+from looopy.testing import ScriptedProvider, tool_call
+
+
+class Trip(BaseModel):
+    """What was planned."""
+
+    town: str
+    nights: int = Field(ge=1, le=14)
+    sights: list[str] = []
+
+
+@tool(effects="none")
+def forecast(town: str) -> str:
+    """Say how the weather will be in a town."""
+    return f"sunny in {town}"
+
+
+SCRIPT = [
+    tool_call("forecast", town="Rome"),
+    tool_call("final_answer", town="Rome", nights=0),
+    tool_call("final_answer", town="Rome", nights=3, sights=["Pantheon"]),
+]
+
+
+async def main() -> None:
+    """Plan a trip."""
+    model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider(SCRIPT)
+    async with Agent("trip", llm_provider=model, tools=[forecast]) as agent:
+        turn = agent.execute_turn("Plan a few sunny days for me.", output_type=Trip)
+        async for event in turn:
+            if event.type == "warning":
+                print(event.text.splitlines()[0])
+        try:
+            trip = (await turn).raise_for_outcome().output
+        except OutputInvalid as error:
+            print("no plan:", error)
+        else:
+            print(f"{trip.nights} nights in {trip.town}, with {trip.sights}")
+
+
+asyncio.run(main())

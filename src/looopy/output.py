@@ -1,0 +1,296 @@
+"""
+What a turn's answer has to be: a type, or a JSON Schema, that the model is held to.
+
+The type is described by a JSON Schema and read back by pydantic, so that whatever its `TypeAdapter`
+takes will do. A model is asked in one of two ways. A provider that knows output schemas
+(`structured_output`) is sent one, and the text of its answer is read. Any other is given a tool,
+`final_answer`, whose arguments are the answer; what the model read before, with other tools, stays
+a history that every provider takes. In both, an answer that does not fit is shown to the model with
+what is wrong, and it tries again (`LoopConfig.max_output_retries`).
+
+What a turn came to is read from its messages, so that a turn which is only looked at, or was gone
+on with in another process, has the same output.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from looopy.errors import ConfigurationError, InvalidTool, LooopyError, ValueRefused
+from looopy.stores.gate import dump
+from looopy.tools.provider import Tool, ToolContext, ToolResult
+from looopy.tools.schema import check_schema, problems, show_path
+from looopy.types.message import AssistantMessage, Message, StopReason, ToolResultMessage
+from looopy.types.result import TurnResult
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+FINAL_ANSWER = "final_answer"
+ACCEPTED = "The answer was accepted."
+INSTRUCTION = (
+    f"When you have the answer, call the tool `{FINAL_ANSWER}` with it, alone and once. Only what"
+    " that call says is read as your answer; other tools may be called before."
+)
+_WRAPPED = "answer"
+_MAX_PROBLEMS = 10
+
+
+class OutputRefused(Exception):
+    """An answer does not fit; the text is for the model. Never for a user."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputType:
+    """
+    What an answer has to be.
+
+    Attributes:
+        schema: JSON Schema of the answer.
+        sent: The same with an object at its root, as models are asked for: anything else is the
+            one property `answer` of it.
+    """
+
+    schema: Mapping[str, Any]
+    sent: Mapping[str, Any]
+    _adapter: TypeAdapter[Any] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether `sent` has the answer as a property."""
+        return self.sent is not self.schema
+
+    def read_text(self, text: str) -> Any:
+        """
+        The answer that a model's text is.
+
+        Raises:
+            OutputRefused: It is none.
+        """
+        try:
+            data = json.loads(_unfenced(text), parse_constant=_no_number)
+        except (ValueError, RecursionError) as error:
+            raise OutputRefused(f"it is no JSON: {error}") from None
+        return self.read(data)
+
+    def read(self, data: Any) -> Any:
+        """
+        The answer that *data*, a value as `sent` describes it, is.
+
+        Raises:
+            OutputRefused: It is none.
+        """
+        if self.wrapped:
+            if not isinstance(data, Mapping) or _WRAPPED not in data:
+                raise OutputRefused(f"it is no object with the property {_WRAPPED!r}")
+            data = data[_WRAPPED]
+        if self._adapter is None:
+            found = problems(self.schema, data)
+            if found:
+                raise OutputRefused(_listed(found))
+            return data
+        return _validated(self._adapter, data)
+
+
+def output_type_of(value: Any) -> OutputType | None:
+    """
+    What `execute_turn(output_type=value)` asks for; `None` for nothing.
+
+    Args:
+        value: A type that pydantic's `TypeAdapter` takes, or a mapping: a JSON Schema.
+
+    Raises:
+        ConfigurationError: No JSON Schema can be made of it, or it is none.
+    """
+    if value is None or isinstance(value, OutputType):
+        return value
+    if isinstance(value, Mapping):
+        schema, adapter = dict(value), None
+        try:
+            check_schema(schema)
+        except InvalidTool as error:
+            text = error.message.removeprefix("parameters ")
+            raise ConfigurationError(f"output_type {text}") from None
+    else:
+        schema, adapter = _described(value)
+    try:
+        dump(schema, "/output_type")
+    except ValueRefused as error:
+        raise ConfigurationError(f"output_type: {error.message}") from None
+    return OutputType(schema, _as_object(schema), adapter)
+
+
+def _described(value: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    text = "it is a function"  # for pydantic, a function is what its arguments are
+    if not inspect.isroutine(value):
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(value)
+            return adapter.json_schema(), adapter
+        except PydanticUserError as error:
+            text = str(error).partition("\n")[0]
+    raise ConfigurationError(
+        f"output_type={value!r} cannot be described to a model ({text}): pass a pydantic model, a"
+        " dataclass, a TypedDict or a JSON Schema"
+    )
+
+
+def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """*schema* with an object at its root, which all providers ask for."""
+    if schema.get("type") == "object":
+        return schema
+    inner = {name: value for name, value in schema.items() if name != "$defs"}
+    outer: dict[str, Any] = {
+        "type": "object",
+        "properties": {_WRAPPED: inner},
+        "required": [_WRAPPED],
+        "additionalProperties": False,
+    }
+    if "title" in inner:
+        outer["title"] = inner["title"]
+    if "$defs" in schema:
+        outer["$defs"] = schema["$defs"]
+    return outer
+
+
+def _validated(adapter: TypeAdapter[Any], data: Any) -> Any:
+    from pydantic import ValidationError
+
+    try:
+        # As JSON, not as objects: then a strict model takes a date from a string too.
+        return adapter.validate_json(json.dumps(data))
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        lines = [f"{show_path(one['loc'])}: {one['msg']}" for one in found]
+    raise OutputRefused(_listed(lines))
+
+
+def _listed(lines: Sequence[str]) -> str:
+    more = len(lines) - _MAX_PROBLEMS
+    rest = [f"- and {more} more"] if more > 0 else []
+    text = "\n".join([*(f"- {line}" for line in lines[:_MAX_PROBLEMS]), *rest])
+    return text.replace("(arguments)", "(answer)")
+
+
+def _unfenced(text: str) -> str:
+    """*text* without the fence of a code block that models like to put around JSON."""
+    text = text.strip()
+    if text.startswith("```") and text.endswith("```") and "\n" in text:
+        return text[text.index("\n") : -3]
+    return text
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+class FinalAnswer(Tool):
+    """The tool whose arguments are the answer, where the provider knows no output schema."""
+
+    def __init__(self, wanted: OutputType) -> None:
+        super().__init__(
+            name=FINAL_ANSWER,
+            description="Give the final answer, once you have it.",
+            parameters=wanted.sent,
+            effects="none",
+        )
+        self._wanted = wanted
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """
+        Accept the answer.
+
+        Raises:
+            LooopyError: It does not fit, though the schema allowed it.
+        """
+        del context
+        try:
+            self._wanted.read(dict(arguments))
+        except OutputRefused as error:
+            raise LooopyError(
+                f"The answer does not fit:\n{error}\nCorrect this and call {FINAL_ANSWER} again."
+            ) from None
+        return ToolResult(ACCEPTED, details={"output": dict(arguments)})
+
+
+@dataclass(slots=True)
+class Wanted:
+    """
+    What one turn has to answer.
+
+    Attributes:
+        tool: How it is given; `None` where the provider is sent the schema.
+        tries: Answers that did not fit.
+    """
+
+    type: OutputType
+    tool: FinalAnswer | None
+    tries: int = 0
+
+    @classmethod
+    def of(cls, output_type: OutputType, provider: object) -> Wanted:
+        """What a turn with *provider* is asked for."""
+        native = bool(getattr(provider, "structured_output", False))
+        return cls(output_type, None if native else FinalAnswer(output_type))
+
+    @property
+    def option(self) -> Mapping[str, Any] | None:
+        """`StreamOptions.output_schema`."""
+        return self.type.sent if self.tool is None else None
+
+    def offered(self, tools: dict[str, Tool]) -> dict[str, Tool]:
+        """
+        *tools*, with the one that takes the answer if there is one.
+
+        Raises:
+            InvalidTool: One of them has its name.
+        """
+        if self.tool is None:
+            return tools
+        if any(name.casefold() == FINAL_ANSWER for name in tools):
+            raise InvalidTool(
+                f"a tool is named {FINAL_ANSWER!r}, which is how output_type asks for an answer:"
+                " rename yours"
+            )
+        return {**tools, FINAL_ANSWER: self.tool}
+
+
+def output_in(wanted: OutputType, messages: Sequence[Message]) -> Any:
+    """The answer that *messages* of a turn end in; `None` if they do not."""
+    for message in reversed(messages):
+        if is_accepted(message):
+            try:
+                return wanted.read(message.details["output"])  # type: ignore[union-attr]  # a result
+            except (OutputRefused, KeyError, TypeError):  # details may be too large to be kept
+                continue
+        if isinstance(message, AssistantMessage):
+            calls = [call for call in message.tool_calls if call.name.casefold() == FINAL_ANSWER]
+            try:
+                if calls:
+                    return wanted.read(calls[0].arguments)
+                return wanted.read_text(message.text)
+            except OutputRefused:
+                return None
+    return None
+
+
+def with_output(result: TurnResult, wanted: OutputType | None) -> TurnResult:
+    """*result* with what the turn was to answer, if it did."""
+    if wanted is None or result.stop_reason is not StopReason.STOP:
+        return result
+    return replace(result, output=output_in(wanted, result.messages))
+
+
+def is_accepted(message: Message) -> bool:
+    """Whether *message* is the result of an answer that fitted."""
+    return (
+        isinstance(message, ToolResultMessage)
+        and message.tool_name == FINAL_ANSWER
+        and not message.is_error
+    )
