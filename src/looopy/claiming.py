@@ -19,7 +19,15 @@ from looopy import checks
 from looopy._failpoints import reach
 from looopy.buffered import BufferedTurn
 from looopy.cancellation import CancelScope, TurnInterrupted
-from looopy.errors import AgentBusy, IdempotencyConflict, StoreConflict, StoreError, TurnIncomplete
+from looopy.errors import (
+    AgentBusy,
+    CannotContinue,
+    IdempotencyConflict,
+    InputNotFound,
+    StoreConflict,
+    StoreError,
+    TurnIncomplete,
+)
 from looopy.known import Known
 from looopy.line import Line
 from looopy.output import OutputType, output_type_of
@@ -249,6 +257,10 @@ class Claiming:
                 return Begun(plan, await self._try(plan, events), events)
             except StoreConflict:
                 known.stale = True
+            except (CannotContinue, InputNotFound):
+                if fresh:
+                    raise
+                known.stale = True  # another process may have left something to go on from
             except AgentBusy as busy:
                 known.stale = True
                 if not fresh:

@@ -78,6 +78,7 @@ class Crew:
         self._tools = tools
         self._runs: list[Run] = []
         self._reports: deque[tuple[ToolCall, Any] | AgentEvent] = deque()
+        self._reporting: set[str] = set()
         self._news = asyncio.Event()
         self._hooks = ToolHooks(turn.config.hooks, self._hook_failed)
         self._decided: dict[str, ToolHooks] = {}  # by call id
@@ -105,7 +106,7 @@ class Crew:
     def start(self, calls: Sequence[ToolCall]) -> None:
         """Run *calls*, whose start is known."""
         for call in calls:
-            task = asyncio.create_task(self._run(call), name=f"looopy tool {call.name}")
+            task = asyncio.create_task(self._run_and_tell(call), name=f"looopy tool {call.name}")
             self._runs.append(Run(call, self.tool_of(call), task))
             task.add_done_callback(lambda _: self._news.set())
 
@@ -125,6 +126,13 @@ class Crew:
         if found is not None:
             self._decided[call.id] = found
         return None
+
+    async def _run_and_tell(self, call: ToolCall) -> ToolResultMessage:
+        result = await self._run(call)
+        if call.id in self._reporting:
+            with contextlib.suppress(asyncio.CancelledError):  # it is over, whoever cancels it
+                await asyncio.sleep(0)  # what it reported last comes before its end
+        return result
 
     async def _run(self, call: ToolCall) -> ToolResultMessage:
         turn, tool = self._turn, self.tool_of(call)
@@ -150,6 +158,7 @@ class Crew:
             self._news.set()
 
         def report(progress: Any) -> None:
+            self._reporting.add(call.id)
             loop.call_soon_threadsafe(push, progress)
 
         def show(event: AgentEvent) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from looopy.llm.anthropic import AnthropicProvider
     from looopy.llm.local import LocalProvider
     from looopy.llm.openai import OpenAIProvider
+    from looopy.llm.pipy import PipyProvider
     from looopy.llm.provider import LLMProvider
     from looopy.llm.resolve import resolve_provider
     from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
@@ -27,6 +28,7 @@ _HOME = {
     "LLMRequest": "looopy.types.request",
     "LocalProvider": "looopy.llm.local",
     "OpenAIProvider": "looopy.llm.openai",
+    "PipyProvider": "looopy.llm.pipy",
     "StreamEvent": "looopy.types.request",
     "StreamOptions": "looopy.types.request",
     "ToolSpec": "looopy.types.request",
@@ -39,6 +41,7 @@ __all__ = [
     "LLMRequest",
     "LocalProvider",
     "OpenAIProvider",
+    "PipyProvider",
     "StreamEvent",
     "StreamOptions",
     "ToolSpec",

@@ -75,7 +75,8 @@ def _assistant_to_json(message: AssistantMessage, compact: bool) -> dict[str, An
     usage = usage_to_json(message.usage, compact=compact)
     if usage or not compact:
         data["usage"] = usage
-    data["stop_reason"] = message.stop_reason.value
+    reason = message.stop_reason
+    data["stop_reason"] = (reason if isinstance(reason, StopReason) else _stop_reason(reason)).value
     if message.error_message is not None or not compact:
         data["error_message"] = message.error_message
     data["timestamp"] = message.timestamp

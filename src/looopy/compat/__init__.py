@@ -1,0 +1,1 @@
+"""Faces with the names of other libraries, over the same agents, loops and stores."""

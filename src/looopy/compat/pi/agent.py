@@ -1,0 +1,565 @@
+"""
+pi's `Agent`: its names and its habits, over an agent of ours that keeps everything in stores.
+
+The state is a mirror of the context: messages come to it as they are committed. Changes that pi's
+users make to it between runs (`replace_messages`, `append_message`, also to the list itself) are
+brought to the context before the next run. So nothing here blocks, and nothing is lost that a run
+has said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from looopy.agent import Agent as OurAgent
+from looopy.checks import user_message
+from looopy.compat.pi.abort import AbortController
+from looopy.compat.pi.errors import AlreadyStreaming, NothingToContinue
+from looopy.compat.pi.events import Translator
+from looopy.compat.pi.loop import require_tail
+from looopy.compat.pi.queues import Kind, Queues
+from looopy.compat.pi.setup import ModelOf, RunOptions, find_provider, tool_sources
+from looopy.compat.pi.types import (
+    AgentEndEvent,
+    AgentEvent,
+    AgentLoopConfig,
+    AgentMessage,
+    AgentState,
+    AgentTool,
+    ConvertToLlmFn,
+    GetApiKeyFn,
+    MessageEndEvent,
+    MessageStartEvent,
+    MessageUpdateEvent,
+    QueueMode,
+    ToolExecutionEndEvent,
+    ToolExecutionStartEvent,
+    ToolHook,
+    TransformContextFn,
+    TurnEndEvent,
+)
+from looopy.errors import ConfigurationError, LooopyError
+from looopy.llm.provider import LLMProvider
+from looopy.stores.stores import Stores, open_stores
+from looopy.tools.provider import Tool, ToolSource, gather_tools
+from looopy.types import event as ours
+from looopy.types.context import AuthContext, LoopConfig
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    ImageContent,
+    TextContent,
+    ToolResultMessage,
+    UserMessage,
+)
+from looopy.types.request import ThinkingLevel
+
+_logger = logging.getLogger("looopy")
+_MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)
+
+
+class Agent:
+    """
+    An agent as pi's users know it.
+
+    Args:
+        model: A name as `looopy.llm.resolve_provider` takes it, or a provider.
+        stores: Where the conversation is kept: a URL, or open `Stores`. By default in this object.
+        context_id: Names it there; a new one by default. Of one that exists, the messages are in
+            `state` once `load()` or the first run has read them.
+        messages: What was said before; added to those of the context.
+        loop_config: Limits that pi does not have.
+        tool_execution: `"parallel"`: tools overlap.
+        stream_fn: pi's stream function, or the module `pipy_ai`: see `looopy.llm.PipyProvider`.
+
+    The others are pi's. `async with`, or `close()`, lets go of the stores.
+
+    Raises:
+        ConfigurationError: An option is none of its values.
+        ValueRefused: The context id is not usable.
+    """
+
+    def __init__(
+        self,
+        model: str | LLMProvider = "",
+        system_prompt: str = "",
+        tools: Sequence[AgentTool | ToolSource] | None = None,
+        convert_to_llm: ConvertToLlmFn | None = None,
+        transform_context: TransformContextFn | None = None,
+        get_api_key: GetApiKeyFn | None = None,
+        steering_mode: QueueMode = "one-at-a-time",
+        follow_up_mode: QueueMode = "one-at-a-time",
+        session_id: str | None = None,
+        thinking_budgets: Mapping[str, int] | None = None,
+        max_retry_delay_ms: int | None = None,
+        *,
+        thinking_level: ThinkingLevel = ThinkingLevel.OFF,
+        messages: Sequence[AgentMessage] = (),
+        tool_execution: Literal["sequential", "parallel"] = "sequential",
+        before_tool_call: ToolHook | None = None,
+        after_tool_call: ToolHook | None = None,
+        stream_fn: Any = None,
+        stores: Stores | str = "memory:",
+        context_id: str | None = None,
+        loop_config: LoopConfig | None = None,
+    ) -> None:
+        if tool_execution not in ("sequential", "parallel"):
+            raise ConfigurationError("tool_execution must be 'sequential' or 'parallel'")
+        self._state = AgentState(
+            system_prompt, model, thinking_level, list(tools or ()), list(messages)
+        )
+        self.context_id = context_id or f"pi-{uuid.uuid4().hex}"
+        self.session_id = session_id
+        self.thinking_budgets = thinking_budgets
+        self.max_retry_delay_ms = max_retry_delay_ms
+        self.steering_mode: QueueMode = steering_mode
+        self.follow_up_mode: QueueMode = follow_up_mode
+        self.convert_to_llm = convert_to_llm
+        self.transform_context = transform_context
+        self.get_api_key = get_api_key
+        self.tool_execution: Literal["sequential", "parallel"] = tool_execution
+        self.before_tool_call = before_tool_call
+        self.after_tool_call = after_tool_call
+        self.stream_fn = stream_fn
+        self._loop_config = loop_config or LoopConfig()
+        self._listeners: list[Callable[[AgentEvent], object]] = []
+        self._queues = Queues(self._post, self._drop)
+        self._controller = AbortController()
+        self._options = self._asked()
+        self._tools: Sequence[ToolSource] = ()
+        self._found: tuple[object, LLMProvider, bool] | None = None  # and whether it is ours
+        self._translator: Translator | None = None
+        self._before: Sequence[AgentMessage] = ()
+        self._held: list[AgentMessage] = []  # what the context holds
+        self._replaced = False
+        self._run: asyncio.Task[None] | None = None
+        self._loading = asyncio.Lock()
+        self._loaded = False
+        self._auth: AuthContext | None = None  # of the run under way
+        self.looopy = OurAgent(
+            self.context_id,
+            llm_provider=ModelOf(lambda: self._options, self._find),
+            tools=[_Now(self)],
+            system_prompt=lambda _context: self._prompt,
+            stores=open_stores("memory:") if stores == "memory:" else stores,
+            loop_config=self._loop_config,
+            agent_name="pi",
+        )
+        self._prompt = system_prompt
+        self.looopy.subscribe(self._hear)
+
+    # --- state -----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> AgentState:
+        """What the agent is and does now."""
+        return self._state
+
+    @property
+    def messages(self) -> list[AgentMessage]:
+        """The conversation."""
+        return self._state.messages
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether a run is under way."""
+        return self._state.is_streaming
+
+    def set_system_prompt(self, prompt: str) -> None:
+        """From the next run on."""
+        self._state.system_prompt = prompt
+
+    def set_model(self, model: str | LLMProvider) -> None:
+        """From the next run on."""
+        self._state.model = model
+
+    def set_thinking_level(self, level: ThinkingLevel) -> None:
+        """From the next run on."""
+        self._state.thinking_level = level
+
+    def set_tools(self, tools: Sequence[AgentTool | ToolSource]) -> None:
+        """From the next run on."""
+        self._state.tools = list(tools)
+
+    def replace_messages(self, messages: Sequence[AgentMessage]) -> None:
+        """Make the conversation *messages*; those before are hidden for good by the next run."""
+        self._replaced = True
+        self._state.messages = list(messages)
+
+    def append_message(self, message: AgentMessage) -> None:
+        """Add *message*; the next run stores it."""
+        self._state.messages.append(message)
+
+    def clear_messages(self) -> None:
+        """Forget the conversation."""
+        self.replace_messages(())
+
+    def reset(self) -> None:
+        """Forget conversation, queues and error; model, prompt, tools and listeners stay."""
+        self.clear_messages()
+        self.clear_all_queues()
+        state = self._state
+        state.is_streaming, state.error, state._growing = False, None, None  # noqa: SLF001 - ours
+        state.pending_tool_calls = set()
+
+    def subscribe(self, listener: Callable[[AgentEvent], object]) -> Callable[[], None]:
+        """
+        Call *listener* with every event; returns what unsubscribes it.
+
+        It must be quick. One that raises is logged, and harms neither the others nor the run.
+
+        Raises:
+            ConfigurationError: It is a coroutine function, which nobody would await.
+        """
+        if inspect.iscoroutinefunction(listener):
+            raise ConfigurationError("subscribe() takes a plain function: it is not awaited")
+        self._listeners.append(listener)
+
+        def unsubscribe() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return unsubscribe
+
+    # --- queues ----------------------------------------------------------------------------------
+
+    def steer(
+        self, message: str | UserMessage, auth_context: AuthContext | None = None
+    ) -> asyncio.Task[None] | None:
+        """
+        Say something to the run under way, before its next model call; without one, to the next.
+
+        Args:
+            auth_context: Ours: of the same actor as the run's; by default the run's own.
+
+        Returns:
+            What can be awaited until the message is stored; `None` outside an event loop.
+        """
+        return self._queues.add("steering", user_message(message), auth_context)
+
+    def follow_up(
+        self, message: str | UserMessage, auth_context: AuthContext | None = None
+    ) -> asyncio.Task[None] | None:
+        """Say something once the run would end. As `steer()` in all else."""
+        return self._queues.add("follow_up", user_message(message), auth_context)
+
+    def clear_steering_queue(self) -> None:
+        """Forget steering that no run has taken."""
+        self._queues.clear("steering")
+
+    def clear_follow_up_queue(self) -> None:
+        """Forget follow-ups that no run has taken."""
+        self._queues.clear("follow_up")
+
+    def clear_all_queues(self) -> None:
+        """Forget both."""
+        self.clear_steering_queue()
+        self.clear_follow_up_queue()
+
+    clear_queues = clear_all_queues
+
+    def has_queued_messages(self) -> bool:
+        """Whether something that was queued here waits."""
+        return bool(self._queues.of("steering") or self._queues.of("follow_up"))
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    async def prompt(
+        self,
+        input: str | AgentMessage | Sequence[AgentMessage],
+        images: Sequence[ImageContent] | None = None,
+        *,
+        auth_context: AuthContext | None = None,
+    ) -> None:
+        """
+        Say *input* and run until the answer stands; failures of the run are in `state.error`.
+
+        Cancelling who waits here does not stop the run: `abort()` does.
+
+        Args:
+            images: Shown with a text.
+            auth_context: Ours: for tools and hooks of this run; never stored.
+
+        Raises:
+            AlreadyStreaming: A run is under way.
+            LooopyError: What kept the run from beginning: no such model, a busy context, a value
+                that cannot be stored.
+        """
+        if self._state.is_streaming:
+            raise AlreadyStreaming(
+                "Already streaming: use steer() or follow_up() to queue a message, or wait"
+            )
+        if isinstance(input, str):
+            blocks: list[TextContent | ImageContent] = [TextContent(input), *(images or ())]
+            said: list[AgentMessage] = [UserMessage(blocks)]
+        elif isinstance(input, _MESSAGES):
+            said = [input]
+        else:
+            said = list(input)
+        if not said:
+            raise NothingToContinue("there is nothing to say", action="prompt")
+        await self._begin(self._say(said, auth_context))
+
+    async def continue_(self, *, auth_context: AuthContext | None = None) -> None:
+        """
+        Go on: answer what the conversation ends in, or else say what is queued.
+
+        Raises:
+            AlreadyStreaming: A run is under way.
+            NothingToContinue: Nothing was said, or the last message is an answer and nothing is
+                queued.
+        """
+        if self._state.is_streaming:
+            raise AlreadyStreaming("Already streaming: wait, before going on")
+        await self._begin(self._go_on(auth_context))
+
+    def abort(self) -> None:
+        """Stop the run under way, keeping what happened; queues stay. Harmless when idle."""
+        self._controller.abort()
+
+    async def wait_for_idle(self) -> None:
+        """Wait until no run is under way."""
+        while self._run is not None and not self._run.done():
+            await asyncio.wait([self._run])
+
+    async def load(self) -> None:
+        """
+        Read what the context holds into `state.messages`; the first run does so by itself.
+
+        Raises:
+            ConfigurationError: The model or the stores cannot be used.
+            StoreUnavailable: The database cannot be reached.
+        """
+        async with self._loading:
+            if self._loaded:
+                return
+            await self.looopy.start()
+            before, self._held = self._held, list(await self.looopy.get_messages())
+            messages = self._state.messages
+            if not self._replaced and messages[: len(before)] == before:
+                messages[: len(before)] = self._held
+            self._loaded = True
+
+    async def close(self) -> None:
+        """Let a run end, and let go of the stores. May be called twice."""
+        await self.wait_for_idle()
+        await self.looopy.shutdown()
+        self._loaded = False
+        found, self._found = self._found, None
+        aclose = None if found is None or not found[2] else getattr(found[1], "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.load()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if exc_type is not None:
+            self.abort()
+        await self.close()
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    async def _begin(self, run: Coroutine[Any, Any, None]) -> None:
+        """Run in a task of its own: whoever waits may go away."""
+        state = self._state
+        state.is_streaming, state.error, state._growing = True, None, None  # noqa: SLF001 - ours
+        state.pending_tool_calls = set()
+        self._controller = AbortController()
+        task = self._run = asyncio.get_running_loop().create_task(run, name="looopy pi run")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(task)
+
+    async def _say(self, said: list[AgentMessage], auth_context: AuthContext | None) -> None:
+        *before, last = said
+        if not isinstance(last, UserMessage):
+            before.append(last)
+        await self._drive(before, last if isinstance(last, UserMessage) else None, auth_context)
+
+    async def _go_on(self, auth_context: AuthContext | None) -> None:
+        await self._drive((), None, auth_context, go_on=True)
+
+    async def _drive(
+        self,
+        before: Sequence[AgentMessage],
+        message: UserMessage | None,
+        auth_context: AuthContext | None,
+        *,
+        go_on: bool = False,
+    ) -> None:
+        self._translator, self._auth = None, auth_context
+        try:
+            await self._prepare()
+            if go_on and not self.has_queued_messages():
+                require_tail(self._state.messages)
+            if before:
+                await self._opened().messages.append(self.context_id, before)
+            self._before = before
+            turn = self.looopy.execute_turn(message, auth_context)
+            await turn.accepted()
+            self._controller.signal.on_abort(turn.cancel)
+            await turn
+        except LooopyError as error:
+            if not self._fail(str(error)):
+                self._before = ()
+                raise
+        finally:
+            if self._run is asyncio.current_task():  # and no listener has begun another
+                self._auth = None
+                state = self._state
+                state.is_streaming, state._growing = False, None  # noqa: SLF001 - ours
+                state.pending_tool_calls = set()
+
+    def _fail(self, error: str) -> bool:
+        """End a run that has begun, and cannot go on; whether one has."""
+        self._state.error = error
+        if self._translator is None:
+            return False
+        for event in self._translator.fail(error):
+            self._emit(event)
+        return True
+
+    async def _prepare(self) -> None:
+        """Bring model, tools, messages and queues to where the run finds them."""
+        self._options, self._prompt = self._asked(), self._state.system_prompt
+        prepare = getattr(self._find(self._options.config), "prepare", None)
+        self._tools = tool_sources(self._state.tools, self._options.config)
+        if prepare is not None:
+            await prepare()
+        await self.load()
+        await self._reconcile()
+        await self._queues.flush()
+        self.looopy.loop_config = replace(
+            self._options.loop_config(), queue_mode=self.steering_mode
+        )
+
+    def _asked(self) -> RunOptions:
+        state = self._state
+        modes = {self.steering_mode, self.follow_up_mode}
+        if not modes <= {"one-at-a-time", "all"}:
+            raise ConfigurationError(
+                "steering_mode and follow_up_mode must be 'one-at-a-time' or 'all'"
+            )
+        config = AgentLoopConfig(
+            model=state.model,
+            reasoning=state.thinking_level,
+            session_id=self.session_id or self.context_id,
+            thinking_budgets=self.thinking_budgets,
+            max_retry_delay_ms=self.max_retry_delay_ms,
+            tool_execution=self.tool_execution,
+            before_tool_call=self.before_tool_call,
+            after_tool_call=self.after_tool_call,
+            stream_fn=self.stream_fn,
+            loop=self._loop_config,
+        )
+        return RunOptions(
+            config,
+            self._controller.signal,
+            self.convert_to_llm,
+            self.transform_context,
+            self.get_api_key,
+            lambda: self._state.messages,
+        )
+
+    def _find(self, config: AgentLoopConfig) -> LLMProvider:
+        """The provider of *config*, made once."""
+        wanted = (config.model, config.stream_fn)
+        if self._found is None or self._found[0] != wanted:
+            has_key = self.get_api_key is not None
+            provider = find_provider(config, has_key=has_key)
+            self._found = (wanted, provider, provider is not config.model)
+        return self._found[1]
+
+    async def _reconcile(self) -> None:
+        """Bring to the context what was done to the list of messages."""
+        wanted, held = self._state.messages, self._held
+        new = wanted[len(held) :]
+        if len(wanted) < len(held) or any(
+            a is not b and a != b for a, b in zip(wanted, held, strict=False)
+        ):
+            await self.looopy.clear()
+            self._queues.lost()
+            self._held, new = [], list(wanted)
+        self._replaced = False
+        if new:
+            await self._opened().messages.append(self.context_id, new)
+            self._held += new
+
+    def _opened(self) -> Stores:
+        stores = self.looopy._stores  # noqa: SLF001 - opened by it, from a URL
+        if stores is None:
+            raise LooopyError("the stores are not open")
+        return stores
+
+    async def _post(
+        self, kind: Kind, message: UserMessage, auth_context: AuthContext | None
+    ) -> None:
+        await self.load()
+        post = self.looopy.steer if kind == "steering" else self.looopy.follow_up
+        await post(message, auth_context or self._auth)
+
+    async def _drop(self, kind: Kind) -> None:
+        clear = self.looopy.clear_follow_up_queue
+        if kind == "steering":
+            clear = self.looopy.clear_steering_queue
+        await clear(self._auth)
+
+    def _hear(self, event: ours.AgentEvent) -> None:
+        if isinstance(event, ours.TurnStart) and not event.path:
+            before, self._before = self._before, ()
+            self._translator = Translator(before)
+        if self._translator is not None:
+            for said in self._translator.of(event):
+                self._emit(said)
+
+    def _emit(self, event: AgentEvent) -> None:
+        self._follow(event)
+        for listener in tuple(self._listeners):
+            try:
+                listener(event)
+            except Exception:
+                _logger.exception("a listener of agent %s failed", self.context_id)
+
+    def _follow(self, event: AgentEvent) -> None:
+        """Bring the state up to date, before anybody hears of it."""
+        state = self._state
+        if isinstance(event, MessageStartEvent) and isinstance(event.message, AssistantMessage):
+            state._growing = event.message  # noqa: SLF001 - ours
+        elif isinstance(event, MessageUpdateEvent):
+            state._growing = event.partial  # noqa: SLF001 - ours
+        elif isinstance(event, MessageEndEvent):
+            state._growing = None  # noqa: SLF001 - ours
+            self._queues.said(event.message)
+            state.messages.append(event.message)
+            self._held.append(event.message)
+        elif isinstance(event, ToolExecutionStartEvent):
+            state.pending_tool_calls.add(event.tool_call_id)
+        elif isinstance(event, ToolExecutionEndEvent):
+            state.pending_tool_calls.discard(event.tool_call_id)
+        elif isinstance(event, (TurnEndEvent, AgentEndEvent)):
+            state.error = None if self._translator is None else self._translator.error
+            state.is_streaming = isinstance(event, TurnEndEvent)
+
+
+class _Now:
+    """The tools of the run, as a provider: pi's agent may change them between runs."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    async def list_tools(self) -> Sequence[Tool]:
+        agent = self._agent
+        return list((await gather_tools(agent._tools)).values())  # noqa: SLF001 - the other half

@@ -1,0 +1,13 @@
+"""Misuse of pi's face: ours by kind, and also what pi raises, so that old `except` clauses hold."""
+
+from __future__ import annotations
+
+from looopy.errors import AgentBusy, CannotContinue
+
+
+class AlreadyStreaming(AgentBusy, RuntimeError):
+    """The agent is answering: `steer()`, `follow_up()`, or wait."""
+
+
+class NothingToContinue(CannotContinue, ValueError):
+    """There is nothing to answer."""

@@ -1,0 +1,159 @@
+"""pi's loop functions over our loop: its parameters, its ten events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from looopy import loop
+from looopy.compat.pi.abort import AbortSignal
+from looopy.compat.pi.errors import NothingToContinue
+from looopy.compat.pi.events import Translator
+from looopy.compat.pi.setup import ModelOf, RunOptions, find_provider, tool_sources
+from looopy.compat.pi.types import (
+    AgentEvent,
+    AgentLoopConfig,
+    AgentMessage,
+    AgentTool,
+    ConvertToLlmFn,
+    GetApiKeyFn,
+    GetMessagesFn,
+    TransformContextFn,
+)
+from looopy.tools.provider import ToolSource
+from looopy.types.context import AuthContext, CancelToken, TurnContext
+from looopy.types.event import AgentEvent as OurEvent
+from looopy.types.event import MessageEnd
+
+
+def agent_loop(
+    prompts: Sequence[AgentMessage],
+    *,
+    system_prompt: str = "",
+    messages: Sequence[AgentMessage] | None = None,
+    tools: Sequence[AgentTool | ToolSource] | None = None,
+    config: AgentLoopConfig,
+    signal: AbortSignal | None = None,
+    convert_to_llm: ConvertToLlmFn | None = None,
+    transform_context: TransformContextFn | None = None,
+    get_api_key: GetApiKeyFn | None = None,
+    get_steering_messages: GetMessagesFn | None = None,
+    get_follow_up_messages: GetMessagesFn | None = None,
+    auth_context: AuthContext | None = None,
+) -> AsyncGenerator[AgentEvent, None]:
+    """
+    One agent run over *prompts*, as pi's events; keeps nothing.
+
+    Args:
+        prompts: What is said now.
+        messages: What was said before; copied, never changed.
+        signal: Stops the run.
+        convert_to_llm: Messages to those that the model may see; sync or async, as for all below.
+        transform_context: Messages and the signal to messages, before each model call.
+        get_api_key: The provider's name to a key, per model call; else `config.api_key`.
+        get_steering_messages: Asked before the first model call, before each tool call and after
+            the last one.
+        get_follow_up_messages: Asked where the run would end.
+        auth_context: Ours: for tools and hooks of this run.
+
+    Raises:
+        NothingToContinue: There are no prompts; at the call, as all else.
+        ConfigurationError: The model's name, key or package.
+    """
+    if not prompts:
+        raise NothingToContinue("there is nothing to say", action="prompt")
+    options = RunOptions(config, signal, convert_to_llm, transform_context, get_api_key)
+    queues = {
+        "get_steering_messages": get_steering_messages,
+        "get_follow_up_messages": get_follow_up_messages,
+    }
+    history = list(messages or ())
+    return _run(options, history, prompts, system_prompt, tools or (), auth_context, queues)
+
+
+def agent_loop_continue(
+    *,
+    system_prompt: str = "",
+    messages: Sequence[AgentMessage],
+    tools: Sequence[AgentTool | ToolSource] | None = None,
+    config: AgentLoopConfig,
+    signal: AbortSignal | None = None,
+    convert_to_llm: ConvertToLlmFn | None = None,
+    transform_context: TransformContextFn | None = None,
+    get_api_key: GetApiKeyFn | None = None,
+    get_steering_messages: GetMessagesFn | None = None,
+    get_follow_up_messages: GetMessagesFn | None = None,
+    auth_context: AuthContext | None = None,
+) -> AsyncGenerator[AgentEvent, None]:
+    """
+    As `agent_loop`, answering what *messages* end in; says nothing of those.
+
+    Raises:
+        NothingToContinue: There are no messages, or the last one is an answer; at the call.
+    """
+    require_tail(messages)
+    options = RunOptions(config, signal, convert_to_llm, transform_context, get_api_key)
+    queues = {
+        "get_steering_messages": get_steering_messages,
+        "get_follow_up_messages": get_follow_up_messages,
+    }
+    return _run(options, list(messages), (), system_prompt, tools or (), auth_context, queues)
+
+
+def require_tail(messages: Sequence[AgentMessage]) -> None:
+    """Refuse to go on from nothing, or from an answer that stands."""
+    if not messages:
+        raise NothingToContinue("Cannot continue: no messages", action="continue")
+    if not loop.can_continue(messages):
+        raise NothingToContinue("Cannot continue from assistant message", action="continue")
+
+
+def _run(
+    options: RunOptions,
+    history: list[AgentMessage],
+    prompts: Sequence[AgentMessage],
+    system_prompt: str,
+    tools: Sequence[AgentTool | ToolSource],
+    auth_context: AuthContext | None,
+    queues: Mapping[str, GetMessagesFn | None],
+) -> AsyncGenerator[AgentEvent, None]:
+    provider = find_provider(options.config, has_key=options.get_api_key is not None)
+    options.messages = lambda: history
+    token = CancelToken()
+    context = TurnContext(
+        context_id=options.config.session_id or "loop",
+        system_prompt=system_prompt,
+        auth_context=auth_context,
+        cancel=token,
+    )
+    common: dict[str, Any] = {
+        "llm_provider": ModelOf(lambda: options, lambda _config: provider),
+        "messages": history,
+        "tools": tool_sources(tools, options.config),
+        "config": options.loop_config(),
+        "context": context,
+        **queues,
+    }
+    events = loop.agent_loop(prompts, **common) if prompts else loop.agent_loop_continue(**common)
+    return _translated(events, token, options.signal, history)
+
+
+async def _translated(
+    events: AsyncGenerator[OurEvent, None],
+    token: CancelToken,
+    signal: AbortSignal | None,
+    history: list[AgentMessage],
+) -> AsyncGenerator[AgentEvent, None]:
+    translator = Translator()
+    leave = signal.on_abort(token.cancel) if signal is not None else None
+    try:
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, MessageEnd):
+                    history.append(event.message)
+                for said in translator.of(event):
+                    yield said
+    finally:
+        if leave is not None:
+            leave()

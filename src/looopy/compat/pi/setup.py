@@ -1,0 +1,237 @@
+"""What pi's options mean to our loop: the model, the tools, the hooks and the limits of a run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from looopy.compat.pi.abort import AbortController, AbortSignal
+from looopy.compat.pi.events import progress_of
+from looopy.compat.pi.types import (
+    AgentLoopConfig,
+    AgentMessage,
+    AgentTool,
+    AgentToolResult,
+    ConvertToLlmFn,
+    GetApiKeyFn,
+    ToolHookContext,
+    TransformContextFn,
+)
+from looopy.errors import ConfigurationError
+from looopy.llm.provider import LLMProvider
+from looopy.tools.provider import Tool, ToolContext, ToolResult, ToolSource
+from looopy.types.context import AuthContext, Hooks, LoopConfig
+from looopy.types.message import AssistantMessage, TextContent, ToolCall
+from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ThinkingLevel
+
+_ROLES = ("user", "assistant", "toolResult")
+
+
+def default_convert_to_llm(messages: Sequence[AgentMessage]) -> list[AgentMessage]:
+    """Of *messages* those that a model understands: user, assistant and tool results."""
+    return [message for message in messages if message.role in _ROLES]
+
+
+@dataclass(slots=True)
+class RunOptions:
+    """
+    What a run was asked with; nothing of it changes while it runs.
+
+    Attributes:
+        messages: The history as it grows, for the hooks around a tool call.
+    """
+
+    config: AgentLoopConfig
+    signal: AbortSignal | None = None
+    convert_to_llm: ConvertToLlmFn | None = None
+    transform_context: TransformContextFn | None = None
+    get_api_key: GetApiKeyFn | None = None
+    messages: Callable[[], Sequence[AgentMessage]] = field(default=lambda: ())
+
+    def loop_config(self) -> LoopConfig:
+        """The limits, options and hooks of the run, as our loop takes them."""
+        config = self.config
+        loop, retry = config.loop, config.loop.retry
+        if config.max_retry_delay_ms is not None:
+            retry = replace(retry, max_server_delay_s=config.max_retry_delay_ms / 1000)
+        reasoning = None if config.reasoning is ThinkingLevel.OFF else config.reasoning
+        return replace(
+            loop,
+            retry=retry,
+            temperature=loop.temperature if config.temperature is None else config.temperature,
+            max_tokens=loop.max_tokens if config.max_tokens is None else config.max_tokens,
+            thinking_level=loop.thinking_level if reasoning is None else reasoning,
+            hooks=self._hooks(loop.hooks),
+        )
+
+    def _hooks(self, given: Hooks) -> Hooks:
+        config = self.config
+        transform, key = self.transform_context, self.get_api_key
+
+        def transformed(messages: list[AgentMessage]) -> Any:
+            return messages if transform is None else transform(messages, self.signal)
+
+        async def api_key(provider: str, auth_context: AuthContext | None) -> Any:
+            found = None if key is None else key(provider)
+            if inspect.isawaitable(found):
+                found = await found
+            if found is None and given.get_api_key is not None:
+                found = given.get_api_key(provider, auth_context)
+                found = await found if inspect.isawaitable(found) else found
+            return config.api_key if found is None else found
+
+        has_key = key is not None or config.api_key is not None
+        return replace(
+            given,
+            transform_context=given.transform_context if transform is None else transformed,
+            convert_to_llm=self.convert_to_llm or given.convert_to_llm,
+            get_api_key=api_key if has_key else given.get_api_key,
+            before_tool_call=self._before if config.before_tool_call else given.before_tool_call,
+            after_tool_call=self._after if config.after_tool_call else given.after_tool_call,
+        )
+
+    def _about(self, call: ToolCall, **result: Any) -> ToolHookContext:
+        messages = self.messages()
+        said = (m for m in reversed(messages) if isinstance(m, AssistantMessage))
+        return ToolHookContext(next(said, None), call, call.arguments, tuple(messages), **result)
+
+    async def _before(self, call: ToolCall, _context: ToolContext) -> Any:
+        hook = self.config.before_tool_call
+        told = None if hook is None else hook(self._about(call), self.signal)
+        told = await told if inspect.isawaitable(told) else told
+        if isinstance(told, Mapping) and told.get("block"):
+            return told.get("reason") or False
+        return None
+
+    async def _after(self, call: ToolCall, result: ToolResult, _context: ToolContext) -> Any:
+        hook = self.config.after_tool_call
+        if hook is None:
+            return None
+        content = result.content
+        blocks = (TextContent(content),) if isinstance(content, str) else content
+        shown = AgentToolResult(list(blocks), result.details)
+        told = hook(self._about(call, result=shown, is_error=result.is_error), self.signal)
+        return await told if inspect.isawaitable(told) else told
+
+
+class ModelOf:
+    """
+    A provider that is the one of the run: pi's agent may change its model between runs.
+
+    Args:
+        options: What the run was asked with, at the time of the call.
+        find: The provider of a configuration.
+    """
+
+    def __init__(
+        self,
+        options: Callable[[], RunOptions],
+        find: Callable[[AgentLoopConfig], LLMProvider],
+    ) -> None:
+        self._options = options
+        self._find = find
+
+    @property
+    def _current(self) -> LLMProvider:
+        return self._find(self._options().config)
+
+    @property
+    def name(self) -> str:
+        """Of the provider."""
+        return getattr(self._current, "name", "")
+
+    @property
+    def model(self) -> str:
+        """The provider's name for it."""
+        return getattr(self._current, "model", "")
+
+    @property
+    def window_tokens(self) -> int | None:
+        """What the model's window holds, if known."""
+        try:
+            return getattr(self._current, "window_tokens", None)
+        except ConfigurationError:  # messages can be read without a model
+            return None
+
+    async def stream(
+        self, request: LLMRequest, options: StreamOptions
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMProvider.stream`; with the options that are pi's."""
+        config = self._options().config
+        asked = replace(
+            options,
+            session_id=config.session_id,
+            headers={**options.headers, **config.headers},
+            thinking_budgets=config.thinking_budgets or options.thinking_budgets,
+        )
+        events = self._current.stream(request, asked)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            close = getattr(events, "aclose", None)
+            if close is not None:
+                await close()
+
+
+def find_provider(config: AgentLoopConfig, *, has_key: bool = False) -> LLMProvider:
+    """
+    The provider that *config* names.
+
+    Args:
+        has_key: A key comes with each call, so none has to be set.
+
+    Raises:
+        ConfigurationError: It names none; or its key, or its package, is missing.
+    """
+    from looopy.llm.resolve import resolve_provider
+
+    model = config.model
+    if config.stream_fn is not None:
+        from looopy.llm.pipy import PipyProvider
+
+        name = model if isinstance(model, str) else getattr(model, "model", "")
+        pipy: LLMProvider = PipyProvider(name, config.stream_fn)
+        return pipy
+    named = isinstance(model, str) and not model.startswith("local")
+    by_call = named and (has_key or config.api_key is not None)
+    return resolve_provider(model, **({"api_key": config.api_key or ""} if by_call else {}))
+
+
+class _PiTool(Tool):
+    """An `AgentTool` as our loop runs it."""
+
+    def __init__(self, tool: AgentTool, *, parallel: bool) -> None:
+        options = {"parallel": parallel, **tool.options}
+        super().__init__(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.parameters,
+            label=tool.label or None,
+            **options,
+        )
+        self._tool = tool
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
+        controller = AbortController()
+        leave = context.cancel.on_cancel(controller.abort)
+        try:
+            result = await self._tool.execute(
+                context.tool_call_id,
+                dict(arguments),
+                controller.signal,
+                lambda partial: context.report(progress_of(partial)),
+            )
+        finally:
+            leave()
+        return ToolResult(tuple(result.content), result.details)
+
+
+def tool_sources(
+    tools: Sequence[AgentTool | ToolSource], config: AgentLoopConfig
+) -> tuple[ToolSource, ...]:
+    """Make pi's tools ours; what is ours already stays as it is."""
+    parallel = config.tool_execution == "parallel"
+    return tuple(_PiTool(t, parallel=parallel) if isinstance(t, AgentTool) else t for t in tools)

@@ -1,0 +1,220 @@
+"""pi's tools, messages and abort signals: rows P1-P14, P88, V28, V29 of its acceptance list."""
+
+import asyncio
+
+import pytest
+from tests.compat.kit import NAME, collect, config, greet
+
+from looopy.compat import pi
+from looopy.errors import InvalidTool
+from looopy.testing import ScriptedProvider, text, tool_call
+
+
+async def _result_of(tool, **args):
+    """What the model is told of one call."""
+    model = ScriptedProvider([tool_call(tool.name, **args), text("ok")])
+    events = await collect(
+        pi.agent_loop([pi.UserMessage("go")], tools=[tool], config=config(model))
+    )
+    (end,) = [e for e in events if e.type == "tool_execution_end"]
+    return end, events
+
+
+async def test_p1_v28_a_bare_tool_has_its_fields_and_runs_nothing():
+    """The label is empty by default, and `execute` is for subclasses."""
+    tool = pi.AgentTool(name="t", description="d", parameters=NAME)
+    assert (tool.name, tool.description, tool.parameters, tool.label) == ("t", "d", NAME, "")
+    with pytest.raises(NotImplementedError, match="'t'"):
+        await tool.execute("call_1", {})
+
+
+async def test_p1_a_subclass_may_set_its_fields_as_class_attributes():
+    """As in pipy-agent, whose tools are declared so."""
+
+    class Shout(pi.AgentTool):
+        name = "shout"
+        description = "Shout"
+        parameters = NAME
+        label = "Shout!"
+
+        async def execute(self, tool_call_id, params, signal=None, on_update=None):
+            return pi.AgentToolResult([pi.TextContent(params["name"].upper())])
+
+    end, _ = await _result_of(Shout(), name="ada")
+    assert Shout().label == "Shout!"
+    assert end.result.content == [pi.TextContent("ADA")]
+
+
+def test_p2_v28_the_model_is_told_neither_label_nor_code():
+    """`to_tool` is the schema alone."""
+    told = greet.to_tool()
+    assert isinstance(told, pi.Tool)
+    assert (told.name, told.description, told.parameters) == ("greet", "Greet somebody", NAME)
+    assert not hasattr(told, "label")
+    assert not hasattr(told, "execute")
+
+
+async def test_p3_v28_the_decorator_labels_a_tool_by_its_name():
+    """Unless it is given one; the function runs as the tool."""
+    other = pi.tool("other", "Do", NAME, label="Otherwise")(greet.function)
+    assert (greet.label, other.label) == ("greet", "Otherwise")
+    result = await other.execute("call_1", {"name": "Ada"})
+    assert (result.content, result.details) == ([pi.TextContent("Hello Ada!")], {"to": "Ada"})
+
+
+def test_p3_the_decorator_takes_coroutine_functions_only():
+    """Said where it is decorated, not in the middle of a run."""
+    with pytest.raises(InvalidTool, match="async def"):
+        pi.tool("plain", "Do", NAME)(lambda *_: None)
+
+
+async def test_p4_signal_and_updates_may_be_left_out():
+    """Called by hand, a tool needs an id and its arguments."""
+    assert (await greet.execute("call_1", {"name": "Ada"})).details == {"to": "Ada"}
+
+
+async def test_p5_v28_a_result_has_blocks_for_the_model_and_details_for_programs():
+    """Empty by default; images are blocks too."""
+    empty = pi.AgentToolResult()
+    assert (list(empty.content), empty.details) == ([], None)
+
+    @pi.tool("look", "Look", {"type": "object", "properties": {}})
+    async def look(tool_call_id, params, signal, on_update):
+        return pi.AgentToolResult([pi.ImageContent("aGk=")], {"secret": "no model sees it"})
+
+    model = ScriptedProvider([tool_call("look"), text("ok")])
+    events = await collect(
+        pi.agent_loop([pi.UserMessage("go")], tools=[look], config=config(model))
+    )
+    (end,) = [e for e in events if e.type == "tool_execution_end"]
+    assert end.result == pi.AgentToolResult(
+        [pi.ImageContent("aGk=")], {"secret": "no model sees it"}
+    )
+    assert model.requests[1].messages[-1].content == (pi.ImageContent("aGk="),)
+
+
+async def test_p6_a_tool_fails_by_raising():
+    """The text of the exception is what the model is told."""
+    from tests.compat.kit import boom
+
+    end, events = await _result_of(boom)
+    assert end.is_error
+    assert "it broke" in end.result.content[0].text
+    assert events[-1].type == "agent_end"
+
+
+async def test_p7_updates_are_shown_before_the_end_on_success_and_on_failure():
+    """Each as it was given, blocks and details."""
+    half = pi.AgentToolResult([pi.TextContent("half"), pi.ImageContent("aGk=")], {"done": 0.5})
+
+    @pi.tool("slow", "Slow", {"type": "object", "properties": {"fail": {"type": "boolean"}}})
+    async def slow(tool_call_id, params, signal, on_update):
+        on_update(half)
+        await asyncio.sleep(0)
+        on_update(pi.AgentToolResult([pi.TextContent("most")]))
+        if params.get("fail"):
+            raise RuntimeError("then not")
+        return pi.AgentToolResult()
+
+    for args in ({}, {"fail": True}):
+        end, events = await _result_of(slow, **args)
+        kinds = [e.type for e in events if e.type.startswith("tool_")]
+        assert kinds == [
+            "tool_execution_start",
+            "tool_execution_update",
+            "tool_execution_update",
+            "tool_execution_end",
+        ]
+        first = next(e for e in events if e.type == "tool_execution_update")
+        assert first.partial_result == half
+        assert end.is_error == bool(args)
+
+
+def test_p8_an_application_has_messages_of_its_own():
+    """Any role but the three; a message all the same."""
+    note = pi.CustomMessage("artifact", "kept", {"id": 1})
+    assert (note.role, note.content, note.metadata) == ("artifact", "kept", {"id": 1})
+
+
+def test_p9_messages_have_the_fields_of_pi():
+    """Roles, blocks, and the rest by name."""
+    user = pi.UserMessage([pi.TextContent("a"), pi.ImageContent("aGk=")], timestamp=1)
+    result = pi.ToolResultMessage(
+        tool_call_id="c", tool_name="t", content=[pi.TextContent("r")], details=[1], is_error=True
+    )
+    answer = pi.AssistantMessage(
+        [pi.ThinkingContent("t"), pi.TextContent("a"), pi.ToolCall("c", "t", {"x": 1})],
+        api="messages",
+        provider="p",
+        model="m",
+        stop_reason=pi.StopReason.TOOL_USE,
+        error_message="e",
+    )
+    assert [m.role for m in (user, answer, result)] == ["user", "assistant", "toolResult"]
+    assert [b.type for b in answer.content] == ["thinking", "text", "toolCall"]
+    assert (answer.usage, answer.stop_reason) == (pi.Usage(), "toolUse")
+    assert (result.is_error, result.details, user.timestamp) == (True, [1], 1)
+
+
+def test_p10_an_answer_gives_its_text_its_thinking_and_its_calls():
+    """Blocks of one kind, joined by newlines."""
+    call = pi.ToolCall("c", "t", {})
+    answer = pi.AssistantMessage(
+        [pi.TextContent("a"), pi.ThinkingContent("x"), call, pi.TextContent("b")]
+    )
+    assert (answer.text, answer.thinking_text, answer.tool_calls) == ("a\nb", "x", [call])
+
+
+async def test_p11_off_asks_for_no_reasoning():
+    """The other levels go to the model as they are."""
+    model = ScriptedProvider([text("a")], repeat=True)
+    for level in (None, *pi.ThinkingLevel):
+        await collect(pi.agent_loop([pi.UserMessage("go")], config=config(model, reasoning=level)))
+    assert [o.thinking_level for o in model.options] == [
+        None,
+        None,
+        "minimal",
+        "low",
+        "medium",
+        "high",
+        "xhigh",
+    ]
+
+
+def test_p12_stop_reasons_have_the_values_of_pi():
+    """`sensitive` is pipy's."""
+    values = {"stop", "length", "toolUse", "error", "aborted", "sensitive"}
+    assert values <= {reason.value for reason in pi.StopReason}
+
+
+def test_p14_usage_adds_up_with_its_cost():
+    """`input` leaves out what the cache served."""
+    one = pi.Usage(input=1, cache_read=5, total_tokens=6, cost=pi.Cost(input=0.5, total=0.5))
+    assert (one + one).cost.total == 1.0
+    assert ((one + one).input, (one + one).cache_read) == (2, 10)
+
+
+def test_p88_v29_a_signal_tells_its_callbacks_once_and_in_order():
+    """Again is no news; who unsubscribed hears nothing; one that fails harms no other."""
+    controller, told = pi.AbortController(), []
+    signal = controller.signal
+    signal.on_abort(lambda: told.append("first"))
+    signal.on_abort(lambda: 1 / 0)
+    signal.on_abort(lambda: told.append("never"))()
+    signal.on_abort(lambda: told.append("last"))
+    assert not signal.aborted
+    controller.abort()
+    controller.abort()
+    assert (signal.aborted, told) == (True, ["first", "last"])
+
+
+def test_p88_v29_a_signal_that_was_given_tells_at_once():
+    """And raises where it is asked to."""
+    controller, told = pi.AbortController(), []
+    controller.signal.throw_if_aborted()
+    controller.abort()
+    controller.signal.on_abort(lambda: told.append("now"))()
+    controller.signal.on_abort(lambda: 1 / 0)
+    assert told == ["now"]
+    with pytest.raises(pi.AbortError, match="aborted"):
+        controller.signal.throw_if_aborted()
