@@ -15,11 +15,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from looopy.approving import bound_to
-from looopy.errors import CannotContinue, InputNotFound, ValueRefused
+from looopy.errors import CannotContinue, InputNotFound
 from looopy.holding import waits_for
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import can_continue
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
+from looopy.tools.answering import check_answer
 from looopy.tools.executor import resolve_name
 from looopy.tools.provider import Tool
 from looopy.turn import Resumed
@@ -185,7 +186,7 @@ def plan_turn(
     Raises:
         CannotContinue: There is neither text nor input, and nothing to go on from.
         InputNotFound: An id in *inputs* is not pending, or has expired.
-        ValueRefused: The value of an approval is neither `True` nor `False`.
+        ValueRefused: A value is no answer to its request.
     """
     state = situation.state
     answered = [*_still(situation, state.answered), *_answers(state.pending, inputs or {})]
@@ -239,12 +240,7 @@ def _answers(
                 f"no pending request has the id {request_id!r}: nothing was stored",
                 request_id=request_id,
             )
-        if request.kind is PendingKind.APPROVAL and not isinstance(value, bool):
-            raise ValueRefused(
-                f"inputs/{request_id}: an approval takes True or False, no reason and no other"
-                " arguments; say them as text, which cancels the call",
-                path=f"/inputs/{request_id}",
-            )
+        check_answer(request, value)
         found.append((request, value))
     return found
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from looopy.tools.asking import Ask, NeedsInput
+    from looopy.tools.client import ClientTool, client_tool, request_input
     from looopy.tools.function import FunctionTool, tool
     from looopy.tools.provider import (
         Tool,
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "client_tool": "looopy.tools.client",
+    "request_input": "looopy.tools.client",
     "Ask": "looopy.tools.asking",
+    "ClientTool": "looopy.tools.client",
     "FunctionTool": "looopy.tools.function",
     "NeedsInput": "looopy.tools.asking",
     "Tool": "looopy.tools.provider",
@@ -36,9 +40,12 @@ _HOME = {
 
 __all__ = [
     "Ask",
+    "client_tool",
+    "ClientTool",
     "FunctionTool",
     "gather_tools",
     "NeedsInput",
+    "request_input",
     "Tool",
     "tool",
     "ToolContext",

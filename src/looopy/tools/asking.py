@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from looopy.errors import ValueRefused
+from looopy.errors import InvalidTool, ValueRefused
 from looopy.types.state import PendingKind
 
 MAX_STATE_CHARS = 64 * 1024
@@ -58,7 +58,13 @@ class Ask:
         if self.schema is not None:
             from looopy.tools.schema import check_schema  # jsonschema: most tools never ask
 
-            check_schema(self.schema)
+            try:
+                check_schema(self.schema)
+            except InvalidTool as error:
+                why = error.message.partition(": ")[2]
+                raise ValueRefused(
+                    f"Ask.schema is no valid JSON Schema: {why}", path="/schema"
+                ) from None
         if self.expires_s is not None and (
             not isinstance(self.expires_s, (int, float))
             or isinstance(self.expires_s, bool)

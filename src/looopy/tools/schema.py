@@ -74,6 +74,32 @@ def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     return list(dict.fromkeys(line for error in errors for line in _explain(error, schema)))
 
 
+def misfits(schema: Mapping[str, Any], value: Any) -> list[tuple[Sequence[PathPart], str]]:
+    """
+    Why *value* does not fit *schema*: for each reason its place, and what is wrong there.
+
+    Raises:
+        InvalidTool: The schema itself is none.
+    """
+    validator = _compile(schema)
+    try:
+        errors = list(validator.iter_errors(value))
+    except ValueError as unreadable:
+        return [((), f"cannot be read as JSON: {unreadable}")]
+    found: list[tuple[Sequence[PathPart], str]] = []
+    for error in errors:
+        path: list[PathPart] = list(error.instance_path)
+        kind: Any = error.kind
+        if kind.name == "required":
+            path.append(kind.property)
+        found += [(path, _without(path, line)) for line in _explain(error, schema)]
+    return found
+
+
+def _without(path: Sequence[PathPart], line: str) -> str:
+    return line.removeprefix(f"{show_path(path)}: ").removeprefix("(arguments): ")
+
+
 def refusal(tool_name: str, lines: Sequence[str], received: Any) -> InvalidToolArguments:
     """The error that says why *received* was refused: *lines* are `path: problem`, at least one."""
     shown = [f"- {line}" for line in lines[:_MAX_LINES]]

@@ -1,0 +1,78 @@
+"""
+Is this value an answer to that request? Decided before anything is stored.
+
+Who answers is not the model: nothing is coerced and nothing repaired, and a refusal names the
+place in what was sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from looopy.errors import ValueRefused
+from looopy.tools.schema import PathPart, misfits, shorten
+from looopy.types.state import PendingKind, PendingRequest
+
+MAX_ANSWER_BYTES = 1024 * 1024
+MAX_CREDENTIAL_BYTES = 64 * 1024
+_MAX_SHOWN = 20
+
+
+def check_answer(request: PendingRequest, value: Any) -> None:
+    """
+    See that *value* answers *request*.
+
+    Raises:
+        ValueRefused: It does not; `path` points into the inputs, as `/inputs/REQUEST_ID/...`.
+    """
+    limit = MAX_CREDENTIAL_BYTES if request.kind is PendingKind.AUTH else MAX_ANSWER_BYTES
+    size = len(_canonical(value).encode())
+    if size > limit:
+        raise _refused(request, (), f"it has {size:,} bytes as JSON, and at most {limit:,} fit")
+    if request.kind is PendingKind.APPROVAL and not isinstance(value, bool):
+        raise _refused(
+            request,
+            (),
+            "an approval takes True or False, no reason and no other arguments; say them as text,"
+            " which cancels the call",
+        )
+    if request.schema is not None:
+        for path, line in misfits(request.schema, value):
+            raise _refused(request, path, line)
+    if request.options:
+        _check_options(request, value)
+
+
+def _check_options(request: PendingRequest, value: Any) -> None:
+    """With a schema of a list, each item is one of the options; else the value itself."""
+    options = {_canonical(option) for option in request.options}
+    several = request.schema is not None and isinstance(value, (list, tuple))
+    for path, one in [((i,), item) for i, item in enumerate(value)] if several else [((), value)]:
+        if _canonical(one) not in options:
+            shown = ", ".join(shorten(_canonical(o)) for o in request.options[:_MAX_SHOWN])
+            raise _refused(request, path, f"must be one of {shown}, not {shorten(_canonical(one))}")
+
+
+def _canonical(value: Any) -> str:
+    """What two values have in common exactly when they are the same JSON: 1 is not true."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=dict)
+
+
+def _refused(request: PendingRequest, path: Sequence[PathPart], why: str) -> ValueRefused:
+    place = "/".join(_escape(part) for part in ("inputs", request.request_id, *path))
+    return ValueRefused(f"{place}: {why}", path=f"/{place}")
+
+
+def _escape(part: PathPart) -> str:
+    return str(part).replace("~", "~0").replace("/", "~1")  # RFC 6901, section 3
+
+
+def is_tool_result(value: Any) -> bool:
+    """Whether a client's answer says how its tool ended: `is_error`, `content` and `details`."""
+    return (
+        isinstance(value, Mapping)
+        and isinstance(value.get("is_error"), bool)
+        and value.keys() <= {"content", "details", "is_error"}
+    )
