@@ -146,6 +146,9 @@ class Crew:
             known=tuple(self._tools),
             redactor=turn.redactor,
             hooks=None if ours else self._decided.get(call.id, self._hooks),
+            may_call_again=lambda tool: turn.guards.may_call_again(
+                call, tool.name, tool.max_retry_calls
+            ),
         )
 
     def _context_of(self, call: ToolCall) -> ToolContext:

@@ -61,6 +61,8 @@ class Guards:
     usage: Usage = field(default_factory=Usage)
     _calls: list[str] = field(default_factory=list)
     _warned: bool = False
+    _again: dict[str, int] = field(default_factory=dict)
+    _excused: set[str] = field(default_factory=set)
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -126,8 +128,18 @@ class Guards:
         self.tool_calls += 1
         return self._doom_loop(call)
 
-    def after_tool_call(self, *, is_error: bool) -> Verdict | None:
+    def may_call_again(self, call: ToolCall, tool: str, limit: int) -> bool:
+        """Asked when *tool* wants the model to call it again: may it, *limit* times a turn?"""
+        self._again[tool] = self._again.get(tool, 0) + 1
+        if self._again[tool] > limit:
+            return False
+        self._excused.add(call.id)
+        return True
+
+    def after_tool_call(self, call: ToolCall, *, is_error: bool) -> Verdict | None:
         """Told of each result: too many failures in a row?"""
+        if call.id in self._excused:
+            return None
         self.failures = self.failures + 1 if is_error else 0
         limit = self.config.max_tool_failures
         if self.failures < limit:

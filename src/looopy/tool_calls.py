@@ -145,7 +145,7 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
                 result = synthetic_result(run.call, text, timestamp=now_ms())
         answered = True
         turn.answer(run.call, result, started=run.started)
-        verdict = turn.guards.after_tool_call(is_error=turn.results[-1].is_error)
+        verdict = turn.guards.after_tool_call(run.call, is_error=turn.results[-1].is_error)
         if verdict is not None and rest.told is None:
             rest.told = (NOT_STARTED, verdict)
     return answered

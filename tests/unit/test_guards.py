@@ -103,7 +103,9 @@ def test_a_turn_runs_so_many_tools():
 def test_failures_count_in_a_row():
     """A success in between sets the count back."""
     guards = Guards(LoopConfig(max_tool_failures=2))
-    ends = [guards.after_tool_call(is_error=e) for e in (True, False, True, False, True, True)]
+    ends = [
+        guards.after_tool_call(call(), is_error=e) for e in (True, False, True, False, True, True)
+    ]
     assert [e is not None for e in ends] == [False] * 5 + [True]
     assert ends[-1].stop is StopReason.MAX_TOOL_FAILURES
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ToolSource,
         gather_tools,
     )
+    from looopy.tools.retrying import RetryCall
 
 _HOME = {
     "client_tool": "looopy.tools.client",
@@ -29,6 +30,7 @@ _HOME = {
     "ClientTool": "looopy.tools.client",
     "FunctionTool": "looopy.tools.function",
     "NeedsInput": "looopy.tools.asking",
+    "RetryCall": "looopy.tools.retrying",
     "Tool": "looopy.tools.provider",
     "ToolContext": "looopy.tools.provider",
     "ToolProvider": "looopy.tools.provider",
@@ -46,6 +48,7 @@ __all__ = [
     "gather_tools",
     "NeedsInput",
     "request_input",
+    "RetryCall",
     "Tool",
     "tool",
     "ToolContext",

@@ -15,15 +15,19 @@ import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
 from looopy.redaction import Redactor
+from looopy.tools.asking import NeedsInput
+from looopy.tools.coercing import coerce
 from looopy.tools.function import FunctionTool
 from looopy.tools.hooked import ToolHooks
+from looopy.tools.overflow import shown_and_kept
 from looopy.tools.provider import Report, Tool, ToolContext
-from looopy.tools.results import Answer, error_text, failure, limit_blocks, to_answer
+from looopy.tools.results import Answer, error_text, failure, to_answer
+from looopy.tools.retrying import RetryCall, call_again, execute
 from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
 from looopy.tools.threads import NOT_STARTED
 from looopy.types.message import ToolCall, ToolResultMessage
@@ -61,6 +65,7 @@ async def run_call(
     known: Sequence[str],
     redactor: Redactor | None = None,
     hooks: ToolHooks | None = None,
+    may_call_again: Callable[[Tool], bool] = lambda _tool: True,
 ) -> ToolResultMessage:
     """
     Run *call* and return its one result; errors are results too.
@@ -71,10 +76,11 @@ async def run_call(
         context: Handed to the tool. Its `report` may then be called from any thread, and does
             nothing once the call is over.
         default_timeout_s: Seconds, for a tool that sets none; `None`: no limit.
-        max_result_bytes: UTF-8 bytes, for a tool that sets none; more are left out, with a marker.
+        max_result_bytes: UTF-8 bytes, for a tool that sets none; the rest is kept as an artifact.
         known: Names on offer, for the message about an unknown tool.
         redactor: Knows what the result must not show; asked before a long one is cut.
         hooks: Asked before a call runs and after it ran.
+        may_call_again: Asked when the tool wants the model to try again.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled. A sync tool may still be running.
@@ -85,25 +91,31 @@ async def run_call(
     attempt = _Attempt(hooks or ToolHooks())
     try:
         answer = await attempt.make(tool, call, context, default_timeout_s, known)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - each call is answered
-        answer = failure(error_text(error))
+    except RetryCall as error:
+        why = error_text(error)
+        allowed = tool is not None and may_call_again(tool)
+        answer = failure(why if tool is None else call_again(tool, why, allowed=allowed))
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
         # Nobody cancelled us: something that the tool awaited was cancelled from elsewhere.
         answer = failure("The tool failed: something that it waited for was cancelled.")
+    except (NeedsInput, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - each call is answered
+        answer = failure(error_text(error))
     finally:
         reporter.close()
     if attempt.ran:
         with contextlib.suppress(asyncio.CancelledError):  # the tool has run: that counts
             answer = await attempt.hooks.after(call, answer, context)
     redactor = redactor or Redactor()
-    limit = tool.max_result_bytes if tool is not None else None
+    limit = (tool.max_result_bytes if tool is not None else None) or max_result_bytes
     return ToolResultMessage(
         tool_call_id=call.id,
         tool_name=tool.name if tool is not None else call.name,
-        content=limit_blocks(redactor.blocks(answer.blocks), limit or max_result_bytes),
+        content=await shown_and_kept(redactor.blocks(answer.blocks), limit, context),
         details=redactor.value(answer.details),
         is_error=answer.is_error,
     )
@@ -138,6 +150,8 @@ class _Attempt:
                 tool_name=tool.name,
                 call_id=call.id,
             )
+        if tool.coerce:
+            call = dataclasses.replace(call, arguments=coerce(tool, call.arguments))
         validate(tool, call.arguments)
         if context.auth_context is not None and context.auth_context.expired():
             return failure(
@@ -152,7 +166,7 @@ class _Attempt:
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                returned = await tool.execute(arguments, context)
+                returned = await execute(tool, arguments, context, limit)
         except Exception as error:
             if not limit.expired():  # else it is our timeout, or what the tool made of it
                 raise

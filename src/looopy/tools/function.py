@@ -107,6 +107,10 @@ def tool(
     approval_expires_s: float | None = None,
     is_enabled: Enabled | None = None,
     max_result_bytes: int | None = None,
+    coerce: bool = False,
+    retries: int = 0,
+    retry_delay_s: float = 0.5,
+    max_retry_calls: int = 2,
 ) -> FunctionTool[P, R]: ...
 
 
@@ -125,6 +129,10 @@ def tool(
     approval_expires_s: float | None = None,
     is_enabled: Enabled | None = None,
     max_result_bytes: int | None = None,
+    coerce: bool = False,
+    retries: int = 0,
+    retry_delay_s: float = 0.5,
+    max_retry_calls: int = 2,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -144,6 +152,10 @@ def tool(
     approval_expires_s: float | None = None,
     is_enabled: Enabled | None = None,
     max_result_bytes: int | None = None,
+    coerce: bool = False,
+    retries: int = 0,
+    retry_delay_s: float = 0.5,
+    max_retry_calls: int = 2,
 ) -> Any:
     """
     Make a tool of a function: `@tool`, `@tool(timeout_s=5)` or `tool(function, name="f")`.
@@ -169,6 +181,10 @@ def tool(
         approval_expires_s: Seconds that a person has for it.
         is_enabled: Offered to the model only when this returns true.
         max_result_bytes: UTF-8 bytes of a result that the model is shown.
+        coerce: Read `"5"` as 5 where the schema wants a number, and the like.
+        retries: How often a call that failed for the moment is made again.
+        retry_delay_s: Seconds before the first of these.
+        max_retry_calls: How often in a turn `RetryCall` asks the model to call again.
 
     Raises:
         InvalidTool: The function cannot be offered to a model; the message names the parameter and
@@ -184,6 +200,10 @@ def tool(
         "approval_expires_s": approval_expires_s,
         "is_enabled": is_enabled,
         "max_result_bytes": max_result_bytes,
+        "coerce": coerce,
+        "retries": retries,
+        "retry_delay_s": retry_delay_s,
+        "max_retry_calls": max_retry_calls,
     }
 
     def make(function: Callable[..., Any], namespace: Mapping[str, Any]) -> FunctionTool[..., Any]:

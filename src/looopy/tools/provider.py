@@ -147,6 +147,12 @@ class Tool:
         is_enabled: Offered to the model only when this returns true: a function of the
             `TurnContext`, or of nothing, asked in each iteration.
         max_result_bytes: `None`: the loop's.
+        coerce: Read numbers and truth values that the model wrote as text, and the other way round,
+            as the schema wants them; otherwise they are refused.
+        retries: How often a call that failed for the moment (a broken connection, a timeout of its
+            own, an error with `retryable`) is made again by us. Not for external effects.
+        retry_delay_s: Seconds before the first of these, doubling.
+        max_retry_calls: How often in a turn `RetryCall` asks the model to call again.
 
     Raises:
         InvalidTool: A name, schema or option that no provider would take.
@@ -167,6 +173,10 @@ class Tool:
         approval_expires_s: float | None = None,
         is_enabled: Enabled | None = None,
         max_result_bytes: int | None = None,
+        coerce: bool = False,
+        retries: int = 0,
+        retry_delay_s: float = 0.5,
+        max_retry_calls: int = 2,
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidTool(
@@ -205,6 +215,17 @@ class Tool:
         self.approval_expires_s = approval_expires_s
         self.is_enabled = is_enabled
         self.max_result_bytes = max_result_bytes
+        self.coerce = coerce
+        self.retries = _count(name, "retries", retries)
+        self.retry_delay_s = retry_delay_s
+        self.max_retry_calls = _count(name, "max_retry_calls", max_retry_calls)
+        if isinstance(retry_delay_s, bool) or not 0 <= retry_delay_s < 1e9:
+            raise InvalidTool(f"tool {name!r}: retry_delay_s must be at least 0 seconds")
+        if retries and effects == "external":
+            raise InvalidTool(
+                f"tool {name!r}: retries makes calls again, which its effects do not bear: say"
+                " effects='none' or 'idempotent', or raise RetryCall to leave it to the model"
+            )
 
     @property
     def spec(self) -> ToolSpec:
@@ -222,6 +243,12 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"<Tool {self.name}>"
+
+
+def _count(tool: str, option: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidTool(f"tool {tool!r}: {option} must be a whole number of at least 0")
+    return value
 
 
 @runtime_checkable
@@ -336,9 +363,18 @@ async def gather_tools(
             if one.name.casefold() in folded:
                 raise InvalidTool(f"two tools are named {one.name!r}: rename one")
             folded.add(one.name.casefold())
-            if is_enabled(one.is_enabled, turn):
+            if _is_on(one, turn, warn):
                 found[one.name] = one
     return found
+
+
+def _is_on(tool: Tool, turn: TurnContext | None, warn: Callable[[str], object]) -> bool:
+    try:
+        return is_enabled(tool.is_enabled, turn)
+    except Exception as error:
+        _logger.exception("is_enabled of tool %s failed", tool.name)
+        warn(f"{tool.name!r} is not offered: its is_enabled failed with {type(error).__name__}")
+        return False
 
 
 def is_enabled(enabled: Callable[..., bool] | None, turn: TurnContext | None) -> bool:

@@ -108,27 +108,48 @@ def error_text(error: BaseException) -> str:
     return text if text.strip() else name
 
 
-def limit_blocks(blocks: Sequence[UserBlock], max_bytes: int) -> tuple[UserBlock, ...]:
+def exceeds(blocks: Sequence[UserBlock], max_bytes: int) -> bool:
+    """Whether *blocks* are more than *max_bytes*, counted as `limit_blocks` does."""
+    left = max_bytes
+    for block in blocks:
+        left -= _size_of(block, left)
+        if left < 0:
+            return True
+    return False
+
+
+def limit_blocks(
+    blocks: Sequence[UserBlock], max_bytes: int, *, kept: str | None = None
+) -> tuple[UserBlock, ...]:
     """
     Keep the first *max_bytes* of *blocks*, counted in UTF-8 and in the base64 text of images.
 
     What exceeds them is left out, and a marker in its place says how much that was. An image is
     kept whole or not at all. Blocks that fit come back unchanged.
+
+    Args:
+        kept: Where the whole is; a last marker says so.
     """
-    kept: list[UserBlock] = []
+    shown: list[UserBlock] = []
     left = max_bytes
     for block in blocks:
-        # A character is 1 to 4 bytes, so most blocks need not be encoded to be measured.
-        size = len(block.data) if isinstance(block, ImageContent) else _size(block.text, left)
+        size = _size_of(block, left)
         if size <= left:
-            kept.append(block)
+            shown.append(block)
             left -= size
         elif isinstance(block, ImageContent):
-            kept.append(TextContent(f"[an image of {size:,} bytes was left out: too large]"))
+            shown.append(TextContent(f"[an image of {size:,} bytes was left out: too large]"))
         else:
-            kept.append(TextContent(_cut(block.text, left)))
+            shown.append(TextContent(_cut(block.text, left)))
             left = 0
-    return tuple(kept)
+    if kept is not None:
+        shown.append(TextContent(f"[All of it is kept: {kept}.]"))
+    return tuple(shown)
+
+
+def _size_of(block: UserBlock, enough: int) -> int:
+    # A character is 1 to 4 bytes, so most blocks need not be encoded to be measured.
+    return len(block.data) if isinstance(block, ImageContent) else _size(block.text, enough)
 
 
 def _size(text: str, enough: int) -> int:

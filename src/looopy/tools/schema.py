@@ -48,7 +48,7 @@ def validate(tool: Tool, arguments: Mapping[str, Any]) -> None:
         InvalidToolArguments: They do not fit; the message is for the model.
         InvalidTool: The schema itself is none.
     """
-    validator = _validator_of(tool)
+    validator = validator_of(tool)
     try:
         errors = list(validator.iter_errors(dict(arguments)))
     except ValueError as error:  # too deep, a lone surrogate, a value that JSON does not know
@@ -138,7 +138,8 @@ def shorten(value: Any, limit: int = _MAX_VALUE_CHARS) -> str:
     return f"{text[:limit]}... ({len(text) - limit:,} more characters)"
 
 
-def _validator_of(tool: Tool) -> Validator:
+def validator_of(tool: Tool) -> Validator:
+    """The compiled schema of *tool*; `InvalidTool` if it is none."""
     # Kept in the tool itself, so that it lives as long: subclasses may be unhashable or frozen.
     schema, validator = vars(tool).get(_CACHE, (None, None))
     if validator is None or schema is not tool.parameters:

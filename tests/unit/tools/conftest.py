@@ -38,6 +38,7 @@ async def run(
     timeout_s: float | None = 10,
     max_result_bytes: int = 10_000,
     known: tuple[str, ...] = (),
+    **others: Any,
 ) -> ToolResultMessage:
     """Run one call of *tool* as the loop does."""
     call = ToolCall(
@@ -53,6 +54,7 @@ async def run(
         default_timeout_s=timeout_s,
         max_result_bytes=max_result_bytes,
         known=known,
+        **others,
     )
 
 
