@@ -151,7 +151,7 @@ class _Attempt:
                 call_id=call.id,
             )
         if tool.coerce:
-            call = dataclasses.replace(call, arguments=coerce(tool, call.arguments))
+            call = dataclasses.replace(call, arguments=dict(coerce(tool, call.arguments)))
         validate(tool, call.arguments)
         if context.auth_context is not None and context.auth_context.expired():
             return failure(
