@@ -13,12 +13,13 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from looopy.errors import ToolError
 from looopy.redaction import Redactor
 from looopy.stores.gate import dump
+from looopy.tools.coercing import coerce
 from looopy.tools.hooked import Decided, ToolHooks
 from looopy.tools.provider import Tool, ToolContext
 from looopy.tools.results import Answer
@@ -70,6 +71,8 @@ async def may_run(
     try:
         if call.invalid_arguments is not None:
             return None
+        if tool.coerce:  # as the executor does: what does not fit yet may do so then
+            call = replace(call, arguments=dict(coerce(tool, call.arguments)))
         validate(tool, call.arguments)
     except ToolError:
         return None  # it does not run as it is, and is told so

@@ -169,3 +169,25 @@ async def test_a_service_that_is_away_for_a_moment_costs_no_round(make_agent, st
     updates = [e.partial_result for e in events if e.type == "tool_execution_update"]
     assert updates == [{"retry": n, "of": 2, "reason": "away"} for n in (1, 2)]
     await assert_whole(stores)
+
+
+async def test_coerced_arguments_are_approved_first(make_agent, stores):
+    """What a person is asked about is what would run, and nothing runs before the answer."""
+    ran = []
+
+    @tool(coerce=True, needs_approval=True)
+    def pay(cents: int) -> str:
+        """Pay."""
+        ran.append(cents)
+        return "paid"
+
+    agent = await make_agent(
+        [tool_call("pay", cents="900"), text("ok")], tools=[pay], stores=stores
+    )
+    result = await agent.execute_turn("go")
+    assert (result.outcome, ran) == (Outcome.INPUT_REQUIRED, [])
+    [asked] = result.pending
+    assert asked.args == {"cents": 900}
+    await agent.execute_turn(None, inputs={asked.request_id: True})
+    assert ran == [900]
+    await assert_whole(stores)
