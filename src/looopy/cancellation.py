@@ -41,6 +41,7 @@ class CancelScope:
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
         self._fired = False
+        self._reason: str | None = None  # of an interruption that is not the token's
         self._unsubscribe = token.on_cancel(self._soon)
         self._timer = (
             None
@@ -53,6 +54,15 @@ class CancelScope:
         self._unsubscribe()
         if self._timer is not None:
             self._timer.cancel()
+
+    def interrupt(self, reason: str) -> None:
+        """
+        Cut short the await that goes on, with *reason*, and nothing else: the turn itself may go
+        on. Outside of an interruptible await it does nothing. Not for the turn's own task.
+        """
+        if self._task is not None and not self._fired:
+            self._reason = reason
+            self._fire()
 
     def __enter__(self) -> None:
         if self._token.reason is not None:
@@ -74,7 +84,8 @@ class CancelScope:
             and task.uncancel() <= self._cancelling
             and exc_type is asyncio.CancelledError
         ):
-            raise TurnInterrupted(self._token.reason or "cancelled") from exc
+            reason, self._reason = self._token.reason or self._reason or "cancelled", None
+            raise TurnInterrupted(reason) from exc
 
     def _soon(self) -> None:
         # Never while the task itself runs: a cancel would then strike at its next await, wherever.

@@ -41,8 +41,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         assistant = turn.answer_of_model
         if turn.stop is not None or assistant is None:
             return
-        turn.usage += assistant.usage
-        turn.guards.usage = turn.usage
+        turn.use(assistant.usage)
         calls = assistant.tool_calls
         turn.stop = _stop_of(assistant)
     if calls:

@@ -33,7 +33,7 @@ from looopy.redaction import Redactor
 from looopy.stores.gate import repair
 from looopy.tool_calls import skip_calls
 from looopy.tools.provider import ToolSource, wrap_tools
-from looopy.turn import Group, Inbox, Out, Resumed, Turn, end_iteration
+from looopy.turn import Group, Inbox, Out, Relief, Resumed, Turn, end_iteration
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
@@ -82,6 +82,7 @@ async def run_turn(
     view: View | None = None,
     output_type: OutputType | None = None,
     spent: Spent | None = None,
+    relief: Relief | None = None,
 ) -> AsyncGenerator[Out, None]:
     """
     Run one turn.
@@ -103,6 +104,7 @@ async def run_turn(
         view: What the model was last shown of *history*, if that is kept from turn to turn.
         output_type: What the answer has to be; `None`: anything.
         spent: What the context's turns have used before, for the budgets.
+        relief: Makes room when a request does not fit the model's window, once.
 
     Yields:
         Events to show at once, and groups to commit before going on. The first group opens the
@@ -115,6 +117,7 @@ async def run_turn(
     turn.redactor = redactor or Redactor(context.auth_context)
     turn.call_ids.update(call.id for call in open_calls)
     turn.resumed = resumed or {}
+    turn.relief = relief
     turn.inbox, turn.spoken, turn.view = inbox or turn.inbox, spoken, view or turn.view
     if isinstance(inbox, AskedQueues):
         inbox.failed = turn.warn_of_hook

@@ -21,18 +21,23 @@ from looopy._failpoints import reach
 from looopy.cancellation import TurnInterrupted
 from looopy.errors import (
     ConfigurationError,
+    ContextOverflow,
     HistoryRejected,
     InvalidLLMResponse,
     LLMError,
+    StoreError,
 )
 from looopy.history import visible
+from looopy.llm.overflow import silent_overflow
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
 from looopy.output import INSTRUCTION
+from looopy.patience import Patience
 from looopy.stores.gate import repair, repair_json
 from looopy.tools.provider import Tool
 from looopy.turn import Out, Turn
 from looopy.types.event import (
+    AgentEvent,
     MessageStart,
     MessageUpdate,
     StatusChange,
@@ -67,6 +72,7 @@ class _Attempt:
         number: From 1; how many there were of the same call.
         first_delta_s: Seconds from the start to the first delta.
         shown: Whether the message was announced.
+        warnings: What the provider wants told, and was not told yet.
         final: The stream's last event, `done` or `error`.
     """
 
@@ -74,6 +80,7 @@ class _Attempt:
     started: datetime = field(default_factory=utc_now)
     first_delta_s: float | None = None
     shown: bool = False
+    warnings: list[AgentEvent] = field(default_factory=list)
     final: StreamEvent | None = None
 
     @property
@@ -82,27 +89,47 @@ class _Attempt:
         final = self.final
         return final.message if final is not None and final.type == "done" else None
 
+    def told(self) -> list[AgentEvent]:
+        """The warnings that wait; they do so no longer."""
+        waiting, self.warnings = self.warnings, []
+        return waiting
+
 
 async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
     """Call the model until it answers or there is no more hope; append its message to the turn."""
     attempts, failures, strict = 0, 0, False
     while True:
         attempts += 1
-        request, options = await _request(turn, tools, strict=strict)
         attempt = _Attempt(attempts)
+        request, options = await _request(turn, tools, attempt, strict=strict)
         async with aclosing(_listen(turn, request, options, attempt)) as outs:
             async for out in outs:
                 yield out
+        for warning in attempt.told():
+            yield warning
         message = attempt.answer
-        if message is not None:
-            if not attempt.shown:
-                yield turn.make(MessageStart, message=AssistantMessage())
-            _take(turn, message, attempt)
-            return
-        error = _failure(attempt.final)
-        if isinstance(error, HistoryRejected) and not strict:
+        if message is None:
+            error: LLMError = _failure(attempt.final)
+            relieved = isinstance(error, ContextOverflow) and await _relieved(turn, error)
+        else:
+            overflow = silent_overflow(message, getattr(turn.provider, "window_tokens", None))
+            if overflow is None or not await _relieved(turn, overflow):
+                if overflow is not None:
+                    _tell_of_overflow(turn, overflow)
+                if not attempt.shown:
+                    yield turn.make(MessageStart, message=AssistantMessage())
+                _take(turn, message, attempt)
+                return
+            error, relieved = overflow, True
+        if attempt.final is not None and attempt.final.message is not None:
+            turn.use(attempt.final.message.usage)
+        delay: float | None
+        if relieved:
+            yield turn.close_group()
+            delay = 0.0
+        elif isinstance(error, HistoryRejected) and not strict:
             strict = True
-            delay: float | None = 0.0  # once, with everything optional left out (rule 11)
+            delay = 0.0  # once, with everything optional left out (rule 11)
         else:
             failures += 1
             delay = delay_before(failures, turn.config.retry, error, _chance)
@@ -127,6 +154,12 @@ async def _listen(
     deltas = None if turn.redactor.free else turn.redactor.deltas()
     partial: PartialMessage | None = None
     arrived = 0
+    patience = Patience(
+        turn.scope,
+        lambda: arrived,
+        idle_s=options.idle_timeout_s,
+        total_s=options.timeout_s,
+    )
     reach("B4")
     stream = turn.provider.stream(request, options)
     try:
@@ -144,9 +177,11 @@ async def _listen(
             if not attempt.shown:
                 attempt.shown = True
                 yield turn.make(MessageStart, message=AssistantMessage())
-            if event.type == "start":
-                continue
-            if attempt.first_delta_s is None:
+            if attempt.first_delta_s is None or event.type == "start":
+                for warning in attempt.told():
+                    yield warning
+                if event.type == "start":  # of a provider that begins anew, too
+                    continue
                 attempt.first_delta_s = (utc_now() - attempt.started).total_seconds()
             reach("B5")
             if deltas is None:
@@ -158,15 +193,20 @@ async def _listen(
             if arrived % _AT_A_TIME == 0:
                 with turn.scope:
                     await asyncio.sleep(0)
-    except (TurnInterrupted, asyncio.CancelledError):
+    except (TurnInterrupted, asyncio.CancelledError) as stop:
         veiled = turn.redactor.partial(partial)
-        turn.partial = None if veiled is None else veiled.snapshot()
-        raise
+        said = None if veiled is None else veiled.snapshot()
+        late = patience.error(stop, getattr(turn.provider, "name", ""))
+        if late is None:
+            turn.partial = said
+            raise
+        attempt.final = StreamEvent("error", message=said, error=late)
     except Exception as exc:  # a provider that breaks its contract and raises
         _logger.exception("the provider raised instead of ending its stream with an error")
         error = InvalidLLMResponse(f"the provider failed: {exc}")
         attempt.final = StreamEvent("error", error=error)
     finally:
+        patience.close()
         await _close(stream)
 
 
@@ -195,7 +235,7 @@ async def _close(stream: object) -> None:
 
 
 async def _request(
-    turn: Turn, tools: dict[str, Tool], *, strict: bool
+    turn: Turn, tools: dict[str, Tool], attempt: _Attempt, *, strict: bool
 ) -> tuple[LLMRequest, StreamOptions]:
     hooks, config = turn.config.hooks, turn.config
     provider, model = getattr(turn.provider, "name", ""), getattr(turn.provider, "model", "")
@@ -215,19 +255,33 @@ async def _request(
         system_prompt=await _system_prompt(turn),
         model=model,
     )
-    api_key = await _hooked(
-        turn, "get_api_key", hooks.get_api_key, None, provider, turn.context.auth_context
-    )
-    turn.redactor.add(api_key)
+
+    async def key_of(provider: str) -> str | None:
+        """What the application's hook says; no text, log or store may show it."""
+        auth = turn.context.auth_context
+        key: str | None = await _hooked(
+            turn, "get_api_key", hooks.get_api_key, None, provider, auth
+        )
+        turn.redactor.add(key)
+        return key
+
+    def warn(code: str, text: str) -> None:
+        attempt.warnings.append(turn.make(TurnWarning, code=code, text=text))
+
+    several = getattr(turn.provider, "asks_for_keys", False)
     options = StreamOptions(
         temperature=config.temperature,
         max_tokens=config.max_tokens,
         thinking_level=config.thinking_level,
         thinking_budgets=config.thinking_budgets,
         session_id=turn.context.context_id,
-        api_key=api_key,
+        api_key=None if several else await key_of(provider),
+        key_of=key_of if several else None,
         timeout_s=config.llm_timeout_s,
         output_schema=None if turn.wanted is None else turn.wanted.option,
+        connect_timeout_s=config.llm_connect_timeout_s,
+        idle_timeout_s=config.llm_idle_timeout_s,
+        warn=warn,
     )
     return request, options
 
@@ -289,6 +343,31 @@ def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
     )
 
 
+def _tell_of_overflow(turn: Turn, overflow: ContextOverflow) -> None:
+    if not turn.overflowed:
+        turn.overflowed = True  # said once a turn
+        turn.emit(turn.make(TurnWarning, code="context_overflow", text=str(overflow)))
+
+
+async def _relieved(turn: Turn, error: ContextOverflow) -> bool:
+    """Whether room was made; asked once a turn, as what did not help will not help again."""
+    relief, turn.relief = turn.relief, None
+    if relief is None:
+        return False
+    try:
+        with turn.scope:
+            helped = await relief(turn, error)
+    except (TurnInterrupted, StoreError):
+        raise
+    except Exception as exc:
+        _logger.exception("no room could be made in the model's window")
+        text = f"no room could be made in the model's window: {type(exc).__name__}"
+        turn.emit(turn.make(TurnWarning, code="context_overflow", text=text))
+        return False
+    turn.view.drop()
+    return helped
+
+
 def _failure(final: StreamEvent | None) -> LLMError:
     if final is None:
         return InvalidLLMResponse("the provider's stream ended without an answer", retryable=True)
@@ -302,22 +381,22 @@ def _fail(turn: Turn, error: LLMError, attempt: _Attempt) -> None:
     """End the turn; what the model did say is kept, marked as failed."""
     message = None if attempt.final is None else attempt.final.message
     turn.stop, turn.error = StopReason.ERROR, error
-    if message is not None:
-        turn.usage += message.usage
-        if message.text.strip():
-            reason = repair(str(error))
-            kept = replace(
-                message,
-                content=_texts(message),
-                stop_reason=StopReason.ERROR,
-                error_message=reason,
-            )
-            _take(turn, kept, attempt)
+    if message is not None and message.text.strip():
+        reason = repair(str(error))
+        kept = replace(
+            message,
+            content=_texts(message),
+            stop_reason=StopReason.ERROR,
+            error_message=reason,
+        )
+        _take(turn, kept, attempt)
 
 
 def keep_partial(turn: Turn) -> None:
     """Keep what the model had said when the turn was cut short, marked as aborted."""
     partial, turn.partial = turn.partial, None
+    if partial is not None:
+        turn.use(partial.usage)
     if partial is not None and partial.text.strip():
         kept = replace(
             partial,

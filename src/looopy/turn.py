@@ -8,13 +8,14 @@ events that belong together, of which the durable ones are committed before any 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from looopy.cancellation import CancelScope
 from looopy.errors import (
+    ContextOverflow,
     LimitExceeded,
     LooopyError,
     StoreError,
@@ -182,6 +183,15 @@ class NoInbox:
 
 Out: TypeAlias = AgentEvent | Group
 
+Relief: TypeAlias = "Callable[[Turn, ContextOverflow], Awaitable[bool]]"
+"""
+Makes room when a request does not fit the model's window, such as by compacting `turn.history`.
+
+Asked at most once a turn, between two model calls. It may `turn.emit` events: they are committed
+before the model is asked again. `True`: there is room, try again. `False`, or an error that it
+raises and that is reported: the turn fails with the overflow.
+"""
+
 
 @dataclass(slots=True)
 class Turn:
@@ -201,6 +211,10 @@ class Turn:
         answered: Why the turn would end if what is queued were withdrawn before it is said.
         added: Messages of this turn.
         wanted: What the answer has to be, if something was asked for.
+        usage: Of all model calls so far, also of those that failed or were cut short.
+        iteration_usage: The same of this iteration.
+        relief: Makes room when a request does not fit; `None`: nobody does. Asked once.
+        overflowed: It was told that a request did not fit.
         view: What the model was last shown of the history.
         stop: Set when the turn is over.
         error: Why, when it failed.
@@ -228,6 +242,9 @@ class Turn:
     added: list[Message] = field(default_factory=list)
     results: list[ToolResultMessage] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    iteration_usage: Usage = field(default_factory=Usage)
+    relief: Relief | None = None
+    overflowed: bool = False
     stop: StopReason | None = None
     error: LooopyError | None = None
     partial: AssistantMessage | None = None
@@ -305,7 +322,14 @@ class Turn:
         self.iteration += 1
         self.in_iteration = True
         self.results = []
+        self.iteration_usage = Usage()
         self.emit(self.make(IterationStart))
+
+    def use(self, usage: Usage) -> None:
+        """Count what a model call used."""
+        self.iteration_usage += usage
+        self.usage += usage
+        self.guards.usage = self.usage
 
     def append(self, message: Message, **facts: Any) -> None:
         """Add a message to the history, with its `message_end`."""
@@ -378,7 +402,7 @@ class Turn:
 def end_iteration(turn: Turn, assistant: AssistantMessage | None) -> None:
     """Report what the iteration used and close it."""
     turn.in_iteration = False
-    usage = assistant.usage if assistant else Usage()
+    usage = turn.iteration_usage
     turn.emit(turn.make(UsageReport, usage=usage, turn_usage=turn.usage))
     turn.emit(
         turn.make(IterationEnd, message=assistant, tool_results=tuple(turn.results), usage=usage)

@@ -122,3 +122,28 @@ def test_a_token_tells_its_callbacks_once_in_order():
     assert heard == [1, 3]
     token.on_cancel(lambda: heard.append(4))()
     assert heard == [1, 3, 4]
+
+
+async def test_one_wait_is_cut_short_and_the_turn_goes_on():
+    """The reason is given once; the token knows nothing of it."""
+    token = CancelToken()
+    scope = CancelScope(token)
+    asyncio.get_running_loop().call_soon(scope.interrupt, "idle")
+    with pytest.raises(TurnInterrupted) as caught, scope:
+        await asyncio.Event().wait()
+    assert caught.value.reason == "idle"
+    assert token.reason is None
+    with scope:
+        await asyncio.sleep(0)
+    token.cancel("enough")
+    with pytest.raises(TurnInterrupted) as caught, scope:
+        await asyncio.Event().wait()
+    assert caught.value.reason == "enough"
+
+
+async def test_where_nothing_waits_nothing_is_cut_short():
+    """An interruption that comes too late is none, also later."""
+    scope = CancelScope(CancelToken())
+    scope.interrupt("idle")
+    with scope:
+        await asyncio.sleep(0)

@@ -118,9 +118,9 @@ class OpenAIProvider:
         extra_body: Fields added to every request's body, over ours.
         key_variable: The environment variable that holds the key. `None`: `OPENAI_API_KEY`, and
             none at all where *base_url* is given: OpenAI's key is no business of another server.
-        idle_timeout_s: The longest silence within an answer. Before its first sign of life a model
-            may think three times as long.
-        connect_timeout_s: The longest wait for a connection.
+        idle_timeout_s: The longest silence within an answer, where the call does not say. Before
+            its first sign of life a model may think three times as long.
+        connect_timeout_s: The longest wait for a connection, where the call does not say.
 
     Raises:
         ConfigurationError: There is no such *api*.
@@ -178,7 +178,11 @@ class OpenAIProvider:
         answer = Accumulator(api=self._format.name, provider=self.name, model=model)
         for event in answer.start():
             yield event
-        call = _Call(model)
+        call = _Call(
+            model,
+            idle_s=options.idle_timeout_s or self._idle_timeout_s,
+            connect_s=options.connect_timeout_s or self._connect_timeout_s,
+        )
         try:
             await self.prepare()  # before the clock starts
             call.key = await self._key(options)
@@ -224,7 +228,7 @@ class OpenAIProvider:
     ) -> AsyncGenerator[str, None]:
         """The chunks' JSON texts as they come; notes `[DONE]` in *call*."""
         now = asyncio.get_running_loop().time
-        until = now() + self._idle_timeout_s * _FIRST_EVENT_FACTOR
+        until = now() + call.idle_s * _FIRST_EVENT_FACTOR
         async with AsyncExitStack() as stack:
             async with asyncio.timeout_at(min(until, call.ends_at)):
                 response = await self._open(stack, call, body, options)
@@ -261,10 +265,10 @@ class OpenAIProvider:
     def _patience_s(self, call: _Call, reader: _Reader) -> float:
         """How long to wait for the next bytes."""
         if call.said_done or reader.complete:  # a body read to its end frees the connection
-            return min(_DRAIN_WAIT_S, self._idle_timeout_s)
+            return min(_DRAIN_WAIT_S, call.idle_s)
         if reader.finished:
-            return min(_USAGE_WAIT_S, self._idle_timeout_s)
-        return self._idle_timeout_s
+            return min(_USAGE_WAIT_S, call.idle_s)
+        return call.idle_s
 
     async def _open(
         self, stack: AsyncExitStack, call: _Call, body: dict[str, Any], options: StreamOptions
@@ -280,6 +284,8 @@ class OpenAIProvider:
         # theirs.
         common: dict[str, Any] = {"model": body["model"], "stream": True, "extra_body": whole}
         common["extra_headers"] = self._headers(call, options)
+        if options.connect_timeout_s is not None:
+            common["timeout"] = openai.Timeout(None, connect=call.connect_s)
         try:
             if self._format.name == responses_format.API:
                 opening = sdk.responses.with_streaming_response.create(input=[], **common)
@@ -412,7 +418,7 @@ class OpenAIProvider:
             return InvalidLLMResponse(f"{self._where} sent text that is not UTF-8", **facts)
         if isinstance(error, openai.APITimeoutError):
             return LLMUnavailable(
-                f"{self._where} took no connection within {self._connect_timeout_s:g} s", **facts
+                f"{self._where} took no connection within {call.connect_s:g} s", **facts
             )
         reason = redact(_innermost(error), (call.key,))
         if isinstance(error, openai.APIConnectionError):
@@ -430,6 +436,8 @@ class _Call:
     """What one call knows of itself."""
 
     model: str
+    idle_s: float
+    connect_s: float
     key: str = field(default="", repr=False)
     sources: Sequence[int] = ()
     ends_at: float = math.inf

@@ -247,6 +247,10 @@ class LoopConfig:
         max_parallel_tools: How many calls of tools marked `parallel` may run at once.
         max_output_retries: How often an answer that does not fit `output_type` may be given again.
         doom_loop_threshold: How often the same call may come in a row before `on_doom_loop` acts.
+        llm_timeout_s: The longest that one model call may take.
+        llm_connect_timeout_s: The longest wait for a connection; `None`: as the provider has it.
+        llm_idle_timeout_s: The longest silence within an answer, three times that before its first
+            word; `None`: as the provider has it.
         steering: What a steering message does to the calls that have not started: `skip_remaining`
             answers them as skipped, `after_batch` lets them run first.
         queue_mode: How many queued messages are said at a time: `one-at-a-time`, or `all`.
@@ -271,6 +275,8 @@ class LoopConfig:
     on_doom_loop: Literal["warn", "stop"] = "warn"
     tool_timeout_s: float | None = 60.0
     llm_timeout_s: float | None = 600.0
+    llm_connect_timeout_s: float | None = None
+    llm_idle_timeout_s: float | None = None
     turn_timeout_s: float | None = 1800.0
     budget: Budget = field(default_factory=Budget)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -299,7 +305,13 @@ class LoopConfig:
         ):
             _check(self, name, least=1, whole=True)
         _check(self, "max_output_retries", least=0, whole=True)
-        for name in ("tool_timeout_s", "llm_timeout_s", "turn_timeout_s"):
+        for name in (
+            "tool_timeout_s",
+            "llm_timeout_s",
+            "llm_connect_timeout_s",
+            "llm_idle_timeout_s",
+            "turn_timeout_s",
+        ):
             _check(self, name, least=0, above=True, optional=True)
         _check(self, "lease_ttl_s", least=0, above=True)
         if self.lease_ttl_s > LONGEST_LEASE_S:

@@ -7,7 +7,7 @@ The twelve stream events are pi's: `start`, three of each of `text_*`, `thinking
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias
@@ -56,7 +56,19 @@ class LLMRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """How a model call is made. `None` leaves the choice to the provider."""
+    """
+    How a model call is made. `None` leaves the choice to the provider.
+
+    Attributes:
+        timeout_s: The longest that the call may take as a whole.
+        connect_timeout_s: The longest wait for a connection.
+        idle_timeout_s: The longest silence within an answer; before its first word a model may
+            think three times as long.
+        key_of: Asked for the API key by whoever calls several providers: the name of one to its
+            key. `api_key` is then not set.
+        warn: Told, with a code and a sentence, what the user should know while the call goes on;
+            it becomes a `warning` event.
+    """
 
     temperature: float | None = None
     max_tokens: int | None = None
@@ -69,6 +81,12 @@ class StreamOptions:
     session_id: str | None = None
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float | None = None
+    connect_timeout_s: float | None = None
+    idle_timeout_s: float | None = None
+    key_of: Callable[[str], Awaitable[str | None]] | None = field(
+        default=None, repr=False, compare=False
+    )
+    warn: Callable[[str, str], None] | None = field(default=None, repr=False, compare=False)
 
 
 class PartialMessage(Protocol):
