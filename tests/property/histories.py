@@ -8,7 +8,9 @@ an aborted turn or a careless writer leaves.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -29,15 +31,51 @@ from looopy.types.message import (
 
 PROVIDER, MODEL = "anthropic", "claude-sonnet-4-5"
 _BLANK = st.sampled_from(["", " ", "\n\t "])
-_SAID = {"api": "a", "provider": PROVIDER, "model": MODEL, "timestamp": 2}
+
+
+@dataclass(frozen=True)
+class Maker:
+    """
+    Whose answers a history holds.
+
+    Attributes:
+        sign: Makes the signature of a thought, as this maker's look, from a name of its own.
+    """
+
+    provider: str
+    model: str
+    api: str
+    sign: Callable[[str], str]
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What each of its messages says of itself."""
+        return {
+            "api": self.api,
+            "provider": self.provider,
+            "model": self.model,
+            "timestamp": 2,
+        }
+
+
+CLAUDE = Maker(PROVIDER, MODEL, "anthropic-messages", lambda name: f"s{name}")
+GPT = Maker(
+    "openai",
+    "gpt-5-mini",
+    "openai-responses",
+    lambda name: json.dumps({"id": f"rs_{name}", "encrypted_content": f"gAAA{name}"}),
+)
 
 
 @st.composite
-def valid(draw: Any, *, turns: int = 4, thinking: bool = True) -> list[Message]:
+def valid(
+    draw: Any, *, turns: int = 4, thinking: bool = True, by: Maker = CLAUDE
+) -> list[Message]:
     """
     A history that every provider would take, each text in it different.
 
     Args:
+        by: Who answered.
         turns: The most there are.
         thinking: Whether assistant messages may hold signed thinking.
     """
@@ -64,22 +102,27 @@ def valid(draw: Any, *, turns: int = 4, thinking: bool = True) -> list[Message]:
                 calls=draw(st.integers(1, 3)),
                 text=draw(st.booleans()),
                 thinking=thinking and draw(st.booleans()),
+                redacted=draw(st.booleans()),
+                by=by,
             )
         if draw(st.integers(0, 3)):
-            blocks = (ThinkingContent("hm", thinking_signature=f"s{turn}"),)
+            blocks = (ThinkingContent("hm", thinking_signature=by.sign(f"{turn}")),)
             blocks = blocks if thinking and draw(st.booleans()) else ()
-            messages.append(AssistantMessage((*blocks, TextContent(f"answer {turn}")), **_SAID))
+            messages.append(AssistantMessage((*blocks, TextContent(f"answer {turn}")), **by.said))
     return messages
 
 
-def _group(name: str, *, calls: int, text: bool, thinking: bool) -> list[Message]:
+def _group(
+    name: str, *, calls: int, text: bool, thinking: bool, redacted: bool, by: Maker
+) -> list[Message]:
     blocks: list[AssistantBlock] = []
     if thinking:
-        blocks.append(ThinkingContent("", thinking_signature=f"redacted {name}"))
+        signature = by.sign(f"hidden {name}")
+        blocks.append(ThinkingContent("", thinking_signature=signature, redacted=redacted))
     if text:
         blocks.append(TextContent(f"let me see {name}", text_signature=f"t{name}"))
     made = [ToolCall(f"call_{name}_{i}", "add", {"a": i}) for i in range(calls)]
-    said = AssistantMessage((*blocks, *made), stop_reason=StopReason.TOOL_USE, **_SAID)
+    said = AssistantMessage((*blocks, *made), stop_reason=StopReason.TOOL_USE, **by.said)
     return [said, *(result(call, f"sum {call.id}") for call in made)]
 
 
@@ -94,7 +137,7 @@ def result(call: ToolCall, text: str) -> ToolResultMessage:
 
 
 @st.composite
-def _odd(draw: Any, messages: list[Message]) -> Message:
+def _odd(draw: Any, messages: list[Message], by: Maker) -> Message:
     """One message that no healthy turn leaves."""
     kind = draw(st.integers(0, 6))
     blank = draw(_BLANK)
@@ -105,15 +148,15 @@ def _odd(draw: Any, messages: list[Message]) -> Message:
     if kind == 2:
         return result(ToolCall(draw(st.sampled_from(["", "nobody's", "call_0_0_0"])), "add"), "7")
     if kind == 3:
-        return AssistantMessage((TextContent(blank), TextContent("trailing \n")), **_SAID)
+        return AssistantMessage((TextContent(blank), TextContent("trailing \n")), **by.said)
     if kind == 4:
-        return AssistantMessage(draw(st.sampled_from([(), (TextContent(blank),)])), **_SAID)
+        return AssistantMessage(draw(st.sampled_from([(), (TextContent(blank),)])), **by.said)
     if kind == 5:  # another model's, with ids that are blank, repeated or strange
         ids = draw(st.lists(st.sampled_from(["", "x", "call_0_0_0", "a|b" * 30]), max_size=3))
         names = st.sampled_from(["add", "", "functions.add", "n" * 70])
         calls = [ToolCall(i, draw(names), thought_signature="opaque") for i in ids]
         thought = ThinkingContent("elsewhere", thinking_signature="theirs")
-        theirs = {**_SAID, "provider": "elsewhere", "model": "other"}
+        theirs = {**by.said, "provider": "elsewhere", "model": "other"}
         return AssistantMessage((thought, TextContent("theirs"), *calls), **theirs)
     said = [m for m in messages if isinstance(m, AssistantMessage)]
     if not said:
@@ -126,16 +169,16 @@ def _odd(draw: Any, messages: list[Message]) -> Message:
 
 
 @st.composite
-def damaged(draw: Any, *, turns: int = 4) -> list[Message]:
+def damaged(draw: Any, *, turns: int = 4, by: Maker = CLAUDE) -> list[Message]:
     """Any log: a valid history, cut anywhere, with messages dropped, repeated, moved and added."""
-    messages = draw(valid(turns=turns))
+    messages = draw(valid(turns=turns, by=by))
     messages = messages[: draw(st.integers(0, len(messages)))]
     for _ in range(draw(st.integers(0, 5))):
         action = draw(st.sampled_from(["drop", "repeat", "move", "add", "replace", "cut"]))
         here = draw(st.integers(0, max(0, len(messages) - 1)))
         there = draw(st.integers(0, len(messages)))
         if action == "add":
-            messages.insert(there, draw(_odd(messages)))
+            messages.insert(there, draw(_odd(messages, by)))
         elif not messages:
             continue
         elif action == "drop":
@@ -146,7 +189,7 @@ def damaged(draw: Any, *, turns: int = 4) -> list[Message]:
             moved = messages.pop(here)
             messages.insert(min(there, len(messages)), moved)
         elif action == "replace":
-            messages[here] = draw(_odd(messages))
+            messages[here] = draw(_odd(messages, by))
         else:
             messages = messages[here:there]
     return messages

@@ -30,7 +30,7 @@ _BLOCK_FIELDS = {
     "tool_result": {"tool_use_id", "content", "is_error"},
 }
 _THOUGHTS = ("thinking", "redacted_thinking")
-_DECIDES_ITSELF = re.compile(r"opus-4-[78]|-5(-|$)|fable|mythos-\d")
+_DECIDES_ITSELF = re.compile(r"opus-4-[78]|(opus|sonnet|haiku|fable|mythos)-5")
 
 
 def check_body(body: Wire, *, verify: Verify | None = None) -> list[str]:

@@ -75,8 +75,8 @@ def render(
     Args:
         messages: Oldest first; any log, whole or a part, however damaged.
         provider: Who will read it. Signed blocks are replayed only to the provider and model that
-            made them, ids of other providers' calls are made acceptable, and for `"anthropic"` ids
-            are unique in the whole history. Empty: not known, and all of this is left as it is.
+            made them, ids of other providers' calls are made acceptable, and for `"anthropic"` and
+            `"openai"` ids are unique in the whole history. Empty: not known, and all of this is left as it is.
         model: The model that will read it; snapshots (`-20250929`, `-latest`) count as one model.
             Empty: any of *provider*.
         merge_same_role: Join neighbouring messages of one role, for servers that insist on
@@ -126,7 +126,8 @@ class _Reader:
         self._provider = provider
         self._family = _family(model)
         self._strict = strict
-        self.unique_ids = strict or provider == "anthropic"
+        # Of one answer at least, says everybody; Anthropic and OpenAI's Responses, of all of them.
+        self.unique_ids = strict or provider in ("anthropic", "openai")
 
     def may_replay(self, message: AssistantMessage) -> bool:
         """Whether this is the model that made the signatures of *message*, or none was named."""
