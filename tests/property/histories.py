@@ -68,9 +68,7 @@ GPT = Maker(
 
 
 @st.composite
-def valid(
-    draw: Any, *, turns: int = 4, thinking: bool = True, by: Maker = CLAUDE
-) -> list[Message]:
+def valid(draw: Any, *, turns: int = 4, thinking: bool = True, by: Maker = CLAUDE) -> list[Message]:
     """
     A history that every provider would take, each text in it different.
 

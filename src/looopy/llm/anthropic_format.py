@@ -132,8 +132,8 @@ def _messages(messages: Sequence[Message]) -> tuple[list[Wire], list[int]]:
         else:
             sent.append({"role": role, "content": blocks})
             sources.append(position)
-    if sent and sent[-1]["role"] == "assistant":
-        # Later models refuse to go on from words put into their mouth.
+    if not sent or sent[-1]["role"] == "assistant":
+        # Later models refuse to go on from words put into their mouth; and nobody from nothing.
         sent.append(_user_says(_GO_ON))
         sources.append(-1)
     return sent, sources

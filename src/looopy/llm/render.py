@@ -76,7 +76,8 @@ def render(
         messages: Oldest first; any log, whole or a part, however damaged.
         provider: Who will read it. Signed blocks are replayed only to the provider and model that
             made them, ids of other providers' calls are made acceptable, and for `"anthropic"` and
-            `"openai"` ids are unique in the whole history. Empty: not known, and all of this is left as it is.
+            `"openai"` ids are unique in the whole history. Empty: not known, and all of this is
+            left as it is.
         model: The model that will read it; snapshots (`-20250929`, `-latest`) count as one model.
             Empty: any of *provider*.
         merge_same_role: Join neighbouring messages of one role, for servers that insist on
