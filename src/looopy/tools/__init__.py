@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from looopy.tools.asking import Ask, NeedsInput
     from looopy.tools.client import ClientTool, client_tool, request_input
     from looopy.tools.function import FunctionTool, tool
+    from looopy.tools.mcp import MCPTools
     from looopy.tools.provider import (
         Tool,
         ToolContext,
@@ -29,6 +30,7 @@ _HOME = {
     "Ask": "looopy.tools.asking",
     "ClientTool": "looopy.tools.client",
     "FunctionTool": "looopy.tools.function",
+    "MCPTools": "looopy.tools.mcp",
     "NeedsInput": "looopy.tools.asking",
     "RetryCall": "looopy.tools.retrying",
     "Tool": "looopy.tools.provider",
@@ -46,6 +48,7 @@ __all__ = [
     "ClientTool",
     "FunctionTool",
     "gather_tools",
+    "MCPTools",
     "NeedsInput",
     "request_input",
     "RetryCall",

@@ -1,0 +1,149 @@
+"""
+What a server offers, as tools that every model provider takes.
+
+A server may name its tools as it likes, send a schema that is none, or say the same thing twice.
+What can be mended is (a name with a dot, a schema without a type); what cannot is left out, and the
+list of problems says so. One bad tool never costs the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from looopy.errors import InvalidTool
+from looopy.tools.provider import Effects
+from looopy.tools.schema import check_schema
+
+MAX_NAME_CHARS = 64
+_MAX_DESCRIPTION_CHARS = 8 * 1024
+_MAX_SCHEMA_CHARS = 64 * 1024
+_UNUSABLE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One tool of a server. `remote_name` is the server's, `name` the model's."""
+
+    name: str
+    remote_name: str
+    label: str | None
+    description: str
+    parameters: Mapping[str, Any]
+    effects: Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a server offers, and what was wrong with it, one sentence each."""
+
+    offers: Sequence[Offer] = ()
+    problems: Sequence[str] = ()
+
+
+def read_listing(
+    tools: Sequence[Any],
+    *,
+    prefix: str = "",
+    only: Collection[str] | None = None,
+    trust_annotations: bool = True,
+    problems: Sequence[str] = (),
+) -> Listing:
+    """
+    Read what a server listed.
+
+    Args:
+        tools: As the SDK gives them.
+        prefix: Put before each name.
+        only: The server's names of those to offer; `None`: all.
+        trust_annotations: Believe the server that a tool only looks, or may be repeated.
+        problems: What was found before.
+    """
+    offers: dict[str, Offer] = {}
+    found = list(problems)
+    for tool in tools:
+        if only is not None and tool.name not in only:
+            continue
+        try:
+            offer = _offer(tool, prefix, trust_annotations=trust_annotations, note=found.append)
+        except InvalidTool as error:
+            found.append(f"its tool {_shown(tool.name)} was left out: {error}")
+            continue
+        if offer.name.casefold() in offers:
+            found.append(f"its tool {_shown(tool.name)} was left out: another has that name")
+            continue
+        offers[offer.name.casefold()] = offer
+    if only is not None:
+        there = {tool.name for tool in tools}
+        found += [f"it has no tool {_shown(name)}" for name in only if name not in there]
+    return Listing(tuple(offers.values()), tuple(found))
+
+
+def usable_name(name: str) -> str:
+    """
+    *name* as a model may call it: other characters become `_`, and a long one is cut with a digest.
+
+    Raises:
+        InvalidTool: Nothing is left of it.
+    """
+    usable = _UNUSABLE.sub("_", name)
+    if not usable.strip("_"):
+        raise InvalidTool("its name has no usable character")
+    if len(usable) <= MAX_NAME_CHARS:
+        return usable
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{usable[: MAX_NAME_CHARS - 9]}_{digest}"
+
+
+def _offer(
+    tool: Any, prefix: str, *, trust_annotations: bool, note: Callable[[str], object]
+) -> Offer:
+    schema, mended = _object_schema(tool.input_schema)
+    if len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
+        raise InvalidTool(f"its schema is longer than {_MAX_SCHEMA_CHARS:,} characters")
+    check_schema(schema)
+    if mended:
+        note(f"the schema of its tool {_shown(tool.name)} was no object, and was taken for one")
+    return Offer(
+        name=usable_name(f"{prefix}{tool.name}"),
+        remote_name=tool.name,
+        label=tool.title or getattr(tool.annotations, "title", None) or None,
+        description=_description(tool.description or ""),
+        parameters=schema,
+        effects=_effects(tool.annotations) if trust_annotations else "external",
+    )
+
+
+def _object_schema(schema: Any) -> tuple[dict[str, Any], bool]:
+    """A schema of type object, and whether it had to be made one."""
+    kept = dict(schema)
+    kind = kept.get("type")
+    mended = kind != "object" and kind is not None
+    kept["type"] = "object"
+    if not isinstance(kept.get("properties", {}), dict):
+        kept["properties"] = {}
+        mended = True
+    kept.setdefault("properties", {})
+    return kept, mended
+
+
+def _description(text: str) -> str:
+    if len(text) <= _MAX_DESCRIPTION_CHARS:
+        return text
+    return f"{text[:_MAX_DESCRIPTION_CHARS]}\n[the rest of the description was left out]"
+
+
+def _effects(annotations: Any) -> Effects:
+    if annotations is None:
+        return "external"
+    if annotations.read_only_hint:
+        return "none"
+    return "idempotent" if annotations.idempotent_hint else "external"
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}...")
