@@ -12,9 +12,10 @@ import asyncio
 import contextlib
 import functools
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from looopy import checks, lifecycle
 from looopy.buffered import BufferedTurn, buffered_messages, save_turns
@@ -46,6 +47,7 @@ from looopy.types.state import AgentState, AgentStatus
 
 if TYPE_CHECKING:
     from looopy.streams import TurnStream
+    from looopy.tools.agents import AgentTool, AgentToolOptions
 
 _logger = logging.getLogger("looopy")
 
@@ -545,6 +547,48 @@ class Agent:
                 status=self._status.value,
                 action=what,
             )
+
+    def as_tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        **options: Unpack[AgentToolOptions],
+    ) -> AgentTool:
+        """
+        A tool behind which agents like this one work, each call in a context of its own.
+
+        This agent is only what they are made after: it need not be started, and its own context is
+        not touched. Theirs are in its stores; or, if those are `"memory:"`, in the stores of the
+        agent that calls.
+
+        Args:
+            name: The `agent_name` by default.
+            description: For the model: what the agent is asked for.
+            options: See `looopy.tools.AgentTool`.
+
+        Raises:
+            InvalidTool: The name or an option will not do.
+        """
+        from looopy.tools.agents import AgentTool
+
+        if name is None:
+            name = re.sub(r"[^A-Za-z0-9_-]", "_", self.agent_name)[:64]
+        return AgentTool(self._like_this, name=name, description=description or "", **options)
+
+    def _like_this(self, context_id: str, stores: Stores | None) -> Agent:
+        """Another agent, of that context."""
+        kept = self._where if self._where != "memory:" or stores is None else stores
+        return Agent(
+            context_id,
+            llm_provider=self._llm,
+            tools=self._tools,
+            system_prompt=self._system_prompt,
+            stores=kept,
+            loop_config=self.loop_config,
+            auto_save=True,  # or a crash would lose what it has done
+            on_busy="wait",  # an earlier run of the same call may be about to end
+            agent_name=self.agent_name,
+        )
 
     async def wait_for_idle(self) -> None:
         """Wait until no turn of this agent runs."""

@@ -177,6 +177,8 @@ class Crew:
             artifacts=turn.context.artifacts,
             report=report,
             show=show,
+            charge=turn.guards.charge,
+            stores=turn.context.stores,
             cancel=turn.context.cancel,
             answers=resumed.answers,
             state=resumed.held.state if resumed.held is not None else None,

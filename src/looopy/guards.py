@@ -50,6 +50,8 @@ class Guards:
     Attributes:
         spent: By earlier turns of the context.
         clock: In seconds, from anywhere.
+        usage: Of the turn's own model calls.
+        charged: Of those that its tools made.
     """
 
     config: LoopConfig
@@ -59,6 +61,7 @@ class Guards:
     tool_calls: int = 0
     failures: int = 0
     usage: Usage = field(default_factory=Usage)
+    charged: Usage = field(default_factory=Usage)
     _calls: list[str] = field(default_factory=list)
     _warned: bool = False
     _again: dict[str, int] = field(default_factory=dict)
@@ -67,6 +70,10 @@ class Guards:
 
     def __post_init__(self) -> None:
         self._began = self.clock()
+
+    def charge(self, usage: Usage) -> None:
+        """Count what a tool has used."""
+        self.charged += usage
 
     def before_model_call(self) -> Verdict | None:
         """Asked before each model call: may there be another?"""
@@ -85,9 +92,10 @@ class Guards:
 
     def _used_up(self) -> str | None:
         """What says that a budget of the turn or of its context is used up."""
-        budget, usage, spent = self.config.budget, self.usage, self.spent
+        budget, spent = self.config.budget, self.spent
         if budget == _UNLIMITED:
             return None
+        usage = self.usage + self.charged
         tokens = spent.usage.total_tokens + usage.total_tokens
         cost = spent.usage.cost.total + usage.cost.total
         seconds = spent.seconds + self.clock() - self._began

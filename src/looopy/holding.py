@@ -35,12 +35,12 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
     kept = _kept(turn, call)
     keys, pending = dict(kept.keys), []
     for i, ask in enumerate(asks.requests):
-        turn.redactor.refuse(key=ask.key, schema=ask.schema, options=ask.options)
+        turn.redactor.refuse(key=ask.key, schema=ask.schema, options=ask.options, args=ask.args)
         request = PendingRequest(
             request_id=_request_id(turn, call, i),
             kind=ask.kind,
-            tool_name=call.name,
-            args=call.arguments,
+            tool_name=call.name if ask.tool_name is None else ask.tool_name,
+            args=call.arguments if ask.args is None else ask.args,
             tool_call_id=call.id,
             turn=turn.context.turn,
             prompt=turn.redactor.text(ask.prompt),

@@ -220,6 +220,7 @@ class RunningTurn:
             system_prompt=self.system_prompt,
             metadata=self.request.metadata,
             artifacts=_Writer(self),
+            stores=self.stores,
             cancel=self.token,
         )
         self._output_type = self.request.output_type or output_type_of(plan.state.output)

@@ -15,7 +15,7 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
 
 from looopy.agent import Agent as _Agent
 from looopy.errors import AgentStateError, LooopyError, StoreUnavailable
@@ -26,6 +26,9 @@ from looopy.types.event import AgentEvent
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState
+
+if TYPE_CHECKING:
+    from looopy.tools.agents import AgentTool, AgentToolOptions
 
 T = TypeVar("T")
 _Arrived: TypeAlias = "queue.SimpleQueue[AgentEvent | BaseException | None]"
@@ -189,6 +192,15 @@ class Agent:
     def subscribe(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
         """See `looopy.Agent.subscribe`; *callback* runs in the loop's thread."""
         return self._agent.subscribe(callback)
+
+    def as_tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        **options: Unpack[AgentToolOptions],
+    ) -> AgentTool:
+        """See `looopy.Agent.as_tool`."""
+        return self._agent.as_tool(name, description, **options)
 
     def execute_turn(
         self,

@@ -71,6 +71,18 @@ def test_a_chat_without_async_remembers_after_a_restart(tmp_path):
     assert second == ["2 turns so far", "> You said 3 things.", "> "]
 
 
+def test_an_agent_that_was_killed_at_work_books_once(tmp_path):
+    """The second process finds what the inner agent had done, and goes on from there."""
+    lines = _run("agent_as_tool.py", cwd=tmp_path)
+    assert lines.count("booking NJ 295") == 1
+    assert lines[-4:] == [
+        "agent:clerk toolResult paid",
+        "agent:clerk assistant All booked.",
+        "toolResult All booked.",
+        "assistant Off you go!",
+    ]
+
+
 def test_an_answer_that_breaks_a_rule_is_given_again(tmp_path):
     """The type's rule is told to the model, and the second answer is the output."""
     warning, plan = _run("structured_output.py", cwd=tmp_path)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from looopy.tools.agents import AgentTool
     from looopy.tools.asking import Ask, NeedsInput
     from looopy.tools.client import ClientTool, client_tool, request_input
     from looopy.tools.function import FunctionTool, tool
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from looopy.tools.retrying import RetryCall
 
 _HOME = {
+    "AgentTool": "looopy.tools.agents",
     "client_tool": "looopy.tools.client",
     "request_input": "looopy.tools.client",
     "Ask": "looopy.tools.asking",
@@ -43,6 +45,7 @@ _HOME = {
 }
 
 __all__ = [
+    "AgentTool",
     "Ask",
     "client_tool",
     "ClientTool",

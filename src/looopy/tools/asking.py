@@ -31,6 +31,8 @@ class Ask:
         prompt: One sentence for the person who answers.
         schema: JSON Schema of the value.
         options: What there is to choose from.
+        tool_name: The tool that the question is about; `None`: the one that asks.
+        args: What that would be called with; `None`: the arguments of the call that asks.
         expires_s: After so many seconds it can no longer be answered; `None`: never.
 
     Raises:
@@ -43,6 +45,8 @@ class Ask:
     schema: Mapping[str, Any] | None = None
     options: Sequence[Any] = ()
     expires_s: float | None = None
+    tool_name: str | None = None
+    args: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.key, str) or not 0 < len(self.key) <= MAX_KEY_CHARS:

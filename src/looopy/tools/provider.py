@@ -21,7 +21,7 @@ from looopy.tools.asking import Ask, NeedsInput
 from looopy.types.artifact import ArtifactWriter
 from looopy.types.context import AuthContext, CancelToken, TurnContext
 from looopy.types.event import AgentEvent
-from looopy.types.message import ImageContent, TextContent
+from looopy.types.message import ImageContent, TextContent, Usage
 from looopy.types.request import ToolSpec
 from looopy.types.state import PendingKind
 
@@ -68,6 +68,9 @@ class ToolContext:
         show: Show an event of another agent that works for this call, in the stream of the turn and
             nowhere else: it is not stored, loses its `seq` and has a `path`, `("tool:NAME",)` if it
             brings none. From the event loop only.
+        charge: Count what a model call of the tool's own has used against the turn's budget.
+        stores: The stores of the context, for a tool that keeps contexts of its own; `None` in a
+            bare loop.
         cancel: Tells a long-running tool to stop.
         answers: What was answered to this call so far, by the key of the question.
         state: What `NeedsInput` was raised with when the tool asked last.
@@ -81,6 +84,8 @@ class ToolContext:
     artifacts: ArtifactWriter | None = None
     report: Report = lambda _progress: None
     show: Callable[[AgentEvent], None] = lambda _event: None
+    charge: Callable[[Usage], None] = lambda _usage: None
+    stores: Any = field(default=None, repr=False)
     cancel: CancelToken
     answers: Mapping[str, Any] = field(default_factory=dict, repr=False)
     state: Any = field(default=None, repr=False)

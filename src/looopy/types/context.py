@@ -143,6 +143,7 @@ class TurnContext:
         continues: The turn that this one goes on from, or `None`.
         auth_context: Fresh for this turn; never stored.
         artifacts: Writer for the context's artifacts, or `None` in a bare loop.
+        stores: The `Stores` that the context is in, or `None` in a bare loop.
     """
 
     context_id: str
@@ -152,6 +153,7 @@ class TurnContext:
     system_prompt: SystemPrompt = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     artifacts: ArtifactWriter | None = None
+    stores: Any = field(default=None, repr=False)
     cancel: CancelToken = field(default_factory=CancelToken)
 
 

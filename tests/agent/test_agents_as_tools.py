@@ -1,0 +1,565 @@
+"""An agent as another's tool: its own context, found again whoever runs the call again."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+
+import pytest
+from pydantic import BaseModel
+from tests.agent.kit import Gate, add, assert_whole, collect
+
+from looopy import (
+    Agent,
+    AuthContext,
+    Budget,
+    CancelToken,
+    LoopConfig,
+    RetryPolicy,
+    ToolContext,
+    agent_loop,
+    open_stores,
+    tool,
+)
+from looopy.checks import input_hash
+from looopy.errors import InvalidTool
+from looopy.stores.owner import Owner
+from looopy.sync import Agent as SyncAgent
+from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.turns import answer, begin, commit, said
+from looopy.tools import AgentTool, client_tool
+from looopy.types.message import StopReason, Usage, UserMessage
+from looopy.types.state import AgentStatus, Outcome, PendingKind
+
+ASKS = tool_call("researcher", prompt="How many?")
+
+
+def inner(replies, **options) -> Agent:
+    """The agent that works for another."""
+    provider = replies if hasattr(replies, "stream") else ScriptedProvider(replies)
+    options.setdefault("loop_config", LoopConfig(retry=RetryPolicy(base_s=0)))
+    return Agent("template", llm_provider=provider, agent_name="researcher", **options)
+
+
+async def contexts(stores) -> list[str]:
+    """The ids of the contexts that there are, without the outer one."""
+    return [r.context_id for r in await stores.state.list() if r.context_id != "ada"]
+
+
+def result_of(result, number=0):
+    """The result of the call in an iteration."""
+    return result.iterations[number].tool_results[0]
+
+
+async def test_the_answer_of_an_agent_is_the_result_of_the_call(make_agent, stores):
+    """Both contexts are whole, each has what is its own, and the template's is none."""
+    helper = inner(
+        [tool_call("add", a=1, b=2), text("Three.")], tools=[add], system_prompt="Count."
+    )
+    agent = await make_agent([ASKS, text("It is 3.")], tools=[helper.as_tool()], stores=stores)
+    result = await agent.execute_turn("How many are there?")
+    assert result.text == "It is 3."
+    assert result_of(result).text == "Three."
+    (context_id,) = await contexts(stores)
+    assert context_id.startswith("ada:researcher:")
+    said = [m.text for m in await stores.messages.list(context_id)]
+    assert said == ["How many?", "", "3", "Three."]
+    assert [m.text for m in await agent.get_messages()] == [
+        "How many are there?",
+        "",
+        "Three.",
+        "It is 3.",
+    ]
+    details = result_of(result).details
+    assert (details["agent"], details["context_id"]) == ("researcher", context_id)
+    assert (details["outcome"], details["stop_reason"], details["turns"]) == (
+        "completed",
+        "stop",
+        1,
+    )
+    assert helper._llm.requests[0].system_prompt == "Count."
+    assert helper.state.status is AgentStatus.CREATED
+    await assert_whole(stores)
+    await assert_whole(stores, context_id)
+
+
+async def test_what_the_agent_does_is_shown_under_a_path(make_agent, stores):
+    """In the outer stream, with the inner context's ids, and in no log but the inner one."""
+    deep = Agent("template", llm_provider=ScriptedProvider([text("Seven.")]), agent_name="counter")
+    middle = inner([tool_call("counter", prompt="Count!"), text("Seven!")], tools=[deep.as_tool()])
+    agent = await make_agent([ASKS, text("ok")], tools=[middle.as_tool()], stores=stores)
+    events = await collect(agent.execute_turn("go"))
+    paths = {event.path for event in events}
+    assert paths == {(), ("agent:researcher",), ("agent:researcher", "agent:counter")}
+    shown = [e for e in events if e.path == ("agent:researcher", "agent:counter")]
+    assert [shown[0].type, shown[-1].type] == ["turn_start", "turn_end"]
+    assert "message_update" in [e.type for e in shown]
+    assert all(event.seq is None for event in events if event.path)
+    ids = {event.context_id for event in shown}
+    assert ids == {c for c in await contexts(stores) if ":counter:" in c}
+    names = [e.type for e in events]
+    assert names.count("turn_end") == 3
+    for context_id in ("ada", *await contexts(stores)):
+        stored = await stores.journal.events(context_id)
+        assert {e.context_id for e in stored} == {context_id}
+        assert not [e for e in stored if e.path]
+        await assert_whole(stores, context_id)
+
+
+async def test_events_are_shown_only_if_wanted(make_agent):
+    """`show_events=False` keeps them in the inner context."""
+    helper = inner([text("Three.")]).as_tool(show_events=False)
+    agent = await make_agent([ASKS, text("ok")], tools=[helper])
+    events = await collect(agent.execute_turn("go"))
+    assert {event.path for event in events} == {()}
+
+
+async def test_two_calls_are_two_conversations(make_agent, memory_stores):
+    """Also for the same question, and side by side where that is allowed."""
+    helper = inner(ScriptedProvider(lambda r: text(f"{len(r.messages)}"), repeat=True))
+    agent = await make_agent(
+        [(ASKS, ASKS), text("a"), ASKS, text("b")],
+        tools=[helper.as_tool(parallel=True)],
+        stores=memory_stores,
+    )
+    first = await agent.execute_turn("go")
+    await agent.execute_turn("again")
+    assert [r.text for r in first.iterations[0].tool_results] == ["1", "1"]
+    assert len(set(await contexts(memory_stores))) == 3
+
+
+async def test_a_context_made_anew_finds_nothing_of_the_old_one(make_agent, memory_stores):
+    """The same turn, the same call id, the same question; another life."""
+    helper = inner([text("old"), text("new")])
+    agent = await make_agent([ASKS, text("a")], tools=[helper.as_tool()], stores=memory_stores)
+    assert result_of(await agent.execute_turn("go")).text == "old"
+    await memory_stores.state.delete("ada")
+    again = await make_agent([ASKS, text("b")], tools=[helper.as_tool()], stores=memory_stores)
+    assert result_of(await again.execute_turn("go")).text == "new"
+
+
+class Spy(AgentTool):
+    """Keeps the context of the call, to run it again."""
+
+    context: ToolContext
+
+    async def execute(self, arguments, context):
+        """Run it."""
+        self.context = context
+        return await super().execute(arguments, context)
+
+
+def spied(call: AgentTool) -> Spy:
+    """*call*, with an eye on it."""
+    call.__class__ = Spy
+    assert isinstance(call, Spy)
+    return call
+
+
+async def test_a_call_that_is_run_again_finds_what_was_done(make_agent, stores):
+    """The inner turn is over, and the result of the call was not stored: nothing runs twice."""
+    helper = inner([text("Three.")])
+    call = spied(helper.as_tool())
+    agent = await make_agent([ASKS, text("ok")], tools=[call], stores=stores)
+    first = result_of(await agent.execute_turn("go"))
+    again = await call.execute({"prompt": "How many?"}, call.context)
+    assert (again.content, again.details) == ("Three.", first.details)
+    assert len(helper._llm.requests) == 1
+    assert len(await contexts(stores)) == 1
+
+
+async def test_an_agent_that_was_cancelled_with_its_turn_goes_on_with_it(make_agent, stores):
+    """The outer process died before its own end was stored; the turn, continued, runs the call."""
+    gate = Gate()
+    call = spied(inner([tool_call("gate"), text("Three.")], tools=[gate.tool]).as_tool())
+    agent = await make_agent([ASKS], tools=[call], stores=stores)
+    stream = agent.execute_turn("go")
+    await gate.entered.wait()
+    stream.cancel()
+    await stream
+    fresh = replace(call.context, cancel=CancelToken())
+    again = await call.execute({"prompt": "How many?"}, fresh)
+    assert (again.content, again.is_error) == ("Three.", False)
+    (context_id,) = await contexts(stores)
+    turns = await stores.journal.turns(context_id)
+    assert [turn.outcome for turn in turns] == [Outcome.CANCELLED, Outcome.COMPLETED]
+    await assert_whole(stores, context_id)
+
+
+async def test_an_answer_that_was_given_before_the_crash_stands(make_agent, stores):
+    """Only the end of the inner turn was not stored: there is nothing to go on with."""
+    call = spied(inner([]).as_tool())
+    outer = await make_agent([ASKS, text("ok")], tools=[call], stores=stores)
+    await outer.execute_turn("go")
+    await stores.state.delete((await contexts(stores))[0])
+    context_id = await call._context_id(call.context)
+    owner = Owner.new()
+    works_for = {"works_for": call.context.idempotency_key}
+    key = input_hash(UserMessage("How many?"), {}, works_for)
+    claimed = await begin(
+        stores,
+        context_id=context_id,
+        text="How many?",
+        holder=owner.token(),
+        key="1",
+        input_hash=key,
+        metadata=works_for,
+    )
+    said_it = said(answer("Three."), context_id=context_id)
+    await commit(stores, claimed, [said_it], context_id=context_id)
+    owner.retire()
+    again = await call.execute({"prompt": "How many?"}, call.context)
+    assert (again.content, again.is_error) == ("Three.", False)
+    await assert_whole(stores, context_id)
+
+
+async def test_a_failed_agent_is_a_failed_call(make_agent, memory_stores):
+    """The model is told why, and the outer turn goes on."""
+    helper = inner([failure(RuntimeError("no oil"))])
+    agent = await make_agent([ASKS, text("ok")], tools=[helper.as_tool()], stores=memory_stores)
+    result = await agent.execute_turn("go")
+    assert (result.outcome, result.text) == (Outcome.COMPLETED, "ok")
+    assert result_of(result).is_error
+    assert result_of(result).text == "The agent 'researcher' failed: RuntimeError: no oil"
+    assert result_of(result).details["outcome"] == "failed"
+
+
+async def test_an_agent_that_cannot_start_is_a_failed_call(make_agent):
+    """A model that nobody knows, say."""
+    helper = Agent("template", llm_provider="nobody/nothing", agent_name="researcher")
+    agent = await make_agent([ASKS, text("ok")], tools=[helper.as_tool()])
+    result = await agent.execute_turn("go")
+    assert result_of(result).is_error
+    assert "nobody" in result_of(result).text
+
+
+async def test_an_agent_that_was_stopped_early_says_so(make_agent):
+    """What it has said by then is shown, with the reason."""
+    config = LoopConfig(max_iterations=1)
+    helper = inner(
+        [(text("Let me see."), tool_call("add", a=1, b=2))], tools=[add], loop_config=config
+    )
+    agent = await make_agent([ASKS, text("ok")], tools=[helper.as_tool()])
+    result = result_of(await agent.execute_turn("go"))
+    assert result.text == "[The agent was stopped early: max_iterations]\nLet me see."
+    assert not result.is_error
+
+
+async def test_cancelling_the_turn_cancels_the_agent(make_agent, stores):
+    """Both are cancelled, and whole; no task is left."""
+    gate = Gate()
+    helper = inner([tool_call("gate")], tools=[gate.tool])
+    agent = await make_agent([ASKS], tools=[helper.as_tool()], stores=stores)
+    stream = agent.execute_turn("go")
+    await gate.entered.wait()
+    stream.cancel()
+    assert (await stream).outcome is Outcome.CANCELLED
+    (context_id,) = await contexts(stores)
+    (turn,) = await stores.journal.turns(context_id)
+    assert turn.outcome is Outcome.CANCELLED
+    await assert_whole(stores)
+    await assert_whole(stores, context_id)
+
+
+async def test_a_call_that_takes_too_long_cancels_the_agent(make_agent, memory_stores):
+    """Its own timeout, where it has one; by default there is none but the turn's."""
+    gate = Gate()
+    helper = inner([tool_call("gate")], tools=[gate.tool])
+    slow = LoopConfig(tool_timeout_s=0.001)
+    agent = await make_agent(
+        [ASKS, text("ok")],
+        tools=[helper.as_tool(timeout_s=0.05)],
+        stores=memory_stores,
+        loop_config=slow,
+    )
+    result = await agent.execute_turn("go")
+    assert "timed out after 0.05 s" in result_of(result).text
+    (context_id,) = await contexts(memory_stores)
+    (turn,) = await memory_stores.journal.turns(context_id)
+    assert turn.outcome is Outcome.CANCELLED
+    quick = await make_agent(
+        [ASKS, text("ok")],
+        tools=[inner([text("Three.")]).as_tool()],
+        context_id="ben",
+        loop_config=slow,
+    )
+    assert result_of(await quick.execute_turn("go")).text == "Three."
+
+
+async def test_somebody_who_stops_the_agent_alone_stops_it(make_agent, memory_stores):
+    """The call fails, and the outer turn goes on."""
+    gate = Gate()
+    helper = inner([tool_call("gate")], tools=[gate.tool])
+    agent = await make_agent([ASKS, text("ok")], tools=[helper.as_tool()], stores=memory_stores)
+    stream = agent.execute_turn("go")
+    await gate.entered.wait()
+    (context_id,) = await contexts(memory_stores)
+    await memory_stores.journal.ask_cancel(context_id)
+    result = await stream
+    assert result.text == "ok"
+    assert "was stopped before it answered" in result_of(result).text
+
+
+async def test_what_the_agent_waits_for_is_asked_of_the_user(make_agent, stores):
+    """In another process the answer reaches the question, and what was done is not done again."""
+    ran = []
+
+    @tool(effects="external")
+    async def book(room: int, context: ToolContext) -> str:
+        """Book a room."""
+        name = await context.ask("Whose name?")
+        ran.append(room)
+        return f"booked {room} for {name}"
+
+    def helper(*replies):
+        return inner(replies, tools=[book]).as_tool()
+
+    here = await make_agent([ASKS], tools=[helper(tool_call("book", room=7))], stores=stores)
+    waits = await here.execute_turn("go")
+    assert waits.outcome is Outcome.INPUT_REQUIRED
+    (request,) = waits.pending
+    assert (request.kind, request.tool_name) == (PendingKind.INPUT, "researcher")
+    assert request.prompt == "researcher: Whose name?"
+    await here.shutdown()
+    there = await make_agent([text("done")], tools=[helper(text("Booked."))], stores=stores)
+    assert there.state.status is AgentStatus.WAITING
+    result = await there.execute_turn(None, inputs={request.request_id: "Ada"})
+    assert (result.text, result_of(result).text, ran) == ("done", "Booked.", [7])
+    (context_id,) = await contexts(stores)
+    assert "booked 7 for Ada" in [m.text for m in await stores.messages.list(context_id)]
+    await assert_whole(stores)
+    await assert_whole(stores, context_id)
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_an_approval_of_the_agents_call_is_asked_as_it_is(make_agent, stores, approved):
+    """The person sees which tool would run with what; a denial denies that call, not the agent."""
+    ran = []
+
+    @tool(needs_approval=True)
+    def pay(euros: int) -> str:
+        """Pay."""
+        ran.append(euros)
+        return "paid"
+
+    provider = ScriptedProvider([tool_call("pay", euros=9), lambda r: text(r.messages[-1].text)])
+    helper = inner(provider, tools=[pay]).as_tool()
+    agent = await make_agent([ASKS, text("done")], tools=[helper], stores=stores)
+    (request,) = (await agent.execute_turn("go")).pending
+    assert (request.kind, request.tool_name, request.args) == (
+        PendingKind.APPROVAL,
+        "pay",
+        {"euros": 9},
+    )
+    result = await agent.execute_turn(None, inputs={request.request_id: approved})
+    assert result.text == "done"
+    assert ran == ([9] if approved else [])
+    assert ("paid" in result_of(result).text) is approved
+    assert ("denied" in result_of(result).text) is not approved
+    await assert_whole(stores)
+
+
+async def test_the_users_side_runs_a_tool_of_the_agent(make_agent, stores):
+    """It is told which, and with what; its result is that of the inner call."""
+    photo = client_tool("photo", "Take one.", {"type": "object", "properties": {}})
+    provider = ScriptedProvider([tool_call("photo"), lambda r: text(r.messages[-1].text)])
+    helper = inner(provider, tools=[photo]).as_tool()
+    agent = await make_agent([ASKS, text("done")], tools=[helper], stores=stores)
+    (request,) = (await agent.execute_turn("go")).pending
+    assert (request.kind, request.tool_name) == (PendingKind.CLIENT_TOOL, "photo")
+    assert request.args == {}
+    result = await agent.execute_turn(None, inputs={request.request_id: "a sunset"})
+    assert (result.text, result_of(result).text) == ("done", "a sunset")
+
+
+async def test_several_questions_are_answered_one_by_one(make_agent, stores):
+    """In several turns of the agent, and two at once in one of them."""
+
+    @tool(parallel=True, effects="none")
+    async def ask(what: str, context: ToolContext) -> str:
+        """Ask."""
+        return await context.ask(what)
+
+    two = (tool_call("ask", what="b"), tool_call("ask", what="c"))
+    helper = inner([tool_call("ask", what="a"), two, text("Thanks.")], tools=[ask]).as_tool()
+    agent = await make_agent([ASKS, text("done")], tools=[helper], stores=stores)
+    result = await agent.execute_turn("go")
+    asked = []
+    while result.pending:
+        request = result.pending[0]
+        asked.append(request.prompt)
+        result = await agent.execute_turn(None, inputs={request.request_id: request.prompt[-1]})
+    assert sorted(asked) == ["researcher: a", "researcher: b", "researcher: c"]
+    assert (result.text, result_of(result).text) == ("done", "Thanks.")
+    (context_id,) = await contexts(stores)
+    assert [m.text for m in await stores.messages.list(context_id)][2::2][:1] == ["a"]
+    await assert_whole(stores)
+    await assert_whole(stores, context_id)
+
+
+async def test_saying_something_else_leaves_the_question(make_agent, memory_stores):
+    """The call is cancelled like any that waits."""
+
+    @tool(effects="none")
+    async def ask(context: ToolContext) -> str:
+        """Ask."""
+        return await context.ask("Which?")
+
+    helper = inner([tool_call("ask")], tools=[ask]).as_tool()
+    agent = await make_agent([ASKS, text("fine")], tools=[helper], stores=memory_stores)
+    await agent.execute_turn("go")
+    assert (await agent.execute_turn("Never mind.")).text == "fine"
+    await assert_whole(memory_stores)
+
+
+async def test_the_agent_acts_for_the_same_user(make_agent, stores):
+    """With the credentials of the turn, which are stored nowhere."""
+    seen = []
+
+    @tool
+    def whoami(context: ToolContext) -> str:
+        """Say who."""
+        seen.append(context.auth_context)
+        return "you"
+
+    helper = inner([tool_call("whoami"), text("You.")], tools=[whoami]).as_tool()
+    agent = await make_agent([ASKS, text("ok")], tools=[helper], stores=stores)
+    user = AuthContext("u1", credentials={"token": "tok-4711-abcdef"})
+    events = await collect(agent.execute_turn("go", user))
+    assert seen == [user]
+    (context_id,) = await contexts(stores)
+    (turn,) = await stores.journal.turns(context_id)
+    assert (turn.actor_id, turn.had_auth) == ("u1", True)
+    assert (await stores.state.load(context_id)).owner_actor == "u1"
+    assert "tok-4711-abcdef" not in repr(events)
+
+
+async def test_the_agent_of_an_agent_has_an_end(make_agent, memory_stores):
+    """An agent that calls itself is told that it is deep enough."""
+    provider = ScriptedProvider(
+        lambda r: (
+            text(r.messages[-1].text)
+            if not isinstance(r.messages[-1], UserMessage)
+            else tool_call("researcher", prompt="You do it!")
+        ),
+        repeat=True,
+    )
+    itself = inner(provider)
+    itself._tools = (itself.as_tool(max_depth=3),)
+    agent = await make_agent([ASKS, text("ok")], tools=list(itself._tools), stores=memory_stores)
+    result = await agent.execute_turn("go")
+    assert "3 deep (researcher -> researcher -> researcher -> researcher)" in result_of(result).text
+    assert len(await contexts(memory_stores)) == 3
+
+
+async def test_the_agent_uses_up_the_budget_of_the_turn(make_agent, memory_stores):
+    """What it used is in the details and counts for the turn's limit, not for its usage."""
+    helper = inner([text("x" * 4000)])
+    agent = await make_agent(
+        [ASKS, text("never")],
+        tools=[helper.as_tool()],
+        stores=memory_stores,
+        loop_config=LoopConfig(budget=Budget(tokens=900)),
+    )
+    result = await agent.execute_turn("go")
+    assert result.stop_reason is StopReason.BUDGET
+    assert result.usage.total_tokens < 100
+    usage = result_of(result).details["usage"]
+    assert usage["total_tokens"] > 900
+    (context_id,) = await contexts(memory_stores)
+    record = await memory_stores.state.load(context_id)
+    assert record.state.usage.total_tokens == usage["total_tokens"]
+    assert isinstance(record.state.usage, Usage)
+
+
+async def test_the_answer_may_be_asked_for_in_a_type(make_agent, memory_stores):
+    """Checked as any output, and given as JSON."""
+
+    class Count(BaseModel):
+        n: int
+
+    replies = [tool_call("final_answer", n="x"), tool_call("final_answer", n=3)]
+    helper = inner(replies).as_tool(output_type=Count)
+    agent = await make_agent([ASKS, text("ok")], tools=[helper], stores=memory_stores)
+    assert result_of(await agent.execute_turn("go")).text == '{"n":3}'
+    wrong = inner(ScriptedProvider([text("no")], repeat=True)).as_tool(output_type=Count)
+    other = await make_agent(
+        [ASKS, text("ok")], tools=[wrong], stores=memory_stores, context_id="ben"
+    )
+    result = result_of(await other.execute_turn("go"))
+    assert result.is_error
+    assert "output_type" in result.text
+
+
+async def test_an_agent_may_keep_its_contexts_elsewhere(make_agent, stores, tmp_path):
+    """Stores of its own, named by a URL or open."""
+    url = f"sqlite:///{tmp_path}/inner.db"
+    helper = inner([text("Three.")], stores=url).as_tool()
+    agent = await make_agent([ASKS, text("ok")], tools=[helper], stores=stores)
+    assert result_of(await agent.execute_turn("go")).text == "Three."
+    assert await contexts(stores) == []
+    async with open_stores(url) as there:
+        assert len(await contexts(there)) == 1
+
+
+async def test_agents_are_made_by_a_function_as_well(make_agent, memory_stores):
+    """Sync or async; each call gets an agent of its own."""
+    made = []
+
+    async def make(context_id, stores):
+        made.append((context_id, stores))
+        return Agent(context_id, llm_provider=ScriptedProvider([text("Three.")]), stores=stores)
+
+    helper = AgentTool(make, name="researcher", description="Research.")
+    agent = await make_agent([ASKS, text("ok")], tools=[helper], stores=memory_stores)
+    assert result_of(await agent.execute_turn("go")).text == "Three."
+    assert [made[0][0]] == await contexts(memory_stores)
+    assert made[0][1] is memory_stores
+
+
+async def test_a_bare_loop_has_agents_as_tools_too():
+    """Without stores, their contexts are in memory."""
+    helper = inner([text("Three.")]).as_tool()
+    provider = ScriptedProvider([ASKS, text("ok")])
+    events = await collect(agent_loop("go", llm_provider=provider, tools=[helper]))
+    results = [e.result.text for e in events if e.type == "tool_execution_end" and not e.path]
+    assert results == ["Three."]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"name": "no name"}, {"max_depth": 0}, {"timeout_s": -1}],
+)
+def test_a_tool_that_will_not_do_is_refused(options):
+    """As any tool."""
+    with pytest.raises(InvalidTool):
+        inner([]).as_tool(**options)
+    with pytest.raises(InvalidTool, match="as_tool"):
+        AgentTool(inner([]), name="x")
+
+
+def test_name_and_description_have_defaults():
+    """The agent's name, as a tool may be named."""
+    agent = Agent("x", llm_provider=ScriptedProvider([]), agent_name="The Researcher!")
+    made = agent.as_tool()
+    assert made.name == "The_Researcher_"
+    assert "The_Researcher_" in made.description
+    assert agent.as_tool("r", "Research.").description == "Research."
+
+
+def test_an_agent_like_this_one_has_all_its_options():
+    """A parameter of the constructor that is not passed on would be lost."""
+    source = inspect.getsource(Agent._like_this)
+    for name in list(inspect.signature(Agent.__init__).parameters)[2:]:
+        assert f"{name}=" in source, name
+
+
+def test_blocking_code_has_agents_as_tools(tmp_path):
+    """`looopy.sync` makes and takes the same tool."""
+    helper = SyncAgent(
+        "t", llm_provider=ScriptedProvider([text("Three.")]), agent_name="researcher"
+    )
+    provider = ScriptedProvider([ASKS, text("ok")])
+    url = f"sqlite:///{tmp_path}/chat.db"
+    with SyncAgent("ada", llm_provider=provider, tools=[helper.as_tool()], stores=url) as agent:
+        assert result_of(agent.execute_turn("go")).text == "Three."
