@@ -11,7 +11,14 @@ import pytest
 
 import looopy
 
-PACKAGES = ["looopy", "looopy.llm", "looopy.stores", "looopy.testing", "looopy.tools"]
+PACKAGES = [
+    "looopy",
+    "looopy.compat.pi",
+    "looopy.llm",
+    "looopy.stores",
+    "looopy.testing",
+    "looopy.tools",
+]
 PINNED = {
     "Agent",
     "AgentLoop",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from looopy.compat.pi.agent import Agent
     from looopy.compat.pi.errors import AlreadyStreaming, NothingToContinue
     from looopy.compat.pi.loop import agent_loop, agent_loop_continue
+    from looopy.compat.pi.sessions import Entry, Session, read_session, write_session
     from looopy.compat.pi.setup import default_convert_to_llm
     from looopy.compat.pi.types import (
         AgentEndEvent,
@@ -62,6 +63,7 @@ _MODULES = {
     "compat.pi.agent": ("Agent",),
     "compat.pi.errors": ("AlreadyStreaming", "NothingToContinue"),
     "compat.pi.loop": ("agent_loop", "agent_loop_continue"),
+    "compat.pi.sessions": ("Entry", "read_session", "Session", "write_session"),
     "compat.pi.setup": ("default_convert_to_llm",),
     "compat.pi.types": (
         "AgentEndEvent",
@@ -124,12 +126,15 @@ __all__ = [
     "Cost",
     "CustomMessage",
     "default_convert_to_llm",
+    "Entry",
     "ImageContent",
     "Message",
     "MessageEndEvent",
     "MessageStartEvent",
     "MessageUpdateEvent",
     "NothingToContinue",
+    "read_session",
+    "Session",
     "StopReason",
     "TextContent",
     "ThinkingContent",
@@ -146,6 +151,7 @@ __all__ = [
     "TurnStartEvent",
     "Usage",
     "UserMessage",
+    "write_session",
 ]
 
 

@@ -1,0 +1,103 @@
+"""
+Messages as pi writes them: our fields, in camel case.
+
+Keys of ours are read as well, since pipy writes them so. Only keys that belong to a message are
+renamed, never those of a tool's arguments or details. A role of an application's own has its fields
+beside its role; here they are the metadata of a `CustomMessage`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from looopy.errors import ValueRefused
+from looopy.types.message import AssistantMessage, CustomMessage, Message, ToolResultMessage
+from looopy.types.message_json import message_from_json, message_to_json, usage_to_json
+
+_ROLES = ("user", "assistant", "toolResult")
+_OWN = ("role", "content", "timestamp", "metadata")
+_UPPER = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+def to_pi(message: Message) -> dict[str, Any]:
+    """
+    *message* as pi's JSON object.
+
+    Raises:
+        ValueRefused: It holds what cannot be read back.
+    """
+    if isinstance(message, CustomMessage):
+        data: dict[str, Any] = {"role": message.role, "timestamp": message.timestamp}
+        if message.content != "":
+            data["content"] = message.content
+        if any(key in _OWN for key in message.metadata):
+            return {**data, "metadata": dict(message.metadata)}
+        return {**data, **message.metadata}
+    data = message_to_json(message, compact=True)
+    if isinstance(message, AssistantMessage):  # what pi reads without asking whether it is there
+        data = {
+            "api": "",
+            "provider": "",
+            "model": "",
+            **data,
+            "usage": usage_to_json(message.usage),
+        }
+    elif isinstance(message, ToolResultMessage):
+        data["is_error"] = message.is_error
+    return _renamed(data, _camel)
+
+
+def from_pi(data: Any, path: str = "") -> Message:
+    """
+    The message that pi's JSON object *data* is.
+
+    Raises:
+        ValueRefused: It is none; `path` points at the place.
+    """
+    if not isinstance(data, Mapping):
+        raise ValueRefused(f"{path}: a message is a JSON object", path=path)
+    role = data.get("role")
+    try:
+        if role in _ROLES:
+            return message_from_json(_renamed(data, _snake))
+        inner = data.get("metadata")
+        rest = {key: value for key, value in data.items() if key not in _OWN}
+        metadata = {**rest, **inner} if isinstance(inner, Mapping) else rest
+        plain = {"role": role, "content": data.get("content", ""), "metadata": metadata}
+        if data.get("timestamp") is not None:
+            plain["timestamp"] = data["timestamp"]
+        return message_from_json(plain)
+    except ValueRefused as error:
+        place = f"{path}{error.facts.get('path', '')}"
+        raise ValueRefused(str(error), path=place) from None
+
+
+def _camel(key: str) -> str:
+    head, *rest = key.split("_")
+    return head + "".join(word.title() for word in rest)
+
+
+def _snake(key: str) -> str:
+    return _UPPER.sub("_", key).lower()
+
+
+def _renamed(data: Mapping[str, Any], rename: Any) -> dict[str, Any]:
+    """*data* with the keys of the message itself renamed, and of its blocks and its usage."""
+    named = {rename(key): value for key, value in data.items()}
+    content = named.get("content")
+    if isinstance(content, list):
+        named["content"] = [
+            {rename(key): value for key, value in block.items()}
+            if isinstance(block, Mapping)
+            else block
+            for block in content
+        ]
+    usage = named.get("usage")
+    if isinstance(usage, Mapping):
+        named["usage"] = {rename(key): value for key, value in usage.items()}
+        cost = usage.get("cost")
+        if isinstance(cost, Mapping):
+            named["usage"]["cost"] = {rename(key): value for key, value in cost.items()}
+    return named
