@@ -2,11 +2,13 @@
 The same agent on different stores: only the URL changes.
 
 Two agents, one after the other, with the same `context_id`. In memory they share what is kept as
-long as the event loop runs; a SQLite file also outlives the process.
+long as the event loop runs; a SQLite file also outlives the process, and Postgres serves any number
+of them: pass its URL, once `looopy db upgrade --db URL` has made its tables.
 """
 
 import asyncio
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -26,9 +28,9 @@ async def say(url: str, words: str) -> None:
 
 
 async def main() -> None:
-    """Say the same to both kinds of stores."""
+    """Say the same to each kind of stores."""
     file = Path(tempfile.mkdtemp()) / "ada.db"
-    for url in ("memory:", f"sqlite:///{file}"):
+    for url in ("memory:", f"sqlite:///{file}", *sys.argv[1:]):
         await say(url, "I am Ada.")
         await say(url, "Who am I?")
 

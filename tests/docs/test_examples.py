@@ -1,11 +1,19 @@
 """Each example runs as a user would run it: in a process of its own, without a key or a network."""
 
+import contextlib
+import http.client
+import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import looopy.sync
+from looopy.testing import ScriptedProvider
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -90,13 +98,77 @@ def test_an_answer_that_breaks_a_rule_is_given_again(tmp_path):
     assert plan == "3 nights in Rome, with ['Pantheon']"
 
 
-def test_only_the_url_differs_between_stores(tmp_path):
-    """Memory and SQLite answer alike."""
-    lines = [line.partition(": ") for line in _run("same_agent_by_url.py", cwd=tmp_path)]
-    assert [scheme for scheme, _, _ in lines] == ["memory", "memory", "sqlite", "sqlite"]
+def test_only_the_url_differs_between_stores(tmp_path, postgres):
+    """Memory, SQLite and Postgres answer alike."""
+    ran = _run("same_agent_by_url.py", postgres, cwd=tmp_path)
+    lines = [line.partition(": ") for line in ran]
+    assert [scheme for scheme, _, _ in lines[::2]] == ["memory", "sqlite", "postgresql"]
     said = [rest for _, _, rest in lines]
-    assert said[:2] == said[2:]
+    assert said[:2] == said[2:4] == said[4:]
     assert said[1] == "turn 2, ['I am Ada.', 'Who am I?']: I was shown 3 messages."
+
+
+def test_a_turn_is_steered_and_asked_on_while_it_runs(tmp_path):
+    """Calls that have not begun give way, and the last question is answered in the same turn."""
+    skipped = "Skipped due to queued user message."
+    assert _run("steering.py", cwd=tmp_path) == [
+        "user: Read the first three pages to me.",
+        "page 1: what page 1 says",
+        f"page 2: {skipped}",
+        f"page 3: {skipped}",
+        "user: The first page is enough.",
+        "model: Page 1 says what it says.",
+        "user: And who wrote it?",
+        "model: Nobody knows.",
+        "3 model calls, one turn",
+    ]
+
+
+@contextlib.contextmanager
+def _serve(name, *args, cwd):
+    """Run the example as a server; gives its port, and interrupts it at the end."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("LOOOPY_")}
+    command = [sys.executable, "-W", "error", EXAMPLES / name, *args]
+    with subprocess.Popen(command, cwd=cwd, env=env, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            said = ""
+            while (found := re.search(r"http://127\.0\.0\.1:(\d+)", said)) is None:
+                said = server.stderr.readline()
+                assert said, "the server ended before it began"
+            yield int(found[1])
+        finally:
+            server.send_signal(signal.SIGINT)
+            said = server.stderr.read()
+    assert "Traceback" not in said
+
+
+def _post(port, path, body):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    headers = {"Authorization": "Bearer secret-of-ada", "Content-Type": "application/json"}
+    connection.request("POST", path, json.dumps(body), headers)
+    return connection, connection.getresponse()
+
+
+def test_a_client_that_goes_away_harms_no_turn(tmp_path):
+    """One leaves at the first event, one stays: both have their answer, and no token is stored."""
+    with _serve("fastapi_stream.py", "0", cwd=tmp_path) as port:
+        gone, response = _post(port, "/contexts/gone/turns", "Who am I?")
+        first = json.loads(response.readline().removeprefix(b"data: "))
+        assert first["type"] == "turn_start"
+        response.close()
+        gone.close()
+        stays, response = _post(port, "/contexts/stays/turns", "Who am I?")
+        events = [json.loads(line[6:]) for line in response if line.strip()]
+        stays.close()
+        assert (events[-1]["type"], events[-1]["outcome"]) == ("turn_end", "completed")
+        assert any(event["type"] == "message_update" and event["delta"] for event in events)
+    assert b"secret-of-ada" not in b"".join(p.read_bytes() for p in tmp_path.glob("contexts.db*"))
+    for name in ("gone", "stays"):
+        with looopy.sync.Agent(
+            name, llm_provider=ScriptedProvider([]), stores=f"sqlite:///{tmp_path}/contexts.db"
+        ) as agent:
+            assert agent.get_messages()[-1].text == "a token of 20 characters"
+            assert agent.state.interrupted_turn is None
 
 
 def test_a_provider_needs_nothing_but_stream(tmp_path):
@@ -122,6 +194,6 @@ def test_an_example_is_short_and_is_run_here(path):
     """It fits on a screen, takes any model, and some test above runs it."""
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) < 60
-    assert f'_run("{path.name}"' in Path(__file__).read_text(encoding="utf-8")
+    assert re.search(rf'_(run|serve)\("{path.name}"', Path(__file__).read_text(encoding="utf-8"))
     own = path.name == "own_provider.py"  # it is a model itself
     assert own or any('os.environ.get("LOOOPY_MODEL")' in line for line in lines)
