@@ -189,6 +189,13 @@ def test_operators_of_reactivex_work_on_a_turn(tmp_path):
     assert lines[-2:] == ["over", "completed"]
 
 
+def test_a_stranger_finds_each_example_in_the_list():
+    """Each with a line of its own, and none that is not there."""
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[(\S+)\]\(\1\) \| \S", page, re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_is_short_and_is_run_here(path):
     """It fits on a screen, takes any model, and some test above runs it."""

@@ -33,7 +33,7 @@ _PIECE = re.compile(
     r"|^```(?P<language>\w*)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_MODEL = re.compile(r'(?<=llm_provider=)"[^"]*"')
+_MODEL = re.compile(r'(?:(?<=llm_provider=)|(?<=Agent\(model=))"[^"]*"')
 
 
 async def silence(_):
