@@ -77,6 +77,7 @@ class Accumulator:
         api: The wire format, such as `"openai-completions"`.
         provider: The provider's name.
         model: The model's name at the provider.
+        price: Says what the usage costs.
         new_call_id: Makes ids for calls that came without one, or with one that this message has
             used before.
     """
@@ -88,6 +89,7 @@ class Accumulator:
         "_current",
         "_final",
         "_new_call_id",
+        "_price",
         "_started",
         "api",
         "model",
@@ -102,6 +104,7 @@ class Accumulator:
         api: str,
         provider: str,
         model: str,
+        price: Callable[[Usage], Usage] | None = None,
         new_call_id: Callable[[], str] = _fresh_call_id,
     ) -> None:
         self.api = api
@@ -109,6 +112,7 @@ class Accumulator:
         self.model = model
         self.timestamp = now_ms()
         self.usage = Usage()
+        self._price = price
         self._new_call_id = new_call_id
         self._blocks: list[_Block] = []
         self._current: int | None = None  # the open text or thinking block
@@ -318,7 +322,7 @@ class Accumulator:
             api=self.api,
             provider=self.provider,
             model=self.model,
-            usage=self.usage,
+            usage=self.usage if self._price is None else self._price(self.usage),
             stop_reason=stop_reason,
             error_message=error,
             timestamp=self.timestamp,

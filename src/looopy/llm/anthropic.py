@@ -38,6 +38,7 @@ from looopy.llm.anthropic_events import EventReader
 from looopy.llm.anthropic_format import API, PROVIDER, CacheTTL, to_body
 from looopy.llm.anthropic_models import abilities_of
 from looopy.llm.failures import failure_of, redact
+from looopy.llm.prices import Prices, ready
 from looopy.llm.sse import SSEDecoder
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
@@ -71,9 +72,11 @@ class AnthropicProvider:
             not to ask for it.
         window_tokens: What the model's window holds; `None`: what is known of *model*.
         extra_body: Fields added to every request's body, over ours.
-        idle_timeout_s: The longest silence within an answer. Before its first sign of life a model
-            may think three times as long.
-        connect_timeout_s: The longest wait for a connection.
+        price_as: Whose prices hold, as genai-prices names the provider, such as `"anthropic"`
+            behind a gateway; `""`: those of the address that is called, if anybody sells there.
+        idle_timeout_s: The longest silence within an answer, where the call does not say. Before
+            its first sign of life a model may think three times as long.
+        connect_timeout_s: The longest wait for a connection, where the call does not say.
 
     Raises:
         UnknownModel: *model* is empty.
@@ -94,6 +97,7 @@ class AnthropicProvider:
         cache_ttl: CacheTTL | None = "5m",
         window_tokens: int | None = None,
         extra_body: Mapping[str, Any] | None = None,
+        price_as: str = "",
         idle_timeout_s: float = 60.0,
         connect_timeout_s: float = 10.0,
     ) -> None:
@@ -112,6 +116,7 @@ class AnthropicProvider:
         self._client = client
         self._cache_ttl: CacheTTL | None = cache_ttl
         self._extra_body = dict(extra_body or {})
+        self._price_as = price_as
         self._idle_timeout_s = idle_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncAnthropic] = (
@@ -129,10 +134,14 @@ class AnthropicProvider:
         """Make one model call and yield its events. See `LLMProvider.stream`."""
         options = options or StreamOptions()
         model = request.model or self.model
-        answer = Accumulator(api=API, provider=self.name, model=model)
+        answer = Accumulator(api=API, provider=self.name, model=model, price=self._prices(model))
         for event in answer.start():
             yield event
-        call = _Call(model)
+        call = _Call(
+            model,
+            idle_s=options.idle_timeout_s or self._idle_timeout_s,
+            connect_s=options.connect_timeout_s or self._connect_timeout_s,
+        )
         try:
             await self.prepare()  # before the clock starts
             call.key = await self._key(options)
@@ -168,6 +177,12 @@ class AnthropicProvider:
     async def prepare(self) -> None:
         """Load the SDK: a second or two, in a thread, so that others go on meanwhile."""
         await self._sdk()
+        await ready()
+        if self.window_tokens is None:
+            self.window_tokens = self._prices(self.model).window_tokens()
+
+    def _prices(self, model: str) -> Prices:
+        return Prices(model, self._price_as, self._url, long_cache=self._cache_ttl == "1h")
 
     async def aclose(self) -> None:
         """Close the connections of this event loop; a client that was passed in stays open."""
@@ -180,7 +195,7 @@ class AnthropicProvider:
     ) -> AsyncGenerator[str, None]:
         """The events' JSON texts as they come."""
         now = asyncio.get_running_loop().time
-        until = now() + self._idle_timeout_s * _FIRST_EVENT_FACTOR
+        until = now() + call.idle_s * _FIRST_EVENT_FACTOR
         async with AsyncExitStack() as stack:
             async with asyncio.timeout_at(min(until, call.ends_at)):
                 response = await self._open(stack, call, body, options)
@@ -204,11 +219,11 @@ class AnthropicProvider:
                 for data in () if whole else decoder.feed(piece):
                     yield data
                 if not reader.finished:
-                    until = now() + self._idle_timeout_s
+                    until = now() + call.idle_s
                 else:
                     # A body read to its end frees the connection; what trickles in after the answer
                     # does not prolong the wait.
-                    until = min(until, now() + min(_DRAIN_WAIT_S, self._idle_timeout_s))
+                    until = min(until, now() + min(_DRAIN_WAIT_S, call.idle_s))
             if whole:
                 yield b"".join(whole).decode()
             for data in decoder.close():
@@ -221,6 +236,11 @@ class AnthropicProvider:
         sdk = await self._sdk()
         if call.key:
             sdk = sdk.with_options(api_key=call.key)  # shares the connections
+        timeout: dict[str, Any] = {}
+        if options.connect_timeout_s is not None:
+            import anthropic
+
+            timeout["timeout"] = anthropic.Timeout(None, connect=call.connect_s)
         # The SDK walks its typed arguments, message by message; this body it sends as it is, over
         # theirs.
         return await stack.enter_async_context(
@@ -231,6 +251,7 @@ class AnthropicProvider:
                 stream=True,
                 extra_headers=dict(options.headers),
                 extra_body=body,
+                **timeout,
             )
         )
 
@@ -327,7 +348,7 @@ class AnthropicProvider:
             return InvalidLLMResponse(f"{self._where} sent text that is not UTF-8", **facts)
         if isinstance(error, anthropic.APITimeoutError):
             return LLMUnavailable(
-                f"{self._where} took no connection within {self._connect_timeout_s:g} s", **facts
+                f"{self._where} took no connection within {call.connect_s:g} s", **facts
             )
         reason = redact(_innermost(error), (call.key,))
         if isinstance(error, anthropic.APIConnectionError):
@@ -342,6 +363,8 @@ class _Call:
     """What one call knows of itself."""
 
     model: str
+    idle_s: float
+    connect_s: float
     key: str = field(default="", repr=False)
     sources: Sequence[int] = ()
     ends_at: float = math.inf

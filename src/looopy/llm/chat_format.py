@@ -20,6 +20,7 @@ from looopy.llm.accumulate import Accumulator
 from looopy.llm.failures import failure_of
 from looopy.types.message import (
     AssistantMessage,
+    Cost,
     ImageContent,
     Message,
     StopReason,
@@ -421,7 +422,14 @@ def read_usage(data: Mapping[str, Any]) -> Usage:
         cache_read=cached,
         cache_write=written,
         total_tokens=count(data, "total_tokens") or prompt + output,
+        cost=_told_cost(data.get("cost")),
     )
+
+
+def _told_cost(dollars: Any) -> Cost:
+    """What the server says that it costs, as OpenRouter does."""
+    known = isinstance(dollars, (int, float)) and not isinstance(dollars, bool) and dollars > 0
+    return Cost(total=float(dollars)) if known and dollars < 2**53 else Cost()
 
 
 def count(data: Mapping[str, Any], name: str) -> int:

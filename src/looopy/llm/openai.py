@@ -37,6 +37,7 @@ from looopy.errors import (
 from looopy.llm import chat_format, responses_events, responses_format
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.failures import failure_of, redact
+from looopy.llm.prices import Prices, ready
 from looopy.llm.sse import SSEDecoder
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
 
+_OFFICIAL_URL = "https://api.openai.com/v1"
 _FIRST_EVENT_FACTOR = 3.0
 _USAGE_WAIT_S = 5.0
 _DRAIN_WAIT_S = 0.5
@@ -118,6 +120,10 @@ class OpenAIProvider:
         extra_body: Fields added to every request's body, over ours.
         key_variable: The environment variable that holds the key. `None`: `OPENAI_API_KEY`, and
             none at all where *base_url* is given: OpenAI's key is no business of another server.
+        window_tokens: What the model's window holds; `None`: as genai-prices says, where that is
+            installed and knows the model.
+        price_as: Whose prices hold, as genai-prices names the provider, such as `"openai"` behind
+            a gateway; `""`: those of the address that is called, if anybody sells there.
         idle_timeout_s: The longest silence within an answer, where the call does not say. Before
             its first sign of life a model may think three times as long.
         connect_timeout_s: The longest wait for a connection, where the call does not say.
@@ -139,6 +145,8 @@ class OpenAIProvider:
         client: AsyncOpenAI | None = None,
         extra_body: Mapping[str, Any] | None = None,
         key_variable: str | None = None,
+        window_tokens: int | None = None,
+        price_as: str = "",
         idle_timeout_s: float = 60.0,
         connect_timeout_s: float = 10.0,
     ) -> None:
@@ -152,10 +160,12 @@ class OpenAIProvider:
         self.name = name
         self.api = api
         self.base_url = base_url
+        self.window_tokens = window_tokens
         self._api_key = api_key
         self._client = client
         self._extra_body = dict(extra_body or {})
         self._key_variable = key_variable or ("" if base_url else "OPENAI_API_KEY")
+        self._price_as = price_as
         self._idle_timeout_s = idle_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._format = _FORMATS[api]
@@ -175,7 +185,9 @@ class OpenAIProvider:
         """Make one model call and yield its events. See `LLMProvider.stream`."""
         options = options or StreamOptions()
         model = request.model or self.model
-        answer = Accumulator(api=self._format.name, provider=self.name, model=model)
+        answer = Accumulator(
+            api=self._format.name, provider=self.name, model=model, price=self._prices(model)
+        )
         for event in answer.start():
             yield event
         call = _Call(
@@ -216,6 +228,12 @@ class OpenAIProvider:
     async def prepare(self) -> None:
         """Load the SDK: a second or two, in a thread, so that others go on meanwhile."""
         await self._sdk()
+        await ready()
+        if self.window_tokens is None:
+            self.window_tokens = self._prices(self.model).window_tokens()
+
+    def _prices(self, model: str) -> Prices:
+        return Prices(model, self._price_as, self._url or _OFFICIAL_URL)
 
     async def aclose(self) -> None:
         """Close the connections of this event loop; a client that was passed in stays open."""

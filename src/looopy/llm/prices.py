@@ -1,0 +1,155 @@
+"""
+What a model call costs, and what its model's window holds, from the data package genai-prices.
+
+The package is optional (`pip install "looopy[prices]"`), takes half a second to load and asks no
+server: it is loaded in a thread, when a provider is made ready. Without it, and for a model it
+does not know, tokens are counted and the cost stays zero: a wrong price is worse than none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from looopy.types.message import Cost, Usage
+
+_logger = logging.getLogger("looopy")
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """
+    The prices of one model at one place.
+
+    Attributes:
+        model: Its name there.
+        provider: The place as genai-prices names it, such as `"openai"`; `""`: told by *url*.
+        url: The address that is called. One that nobody sells at has no prices.
+        long_cache: What is written to the cache is kept for an hour, which some sell dearer.
+    """
+
+    model: str
+    provider: str = ""
+    url: str = ""
+    long_cache: bool = False
+
+    def __call__(self, usage: Usage) -> Usage:
+        """*usage* with its cost, where that is known; as it is where it says its cost already."""
+        if usage.cost.total or not (usage.total_tokens or usage.input or usage.output):
+            return usage
+        calc = _calculator()
+        if calc is None:
+            return usage
+        try:
+            return replace(usage, cost=_cost(usage, _Priced(calc, usage, self)))
+        except LookupError:  # nobody knows this model, or this place
+            return usage
+        except Exception:
+            _logger.exception("the cost of a call of %s could not be told", self.model)
+            return usage
+
+    def window_tokens(self) -> int | None:
+        """What the model's window holds; `None`: not known. Also before `ready` was awaited."""
+        if not _is_loaded():
+            return None
+        calc = _calculator()
+        try:
+            found = None if calc is None else _Priced(calc, Usage(input=1), self).model()
+        except LookupError:
+            return None
+        return getattr(found, "context_window", None) or None
+
+
+async def ready() -> None:
+    """Load the prices, in a thread; at once where they are loaded or not installed."""
+    if not _is_loaded():
+        await asyncio.to_thread(_calculator)
+
+
+@dataclass(slots=True)
+class _Priced:
+    """One call's price, asked for with more or less of it from the cache."""
+
+    calc: Callable[..., Any]
+    usage: Usage
+    prices: Prices
+    all_input: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        usage = self.usage
+        self.all_input = usage.input + usage.cache_read + usage.cache_write
+
+    def ask(self, *, read: int, written: int) -> Any:
+        import genai_prices
+
+        prices = self.prices
+        where = (
+            {"provider_id": prices.provider}
+            if prices.provider
+            else {"provider_api_url": prices.url}
+        )
+        return self.calc(
+            genai_prices.Usage(
+                input_tokens=self.all_input,
+                output_tokens=self.usage.output,
+                cache_read_tokens=read,
+                cache_write_tokens=written,
+                **({"cache_write_1h_tokens": written} if prices.long_cache else {}),
+            ),
+            prices.model,
+            **where,
+        )
+
+    def model(self) -> Any:
+        return self.ask(read=0, written=0).model
+
+    def input(self, *, read: int, written: int) -> Decimal:
+        price: Decimal = self.ask(read=read, written=written).input_price
+        return price
+
+
+def _cost(usage: Usage, priced: _Priced) -> Cost:
+    """
+    The cost in its parts. The package gives one sum for all input; what the cache's part of it is
+    follows from the sums without, at the same size of request, on which a price may depend.
+    """
+    read, written = usage.cache_read, usage.cache_write
+    whole = priced.ask(read=read, written=written)
+    of_read = of_written = Decimal(0)
+    if read or written:
+        plain = priced.input(read=0, written=0) / priced.all_input
+        if read:
+            saved = priced.input(read=0, written=written) - whole.input_price
+            of_read = read * plain - saved
+        if written:
+            saved = priced.input(read=read, written=0) - whole.input_price
+            of_written = written * plain - saved
+    return Cost(
+        input=float(whole.input_price - of_read - of_written),
+        output=float(whole.output_price),
+        cache_read=float(of_read),
+        cache_write=float(of_written),
+        total=float(whole.total_price),
+    )
+
+
+@cache
+def _calculator() -> Callable[..., Any] | None:
+    """What tells prices, with its data loaded; `None` where the package is not installed."""
+    if find_spec("genai_prices") is None:
+        return None
+    from genai_prices import Usage as GenAIUsage
+    from genai_prices import calc_price
+
+    calc_price(GenAIUsage(input_tokens=1), "gpt-4o", provider_id="openai")  # which loads its data
+    return calc_price
+
+
+def _is_loaded() -> bool:
+    return _calculator.cache_info().currsize > 0

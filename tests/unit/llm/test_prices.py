@@ -1,0 +1,153 @@
+"""What calls cost, by the data package; without it, and for what it does not know, nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import astuple
+
+import pytest
+
+from looopy.llm import prices as module
+from looopy.llm.chat_format import read_usage
+from looopy.llm.prices import Prices, ready
+from looopy.types.message import Cost, Usage
+
+USED = Usage(input=500_000, output=100_000, cache_read=400_000, cache_write=100_000)
+OPENAI = "https://api.openai.com/v1"
+SONNET = "claude-sonnet-4-5-20250929"
+
+
+def cost(usage=USED, model="gpt-5", provider="openai", **options):
+    """The cost of *usage*, part by part."""
+    return Prices(model, provider, **options)(usage).cost
+
+
+@pytest.fixture
+def not_installed(monkeypatch):
+    """As where the extra is missing."""
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    module._calculator.cache_clear()
+    yield
+    module._calculator.cache_clear()
+
+
+def test_each_part_has_its_price():
+    """Input, output and what the cache read, in dollars; the parts are the total."""
+    found = cost()
+    assert found.output == pytest.approx(1.0)
+    assert found.cache_read == pytest.approx(0.05)
+    assert found.total == pytest.approx(sum(astuple(found)[:4]))
+    assert found.input + found.cache_write == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("long_cache", "written"), [(False, 3.75e-6 * 10_000), (True, 6e-6 * 10_000)]
+)
+def test_what_is_written_to_a_cache_has_its_own_price(long_cache, written):
+    """Dearer than plain input, and more so where it is kept for an hour."""
+    used = Usage(input=50_000, output=10_000, cache_read=40_000, cache_write=10_000)
+    found = cost(used, SONNET, "anthropic", long_cache=long_cache)
+    assert found.input == pytest.approx(0.15)
+    assert found.cache_read == pytest.approx(0.012)
+    assert found.cache_write == pytest.approx(written)
+    assert found.output == pytest.approx(0.15)
+    assert found.total == pytest.approx(0.15 + 0.012 + written + 0.15)
+
+
+def test_a_price_that_grows_with_the_request_is_that_of_the_whole():
+    """The cache's part is priced at the size of the request it was part of."""
+    used = Usage(input=100_000, cache_read=200_000, output=0)
+    plain = cost(Usage(input=300_000), SONNET, "anthropic")
+    found = cost(used, SONNET, "anthropic")
+    assert found.input == pytest.approx(plain.total / 3)
+    assert 0 < found.cache_read < found.input
+
+
+def test_a_cache_without_a_price_costs_what_input_does():
+    """Old models have none."""
+    found = cost(Usage(input=600, cache_read=400), "gpt-4")
+    assert found.cache_read == pytest.approx(400 * found.input / 600)
+
+
+def test_the_place_is_told_by_the_address():
+    """Where nobody is named."""
+    assert Prices("gpt-5", url=OPENAI)(USED) == Prices("gpt-5", "openai")(USED)
+    assert Prices(SONNET, url="https://api.anthropic.com")(USED).cost.total > 0
+    assert Prices("openai/gpt-5", url="https://openrouter.ai/api/v1")(USED).cost.total > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "url"),
+    [
+        ("a-model-of-mine", "openai", ""),
+        ("gpt-5", "nobody", ""),
+        ("gpt-5", "", "http://127.0.0.1:8000/v1"),
+        ("gpt-5", "", ""),
+        ("", "openai", ""),
+    ],
+)
+def test_what_is_not_known_has_tokens_and_no_cost(model, provider, url):
+    """A server of one's own sells nothing, whatever its models are called."""
+    assert Prices(model, provider, url)(USED) is USED
+
+
+def test_a_cost_that_is_known_stands():
+    """The provider's own word is better than a list's."""
+    told = Usage(input=500, cost=Cost(total=1.25))
+    assert Prices("gpt-5", "openai")(told) is told
+
+
+def test_nothing_used_costs_nothing():
+    """And is not looked up."""
+    none = Usage()
+    assert Prices("gpt-5", "openai")(none) is none
+
+
+def test_counts_that_make_no_sense_cost_nothing(monkeypatch):
+    """A call never fails for its price."""
+    odd = Usage(input=-5, output=1)
+    assert Prices("gpt-5", "openai")(odd) is odd
+
+
+async def test_the_window_is_known_once_the_prices_are_loaded():
+    """Not before: nothing is loaded on the event loop."""
+    module._calculator.cache_clear()
+    assert Prices("gpt-5", "openai").window_tokens() is None
+    await ready()
+    assert Prices("gpt-5", "openai").window_tokens() == 400_000
+    assert Prices("a-model-of-mine", "openai").window_tokens() is None
+    assert Prices("gpt-5", url="http://127.0.0.1:8000/v1").window_tokens() is None
+
+
+async def test_without_the_package_tokens_are_counted(not_installed):
+    """Nothing fails, nothing is known."""
+    await ready()
+    assert Prices("gpt-5", "openai")(USED) is USED
+    assert Prices("gpt-5", "openai").window_tokens() is None
+
+
+def test_the_package_is_loaded_when_a_provider_is_made_ready_and_not_before():
+    """Importing a provider, and making one, costs nothing of it."""
+    code = (
+        "import sys\n"
+        "from looopy.llm import OpenAIProvider\n"
+        "OpenAIProvider('gpt-5', api_key='k')\n"
+        "assert 'genai_prices' not in sys.modules\n"
+        "import asyncio\n"
+        "provider = OpenAIProvider('gpt-5', api_key='k')\n"
+        "asyncio.run(provider.prepare())\n"
+        "assert 'genai_prices' in sys.modules\n"
+        "assert provider.window_tokens == 400_000\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [(0.25, 0.25), (0, 0.0), (True, 0.0), ("1", 0.0), (-1, 0.0), (1e300, 0.0)]
+)
+def test_a_server_may_say_what_it_cost(said, expected):
+    """OpenRouter does; what is no amount is none."""
+    found = read_usage({"prompt_tokens": 1, "completion_tokens": 1, "cost": said})
+    assert found.cost == Cost(total=expected)

@@ -1,0 +1,118 @@
+"""What calls cost, from the counts on the wire to the agent's state."""
+
+from __future__ import annotations
+
+import pytest
+from tests.wire.fake_anthropic import MODEL, started
+from tests.wire.fake_openai import HOLD, Answer
+from tests.wire.three import APIS, half, last_event, says, serving
+
+from looopy import Agent, Budget, LoopConfig, tool
+from looopy.types.message import Cost, StopReason
+
+# Per million tokens: input, output, read from the cache, written to it.
+SOLD = {
+    "completions": ("gpt-5", "openai", (1.25, 10, 0.125, 0)),
+    "responses": ("gpt-5", "openai", (1.25, 10, 0.125, 0)),
+    "anthropic": (MODEL, "anthropic", (3, 15, 0.3, 3.75)),
+}
+
+
+def priced(api, usage):
+    """What *usage* costs by the list."""
+    per_token = [dollars / 1e6 for dollars in SOLD[api][2]]
+    counts = (usage.input, usage.output, usage.cache_read, usage.cache_write)
+    return [pytest.approx(n * each) for n, each in zip(counts, per_token, strict=True)]
+
+
+def parts(cost):
+    """The parts of a cost, in the list's order."""
+    return [cost.input, cost.output, cost.cache_read, cost.cache_write]
+
+
+@APIS
+async def test_an_answer_is_priced_by_its_parts(api):
+    """And so are the turn and the context."""
+    model, sold_by, _ = SOLD[api]
+    async with (
+        serving(api, says(api, "ok"), says(api, "ok"), model=model, price_as=sold_by) as (_, made),
+        Agent("ada", llm_provider=made) as agent,
+    ):
+        one = await agent.execute_turn("a")
+        two = await agent.execute_turn("b")
+        cost = agent.state.usage.cost
+    message = one.messages[-1]
+    assert parts(message.usage.cost) == priced(api, message.usage)
+    assert one.usage == message.usage
+    assert message.usage.cost.total == pytest.approx(sum(parts(message.usage.cost)))
+    assert cost.total == pytest.approx(one.usage.cost.total + two.usage.cost.total)
+    assert cost.total > 0
+
+
+@APIS
+async def test_a_server_of_ones_own_costs_nothing(api):
+    """Its tokens are counted."""
+    async with serving(api, says(api, "ok"), model=SOLD[api][0]) as (_, made):
+        usage = (await last_event(made)).message.usage
+    assert usage.total_tokens > 0
+    assert usage.cost == Cost()
+
+
+@APIS
+async def test_a_model_that_nobody_sells_costs_nothing(api):
+    """Its tokens are counted, and the call goes as any other."""
+    async with serving(api, says(api, "ok"), model="mine", price_as="openai") as (_, made):
+        usage = (await last_event(made)).message.usage
+    assert usage.total_tokens > 0
+    assert usage.cost == Cost()
+
+
+@APIS
+async def test_the_window_is_known_from_the_list(api):
+    """Where the model is; a window that is given stands."""
+    model, sold_by, _ = SOLD[api]
+    async with serving(api, model=model, price_as=sold_by) as (_, made):
+        await made.prepare()
+        assert made.window_tokens in (200_000, 400_000)
+    async with serving(api, model=model, price_as=sold_by, window_tokens=7000) as (_, made):
+        await made.prepare()
+        assert made.window_tokens == 7000
+
+
+async def test_a_cancelled_answer_costs_what_the_server_had_told():
+    """Anthropic says at its beginning what the request took."""
+    beginning = Answer(pieces=[started(), *half("anthropic")[1:], HOLD])
+    async with (
+        serving("anthropic", beginning, price_as="anthropic") as (server, made),
+        Agent("ada", llm_provider=made) as agent,
+    ):
+        stream = agent.execute_turn("a")
+        async for event in stream:
+            if event.type == "message_update" and event.delta:
+                stream.cancel()
+        result = await stream
+        await server.left.wait()
+        assert result.stop_reason is StopReason.CANCELLED
+        assert (result.usage.input, result.usage.cache_read) == (12, 400)
+        assert parts(result.usage.cost) == priced("anthropic", result.usage)
+        assert agent.state.usage == result.usage
+
+
+async def test_a_budget_of_money_ends_a_turn():
+    """The second call would be one too many."""
+    from tests.wire.fake_responses import answers, calls
+
+    @tool(effects="none")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    asks = answers(calls(0, "c1", "look", "{}"))
+    config = LoopConfig(budget=Budget(cost_usd=1e-6))
+    async with (
+        serving("responses", asks, model="gpt-5", price_as="openai") as (server, made),
+        Agent("ada", llm_provider=made, tools=[look], loop_config=config) as agent,
+    ):
+        result = await agent.execute_turn("a")
+    assert result.stop_reason is StopReason.BUDGET
+    assert len(server.received) == 1
