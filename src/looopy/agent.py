@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from looopy import checks, lifecycle
 from looopy.buffered import BufferedTurn, buffered_messages, save_turns
 from looopy.claiming import TurnRequest
+from looopy.condense import condense
 from looopy.errors import (
     AgentBusy,
     AgentStateError,
@@ -40,7 +41,7 @@ from looopy.tools.provider import HeldTools, ToolSource, gather_tools, wrap_tool
 from looopy.turns import Turns
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext, LoopConfig, SystemPrompt
-from looopy.types.event import AgentEvent, StatusChange, TurnEnd
+from looopy.types.event import AgentEvent, Compaction, StatusChange, TurnEnd
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, AgentStatus
@@ -69,6 +70,8 @@ class Agent:
         loop_config: Limits and choices of a turn.
         auto_save: `False` keeps turns in memory until `save_state()`, `pause()` or `shutdown()`; a
             crash loses them.
+        auto_compact: Summarise the older part of a history that has outgrown `max_messages` or
+            `history_tokens`, before the model is asked; otherwise there is one warning.
         on_busy: When a turn runs on the context already: `"reject"` with `AgentBusy`, or `"wait"`
             up to `LoopConfig.busy_timeout_s`.
         agent_name: For people and traces.
@@ -88,6 +91,7 @@ class Agent:
         stores: Stores | str = "memory:",
         loop_config: LoopConfig | None = None,
         auto_save: bool = True,
+        auto_compact: bool = False,
         on_busy: Literal["reject", "wait"] = "reject",
         agent_name: str = "agent",
     ) -> None:
@@ -103,6 +107,7 @@ class Agent:
         self.agent_name = agent_name
         self.loop_config = loop_config or LoopConfig()
         self.auto_save = auto_save
+        self.auto_compact = auto_compact
         self.on_busy: Literal["reject", "wait"] = on_busy
         self._llm = llm_provider
         self._tools: tuple[ToolSource, ...] = tuple(tools)
@@ -391,6 +396,7 @@ class Agent:
             busy_here=busy_here,
             announce=self._tell,
             buffer=None if self.auto_save else self._buffer,
+            auto_compact=self.auto_compact,
         )
         self._turns.start(turn)
         self._set(status)
@@ -702,6 +708,38 @@ class Agent:
                 await self._clear(known, force=force)
                 if not self._turns:
                     self._set(lifecycle.after(self._status, "clear"))
+
+    async def compact(self, keep_turns: int = 1) -> Compaction | None:
+        """
+        Have the model summarise all but the newest *keep_turns* questions and what followed them.
+
+        The model is from then on shown the summary in place of that part; nothing is taken out of
+        the history, and `get_messages()` reads all of it, the summary included. Nothing of it is
+        counted in `state.usage`.
+
+        Returns:
+            The event that was stored; `None` when there was nothing to summarise.
+
+        Raises:
+            AgentBusy: A turn runs on the context, here or elsewhere.
+            LLMError: The model wrote no summary; nothing was stored.
+            StoreConflict: The history was cleared meanwhile.
+            ValueRefused: *keep_turns* is no whole number of at least 1.
+        """
+        known = self._require("compact")
+        checks.at_least_one(keep_turns, "/keep_turns")
+        self._require_saving("compact")
+        self._refuse_while_busy(force=False)
+        async with self._alone():
+            known = self._require("compact")
+            self._refuse_while_busy(force=False)
+            if self._provider is None:
+                raise AgentStateError("the agent is not started")
+            tools = await gather_tools(self._tools)
+            with self._turns.held():  # a turn that came now would see half of it
+                return await condense(
+                    known, self._provider, self.loop_config, tools, keep_turns=keep_turns
+                )
 
     async def _clear(self, known: Known, *, force: bool) -> None:
         tools = await gather_tools(self._tools)

@@ -91,6 +91,17 @@ def auth_context(value: AuthContext | None, tenant: str) -> AuthContext | None:
     return value
 
 
+def at_least_one(value: int, path: str) -> None:
+    """
+    Refuse what is no whole number of at least 1.
+
+    Raises:
+        ValueRefused: *value* is none; *path* names its place.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueRefused(f"{path[1:]} takes a whole number of at least 1", path=path)
+
+
 def idempotency_key(value: str | None) -> str | None:
     """
     The key, if it can be one.

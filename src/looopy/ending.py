@@ -79,11 +79,13 @@ def state_after(end: TurnEnd, group: Group, begun: ContextState) -> ContextState
     """
     usage = begun.usage + end.usage
     if group.asked:
-        return state_beside(ContextState(usage=usage, output=begun.output), group.asked)
+        return state_beside(
+            ContextState(usage=usage, output=begun.output, summary=begun.summary), group.asked
+        )
     if end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
         return replace(begun, usage=usage)
     if end.outcome is not Outcome.FAILED:
-        return ContextState(usage=usage)
+        return ContextState(usage=usage, summary=begun.summary)
     event = next((e for e in reversed(group.events) if isinstance(e, TurnError)), None)
     error = event.error if event and event.error else LooopyError("the turn failed")
     done = {m.tool_call_id for m in end.messages if isinstance(m, ToolResultMessage)}
@@ -94,6 +96,7 @@ def state_after(end: TurnEnd, group: Group, begun: ContextState) -> ContextState
         resumable=end.turn,
         usage=usage,
         output=begun.output,
+        summary=begun.summary,
     )
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from looopy.folding import find_fold, shown_as
 from looopy.types.context import LoopConfig
 from looopy.types.message import (
     AssistantMessage,
@@ -57,6 +58,21 @@ class Limits:
         """What `visible` keeps to."""
         return cls(config.max_messages, _token_limit(config, window_tokens))
 
+    def half(self) -> Limits:
+        """Half of it."""
+        return Limits(
+            None if self.messages is None else self.messages // 2,
+            None if self.tokens is None else self.tokens // 2,
+        )
+
+    def beside(self, summary: Message) -> Limits:
+        """What is left for the messages that are shown beside a summary."""
+        left = self.less(summary)
+        return Limits(
+            None if left.messages is None else max(0, left.messages),
+            None if left.tokens is None else max(0, left.tokens),
+        )
+
     def less(self, message: Message) -> Limits:
         """What is left beside *message*."""
         return Limits(
@@ -87,7 +103,28 @@ def visible(
         results shortened. The newest user message and the newest group are always there, whatever
         the limits.
     """
+    return _within(messages, Limits.of(config, window_tokens))
+
+
+def folded(
+    messages: Sequence[Message], config: LoopConfig, *, window_tokens: int | None = None
+) -> list[Message]:
+    """
+    As `visible`, for a log that may have summaries (`looopy.folding`).
+
+    Returns:
+        The newest summary as a user message, where there is one, then what is `visible` of the
+        messages that it does not cover, within what it leaves of the limits.
+    """
     limits = Limits.of(config, window_tokens)
+    fold = find_fold(messages)
+    if fold is None:
+        return _within(messages, limits)
+    summary = shown_as(fold.summary)
+    return [summary, *_within(messages[fold.start :], limits.beside(summary))]
+
+
+def _within(messages: Sequence[Message], limits: Limits) -> list[Message]:
     if limits == _WHOLE:
         return list(messages)
     scan = _scan(messages, limits)
@@ -98,6 +135,20 @@ def visible(
     if fitting:
         return list(messages[fitting[-1] :])
     return _newest_turn(messages, limits)
+
+
+def safe_cuts(
+    messages: Sequence[Message], limits: Limits = _WHOLE
+) -> tuple[Sequence[int], Sequence[int]]:
+    """
+    Where a log may be cut in two without parting a call from its result: in front of these user
+    messages, and in front of these assistant messages; newest first.
+
+    Args:
+        limits: Only what fits into these, counted from the end.
+    """
+    scan = _scan(messages, limits)
+    return scan.users, scan.groups
 
 
 def estimate_tokens(message: Message) -> int:

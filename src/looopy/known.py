@@ -18,7 +18,8 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.errors import AgentBusy, Fenced, StoreConflict
-from looopy.history import visible
+from looopy.folding import find_fold, kept_by
+from looopy.history import folded
 from looopy.loop import unanswered
 from looopy.recovery import OpenCall, Situation, close_dead_turn
 from looopy.stores.owner import Owner, provably_dead
@@ -106,6 +107,11 @@ class Known:
         return self.record.epoch if self.record else 0
 
     @property
+    def last_position(self) -> int:
+        """Position of the newest message; 0 while there is none."""
+        return self.record.last_position if self.record else 0
+
+    @property
     def state(self) -> ContextState:
         """The stored state."""
         return self.record.state if self.record else ContextState()
@@ -161,17 +167,23 @@ class Known:
                 return
         self.forget()  # at once: were it kept by a reading that fails, the next would build on it
         self._visible_from, self._born = record.visible_from, record.created_at
-        self._replace(await self._read_anew(record.visible_from))
+        self._replace(await self._read_anew(record.visible_from, record.state.summary))
 
-    async def _read_anew(self, visible_from: int) -> Sequence[MessageRecord]:
+    async def _read_anew(self, visible_from: int, summary: int | None) -> Sequence[MessageRecord]:
         """The newest messages: at least all that the model may be shown, each read once."""
+        records = await self._read_newest(visible_from)
+        if summary is not None and records and records[0].position > summary >= visible_from:
+            read = self.stores.messages.records
+            records = [*await read(self.context_id, after=summary - 1, limit=1), *records]
+        return records
+
+    async def _read_newest(self, visible_from: int) -> list[MessageRecord]:
         if self.config.max_messages is None and self.config.history_tokens is None:
             return await self.stores.messages.records(self.context_id)
         records = await self.stores.messages.recent(self.context_id, limit=_WINDOW)
         while records and records[0].position > visible_from:
             messages = [r.message for r in records]
-            asked = any(isinstance(message, UserMessage) for message in messages)
-            if asked and self._seen(messages) < len(messages):
+            if self._holds_what_is_seen(messages):
                 break
             # As many again, of those before.
             first = records[0].position
@@ -186,6 +198,14 @@ class Known:
                 break
             records = older + records
         return records
+
+    def _holds_what_is_seen(self, messages: Sequence[Message]) -> bool:
+        """Whether the model would be shown nothing of what was said before *messages*."""
+        fold = find_fold(messages)
+        if fold is not None and fold.place >= kept_by(fold.summary):
+            return True
+        asked = any(isinstance(message, UserMessage) for message in messages)
+        return asked and self._seen(messages) < len(messages)
 
     def _replace(self, records: Sequence[MessageRecord]) -> None:
         self.history.clear()
@@ -234,7 +254,7 @@ class Known:
 
     def _seen(self, messages: Sequence[Message]) -> int:
         """How many of *messages* the model is shown."""
-        return len(visible(messages, self.config, window_tokens=self.window_tokens))
+        return len(folded(messages, self.config, window_tokens=self.window_tokens))
 
     def _trim(self) -> None:
         """Let go of the oldest messages, down to twice what the model sees."""
@@ -244,7 +264,11 @@ class Known:
         # By whole windows, so that the cut, which moves in steps from the beginning, mostly stays.
         gone = max(0, len(self.history) - kept) // _WINDOW * _WINDOW
         if gone:
-            del self.history[:gone], self._places[:gone]
+            fold = find_fold(self.history)
+            stays = fold is not None and fold.place < gone
+            kept_at = slice(fold.place, fold.place + 1) if fold and stays else slice(0, 0)
+            self.history[:gone] = self.history[kept_at]
+            self._places[:gone] = self._places[kept_at]
             self.view.drop()
         # Where the model sees all, nothing goes: looked at ever more rarely.
         self._trim_above = max(_TRIM_ABOVE, 2 * len(self.history))
@@ -355,6 +379,7 @@ class Known:
                         resumable=turn.turn,
                         usage=record.state.usage + usage,
                         output=record.state.output,
+                        summary=record.state.summary,
                     ),
                     release=True,
                 )

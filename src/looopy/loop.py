@@ -20,7 +20,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from looopy.cancellation import CancelScope, TurnInterrupted
+from looopy.compaction import relieve
 from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError
+from looopy.folding import is_summary
 from looopy.guards import Guards, Spent
 from looopy.holding import drop
 from looopy.iteration import run_iteration
@@ -81,8 +83,9 @@ async def run_turn(
     spoken: bool = False,
     view: View | None = None,
     output_type: OutputType | None = None,
+    auto_compact: bool = False,
     spent: Spent | None = None,
-    relief: Relief | None = None,
+    relief: Relief | None = relieve,
 ) -> AsyncGenerator[Out, None]:
     """
     Run one turn.
@@ -103,6 +106,7 @@ async def run_turn(
         spoken: Among *prompts* is the one queued message that the model hears at a time.
         view: What the model was last shown of *history*, if that is kept from turn to turn.
         output_type: What the answer has to be; `None`: anything.
+        auto_compact: Summarise a history of which the model would not be shown all.
         spent: What the context's turns have used before, for the budgets.
         relief: Makes room when a request does not fit the model's window, once.
 
@@ -122,6 +126,7 @@ async def run_turn(
     if isinstance(inbox, AskedQueues):
         inbox.failed = turn.warn_of_hook
     turn.wanted = None if output_type is None else Wanted.of(output_type, provider)
+    turn.auto_compact = auto_compact
     interrupted, refused = None, False
     try:
         yield _open(turn, prompts, user_message)
@@ -263,9 +268,11 @@ def can_continue(messages: Sequence[Message]) -> bool:
     Whether there is something to answer: calls left open, or a tail that is not an answer.
 
     Trailing answers that failed or were aborted are looked through; a custom message is the
-    caller's to convert, and counts as something to answer.
+    caller's to convert, and counts as something to answer. A summary is no one's word.
     """
     for message in reversed(messages):
+        if is_summary(message):
+            continue
         if not isinstance(message, AssistantMessage):
             return True
         if message.stop_reason not in (StopReason.ERROR, StopReason.ABORTED):

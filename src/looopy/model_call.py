@@ -19,6 +19,7 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.cancellation import TurnInterrupted
+from looopy.compaction import before_call
 from looopy.errors import (
     ConfigurationError,
     ContextOverflow,
@@ -27,7 +28,7 @@ from looopy.errors import (
     LLMError,
     StoreError,
 )
-from looopy.history import visible
+from looopy.history import folded
 from looopy.llm.overflow import silent_overflow
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
@@ -102,6 +103,12 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
         attempts += 1
         attempt = _Attempt(attempts)
         request, options = await _request(turn, tools, attempt, strict=strict)
+        if turn.view.leaves_out and not turn.compacted:
+            with turn.scope:
+                summed_up = await before_call(turn)
+            if summed_up:
+                yield turn.close_group()
+                request, options = await _request(turn, tools, attempt, strict=strict)
         async with aclosing(_listen(turn, request, options, attempt)) as outs:
             async for out in outs:
                 yield out
@@ -241,7 +248,7 @@ async def _request(
     provider, model = getattr(turn.provider, "name", ""), getattr(turn.provider, "model", "")
     window_tokens = getattr(turn.provider, "window_tokens", None)
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
-        chosen = visible(turn.history, config, window_tokens=window_tokens)
+        chosen = folded(turn.history, config, window_tokens=window_tokens)
         chosen = await _hooked(turn, "transform_context", hooks.transform_context, chosen, chosen)
         chosen = await _hooked(turn, "convert_to_llm", hooks.convert_to_llm, chosen, chosen)
         shown: Sequence[Message] = render(chosen, provider=provider, model=model, strict=strict)
@@ -269,7 +276,7 @@ async def _request(
         attempt.warnings.append(turn.make(TurnWarning, code=code, text=text))
 
     several = getattr(turn.provider, "asks_for_keys", False)
-    options = StreamOptions(
+    options = turn.options = StreamOptions(
         temperature=config.temperature,
         max_tokens=config.max_tokens,
         thinking_level=config.thinking_level,

@@ -190,7 +190,7 @@ def plan_turn(
     """
     state = situation.state
     answered = [*_still(situation, state.answered), *_answers(state.pending, inputs or {})]
-    fresh = ContextState(usage=state.usage)
+    fresh = ContextState(usage=state.usage, summary=state.summary)
     if inputs or (user_message is None and answered and not state.pending):
         remaining = tuple(p for p in state.pending if p.request_id not in (inputs or {}))
         last = situation.last.turn if situation.last is not None else None
@@ -306,7 +306,7 @@ def _continue(situation: Situation, fresh: ContextState, auth_context: AuthConte
             action="continue",
         )
     if _needs_auth(situation, auth_context):
-        kept = ContextState(resumable=resumable, usage=fresh.usage)
+        kept = replace(fresh, resumable=resumable)
         return Plan(kept, continues=resumable, ends=StopReason.AUTH_REQUIRED)
     if first is not None:
         message = first.message

@@ -28,6 +28,7 @@ from looopy.errors import (
     StoreError,
     StoreUnavailable,
 )
+from looopy.folding import is_summary, kept_by
 from looopy.holding import state_beside
 from looopy.inbox import TurnInbox
 from looopy.known import Known
@@ -51,6 +52,7 @@ from looopy.types.context import CancelToken, LoopConfig, SystemPrompt, TurnCont
 from looopy.types.event import (
     AgentEvent,
     ArtifactUpdate,
+    Compaction,
     MessageEnd,
     MessageUpdate,
     TurnEnd,
@@ -75,6 +77,7 @@ class RunningTurn:
         busy_here: An earlier turn of the agent runs, and this one is not to wait for it.
         announce: Shows an event to the agent's own subscribers.
         buffer: Instead of committing, groups go here (`auto_save=False`).
+        auto_compact: Summarise a history of which the model would not be shown all.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class RunningTurn:
         busy_here: bool,
         announce: Callable[[AgentEvent], None],
         buffer: list[BufferedTurn] | None,
+        auto_compact: bool = False,
     ) -> None:
         self.known = known
         self.provider = provider
@@ -104,6 +108,8 @@ class RunningTurn:
         self._buffer = buffer
         self._owner = Owner.new()
         self._epoch = 0
+        self._summary: int | None = None  # position of the newest one
+        self._auto_compact = auto_compact
         self._assistant_position: int | None = None
         self._open = False  # claimed, and not ended yet
         self._asked: Sequence[Asked] = ()
@@ -189,6 +195,7 @@ class RunningTurn:
         self._open = True
         self.turn, self._epoch = claimed.turn, claimed.epoch
         self._last_position = claimed.first_position - 1
+        self._summary = plan.state.summary
         self._assistant_position = self.known.announced_at if plan.run else None
         self.known.remember(
             now=utc_now(), epoch=claimed.epoch, turn_count=claimed.turn, state=plan.state
@@ -246,6 +253,7 @@ class RunningTurn:
                 inbox=self._inbox,
                 spoken=bool(plan.delivered) and self.config.queue_mode == "one-at-a-time",
                 view=self.known.view,
+                auto_compact=self._auto_compact,
                 spent=spent,
                 output_type=self._output_type,
             )
@@ -275,14 +283,17 @@ class RunningTurn:
 
     async def _commit(self, group: Group, begun: ContextState) -> None:
         """Store a group's durable events, then show the whole group, unless news came first."""
-        events = group.events
+        events = self._placed(group.events)
         durable = [e for e in events if is_durable(e)]
         if not durable and not group.asked:
             self._announce(events, 0, 0)
             return
         end = durable[-1] if durable and isinstance(durable[-1], TurnEnd) else None
         self._asked = group.asked
-        state = None if end is None else state_after(end, group, begun)
+        summed_up = self._summary != begun.summary
+        if summed_up:
+            begun = replace(begun, summary=self._summary)
+        state = state_after(end, group, begun) if end else begun if summed_up else None
         if self._buffer is not None:
             self._open = end is None
             self._announce(events, 0, self._last_position + 1, state=state)
@@ -320,6 +331,26 @@ class RunningTurn:
             self._open = end is None
             self._hear(done)
             self._announce(events, done.first_seq, done.first_position, state=state)
+
+    def _placed(self, events: Sequence[AgentEvent]) -> Sequence[AgentEvent]:
+        """*events* with the positions that a compaction among them speaks of."""
+        if not any(isinstance(event, Compaction) for event in events):
+            return events
+        placed: list[AgentEvent] = []
+        position, kept = self._last_position, 0
+        for event in events:
+            if isinstance(event, MessageEnd):
+                position += 1
+                if is_summary(event.message):
+                    kept = kept_by(event.message)
+            elif isinstance(event, Compaction):
+                first = 1 if self.known.record is None else self.known.record.visible_from
+                covers = (first, position - kept - 1)
+                placed.append(amended(event, position=position, covers=covers))
+                self._summary = position
+                continue
+            placed.append(event)
+        return placed
 
     def _hear(self, done: Committed) -> None:
         if self._inbox is not None:

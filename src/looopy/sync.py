@@ -22,7 +22,7 @@ from looopy.errors import AgentStateError, LooopyError, StoreUnavailable
 from looopy.streams import TurnStream
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext
-from looopy.types.event import AgentEvent
+from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState
@@ -140,6 +140,10 @@ class Agent:
     def clear(self, force: bool = False) -> None:
         """See `looopy.Agent.clear`."""
         _thread.call(self._agent.clear(force))
+
+    def compact(self, keep_turns: int = 1) -> Compaction | None:
+        """See `looopy.Agent.compact`."""
+        return _thread.call(self._agent.compact(keep_turns))
 
     def save_state(self, metadata: Mapping[str, Any] | None = None) -> None:
         """See `looopy.Agent.save_state`."""

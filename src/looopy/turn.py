@@ -216,6 +216,9 @@ class Turn:
         relief: Makes room when a request does not fit; `None`: nobody does. Asked once.
         overflowed: It was told that a request did not fit.
         view: What the model was last shown of the history.
+        auto_compact: Whether a history that is too long is summarised before it is shown.
+        compacted: Whether that was done, or tried: once a turn is enough.
+        options: Of the newest model call.
         stop: Set when the turn is over.
         error: Why, when it failed.
     """
@@ -253,6 +256,9 @@ class Turn:
     redactor: Redactor = field(default_factory=Redactor)
     view: View = field(default_factory=View)
     wanted: Wanted | None = None
+    auto_compact: bool = False
+    compacted: bool = False
+    options: StreamOptions = field(default_factory=StreamOptions)
     _waiting: list[AgentEvent] = field(default_factory=list)
     _warned: set[str] = field(default_factory=set)
     _delivered: list[int] = field(default_factory=list)

@@ -205,8 +205,8 @@ MUTANTS = [
         "another-model-is-sent-the-same",
         "signatures of one model are sent to another, which refuses the history",
         "src/looopy/view.py",
-        "window is None or self._for != reader or not",
-        "window is None or not",
+        "            or self._for != reader\n",
+        "",
         "tests/property/test_view.py::test_another_reader_or_other_limits_are_answered_anew",
     ),
     # --- secrets ---

@@ -1,7 +1,7 @@
 """
 What is kept from call to call equals what is chosen and rendered from scratch, whatever happened.
 
-The slow path is the judge: `render(visible(history))`. Set `LOOOPY_EXAMPLES` for a longer search.
+The slow path is the judge: `render(folded(history))`. Set `LOOOPY_EXAMPLES` for a longer search.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, valid
 from tests.property.test_provider_validity import search
 
-from looopy.history import Limits, Window, visible
+from looopy.folding import summary_message
+from looopy.history import Limits, Window, folded, visible
 from looopy.known import Known
 from looopy.llm.render import Rendering, render
 from looopy.types.context import LoopConfig
@@ -23,7 +24,8 @@ from looopy.view import View
 
 READERS = [("", ""), (PROVIDER, MODEL), (PROVIDER, f"{MODEL}-latest"), ("openai", "gpt")]
 longer = settings(search, max_examples=search.max_examples * 2)
-logs = st.lists(damaged(turns=5), min_size=1, max_size=3).map(
+summaries = st.builds(summary_message, st.text(max_size=40), kept=st.integers(0, 12))
+logs = st.lists(damaged(turns=5) | summaries.map(lambda s: [s]), min_size=1, max_size=5).map(
     lambda parts: [message for part in parts for message in part]
 )
 limits = st.builds(
@@ -35,7 +37,7 @@ limits = st.builds(
 
 def scratch(history: Sequence[Message], config: LoopConfig, reader: tuple[str, str]) -> Any:
     """The slow path."""
-    return render(visible(history, config), provider=reader[0], model=reader[1])
+    return render(folded(history, config), provider=reader[0], model=reader[1])
 
 
 def seen(view: View, history: list[Message], config: LoopConfig, reader: tuple[str, str]) -> Any:

@@ -23,11 +23,12 @@ from looopy.stores.records import (
     EntryKind,
     InboxHead,
     MessageRecord,
+    NewSummary,
     TurnRecord,
     Waiter,
 )
 from looopy.types.artifact import Artifact, ArtifactKind
-from looopy.types.event import AgentEvent
+from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import Message, UserMessage
 
 
@@ -261,6 +262,22 @@ class Journal(Protocol):
             AgentBusy: A turn is open and *force* is false. With it, the turn is fenced and ended as
                 `interrupted`.
             ContextNotFound: There is none.
+        """
+        ...
+
+    async def compact(self, context_id: str, compaction: NewSummary) -> tuple[int, Compaction]:
+        """
+        Append a summary between two turns, with its `compaction` event, and raise the epoch.
+
+        Returns:
+            The new epoch, and the event.
+
+        Raises:
+            AgentBusy: A turn is open.
+            StoreConflict: The context has another epoch: what the summary leaves may be more by
+                now.
+            ContextNotFound: There is none.
+            ValueRefused: The summary cannot be stored faithfully; nothing was written.
         """
         ...
 

@@ -58,12 +58,13 @@ from looopy.stores.records import (
     InboxHead,
     InboxNews,
     MessageRecord,
+    NewSummary,
     TurnRecord,
     Waiter,
 )
 from looopy.stores.stores import Stores
 from looopy.types.artifact import Artifact, ArtifactKind
-from looopy.types.event import AgentEvent, HistoryCleared, utc_now
+from looopy.types.event import AgentEvent, Compaction, HistoryCleared, utc_now
 from looopy.types.message import Message, UserMessage
 
 
@@ -435,6 +436,30 @@ class InMemoryJournal(_Store):
         context.last_activity = utc_now()
         self._ring(context_id, inbox=True)
         return context.epoch
+
+    async def compact(self, context_id: str, compaction: NewSummary) -> tuple[int, Compaction]:
+        """Append a summary."""
+        context = self._get(context_id)
+        if context is None:
+            raise no_context(context_id)
+        if context.open_turn is not None:
+            raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
+        if context.epoch != compaction.epoch:
+            raise moved_on(compaction.epoch, context.epoch)
+        made = compaction.events(
+            context_id,
+            turn=context.turn_count,
+            last_position=context.last_position,
+            visible_from=context.visible_from,
+        )
+        encoded = rows.encode(made)
+        append(context, context.turn_count, encoded, None)
+        context.raise_epoch()
+        state = replace(rows.decode_state(context.state), summary=context.last_position)
+        context.state = rows.state_column(state)
+        context.last_activity = utc_now()
+        self._ring(context_id)
+        return context.epoch, replace(made[1], seq=context.last_seq)
 
     async def events(
         self, context_id: str, *, after: int = 0, limit: int | None = None

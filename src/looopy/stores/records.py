@@ -14,9 +14,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from looopy.folding import kept_by
 from looopy.types.artifact import Artifact, ArtifactKind
-from looopy.types.event import AgentEvent
-from looopy.types.message import Message, StopReason, Usage, UserMessage
+from looopy.types.event import AgentEvent, Compaction, MessageEnd
+from looopy.types.message import CustomMessage, Message, StopReason, Usage, UserMessage
 from looopy.types.state import HeldCall, Outcome, PendingRequest
 
 
@@ -76,6 +77,7 @@ class ContextState:
             failed.
         usage: Tokens and cost of all turns.
         output: JSON Schema of the answer that the turn to go on with was asked for, or `None`.
+        summary: Position of the newest summary (`looopy.folding`), or `None`.
     """
 
     pending: Sequence[PendingRequest] = ()
@@ -85,6 +87,7 @@ class ContextState:
     resumable: int | None = None
     usage: Usage = field(default_factory=Usage)
     output: Mapping[str, Any] | None = None
+    summary: int | None = None
 
 
 class EntryKind(StrEnum):
@@ -287,6 +290,40 @@ class InboxNews(Exception):
     def __init__(self, inbox: InboxHead) -> None:
         super().__init__(inbox)
         self.inbox = inbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSummary:
+    """
+    A summary to append between two turns.
+
+    Attributes:
+        message: See `looopy.folding`.
+        epoch: That the context was read at.
+        tokens_before, tokens_after: For its event.
+    """
+
+    message: CustomMessage
+    epoch: int
+    tokens_before: int = 0
+    tokens_after: int = 0
+
+    def events(
+        self, context_id: str, *, turn: int, last_position: int, visible_from: int
+    ) -> tuple[MessageEnd, Compaction]:
+        """What is appended to a context that has come so far."""
+        position = last_position + 1
+        covers = (visible_from, last_position - kept_by(self.message))
+        said = MessageEnd(context_id=context_id, turn=turn, message=self.message, position=position)
+        compaction = Compaction(
+            context_id=context_id,
+            turn=turn,
+            position=position,
+            covers=covers,
+            tokens_before=self.tokens_before,
+            tokens_after=self.tokens_after,
+        )
+        return said, compaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from looopy.types.event import (
     AgentEvent,
     ArtifactUpdate,
     AuthRequired,
+    Compaction,
     HistoryCleared,
     InputRequired,
     MessageEnd,
@@ -373,6 +374,9 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Message | None
     "history_cleared": lambda data, common, _: HistoryCleared(
         **common, covers=(data["covers"][0], data["covers"][1])
     ),
+    "compaction": lambda data, common, _: Compaction(
+        **common, **{**data, "covers": (data["covers"][0], data["covers"][1])}
+    ),
     "error": lambda data, common, _: TurnError(**common, **data),
 }
 
@@ -434,6 +438,8 @@ def state_column(state: ContextState) -> str:
         data["resumable"] = state.resumable
     if state.output is not None:
         data["output"] = state.output
+    if state.summary is not None:
+        data["summary"] = state.summary
     usage = usage_to_json(state.usage, compact=True)
     if usage:
         data["usage"] = usage
@@ -450,6 +456,7 @@ def decode_state(text: str) -> ContextState:
         held=tuple(HeldCall(**h) for h in data.get("held", ())),
         error=None if error is None else (error[0], error[1]),
         resumable=data.get("resumable"),
+        summary=data.get("summary"),
         usage=usage_from_json(data.get("usage", {})),
         output=data.get("output"),
     )

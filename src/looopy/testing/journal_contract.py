@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from looopy.errors import AgentBusy, ContextNotFound, Fenced, ValueRefused
+from looopy.errors import AgentBusy, ContextNotFound, Fenced, StoreConflict, ValueRefused
+from looopy.folding import summary_message
 from looopy.stores.names import artifact_write
-from looopy.stores.records import Claimed, Commit, Committed, ContextState
+from looopy.stores.records import Claimed, Commit, Committed, ContextState, NewSummary
 from looopy.stores.stores import Stores
 from looopy.testing.state_contract import STATE
 from looopy.testing.turns import (
@@ -336,6 +337,53 @@ class JournalContract:
         assert await stores.journal.started_calls(CONTEXT, 3) == set()
 
     # --- clearing ---
+
+    async def test_a_summary_is_appended_with_its_event(self, stores: Stores) -> None:
+        """It takes the next numbers, raises the epoch, and the state names its place."""
+        await a_turn(stores)
+        before = await stores.state.load(CONTEXT)
+        assert before is not None
+        message = summary_message("hi was said", kept=1)
+        new = NewSummary(message=message, epoch=before.epoch, tokens_before=9, tokens_after=4)
+        epoch, event = await stores.journal.compact(CONTEXT, new)
+        assert epoch > before.epoch
+        assert (event.covers, event.position, event.seq) == ((1, 1), 3, before.last_seq + 2)
+        found = await stores.state.load(CONTEXT)
+        assert found is not None
+        assert (found.epoch, found.turn_count, found.last_position) == (epoch, 1, 3)
+        assert found.state == replace(before.state, summary=3)
+        said, told = await stores.journal.events(CONTEXT, after=before.last_seq)
+        assert isinstance(said, MessageEnd)
+        assert (said.position, said.message) == (3, message)
+        assert told == event
+        assert (await stores.messages.list(CONTEXT))[-1] == message
+        (turn,) = await stores.journal.turns(CONTEXT)
+        assert turn.last_position == 2
+        again = await stores.state.claim(a_claim(epoch))
+        assert again.first_position == 4
+
+    async def test_a_summary_of_another_epoch_is_refused(self, stores: Stores) -> None:
+        """Nothing is written, nor under an open turn, nor into a context that is not there."""
+        await a_turn(stores)
+        before = await stores.state.load(CONTEXT)
+        assert before is not None
+        message = summary_message("x", kept=0)
+        for epoch in (before.epoch - 1, before.epoch + 1):
+            with pytest.raises(StoreConflict):
+                await stores.journal.compact(CONTEXT, NewSummary(message=message, epoch=epoch))
+        unstorable = summary_message("x\ud800", kept=0)
+        with pytest.raises(ValueRefused):
+            await stores.journal.compact(
+                CONTEXT, NewSummary(message=unstorable, epoch=before.epoch)
+            )
+        assert await stores.state.load(CONTEXT) == before
+        for context_id in ("nobody", "no id"):
+            with pytest.raises(ContextNotFound):
+                await stores.journal.compact(context_id, NewSummary(message=message, epoch=0))
+        claimed = await begin(stores, before.epoch)
+        with pytest.raises(AgentBusy) as refused:
+            await stores.journal.compact(CONTEXT, NewSummary(message=message, epoch=claimed.epoch))
+        assert refused.value.turn == 2
 
     async def test_clearing_hides_everything_and_goes_on(self, stores: Stores) -> None:
         """History, artifacts and pending requests go; numbers, counts and usage go on."""

@@ -238,6 +238,25 @@ class HistoryCleared(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction(Event):
+    """
+    A summary now speaks for a part of the history, which stays readable.
+
+    Attributes:
+        covers: First and last position of that part; (0, 0) in a bare loop.
+        position: Of the summary; `None` in a bare loop.
+        tokens_before, tokens_after: What the model would be shown, estimated.
+    """
+
+    type: ClassVar[str] = "compaction"
+    durable: ClassVar[bool] = True
+    covers: tuple[int, int] = (0, 0)
+    position: int | None = None
+    tokens_before: int = 0
+    tokens_after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnWarning(Event):
     """
     Something worth knowing that does not end the turn. `code` is a guard's name or a short word.
@@ -292,6 +311,7 @@ AgentEvent: TypeAlias = (
     | StatusChange
     | UsageReport
     | HistoryCleared
+    | Compaction
     | TurnWarning
     | TurnError
     | TurnEnd

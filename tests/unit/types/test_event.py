@@ -58,6 +58,7 @@ SAMPLES: dict[str, dict] = {
     "auth_required": {"pending": (ASKED,)},
     "status_change": {"status": AgentStatus.BUSY, "attempt": 1, "delay_s": 2.0, "reason": "429"},
     "usage": {"usage": Usage(input=3), "turn_usage": Usage(input=5)},
+    "compaction": {"covers": (1, 4), "position": 7, "tokens_before": 90, "tokens_after": 20},
     "history_cleared": {"covers": (1, 9)},
     "warning": {"code": "doom_loop", "text": "again"},
     "error": {"code": "budget", "text": "spent", "error": LooopyError("spent")},
@@ -77,6 +78,7 @@ DURABLE = {
     "input_required",
     "auth_required",
     "history_cleared",
+    "compaction",
     "error",
     "turn_end",
 }

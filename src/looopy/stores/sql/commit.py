@@ -37,12 +37,13 @@ from looopy.stores.records import (
     ContextState,
     InboxHead,
     InboxNews,
+    NewSummary,
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import as_us, bounded
 from looopy.types.artifact import Artifact
-from looopy.types.event import HistoryCleared, utc_now
+from looopy.types.event import Compaction, HistoryCleared, utc_now
 from looopy.types.state import Outcome
 
 
@@ -373,6 +374,34 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
     )
     yield from _insert(key, turn, encoded, numbers, None)
     return last_position
+
+
+def compact_steps(
+    key: Mapping[str, Any], context_id: str, new: NewSummary
+) -> Steps[tuple[int, Compaction]]:
+    """Append a summary between two turns; see `Journal.compact`."""
+    head = yield from peek(key, lock=True)
+    if head is None:
+        raise no_context(context_id)
+    if head.open_turn is not None:
+        raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+    if head.epoch != new.epoch:
+        raise moved_on(new.epoch, head.epoch)
+    made = new.events(
+        context_id,
+        turn=head.turn_count,
+        last_position=head.last_position,
+        visible_from=head.visible_from,
+    )
+    encoded = rows.encode(made)
+    position = head.last_position + 1
+    numbers = Committed(first_seq=head.last_seq + 1, first_position=position)
+    yield from _insert(key, head.turn_count, encoded, numbers, None)
+    state = rows.state_column(replace(rows.decode_state(head.state), summary=position))
+    seq = head.last_seq + encoded.seqs
+    params = {**key, "seq": seq, "position": position, "state": state}
+    done = yield Query(s.COMPACT, {**params, "birth": names.first_epoch()})
+    return int(done[0][0]), replace(made[1], seq=seq)
 
 
 def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Steps[int]:

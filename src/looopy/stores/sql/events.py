@@ -16,13 +16,28 @@ from typing import Any, TypeAlias
 from looopy.stores import rows
 from looopy.stores.names import can_name, check_context_id, fenced, no_context
 from looopy.stores.reading import decode_message
-from looopy.stores.records import Commit, Committed, Entry, EntryKind, InboxHead, TurnRecord
+from looopy.stores.records import (
+    Commit,
+    Committed,
+    Entry,
+    EntryKind,
+    InboxHead,
+    NewSummary,
+    TurnRecord,
+)
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.commit import Head, clear_steps, commit_steps, encode_commit, peek
+from looopy.stores.sql.commit import (
+    Head,
+    clear_steps,
+    commit_steps,
+    compact_steps,
+    encode_commit,
+    peek,
+)
 from looopy.stores.sql.driver import Driver, Query, Steps
 from looopy.stores.sql.inbox import cancel_steps, post_steps, read_inbox, withdraw_steps
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
-from looopy.types.event import AgentEvent
+from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import Message, UserMessage
 
 _Row: TypeAlias = Sequence[Any]
@@ -51,6 +66,13 @@ class SQLJournal(SQLStore):
             raise no_context(context_id)
         work = partial(clear_steps, self.params(context_id), context_id, force=force)
         return await self.write(work, context_id, inbox=True)
+
+    async def compact(self, context_id: str, compaction: NewSummary) -> tuple[int, Compaction]:
+        """Append a summary."""
+        if not can_exist(context_id):
+            raise no_context(context_id)
+        work = partial(compact_steps, self.params(context_id), context_id, compaction)
+        return await self.write(work, context_id)
 
     async def events(
         self, context_id: str, *, after: int = 0, limit: int | None = None

@@ -163,6 +163,12 @@ CLEAR = (
     f" last_activity = now_us() WHERE {_THIS} RETURNING epoch"
 )
 
+COMPACT = (
+    f"UPDATE contexts SET {_NEXT_EPOCH}, last_seq = :seq, last_position = :position,"
+    " state = :state,"
+    f" last_activity = now_us() WHERE {_THIS} RETURNING epoch"
+)
+
 # --- turns ---
 
 OPEN_TURN = (

@@ -1,0 +1,223 @@
+"""
+Make a summary of the older part of a log, so that the model goes on knowing what it is shown no
+more.
+
+The log stays as it is: a summary is appended to it (`looopy.folding`). It is cut where a user
+speaks and no call is parted from its result; inside a turn, if its first part is too long by
+itself, in front of a model's answer. The model writes the summary; when it cannot, a sentence that
+says so stands in its place, because a conversation that goes on with less beats one that cannot go
+on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from looopy.errors import InvalidLLMResponse, LLMError
+from looopy.folding import find_fold, shown_as, summary_message
+from looopy.history import Limits, estimate_tokens, safe_cuts
+from looopy.llm.provider import LLMProvider
+from looopy.stores.gate import repair
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    Message,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+)
+from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
+
+_INSTRUCTION: Final = (
+    "You write the memory of a conversation between a user and an assistant that uses tools. You"
+    " are given its transcript, which may begin with an earlier summary. Write a summary that lets"
+    " the assistant go on without the transcript: what the user wants and has decided, what was"
+    " done and found out (with names, numbers and identifiers as they are), what is still open."
+    " Write plain text, no more than 600 words. Do not answer the user and do not call tools."
+)
+_MOST_CHARS: Final = 2_000  # of one message in the transcript
+_QUOTED_CHARS: Final = 8_000  # of the question whose answer is cut in two
+_CHARS_PER_TOKEN: Final = 4
+_UNKNOWN_WINDOW_TOKENS: Final = 32_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """
+    What a summary is to speak for, and what stays.
+
+    Attributes:
+        earlier: The summary that speaks for what came before, or `None`.
+        covered: Oldest first; never empty.
+        kept: How many messages of the log follow.
+        question: The user's, when its answer is cut in two: it is quoted.
+        tokens_before: What is shown as long as there is no new summary, estimated.
+        tokens_kept: What stays of that, estimated.
+    """
+
+    earlier: CustomMessage | None
+    covered: Sequence[Message]
+    kept: int
+    question: UserMessage | None
+    tokens_before: int
+    tokens_kept: int
+
+
+def part_to_cover(
+    messages: Sequence[Message],
+    *,
+    keep_turns: int = 1,
+    room: Limits | None = None,
+    split: bool = False,
+) -> Part | None:
+    """
+    The older part of a log.
+
+    Args:
+        messages: The log, oldest first, with its newest summary.
+        keep_turns: How many of the newest questions stay, with all that followed them.
+        room: More of them stay, as long as they fit into this.
+        split: Where the newest question alone led to all of it, part its answers: the last one
+            stays, with what it found.
+
+    Returns:
+        `None` when there is nothing to cover.
+    """
+    fold = find_fold(messages)
+    shown = messages[0 if fold is None else fold.start :]
+    users, groups = safe_cuts(shown)
+    fitting = [] if room is None else safe_cuts(shown, room)[0]
+    place = max(keep_turns, len(fitting)) - 1
+    cut = users[place] if place < len(users) else 0
+    question = None
+    if split and not _says(shown[:cut]):
+        cut = groups[0] if groups else 0
+        asked = (m for m in reversed(shown[:cut]) if isinstance(m, UserMessage))
+        question = next(asked, None)
+    if not _says(shown[:cut]):
+        return None
+    kept = shown[cut:]
+    tokens_kept = sum(map(estimate_tokens, kept))
+    before = tokens_kept + sum(map(estimate_tokens, shown[:cut]))
+    if fold is not None:
+        before += estimate_tokens(shown_as(fold.summary))
+    earlier = None if fold is None else fold.summary
+    return Part(earlier, shown[:cut], len(kept), question, before, tokens_kept)
+
+
+def _says(messages: Sequence[Message]) -> bool:
+    """Whether a summary of *messages* would speak for more than a question."""
+    return any(isinstance(m, (AssistantMessage, ToolResultMessage)) for m in messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A summary to append, what writing it used, and why the model wrote none."""
+
+    message: CustomMessage
+    usage: Usage = field(default_factory=Usage)
+    error: LLMError | None = None
+
+    def keeping(self, kept: int) -> CustomMessage:
+        """The message, where so many others come right before it that are still shown."""
+        return replace(self.message, metadata={**self.message.metadata, "kept": kept})
+
+    def tokens_after(self, part: Part) -> int:
+        """What is shown from now on, estimated."""
+        return part.tokens_kept + estimate_tokens(shown_as(self.message))
+
+
+async def summarise(
+    part: Part,
+    provider: LLMProvider,
+    options: StreamOptions,
+    *,
+    window_tokens: int | None = None,
+) -> Summary:
+    """
+    Have the model summarise *part*; one that fails is told of, and a plain sentence stands in.
+
+    Args:
+        window_tokens: What the model's window holds, if known: half of it is filled.
+    """
+    request = LLMRequest(
+        messages=(UserMessage(transcript(part, window_tokens)),),
+        system_prompt=_INSTRUCTION,
+        model=getattr(provider, "model", ""),
+    )
+    last: StreamEvent | None = None
+    try:
+        async for event in provider.stream(request, options):
+            last = event
+            if event.type in ("done", "error"):
+                break
+    except Exception as exc:  # noqa: BLE001 - a provider that breaks its contract and raises
+        last = StreamEvent("error", error=InvalidLLMResponse(f"the provider failed: {exc}"))
+    message = None if last is None else last.message
+    usage = Usage() if message is None else message.usage
+    text = "" if message is None or last is None or last.type != "done" else message.text.strip()
+    if text:
+        return Summary(_worded(part, text), usage)
+    given = None if last is None else last.error
+    error = given if isinstance(given, LLMError) else InvalidLLMResponse("it wrote no summary")
+    text = (
+        f"{len(part.covered)} earlier messages are no longer shown, and no summary of them could be"
+        " written."
+    )
+    if part.earlier is not None:
+        text = f"{part.earlier.content}\n\n{text}"
+    return Summary(_worded(part, text), usage, error)
+
+
+def _worded(part: Part, text: str) -> CustomMessage:
+    if part.question is not None:
+        asked = shorten(part.question.text, _QUOTED_CHARS)
+        text = f"{text}\n\nThe user's latest message, which is being answered:\n{asked}"
+    return summary_message(repair(text), kept=part.kept)
+
+
+def transcript(part: Part, window_tokens: int | None) -> str:
+    """What is said in *part*, as text for the model, the newest of it if not all fits."""
+    tokens = (window_tokens or _UNKNOWN_WINDOW_TOKENS) // 2
+    left = tokens * _CHARS_PER_TOKEN
+    head = ""
+    if part.earlier is not None:
+        head = f"[earlier summary]\n{shorten(str(part.earlier.content), left // 2)}\n\n"
+        left -= len(head)
+    pieces: list[str] = []
+    for message in reversed(part.covered):
+        piece = _said(message)
+        left -= len(piece)
+        if left < 0 and pieces:
+            pieces.append("[...]\n\n")
+            break
+        pieces.append(piece)
+    return head + "".join(reversed(pieces))
+
+
+def _said(message: Message) -> str:
+    if isinstance(message, UserMessage):
+        return f"[user]\n{shorten(message.text, _MOST_CHARS)}\n\n"
+    if isinstance(message, ToolResultMessage):
+        kind = "error" if message.is_error else "result"
+        return f"[{kind} of {message.tool_name}]\n{shorten(message.text, _MOST_CHARS)}\n\n"
+    if isinstance(message, AssistantMessage):
+        lines = [shorten(message.text, _MOST_CHARS)] if message.text else []
+        for call in message.tool_calls:
+            arguments = json.dumps(call.arguments, ensure_ascii=False, default=str)
+            lines.append(f"(calls {call.name} with {shorten(arguments, _MOST_CHARS)})")
+        return "[assistant]\n" + "\n".join(lines) + "\n\n" if lines else ""
+    return ""
+
+
+def shorten(text: str, most: int) -> str:
+    """*text*, or its beginning and end when it has more than *most* characters."""
+    if len(text) <= most:
+        return text
+    marker = f" [... {len(text) - most:,} characters ...] "
+    kept = max(0, most - len(marker))
+    end = kept // 3
+    return f"{text[: kept - end]}{marker}{text[len(text) - end :]}"

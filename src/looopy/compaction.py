@@ -1,0 +1,85 @@
+"""
+A compaction inside a turn: before a model call whose history is too long, or once it was refused as
+such.
+
+It is a step like any other: the summary and its event are one group, committed before the model is
+asked again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from looopy.compacting import part_to_cover, summarise
+from looopy.errors import ContextOverflow
+from looopy.history import Limits
+from looopy.turn import Turn
+from looopy.types.event import Compaction, MessageStart, TurnWarning
+from looopy.types.request import ThinkingLevel
+
+_logger = logging.getLogger("looopy")
+
+
+async def before_call(turn: Turn) -> bool:
+    """
+    See to a history of which the model would not be shown all: summarise it if that was asked for,
+    and else warn, once.
+
+    Returns:
+        Whether there is a summary to commit.
+    """
+    turn.compacted = True
+    if turn.auto_compact:
+        window = getattr(turn.provider, "window_tokens", None)
+        return await _compact(turn, Limits.of(turn.config, window).half())
+    if not turn.view.told:
+        turn.view.told = True
+        text = (
+            "the model is no longer shown the beginning of the conversation: see auto_compact,"
+            " compact(), LoopConfig.max_messages and LoopConfig.history_tokens"
+        )
+        turn.emit(turn.make(TurnWarning, code="history_cut", text=text))
+    return False
+
+
+async def relieve(turn: Turn, _error: ContextOverflow) -> bool:
+    """
+    Summarise all but the newest question after a request did not fit; see `Relief`.
+
+    Returns:
+        Whether there was something to summarise.
+    """
+    return await _compact(turn, None)
+
+
+async def _compact(turn: Turn, room: Limits | None) -> bool:
+    """Emit a summary of what was said before; *room* says how much stays, `None`: little."""
+    part = part_to_cover(turn.history, room=room, split=True)
+    if part is None:
+        return False
+    level = turn.options.thinking_level
+    asked = replace(
+        turn.options,
+        thinking_level=None if level is None else ThinkingLevel.OFF,
+        thinking_budgets=None,
+        output_schema=None,
+        max_tokens=None,
+        tool_choice=None,
+    )
+    window = getattr(turn.provider, "window_tokens", None)
+    summary = await summarise(part, turn.provider, asked, window_tokens=window)
+    turn.use(summary.usage)
+    if summary.error is not None:
+        _logger.warning("no summary could be written: %s", summary.error)
+        turn.emit(turn.make(TurnWarning, code="summary_failed", text=str(summary.error)))
+    turn.emit(turn.make(MessageStart, message=summary.message))
+    turn.append(summary.message)
+    turn.emit(
+        turn.make(
+            Compaction,
+            tokens_before=part.tokens_before,
+            tokens_after=summary.tokens_after(part),
+        )
+    )
+    return True

@@ -1,0 +1,67 @@
+"""
+Summaries that stand for a part of the log: what they are, and what is shown because of them.
+
+A compaction takes nothing out of the log. It appends a message that says in short what was said up
+to some place, and how many messages between that place and itself are still to be shown in full:
+what is appended later needs no knowledge of it. The newest summary counts, and speaks for the older
+ones too. Its role is pi's, `compactionSummary`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeGuard
+
+from looopy.types.message import CustomMessage, Message, UserMessage
+
+SUMMARY_ROLE: Final = "compactionSummary"
+_PREFACE: Final = "A summary of the conversation before this message, which is no longer shown:"
+
+
+class Fold(NamedTuple):
+    """
+    The newest summary of a log, its place in it, and the first place that is shown beside it.
+    """
+
+    summary: CustomMessage
+    place: int
+    start: int
+
+
+def summary_message(text: str, *, kept: int) -> CustomMessage:
+    """
+    A summary to append.
+
+    Args:
+        kept: How many messages right before it are still shown in full.
+    """
+    return CustomMessage(SUMMARY_ROLE, text, {"kept": kept})
+
+
+def is_summary(message: Message) -> TypeGuard[CustomMessage]:
+    """Whether *message* is a summary that a compaction has made."""
+    return (
+        isinstance(message, CustomMessage)
+        and message.role == SUMMARY_ROLE
+        and isinstance(message.content, str)
+        and isinstance(message.metadata.get("kept"), int)
+    )
+
+
+def kept_by(summary: CustomMessage) -> int:
+    """How many messages right before *summary* are still shown in full."""
+    return max(0, int(summary.metadata["kept"]))
+
+
+def find_fold(messages: Sequence[Message]) -> Fold | None:
+    """The fold of a log, or of its end; `None` when no summary is in it."""
+    for i in range(len(messages) - 1, -1, -1):
+        message = messages[i]
+        if is_summary(message):
+            return Fold(message, i, max(0, i - kept_by(message)))
+    return None
+
+
+def shown_as(summary: CustomMessage) -> UserMessage:
+    """*summary* as the model reads it, before all that is shown in full."""
+    return UserMessage(f"{_PREFACE}\n\n{summary.content}", timestamp=summary.timestamp)
