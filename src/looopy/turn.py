@@ -49,6 +49,7 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
+from looopy.types.request import StreamOptions
 from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, outcome_of
 from looopy.view import View
 

@@ -26,7 +26,7 @@ WHOLE = LoopConfig(max_messages=None, history_tokens=None)
 
 @search
 @given(
-    st.lists(damaged(turns=4) | valid(turns=4), min_size=1, max_size=4),
+    st.lists(damaged(turns=3) | valid(turns=3), min_size=1, max_size=3),
     st.integers(1, 3),
     rooms,
     st.booleans(),
