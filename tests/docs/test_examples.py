@@ -48,6 +48,17 @@ def test_a_killed_turn_goes_on_and_charges_once(tmp_path):
     ]
 
 
+def test_an_approval_is_answered_by_another_process(tmp_path):
+    """What was shown is what runs, once."""
+    assert _run("approval_next_day.py", cwd=tmp_path) == [
+        "input_required",
+        "May pay run with these arguments? {'invoice': '2024-17', 'cents': 90000}",
+        "waiting",
+        "paid 900.00 for 2024-17",
+        "Invoice 2024-17 is paid.",
+    ]
+
+
 def test_a_stream_shows_pieces_and_tools_in_order(tmp_path):
     """Text, tool, progress, result, text, end."""
     lines = _run("streaming.py", cwd=tmp_path)

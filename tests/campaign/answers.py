@@ -1,0 +1,222 @@
+"""
+Kill a process at every point of an approval and of a question, and see what the next one does (T9).
+
+One story: the model asks for a payment that a person approves, a booking that asks for a day, and a
+look around. It is told once for each boundary of a turn and each pass of it, killed there, and told
+on by a process of its own; then again, with the recovery killed as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.agent.kit import assert_whole
+from tests.campaign.children import fork, run, wait
+from tests.campaign.databases import new_sqlite
+
+from looopy import Agent, ToolContext, open_stores, tool
+from looopy._failpoints import NAMES, arm
+from looopy.llm.render import OUTCOME_UNKNOWN
+from looopy.recovery import DENIED
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.types.event import ToolExecutionStart, TurnEnd
+from looopy.types.message import ToolResultMessage
+from looopy.types.request import LLMRequest
+from looopy.types.state import Outcome, PendingKind
+
+_STEPS = 12  # turns that a story takes at most
+
+
+class Ledger:
+    """What happened, a line each, in the order in which it did; it outlives whoever wrote it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+
+    def note(self, *words: str) -> None:
+        """Write a line."""
+        with self.path.open("a") as file:
+            file.write(" ".join(words) + "\n")
+
+    def lines(self) -> list[str]:
+        """All of it."""
+        return self.path.read_text().splitlines()
+
+
+def _reply(request: LLMRequest) -> Any:
+    if any(isinstance(message, ToolResultMessage) for message in request.messages):
+        return text("done")
+    return tool_call("pay", cents=9), tool_call("look"), tool_call("book")
+
+
+def _agent(url: str, ledger: Ledger) -> Agent:
+    @tool(needs_approval=True)
+    async def pay(cents: int) -> str:
+        """Pay."""
+        ledger.note("paid", str(cents))
+        return f"paid {cents}"
+
+    @tool(effects="none")
+    async def look() -> str:
+        """Look around."""
+        return "nothing"
+
+    @tool
+    async def book(context: ToolContext) -> str:
+        """Book a day."""
+        day = await context.ask("Which day?")
+        ledger.note("booked", day)
+        return f"booked {day}"
+
+    provider = ScriptedProvider(_reply, repeat=True)
+    return Agent("ada", llm_provider=provider, tools=[pay, look, book], stores=url)
+
+
+async def _tell(url: str, ledger: Ledger, *, in_parts: bool, denied: bool) -> None:
+    """Tell the story to its end, from wherever it stands; each turn with an agent of its own."""
+    for _ in range(_STEPS):
+        async with _agent(url, ledger) as agent:
+            state = agent.state
+            inputs: dict[str, Any] = {}
+            for request in state.pending:
+                ledger.note("asked", request.tool_name, request.request_id)
+                approval = request.kind is PendingKind.APPROVAL
+                inputs[request.request_id] = not denied if approval else "Monday"
+            if inputs and in_parts:
+                inputs = dict([list(inputs.items())[-1]])
+            said = "go" if state.turn_count == 0 else None
+            if said is None and not inputs and state.interrupted_turn is None:
+                return
+            stream = agent.execute_turn(said, inputs=inputs)
+            await stream.accepted()
+            for request in state.pending:
+                if request.request_id in inputs:
+                    ledger.note("answered", request.tool_name, request.request_id)
+            await stream
+    raise RuntimeError("the story does not end")
+
+
+def _live(url: str, ledger: Ledger, failpoint: str | None, how: dict[str, bool]) -> None:
+    arm(failpoint)
+    asyncio.run(_tell(url, ledger, **how))
+
+
+async def _judge(url: str, ledger: Ledger, *, denied: bool) -> list[str]:
+    """What is wrong with a story that has ended."""
+    lines = ledger.lines()
+    did = Counter(line.split()[0] for line in lines)
+    found = []
+    async with open_stores(url) as stores:
+        await assert_whole(stores)
+        messages = await stores.messages.list("ada")
+        events = await stores.journal.events("ada")
+    died = {e.turn for e in events if isinstance(e, TurnEnd) and e.outcome is Outcome.INTERRUPTED}
+    starts = [e for e in events if isinstance(e, ToolExecutionStart)]
+    began = {event.tool_name: event.turn for event in starts}  # the last time
+    told = {m.tool_name: m.text for m in messages if isinstance(m, ToolResultMessage)}
+    for name, verb, result in (("pay", "paid", "paid 9"), ("book", "booked", "booked Monday")):
+        if name == "pay" and denied:
+            if did[verb] or told[name] != DENIED:
+                found.append(f"denied, and yet: {told[name]}, {did[verb]} times")
+        elif told[name] == OUTCOME_UNKNOWN:
+            if did[verb] > 1 or began.get(name) not in died:
+                found.append(f"{name} is of unknown outcome; it was {verb} {did[verb]} times")
+        elif (told[name], did[verb]) != (result, 1):
+            found.append(f"{told[name]}, and it was {verb} {did[verb]} times")
+        found += _asked_in_vain(name, lines)
+    if messages[-1].text != "done":
+        found.append(f"it ends with {messages[-1].text!r}")
+    return found
+
+
+def _asked_in_vain(name: str, lines: list[str]) -> list[str]:
+    """Whether an answer that was acknowledged is asked for again, or a question has got lost."""
+    seen: list[str] = []
+    answered = False
+    for verb, who, what in (line.split() for line in lines if line.count(" ") == 2):
+        if who != name:
+            continue
+        if verb == "answered":
+            answered = True
+        elif answered and what not in seen:
+            return [f"{name} was answered, and asked about again"]
+        elif verb == "asked" and what not in seen:
+            seen.append(what)
+    return [f"{name} was asked about as {seen}"] if len(seen) > 1 else []
+
+
+def _case(ends: list[str], how: dict[str, bool]) -> tuple[int, list[str]]:
+    """How many of the lives were killed, and what is wrong afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="looopy-answers-"))
+    try:
+        url, ledger, log = new_sqlite(folder), Ledger(folder / "ledger"), folder / "log"
+        kills = 0
+        for end in ends:
+            status = wait(fork(partial(_live, url, ledger, end, how), log))
+            if status not in (0, -signal.SIGKILL):
+                return kills, [f"{ends}: {log.read_text()[-2000:]}"]
+            kills += status != 0
+        report = folder / "report"
+
+        def finish() -> None:
+            _live(url, ledger, None, how)
+            wrong = asyncio.run(_judge(url, ledger, denied=how["denied"]))
+            report.write_text(json.dumps(wrong))
+
+        try:
+            run(finish, log)
+        except RuntimeError as error:
+            return kills, [f"{ends}, {how}: {str(error)[-2000:]}"]
+        return kills, [f"{ends}, {how}: {wrong}" for wrong in json.loads(report.read_text())]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    """Tell what was killed where, and what was wrong, as JSON."""
+    asyncio.run(_tell_once())
+    kills: Counter[str] = Counter()
+    wrong: list[str] = []
+    again = [name for name in NAMES if name.startswith("R")]
+    for in_parts, denied in ((False, False), (True, False), (True, True)):
+        how = {"in_parts": in_parts, "denied": denied}
+        for name in (n for n in NAMES if n.startswith("B")):
+            for number in range(1, 40):
+                first = f"{name}:{number}"
+                killed, problems = _case([first], how)
+                wrong += problems
+                kills[name] += killed
+                if not killed:
+                    break
+                if not in_parts:
+                    second = again[number % len(again)]
+                    killed, problems = _case([first, second], how)
+                    wrong += problems
+                    kills[second] += killed - 1
+    json.dump({"kills": kills, "wrong": wrong}, sys.stdout)
+
+
+async def _tell_once() -> None:
+    """Load what every child needs, with no connection left open."""
+    folder = Path(tempfile.mkdtemp(prefix="looopy-answers-"))
+    try:
+        url = new_sqlite(folder)
+        ledger = Ledger(folder / "ledger")
+        await _tell(url, ledger, in_parts=False, denied=False)
+        assert await _judge(url, ledger, denied=False) == []
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
