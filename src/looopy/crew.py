@@ -47,17 +47,26 @@ class Run:
     tool: Tool | None
     task: asyncio.Task[ToolResultMessage]
     started: datetime = field(default_factory=utc_now)
+    overdue: ToolResultMessage | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether there is a result, or no more waiting for one."""
+        return self.overdue is not None or self.task.done()
 
     @property
     def asks(self) -> NeedsInput | None:
         """What it asks a person for, instead of a result."""
         task = self.task
-        error = task.exception() if task.done() and not task.cancelled() else None
+        done = task.done() and not task.cancelled() and self.overdue is None
+        error = task.exception() if done else None
         return error if isinstance(error, NeedsInput) else None
 
     def result(self) -> ToolResultMessage:
         """The call's result as every store keeps it, or what is known of a call without one."""
         task = self.task
+        if self.overdue is not None:
+            return _storable(self.overdue)
         if task.done() and not task.cancelled() and task.exception() is None:
             return _storable(task.result())
         harmless = self.tool is None or self.tool.effects == "none" or self.asks is not None
@@ -116,6 +125,8 @@ class Crew:
         resumed = turn.resumed.get(call.id, NOTHING_ASKED)
         if tool is None or (tool.needs_approval is False and resumed is NOTHING_ASKED):
             return None
+        if call.id == turn.cut_call:
+            return None  # it does not run
         context, hooks = self._context_of(call), self._hooks
         with turn.scope:
             found = await may_run(
@@ -149,7 +160,17 @@ class Crew:
             may_call_again=lambda tool: turn.guards.may_call_again(
                 call, tool.name, tool.max_retry_calls
             ),
+            is_cut=call.id == turn.cut_call,
+            overdue=lambda result: self._leave_behind(call, result),
+            grace_s=_GRACE_S,
         )
+
+    def _leave_behind(self, call: ToolCall, result: ToolResultMessage) -> None:
+        """Go on without a tool that does not stop; *result* is what is known of its call."""
+        for run in self._runs:
+            if run.call is call and not run.task.done():
+                run.overdue = result
+                self._news.set()
 
     def _context_of(self, call: ToolCall) -> ToolContext:
         turn, loop = self._turn, asyncio.get_running_loop()
@@ -201,9 +222,11 @@ class Crew:
 
     def done(self) -> Iterator[Run]:
         """Those that are over, in the order of their calls; each is gone once it was dealt with."""
-        for run in [run for run in self._runs if run.task.done()]:
+        for run in [run for run in self._runs if run.over]:
             yield run
             self._runs.remove(run)
+            if not run.task.done():
+                run.task.cancel()  # once more; nobody waits for it
 
     async def stop(self) -> Sequence[Run]:
         """

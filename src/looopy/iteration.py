@@ -17,7 +17,7 @@ from looopy.model_call import call_model
 from looopy.tool_calls import run_tools
 from looopy.tools.provider import gather_tools
 from looopy.turn import Out, Turn, end_iteration
-from looopy.types.message import AssistantMessage, StopReason
+from looopy.types.message import AssistantMessage, StopReason, ToolCall
 
 
 async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
@@ -42,7 +42,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         if turn.stop is not None or assistant is None:
             return
         turn.use(assistant.usage)
-        calls = assistant.tool_calls
+        calls, turn.cut_call = assistant.tool_calls, _cut_call_of(assistant)
         turn.stop = _stop_of(assistant)
     if calls:
         turn.stop = None
@@ -76,6 +76,13 @@ async def _say(turn: Turn) -> AsyncGenerator[Out, None]:
         turn.unsay(group, said, gone)
         said = tuple(turn.queued)
     turn.stop, turn.answered = None if said else turn.answered, None
+
+
+def _cut_call_of(assistant: AssistantMessage) -> str | None:
+    """The call that an answer broke off in: its arguments may be short of some, even of all."""
+    last = assistant.content[-1] if assistant.content else None
+    is_cut = assistant.stop_reason is StopReason.LENGTH and isinstance(last, ToolCall)
+    return last.id if is_cut and isinstance(last, ToolCall) else None
 
 
 def _stop_of(assistant: AssistantMessage) -> StopReason:

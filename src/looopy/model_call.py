@@ -439,16 +439,11 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
             return block
         # A signature over other bytes would be refused: the block becomes an unsigned one.
         return _repaired(turn, ThinkingContent(thinking))
-    call_id, n = block.id, 1
-    while call_id in turn.call_ids:
-        n += 1
-        call_id = f"{block.id}_{n}"
-    turn.call_ids.add(call_id)
     arguments = repair_json(block.arguments)
     raw = block.invalid_arguments
     fixed = replace(
         block,
-        id=repair(call_id),
+        id=turn.own_call_id(repair(block.id)),
         name=repair(block.name),
         arguments=arguments,
         invalid_arguments=None if raw is None else repair(raw),

@@ -206,6 +206,7 @@ class Turn:
         call_turn: The turn that announced the open calls; their idempotency keys name it.
         resumed: What they bring along, by call id.
         asked: Calls of this iteration that are left open until somebody answers.
+        cut_call: The call that the model's answer broke off in, as it reached its limit of tokens.
         asks: Whether there are new ones among them since the last group.
         queued: What is said before the model is asked again.
         spoken: What there is to hear before the next model call has been said: the rest waits.
@@ -235,6 +236,7 @@ class Turn:
     call_turn: int | None = None
     resumed: Mapping[str, Resumed] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    cut_call: str | None = None
     asks: bool = False
     pending: Sequence[PendingRequest] = ()
     inbox: Inbox = field(default_factory=NoInbox)
@@ -260,6 +262,7 @@ class Turn:
     auto_compact: bool = False
     compacted: bool = False
     options: StreamOptions = field(default_factory=StreamOptions)
+    _same_ids: dict[str, int] = field(default_factory=dict)
     _waiting: list[AgentEvent] = field(default_factory=list)
     _warned: set[str] = field(default_factory=set)
     _delivered: list[int] = field(default_factory=list)
@@ -323,6 +326,17 @@ class Turn:
             iteration=self.iteration,
             **self.redactor.fields(fields),
         )
+
+    def own_call_id(self, wanted: str) -> str:
+        """*wanted*, or something like it that no call of this turn has; never blank."""
+        wanted = wanted if wanted.strip() else "call"
+        call_id, n = wanted, self._same_ids.get(wanted, 1)
+        while call_id in self.call_ids:
+            n += 1
+            call_id = f"{wanted}_{n}"
+        self._same_ids[wanted] = n
+        self.call_ids.add(call_id)
+        return call_id
 
     def begin_iteration(self) -> None:
         """Count and announce the next iteration."""

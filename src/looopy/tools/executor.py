@@ -66,6 +66,9 @@ async def run_call(
     redactor: Redactor | None = None,
     hooks: ToolHooks | None = None,
     may_call_again: Callable[[Tool], bool] = lambda _tool: True,
+    is_cut: bool = False,
+    overdue: Callable[[ToolResultMessage], object] | None = None,
+    grace_s: float = 5.0,
 ) -> ToolResultMessage:
     """
     Run *call* and return its one result; errors are results too.
@@ -81,6 +84,9 @@ async def run_call(
         redactor: Knows what the result must not show; asked before a long one is cut.
         hooks: Asked before a call runs and after it ran.
         may_call_again: Asked when the tool wants the model to try again.
+        is_cut: The model's answer broke off in this call: it does not run.
+        overdue: Told the result of a call whose tool has not stopped *grace_s* seconds after it was
+            told to. What this returns later counts for nothing.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled. A sync tool may still be running.
@@ -88,7 +94,13 @@ async def run_call(
     """
     reporter = _Reporter(context.report)
     context = dataclasses.replace(context, report=reporter)
-    attempt = _Attempt(hooks or ToolHooks())
+
+    def leave_behind(text: str) -> None:
+        reporter.close()
+        if overdue is not None:
+            overdue(_result(tool, call, failure(text)))
+
+    attempt = _Attempt(hooks or ToolHooks(), leave_behind, is_cut=is_cut, grace_s=grace_s)
     try:
         answer = await attempt.make(tool, call, context, default_timeout_s, known)
     except RetryCall as error:
@@ -107,16 +119,23 @@ async def run_call(
         answer = failure(error_text(error))
     finally:
         reporter.close()
-    if attempt.ran:
+    if attempt.ran and not attempt.left_behind:
         with contextlib.suppress(asyncio.CancelledError):  # the tool has run: that counts
             answer = await attempt.hooks.after(call, answer, context)
     redactor = redactor or Redactor()
     limit = (tool.max_result_bytes if tool is not None else None) or max_result_bytes
+    blocks = tuple(redactor.blocks(answer.blocks))
+    if not attempt.left_behind:
+        blocks = await shown_and_kept(blocks, limit, context)
+    return _result(tool, call, Answer(blocks, redactor.value(answer.details), answer.is_error))
+
+
+def _result(tool: Tool | None, call: ToolCall, answer: Answer) -> ToolResultMessage:
     return ToolResultMessage(
         tool_call_id=call.id,
         tool_name=tool.name if tool is not None else call.name,
-        content=await shown_and_kept(redactor.blocks(answer.blocks), limit, context),
-        details=redactor.value(answer.details),
+        content=answer.blocks,
+        details=answer.details,
         is_error=answer.is_error,
     )
 
@@ -127,11 +146,23 @@ class _Attempt:
 
     Attributes:
         ran: Whether it came to running the tool.
+        left_behind: Nobody waits for it any more.
     """
 
-    def __init__(self, hooks: ToolHooks) -> None:
+    def __init__(
+        self,
+        hooks: ToolHooks,
+        leave_behind: Callable[[str], None],
+        *,
+        is_cut: bool,
+        grace_s: float,
+    ) -> None:
         self.hooks = hooks
         self.ran = False
+        self.left_behind = False
+        self._leave_behind = leave_behind
+        self._is_cut = is_cut
+        self._grace_s = grace_s
 
     async def make(
         self,
@@ -144,6 +175,8 @@ class _Attempt:
         """Check the call, and run it; any failure is raised."""
         if tool is None:
             raise ToolNotFound(_not_found(call.name, known), tool_name=call.name, call_id=call.id)
+        if self._is_cut:
+            raise InvalidToolArguments(_cut(tool.name), tool_name=tool.name, call_id=call.id)
         if call.invalid_arguments is not None:
             raise InvalidToolArguments(
                 _not_an_object(tool.name, call.invalid_arguments),
@@ -164,6 +197,7 @@ class _Attempt:
             return arguments
         self.ran = True
         limit = asyncio.timeout(timeout_s)
+        watch = self._watch(tool, timeout_s)
         try:
             async with limit:
                 returned = await execute(tool, arguments, context, limit)
@@ -172,7 +206,22 @@ class _Attempt:
                 raise
             text = _timed_out(tool, timeout_s or 0.0, error)
             raise ToolTimeout(text, tool_name=tool.name, call_id=call.id) from error
+        finally:
+            if watch is not None:
+                watch.cancel()
         return to_answer(returned)
+
+    def _watch(self, tool: Tool, timeout_s: float | None) -> asyncio.TimerHandle | None:
+        """Leave the tool behind when it does not stop in time."""
+        if timeout_s is None:
+            return None
+        return asyncio.get_running_loop().call_later(
+            timeout_s + self._grace_s, self._give_up, tool, timeout_s
+        )
+
+    def _give_up(self, tool: Tool, timeout_s: float) -> None:
+        self.left_behind = True
+        self._leave_behind(_not_stopped(tool, timeout_s))
 
 
 class _Reporter:
@@ -233,6 +282,20 @@ def _not_an_object(name: str, received: str) -> str:
         f"The arguments of {name!r} are no JSON object; the tool did not run. They are {problem}.\n"
         f"Received: {shorten(received, MAX_RECEIVED_CHARS)}\n"
         "Call the tool again with one JSON object that fits its schema."
+    )
+
+
+def _cut(name: str) -> str:
+    return (
+        f"This call of {name!r} was cut off, because the answer reached its limit of tokens; the"
+        " tool did not run. Call it again with shorter arguments, or in several calls."
+    )
+
+
+def _not_stopped(tool: Tool, timeout_s: float) -> str:
+    return (
+        f"{tool.name!r} timed out after {timeout_s:g} s and did not stop when it was told to: it"
+        " may still be running, and its outcome is unknown. Check before calling it again."
     )
 
 
