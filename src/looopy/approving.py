@@ -37,11 +37,13 @@ class AskFirst:
         args: What the tool would be given, without secrets.
         bound: What an approval is bound to.
         changed: It was approved, as something else.
+        doubt: Why it is asked about, when the tool itself needs no approval.
     """
 
     args: Mapping[str, Any]
     bound: str
     changed: bool = False
+    doubt: str | None = None
 
 
 async def may_run(
@@ -52,12 +54,14 @@ async def may_run(
     hooks: ToolHooks,
     redactor: Redactor,
     failed: Callable[[str, Exception], object],
+    doubt: str | None = None,
 ) -> ToolHooks | AskFirst | None:
     """
     Decide whether *call* runs now.
 
     Args:
         failed: Told when the tool's predicate fails; the person is then asked.
+        doubt: Why a person is asked in any case, unless they have said yes to this call.
 
     Returns:
         The hooks to run it with, which have decided; `None` when there was nothing to decide.
@@ -66,7 +70,7 @@ async def may_run(
         ValueRefused: A hook has made arguments of which no request can be stored.
     """
     approved = any(value is True for request, value in resumed.answered if resumed.is_ours(request))
-    if tool is None or (tool.needs_approval is False and not approved):
+    if tool is None or (tool.needs_approval is False and not approved and doubt is None):
         return None
     try:
         if call.invalid_arguments is not None:
@@ -78,11 +82,10 @@ async def may_run(
         return None  # it does not run as it is, and is told so
     if context.auth_context is not None and context.auth_context.expired():
         return None
-    if tool.needs_approval is False:
+    if tool.needs_approval is False and approved:
         bound = bound_to(tool, call.arguments)
         if resumed.held is None or resumed.held.bound in (None, bound):
             return None
-        return AskFirst(call.arguments, bound, changed=True)
     arguments = await hooks.before(tool, call, context)
     if isinstance(arguments, Answer):
         return Decided(hooks, arguments)
@@ -92,9 +95,9 @@ async def may_run(
     if approved:
         same = resumed.held is not None and resumed.held.bound == bound
         return Decided(hooks, arguments) if same else AskFirst(shown, bound, changed=True)
-    if not await _needed(tool, arguments, context, failed):
+    if doubt is None and not await _needed(tool, arguments, context, failed):
         return Decided(hooks, arguments)
-    return AskFirst(shown, bound)
+    return AskFirst(shown, bound, doubt=doubt)
 
 
 async def _needed(

@@ -123,14 +123,16 @@ class Crew:
         """Whether a person has to be asked before *call* runs, and with what."""
         turn, tool = self._turn, self.tool_of(call)
         resumed = turn.resumed.get(call.id, NOTHING_ASKED)
-        if tool is None or (tool.needs_approval is False and resumed is NOTHING_ASKED):
+        doubt = turn.guards.doubt_about(call)
+        unasked = tool is not None and tool.needs_approval is False and resumed is NOTHING_ASKED
+        if tool is None or (unasked and doubt is None):
             return None
         if call.id == turn.cut_call:
             return None  # it does not run
         context, hooks = self._context_of(call), self._hooks
         with turn.scope:
             found = await may_run(
-                tool, call, context, resumed, hooks, turn.redactor, self._hook_failed
+                tool, call, context, resumed, hooks, turn.redactor, self._hook_failed, doubt
             )
         if isinstance(found, AskFirst):
             return found

@@ -66,6 +66,7 @@ class Guards:
     _warned: bool = False
     _again: dict[str, int] = field(default_factory=dict)
     _excused: set[str] = field(default_factory=set)
+    _doubts: dict[str, str] = field(default_factory=dict)
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,16 +169,19 @@ class Guards:
         if length is None:
             self._warned = False
             return None
-        stops = self.config.on_doom_loop == "stop"
-        if not stops and self._warned:
+        stops, asks = (self.config.on_doom_loop == how for how in ("stop", "ask"))
+        if self._warned and not stops and not asks:
             return None  # said once for each circle
         self._warned = True
         what = f"called {call.name!r}" if length == 1 else f"made the same {length} calls"
-        return Verdict(
-            StopReason.DOOM_LOOP if stops else None,
-            "doom_loop",
-            f"the model {what} {threshold} times running with the same arguments",
-        )
+        text = f"the model {what} {threshold} times running with the same arguments"
+        if asks:
+            self._doubts[call.id] = text
+        return Verdict(StopReason.DOOM_LOOP if stops else None, "doom_loop", text)
+
+    def doubt_about(self, call: ToolCall) -> str | None:
+        """Why a person should be asked before *call* runs, if there is a reason."""
+        return self._doubts.get(call.id)
 
     def _goes_round(self, length: int) -> bool:
         """Whether the newest calls are the same *length* ones, `doom_loop_threshold` times over."""

@@ -64,6 +64,8 @@ def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -
     """
     label = turn.redactor.text(tool.label)
     prompt = f"May {label} run with these arguments?"
+    if first.doubt is not None:
+        prompt = f"{turn.redactor.text(first.doubt)}. {prompt}"
     if first.changed:
         prompt = f"{label} was approved, but it or its arguments have changed. {prompt}"
     request = PendingRequest(

@@ -249,6 +249,8 @@ class LoopConfig:
         max_parallel_tools: How many calls of tools marked `parallel` may run at once.
         max_output_retries: How often an answer that does not fit `output_type` may be given again.
         doom_loop_threshold: How often the same call may come in a row before `on_doom_loop` acts.
+        on_doom_loop: `"warn"` lets the call run, `"ask"` has a person approve it first, `"stop"`
+            ends the turn.
         llm_timeout_s: The longest that one model call may take.
         llm_connect_timeout_s: The longest wait for a connection; `None`: as the provider has it.
         llm_idle_timeout_s: The longest silence within an answer, three times that before its first
@@ -274,7 +276,7 @@ class LoopConfig:
     max_parallel_tools: int = 8
     max_output_retries: int = 2
     doom_loop_threshold: int = 3
-    on_doom_loop: Literal["warn", "stop"] = "warn"
+    on_doom_loop: Literal["warn", "ask", "stop"] = "warn"
     tool_timeout_s: float | None = 60.0
     llm_timeout_s: float | None = 600.0
     llm_connect_timeout_s: float | None = None
@@ -327,7 +329,7 @@ class LoopConfig:
             _check(self, "history_tokens", least=1, whole=True, optional=True)
         _check(self, "max_tokens", least=1, whole=True, optional=True)
         _check(self, "temperature", least=0, optional=True)
-        _choose(self, "on_doom_loop", ("warn", "stop"))
+        _choose(self, "on_doom_loop", ("warn", "ask", "stop"))
         _choose(self, "steering", ("skip_remaining", "after_batch"))
         _choose(self, "queue_mode", ("one-at-a-time", "all"))
         _choose(self, "thinking_level", (None, *ThinkingLevel))
