@@ -189,3 +189,13 @@ class ArtifactStoreContract:
         with pytest.raises(ArtifactNotFound):
             await other.artifacts.delete(CONTEXT, "doc")
         assert await stores.artifacts.load(CONTEXT, "doc") == b"mine"
+
+    async def test_an_id_of_two_contexts_is_two_artifacts(self, stores: Stores) -> None:
+        """Each has its versions, and goes alone."""
+        await stores.artifacts.save(CONTEXT, "doc", b"one")
+        await stores.artifacts.save(CONTEXT, "doc", b"two")
+        assert (await stores.artifacts.save("another", "doc", b"other")).version == 1
+        assert await stores.artifacts.load(CONTEXT, "doc") == b"two"
+        await stores.artifacts.delete(CONTEXT, "doc")
+        assert await stores.artifacts.load("another", "doc") == b"other"
+        assert [a.artifact_id for a in await stores.artifacts.list("another")] == ["doc"]
