@@ -103,7 +103,7 @@ def bad(make_agent, stores):
 # --- the model ---
 
 
-async def test_malformed_json(bad, note, ran):
+async def test_malformed_json_is_shown_back(bad, note, ran):
     """The text is shown back; the tool does not run."""
     broken = replace(call("note"), invalid_arguments='{"n": "a", ')
     result, [answer] = await bad(Says(calls(broken)), note)
@@ -111,7 +111,7 @@ async def test_malformed_json(bad, note, ran):
     assert 'Received: {"n": "a", ' in answer.text
 
 
-async def test_unknown_tools(bad, note, ran):
+async def test_an_unknown_tool_is_told_of_others(bad, note, ran):
     """Near misses are told what there is."""
     result, answers = await bad(Says(calls(call("notes"), call("rm -rf", "c2"))), note)
     assert [a.is_error for a in answers] == [True, True]
@@ -159,7 +159,7 @@ async def test_duplicate_and_blank_call_ids(bad, note, ran, ids):
 @pytest.mark.parametrize(
     "content", [(), (TextContent(""),), (TextContent(" \n"),)], ids=["none", "empty", "blank"]
 )
-async def test_empty_content(bad, content):
+async def test_empty_content_is_an_answer(bad, content):
     """An answer that says nothing is an answer; requests do not show it."""
     provider = Says(AssistantMessage(content))
     result, answers = await bad(provider)
