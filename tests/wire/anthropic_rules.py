@@ -31,14 +31,26 @@ _BLOCK_FIELDS = {
 }
 _THOUGHTS = ("thinking", "redacted_thinking")
 _DECIDES_ITSELF = re.compile(r"opus-4-[78]|(opus|sonnet|haiku|fable|mythos)-5")
+_BOUND = re.compile(r"(opus|sonnet|haiku)-5-5|(fable|mythos)-5-[12]")
+_ALWAYS_THINKS = re.compile(r"opus-4-[78]|(opus|sonnet)-5-5|fable|mythos")
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
+OLD_VERSION = "2023-06-01"
 
 
-def check_body(body: Wire, *, verify: Verify | None = None) -> list[str]:
+def is_bound(model: str) -> bool:
+    """Whether *model* looks at what came before its thoughts."""
+    return bool(_BOUND.search(model))
+
+
+def check_body(
+    body: Wire, *, headers: Mapping[str, str] | None = None, verify: Verify | None = None
+) -> list[str]:
     """
     Say in sentences what the API would answer 400 to; empty when it would take the request.
 
     Args:
         body: The request's JSON.
+        headers: Of the request, names in lower case; without, those that it needs.
         verify: Given the text of a thinking block (`""` for redacted ones) and its signature, says
             whether the asked model signed it.
     """
@@ -54,6 +66,22 @@ def check_body(body: Wire, *, verify: Verify | None = None) -> list[str]:
     problems += _tools(body)
     problems += _thinking(body, messages)
     problems += _marks(body)
+    return problems + _beside(body, headers)
+
+
+def _beside(body: Wire, headers: Mapping[str, str] | None) -> list[str]:
+    if headers is None:
+        return []
+    problems = []
+    if headers.get("anthropic-version") != OLD_VERSION:
+        problems += [
+            f"{name}: Extra inputs are not permitted"
+            for name in ("temperature", "top_p", "top_k")
+            if name in body
+        ]
+    bound = "block_binding" in (body.get("thinking") or {})
+    if bound and BINDING_BETA not in headers.get("anthropic-beta", "").split(","):
+        problems.append("thinking.block_binding: Extra inputs are not permitted")
     return problems
 
 
@@ -183,6 +211,12 @@ def _thinking(body: Wire, messages: Sequence[Wire]) -> list[str]:
         elif budget >= body.get("max_tokens", 0):
             problems.append("`max_tokens` must be greater than `thinking.budget_tokens`.")
         problems += _begins_with_thought(messages)
+    if thinking.get("type") == "disabled" and _ALWAYS_THINKS.search(model):
+        problems.append('"thinking.type.disabled" is not supported for this model.')
+    if kind == "between_tools" and "sonnet-5-5" not in model:
+        problems.append('"thinking.type.between_tools" is not supported for this model.')
+    if is_bound(model) and (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
+        problems.append("tool_choice: forced tool use is not supported for this model")
     if kind in ("enabled", "adaptive"):
         if body.get("temperature", 1) != 1:
             problems.append("`temperature` may only be set to 1 when thinking is enabled.")

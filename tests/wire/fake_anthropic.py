@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from tests.wire.anthropic_rules import check_body
+from tests.wire.anthropic_rules import check_body, is_bound
 from tests.wire.fake_openai import Answer, FakeOpenAI, Received
 
 MODEL = "claude-sonnet-4-5"
@@ -61,9 +61,18 @@ def text(index: int, said: str) -> list[bytes]:
     return block(index, {"type": "text", "text": ""}, *deltas)
 
 
-def thinks(index: int, thought: str, *, model: str = MODEL) -> list[bytes]:
-    """A block of thinking in two pieces, its signature in two more."""
+def thinks(
+    index: int, thought: str, *, model: str = MODEL, asked: Mapping[str, Any] | None = None
+) -> list[bytes]:
+    """
+    A block of thinking in two pieces, its signature in two more.
+
+    Args:
+        asked: The body of the request, for a model that binds its thoughts to it.
+    """
     half, signature = len(thought) // 2, sign(thought, model)
+    if asked is not None:
+        signature += "." + _before(asked, len(asked["messages"]))
     deltas = [{"type": "thinking_delta", "thinking": t} for t in (thought[:half], thought[half:])]
     deltas += [{"type": "signature_delta", "signature": s} for s in (signature[:9], signature[9:])]
     return block(index, {"type": "thinking", "thinking": "", "signature": ""}, *deltas)
@@ -122,15 +131,42 @@ class FakeAnthropic(FakeOpenAI):
     """The server; an async context manager. See `FakeOpenAI` for its attributes."""
 
     def __init__(self, *answers: Answer | Callable[[Received], Answer]) -> None:
-        super().__init__(*answers, check=_check)
+        super().__init__(*answers, check=self._refuse)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         self.url = self.url.removesuffix("/v1")
         return self
 
+    def _refuse(self, body: Mapping[str, Any]) -> list[tuple[str, str]]:
+        model = str(body.get("model"))
+        problems = check_body(
+            body,
+            headers=self.received[-1].headers,
+            verify=lambda thought, given: given.partition(".")[0] == sign(thought, model),
+        )
+        if not problems and is_bound(model):
+            problems = _unbound(body)
+        return [("", problem) for problem in problems]
 
-def _check(body: Mapping[str, Any]) -> list[tuple[str, str]]:
-    model = str(body.get("model"))
-    problems = check_body(body, verify=lambda thought, given: given == sign(thought, model))
-    return [("", problem) for problem in problems]
+
+def _unbound(body: Mapping[str, Any]) -> list[str]:
+    """The thoughts whose past was changed, unless they may be left out."""
+    binding = (body.get("thinking") or {}).get("block_binding") or {}
+    if binding.get("prefix_mismatch_behavior") == "drop_block":
+        return []
+    return [
+        f"messages.{i}.content.{j}: Invalid `signature` in `thinking` block. The block is bound to"
+        " a different conversation. Remove the block, or set `prefix_mismatch_behavior`"
+        for i, message in enumerate(body["messages"])
+        for j, part in enumerate(message["content"])
+        if part["type"] == "thinking" and part["signature"].partition(".")[2] != _before(body, i)
+    ]
+
+
+def _before(body: Mapping[str, Any], count: int) -> str:
+    """What stands for all that comes before a message; marks for the cache do not count."""
+    past = [body.get("system"), body.get("tools"), body["messages"][:count]]
+    plain = json.dumps(past, sort_keys=True).replace(', "cache_control": {"type": "ephemeral"}', "")
+    plain = plain.replace('"cache_control": {"type": "ephemeral"}, ', "")
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]

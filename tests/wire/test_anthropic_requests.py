@@ -32,6 +32,11 @@ PNG = base64.b64encode(b"\x89PNG").decode()
 ADD = ToolSpec(name="add", description="Add.", parameters={"type": "object", "properties": {}})
 ASK = LLMRequest(messages=[UserMessage("hello")])
 MARK = {"type": "ephemeral"}
+DROPS = {
+    "type": "adaptive",
+    "display": "summarized",
+    "block_binding": {"prefix_mismatch_behavior": "drop_block"},
+}
 LEVELS = [level for level in ThinkingLevel if level != ThinkingLevel.OFF]
 
 
@@ -137,6 +142,7 @@ async def test_the_choice_of_a_tool(choice, expected):
         ("claude-opus-4-1", 32_000),
         (BUDGET, 32_000),
         ("claude-opus-5", 32_000),
+        ("claude-haiku-5-5", 32_000),
         ("somebody-elses", 8192),
     ],
 )
@@ -201,7 +207,7 @@ async def test_thinking_is_a_part_of_max_tokens(max_tokens, budget):
 async def test_a_model_that_decides_for_itself_gets_an_effort(model, level, effort):
     """And shows what it thinks; no budget, no temperature."""
     body, _ = await sent(model=model, thinking_level=level, temperature=0.3)
-    assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
+    assert (body["thinking"]["type"], body["thinking"]["display"]) == ("adaptive", "summarized")
     assert body["output_config"]["effort"] == effort
     assert "temperature" not in body
 
@@ -221,8 +227,12 @@ async def test_a_budget_is_sent_to_a_model_that_takes_either():
         (BUDGET, None, None),
         (BUDGET, ThinkingLevel.OFF, None),
         ("claude-opus-4-8", ThinkingLevel.OFF, None),
-        (ADAPTIVE, None, None),
-        (ADAPTIVE, ThinkingLevel.OFF, {"type": "disabled"}),
+        (ADAPTIVE, None, DROPS),
+        ("claude-opus-5", None, None),
+        ("claude-opus-5", ThinkingLevel.OFF, {"type": "disabled"}),
+        ("claude-haiku-5-5", ThinkingLevel.OFF, {"type": "disabled"}),
+        ("claude-sonnet-5-5", ThinkingLevel.OFF, {"type": "between_tools"}),
+        ("claude-opus-5-5", ThinkingLevel.OFF, DROPS),
         ("claude-fable-5", ThinkingLevel.OFF, None),
         ("claude-3-5-haiku-latest", ThinkingLevel.HIGH, None),
     ],
@@ -233,7 +243,7 @@ async def test_off_is_no_thinking(model, level, expected):
     assert body.get("thinking") == expected
 
 
-@pytest.mark.parametrize("model", [BUDGET, ADAPTIVE])
+@pytest.mark.parametrize("model", [BUDGET, EITHER, "claude-sonnet-5"])
 async def test_a_call_that_must_use_a_tool_does_not_think(model):
     """The API refuses both at once, and the tool was asked for by name."""
     request = LLMRequest(messages=ASK.messages, tools=[ADD])
@@ -241,6 +251,68 @@ async def test_a_call_that_must_use_a_tool_does_not_think(model):
         request, model=model, thinking_level=ThinkingLevel.LOW, tool_choice="required"
     )
     assert "thinking" not in body
+    assert body["tool_choice"] == {"type": "any"}
+
+
+async def test_a_model_that_cannot_be_made_to_use_a_tool_may_use_it():
+    """The wish is left out, as it would be refused, and a warning says so."""
+    told = []
+    request = LLMRequest(messages=ASK.messages, tools=[ADD])
+    body, _ = await sent(
+        request, model=ADAPTIVE, tool_choice="add", warn=lambda *said: told.append(said)
+    )
+    assert "tool_choice" not in body
+    assert body["thinking"] == DROPS
+    assert told == [("tool_choice", f"{ADAPTIVE} cannot be made to use a tool; it may")]
+    body, _ = await sent(request, model=ADAPTIVE, tool_choice="none")
+    assert body["tool_choice"] == {"type": "none"}
+
+
+async def test_thoughts_may_be_left_out_where_their_past_was_changed():
+    """Later models bind them to it; windows and prompts of each call change it all the same."""
+    thinking = ThinkingLevel.LOW
+    request = LLMRequest(messages=ASK.messages, system_prompt="Monday", tools=[ADD])
+    answer = lambda r: answers(  # noqa: E731
+        thinks(0, "hm", model=ADAPTIVE, asked=r.body), text(1, "so"), calls(2, "c1", "add")
+    )
+    async with FakeAnthropic(answer, says("5"), says("6")) as server:
+        provider = AnthropicProvider(ADAPTIVE, base_url=server.url)
+        options = StreamOptions(thinking_level=thinking, headers={"Anthropic-Beta": "mine"})
+        said = [e async for e in provider.stream(request, options)][-1].message
+        done = ToolResultMessage(tool_call_id="c1", content="5")
+        for prompt in ("Monday", "Tuesday"):
+            more = LLMRequest(
+                messages=[*ASK.messages, said, done], system_prompt=prompt, tools=[ADD]
+            )
+            last = [e async for e in provider.stream(more, options)][-1]
+            assert last.type == "done", last.error
+        await provider.aclose()
+    beta = "mine,thinking-binding-controls-2026-08-01"
+    assert [r.headers["anthropic-beta"] for r in server.received] == [beta] * 3
+    assert server.received[2].body["messages"][1]["content"][0]["thinking"] == "hm"
+
+
+@pytest.mark.parametrize("model", [ADAPTIVE, "claude-haiku-5-5"])
+async def test_thoughts_stay_at_home_where_none_are_wanted(model):
+    """A model that binds them would refuse them, and cannot be asked to leave them out."""
+    answered = said(signed("hm", model), TextContent("so"), model=model)
+    request = LLMRequest(messages=[UserMessage("a"), answered, UserMessage("b")])
+    body, headers = await sent(request, model=model, thinking_level=ThinkingLevel.OFF)
+    assert [b["type"] for b in body["messages"][1]["content"]] == ["text"]
+    assert "anthropic-beta" not in headers
+
+
+async def test_a_temperature_is_sent_by_the_api_that_knows_it():
+    """The latest version of the API has none; the one before does, for models that take it."""
+    _, headers = await sent(temperature=0.5)
+    assert headers["anthropic-version"] == "2023-06-01"
+    _, headers = await sent(provider={"extra_body": {"top_k": 3}})
+    assert headers["anthropic-version"] == "2023-06-01"
+    _, headers = await sent()
+    assert headers["anthropic-version"] > "2026"
+    body, headers = await sent(model=ADAPTIVE, temperature=0.5)
+    assert "temperature" not in body
+    assert headers["anthropic-version"] > "2026"
 
 
 async def test_thinking_does_not_begin_amid_calls_that_began_without():
@@ -594,11 +666,16 @@ def test_the_judge_refuses_what_the_api_refuses():
         {"thinking": think, "tools": [tool], "messages": loop},
         {"model": ADAPTIVE, "thinking": think},
         {"model": ADAPTIVE, "temperature": 0.5},
+        {"model": ADAPTIVE, "thinking": {"type": "disabled"}},
+        {"model": "claude-haiku-5-5", "thinking": {"type": "between_tools"}},
+        {"model": ADAPTIVE, "tools": [tool], "tool_choice": {"type": "any"}},
         {"system": [{"type": "text", "text": ""}]},
         {"system": [{"type": "text", "text": "a", "cache_control": MARK}] * 5},
         {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
     ]  # fmt: skip
     assert [change for change in bad if not check_body({**good, **change})] == []
+    for change in ({"temperature": 1}, {"model": ADAPTIVE, "thinking": DROPS}):
+        assert check_body({**good, **change}, headers={"anthropic-version": "2026-10-21"})
     own = {"messages": [user, answer(thought), user]}
     assert check_body({**good, **own}, verify=lambda _thought, signed: signed == "s") == []
     assert check_body({**good, **own}, verify=lambda _thought, _signed: False)

@@ -35,7 +35,7 @@ from looopy.errors import (
 )
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.anthropic_events import EventReader
-from looopy.llm.anthropic_format import API, PROVIDER, CacheTTL, to_body
+from looopy.llm.anthropic_format import API, PROVIDER, CacheTTL, to_body, to_headers
 from looopy.llm.anthropic_models import abilities_of
 from looopy.llm.failures import failure_of, redact
 from looopy.llm.prices import Prices, ready
@@ -249,7 +249,7 @@ class AnthropicProvider:
                 messages=[],
                 max_tokens=1,
                 stream=True,
-                extra_headers=dict(options.headers),
+                extra_headers=to_headers(body, options.headers),
                 extra_body=body,
                 **timeout,
             )

@@ -48,6 +48,9 @@ _DEFAULT_OUTPUT: Final = 32_000
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _STRANGE_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_ID: Final = 64
+# https://platform.claude.com/docs/en/build-with-claude/preserved-thinking
+_DROP_UNBOUND: Final = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+_BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 _SAID_BEFORE: Final = "(The conversation begins before this point.)"
 _GO_ON: Final = "Continue."
 
@@ -77,14 +80,20 @@ def to_body(
         The body, and for each of its messages the position in `request.messages`; -1 for one that
         stands for none of them.
     """
-    messages, sources = _messages(render(request.messages, provider=PROVIDER, model=model))
+    quiet = options.thinking_level == ThinkingLevel.OFF and abilities.bound
+    shown = render(request.messages, provider=PROVIDER, model=model)
+    messages, sources = _messages(shown, thoughts=not quiet)
     body: Wire = {"model": model, "messages": messages, "stream": True}
     tools = [_tool(spec) for spec in request.tools]
     forced = False
     if tools:
         if options.tool_choice:
-            body["tool_choice"] = _tool_choice(options.tool_choice)
-            forced = body["tool_choice"]["type"] in ("any", "tool")
+            choice = _tool_choice(options.tool_choice)
+            forced = choice["type"] in ("any", "tool") and abilities.forced_tools
+            if forced or choice["type"] in ("auto", "none"):
+                body["tool_choice"] = choice
+            elif options.warn is not None:
+                options.warn("tool_choice", f"{model} cannot be made to use a tool; it may")
     elif used := _tools_used(messages):
         # A history with tools in it is refused where none are defined.
         tools = [_gone(name) for name in used]
@@ -108,10 +117,24 @@ def to_body(
     return body, sources
 
 
+def to_headers(body: Wire, headers: Mapping[str, str]) -> dict[str, str]:
+    """What *body* needs said beside it, and the *headers* of the call, which win."""
+    given = {name.lower(): value for name, value in headers.items()}
+    if any(name in body for name in ("temperature", "top_p", "top_k")):
+        # Later versions of the API have no such fields, whatever the model.
+        given.setdefault("anthropic-version", "2023-06-01")
+    if "block_binding" in body.get("thinking", {}):
+        betas = [beta for beta in (given.get("anthropic-beta"), _BINDING_BETA) if beta]
+        given["anthropic-beta"] = ",".join(betas)
+    return given
+
+
 # --- messages ----------------------------------------------------------------------------------
 
 
-def _messages(messages: Sequence[Message]) -> tuple[list[Wire], list[int]]:
+def _messages(
+    messages: Sequence[Message], *, thoughts: bool = True
+) -> tuple[list[Wire], list[int]]:
     sent: list[Wire] = []
     sources: list[int] = []
     for position, message in enumerate(messages):
@@ -121,7 +144,12 @@ def _messages(messages: Sequence[Message]) -> tuple[list[Wire], list[int]]:
         elif isinstance(message, ToolResultMessage):
             blocks = [_result(message)]
         elif isinstance(message, AssistantMessage) and not _superseded(messages, position):
-            role, blocks = "assistant", [_said(block) for block in message.content]
+            role = "assistant"
+            blocks = [
+                _said(block)
+                for block in message.content
+                if thoughts or not isinstance(block, ThinkingContent)
+            ]
         if not blocks:
             continue
         if not sent and role == "assistant":
@@ -233,11 +261,11 @@ def _tool_choice(choice: str) -> Wire:
 
 
 def closed(schema: Any) -> Any:
-    """*schema* with every object closed to properties that it does not name, as the API asks."""
+    """*schema*, every object in it closed to properties that it does not name, as the API asks."""
     if isinstance(schema, Mapping):
         shut = {key: closed(value) for key, value in schema.items()}
         if schema.get("type") == "object" or isinstance(schema.get("properties"), Mapping):
-            shut["additionalProperties"] = False
+            shut.setdefault("additionalProperties", False)
         return shut
     if isinstance(schema, (list, tuple)):
         return [closed(item) for item in schema]
@@ -252,8 +280,11 @@ def _set_thinking(
 ) -> bool:
     """Tell the model how much to think and to say; return whether it was told to think."""
     level = options.thinking_level
-    if level == ThinkingLevel.OFF and abilities.thinks_unasked and abilities.may_stop_thinking:
-        body["thinking"] = {"type": "disabled"}
+    if level == ThinkingLevel.OFF and abilities.off:
+        body["thinking"] = {"type": abilities.off}
+    elif abilities.bound:
+        # It thinks anyway. Windows, compaction and prompts of each call change what came before.
+        body["thinking"] = {"type": "adaptive", "display": "summarized", **_DROP_UNBOUND}
     if level in (None, ThinkingLevel.OFF) or forced or abilities.thinking == "none":
         # A call that has to use a tool leaves no room for thought: the API refuses both at once.
         body["max_tokens"] = options.max_tokens or min(_DEFAULT_OUTPUT, abilities.max_output)
@@ -262,7 +293,7 @@ def _set_thinking(
     by_budget = abilities.thinking == "budget" or (abilities.thinking == "either" and bool(given))
     if not by_budget:
         body["max_tokens"] = options.max_tokens or min(2 * _DEFAULT_OUTPUT, abilities.max_output)
-        body["thinking"] = {"type": "adaptive", "display": "summarized"}
+        body.setdefault("thinking", {"type": "adaptive", "display": "summarized"})
         body["output_config"] = {"effort": _effort(level, abilities)}
         return True
     wish = given.get(level.value) or _budget(level, given)

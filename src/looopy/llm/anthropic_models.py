@@ -2,9 +2,9 @@
 What each of Anthropic's models takes, as far as its name says.
 
 Models of one API differ in what they refuse: early ones do not think, later ones think by a budget
-of tokens, the latest decide for themselves and want neither budget nor temperature. A request that
-has one field too many is refused whole, so a field that a model would refuse is left out. A name
-that says nothing gets what most take.
+of tokens, the latest decide for themselves, want neither budget nor temperature, and cannot be made
+to use a tool. A request that has one field too many is refused whole, so a field that a model would
+refuse is left out. A name that says nothing gets what most take.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _NAME: Final = re.compile(
 )
 _LINE: Final = re.compile(r"claude-(?:[\d.-]*-)?(?P<line>opus|sonnet|haiku|fable|mythos)")
 _EFFORTS: Final = ("low", "medium", "high")
+_NEVER_SILENT: Final = ("fable", "mythos")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +33,12 @@ class Abilities:
         window_tokens: What the model's window holds; `None`: not known.
         thinking: How it is told to think: not at all, by a budget of tokens, by itself
             (`adaptive`), or by either.
-        thinks_unasked: It thinks unless told not to.
-        may_stop_thinking: It can be told not to.
+        off: What tells a model not to think that does so unasked; `None`: there is nothing to tell,
+            or it cannot be told.
+        bound: Its thoughts are bound to all that came before them: where that was changed, they are
+            refused, unless the API is asked to leave them out.
         efforts: The efforts that adaptive thinking takes, least first.
+        forced_tools: Whether it can be made to use a tool.
         temperature: Whether it may be set.
         schemas: Whether the answer can be bound to a JSON Schema.
     """
@@ -42,9 +46,10 @@ class Abilities:
     max_output: int = 8192
     window_tokens: int | None = None
     thinking: Literal["none", "budget", "either", "adaptive"] = "budget"
-    thinks_unasked: bool = False
-    may_stop_thinking: bool = True
+    off: Literal["disabled", "between_tools"] | None = None
+    bound: bool = False
     efforts: tuple[str, ...] = _EFFORTS
+    forced_tools: bool = True
     temperature: bool = True
     schemas: bool = False
 
@@ -55,31 +60,39 @@ def abilities_of(model: str) -> Abilities:
     found = _NAME.search(name)
     line = _LINE.search(name)
     of_line = line["line"] if line else ""
-    if found is None and of_line not in ("fable", "mythos"):
+    if found is None and of_line not in _NEVER_SILENT:
         return Abilities()
     version = (int(found["major"]), int(found["minor"] or 0)) if found else (5, 0)
     return _of(of_line, version)
 
 
 def _of(line: str, version: tuple[int, int]) -> Abilities:
-    window = 200_000
+    # https://platform.claude.com/docs/en/about-claude/models/overview, and each model's own page
     if version < (3, 7):
         most = 8192 if version >= (3, 5) else 4096
-        return Abilities(max_output=most, window_tokens=window, thinking="none")
+        return Abilities(max_output=most, window_tokens=200_000, thinking="none")
     if version < (4, 6):
         most = 32_000 if line == "opus" and version < (4, 5) else 64_000
         schemas = version >= (4, 5) or (line == "opus" and version >= (4, 1))
-        return Abilities(max_output=most, window_tokens=window, schemas=schemas)
-    most = 128_000 if line == "opus" else 64_000
+        return Abilities(max_output=most, window_tokens=200_000, schemas=schemas)
     if version < (4, 7):
-        return Abilities(max_output=most, window_tokens=window, thinking="either", schemas=True)
+        return Abilities(
+            max_output=128_000, window_tokens=1_000_000, thinking="either", schemas=True
+        )
     return Abilities(
-        max_output=most,
-        window_tokens=window,
+        max_output=128_000,
+        window_tokens=1_000_000,
         thinking="adaptive",
-        thinks_unasked=version >= (5, 0),
-        may_stop_thinking=line not in ("fable", "mythos"),
+        off=_off(line, version),
+        bound=version >= (5, 1),
         efforts=(*_EFFORTS, "xhigh"),
+        forced_tools=version < (5, 1),
         temperature=False,
         schemas=True,
     )
+
+
+def _off(line: str, version: tuple[int, int]) -> Literal["disabled", "between_tools"] | None:
+    if version < (5, 0) or line in _NEVER_SILENT or (line == "opus" and version >= (5, 5)):
+        return None
+    return "between_tools" if line == "sonnet" and version >= (5, 5) else "disabled"

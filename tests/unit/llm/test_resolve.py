@@ -82,7 +82,7 @@ def test_anthropic_takes_its_key_from_the_environment(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
     provider = resolve_provider("anthropic/claude-sonnet-5-5")
     assert isinstance(provider, LLMProvider)
-    assert (provider.name, provider.window_tokens) == ("anthropic", 200_000)
+    assert (provider.name, provider.window_tokens) == ("anthropic", 1_000_000)
     assert "claude-sonnet-5-5" in repr(provider)
     with pytest.raises(UnknownModel, match="anthropic/claude"):
         resolve_provider("anthropic/")
