@@ -11,6 +11,8 @@ from typing import Self
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 COMMIT = b"COMMIT"
+ALONE = b"WITH f ("  # how a write begins that is one statement, and a transaction of its own
+_READY = b"Z\x00\x00\x00\x05I"  # for the next command, outside a transaction
 
 
 class Cutter:
@@ -18,8 +20,11 @@ class Cutter:
     Passes everything on, until it is told to cut.
 
     Attributes:
-        cuts: Where each of the next commits is cut: `before` it reaches the server, or `after` it
-            was applied and before the client hears of it.
+        cuts: Where each of the next commits is cut: `before` it reaches the server, `after` it was
+            applied and before the client hears of it, or in the `middle`, as soon as the server has
+            it. One that comes `late` reaches the server when the client has long been cut off.
+        late: Lets what is late go on to the server.
+        delivering: How many are late.
         refusing: Whether connections are cut as soon as they are made.
         on_cut: Called when a commit is cut.
         seen: How many commits came by.
@@ -33,6 +38,8 @@ class Cutter:
         self.cuts: list[str] = []
         self.refusing = False
         self.on_cut: Callable[[], object] = _nothing
+        self.late = asyncio.Event()
+        self.delivering = 0
         self.seen = 0
         self.asked = 0
 
@@ -51,9 +58,15 @@ class Cutter:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        self.late.set()
         self.sever()
         await asyncio.gather(*self._pairs, return_exceptions=True)
         self._folder.cleanup()
+
+    @property
+    def open(self) -> int:
+        """How many connections there are."""
+        return len(self._pairs)
 
     def sever(self, *, but: asyncio.Task[object] | None = None) -> None:
         """Cut every connection there is, whatever it is at, but one."""
@@ -82,6 +95,8 @@ class Cutter:
                 if cut == "after":
                     back.cancel()
                     await _answered(server_reader)
+                if cut == "late":
+                    await self._deliver_late(writer, server_reader, server_writer)
             finally:
                 back.cancel()
                 await asyncio.gather(back, return_exceptions=True)
@@ -92,6 +107,23 @@ class Cutter:
             for end in (writer, server_writer):
                 if end is not None:
                     end.transport.abort()
+
+    async def _deliver_late(
+        self,
+        writer: asyncio.StreamWriter,
+        server_reader: asyncio.StreamReader,
+        server_writer: asyncio.StreamWriter,
+    ) -> None:
+        self.delivering += 1
+        writer.transport.abort()
+        try:
+            await self.late.wait()
+            with contextlib.suppress(OSError):
+                server_writer.write(self._held)
+                await server_writer.drain()
+                await _answered(server_reader)
+        finally:
+            self.delivering -= 1
 
     async def _pass_on(
         self,
@@ -109,10 +141,15 @@ class Cutter:
                     self.on_cut()
                 if cut == "before":
                     return cut
-                if cut == "after":
+                if cut in ("after", "middle", "late"):
                     back.cancel()
                     await asyncio.gather(back, return_exceptions=True)
+                if cut == "late":
+                    self._held = data
+                    return cut
+                if cut in ("after", "middle"):
                     writer.write(data)
+                    await writer.drain()
                     return cut
             writer.write(data)
             await writer.drain()
@@ -121,8 +158,9 @@ class Cutter:
 
 class _Client:
     """
-    What a client says, read well enough to know a COMMIT: a query of that text, or the execution of
-    a statement that was prepared from it.
+    What a client says, read well enough to know what commits: a query that says COMMIT, or the
+    execution of a statement that was prepared from it; and outside a transaction a write of one
+    statement, once the client has asked for its end.
 
     Messages as in the frontend/backend protocol 3.0: a type, a length that counts itself, a body;
     the first one has no type.
@@ -131,7 +169,9 @@ class _Client:
     def __init__(self) -> None:
         self._data = b""
         self._typed = 0
-        self._prepared: set[bytes] = set()
+        self._prepared: dict[bytes, bytes] = {}
+        self._inside = False  # a transaction
+        self._bound = b""  # what is executed next
 
     def commits(self, data: bytes) -> bool:
         """Whether *data*, which comes next, holds the end of a message that commits."""
@@ -149,10 +189,21 @@ class _Client:
 
     def _commits(self, kind: bytes, parts: list[bytes]) -> bool:
         if kind == b"P":  # Parse: a name for a text
-            (self._prepared.add if parts[1] == COMMIT else self._prepared.discard)(parts[0])
+            self._prepared[parts[0]] = parts[1]
         if kind == b"B":  # Bind: a portal, and the name of what it will execute
-            return parts[1] in self._prepared
-        return kind == b"Q" and parts[0] == COMMIT
+            self._bound = self._prepared.get(parts[1], b"")
+        if kind == b"S":  # Sync: what was bound is over with it
+            bound, self._bound = self._bound, b""
+            return self._ends(bound)
+        return kind == b"Q" and self._ends(parts[0])
+
+    def _ends(self, text: bytes) -> bool:
+        """Whether a transaction of ours ends with *text*."""
+        if text.startswith(b"BEGIN"):
+            self._inside = not text.endswith(COMMIT)
+        if text in (COMMIT, b"ROLLBACK"):
+            self._inside = False
+        return text == COMMIT or (text.startswith(ALONE) and not self._inside)
 
 
 def _nothing() -> None:
@@ -168,9 +219,10 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _answered(reader: asyncio.StreamReader) -> None:
-    """Read until the server has said that it has committed."""
+    """Read until the server has said that it is done, and so has committed."""
     data = b""
-    while COMMIT not in data:
+    while not data.endswith(_READY):
         more = await reader.read(65536)
-        assert more, "the server closed before it committed"
+        if not more:
+            raise ConnectionResetError("the server closed before it committed")
         data += more

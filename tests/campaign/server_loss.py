@@ -2,9 +2,9 @@
 Take the database away from a process that runs turns (T3).
 
 The whole server, stopped at once and started again; single connections, ended by an administrator;
-and the network, cut right before a COMMIT reaches the server, or right after the server has obeyed
-it and before anybody hears of it. Everything goes on by itself afterwards, and at any moment the
-callers were told the truth.
+and the network, cut right before what commits reaches the server, right after the server has obeyed
+it and before anybody hears of it, or in the middle, while it may be at it. Everything goes on by
+itself afterwards, and at any moment the callers were told the truth.
 
 Runs come in batches of one process with one set of connections. A violation names the seed of its
 batch, and `--runs` with the size of a batch repeats it.
@@ -153,20 +153,22 @@ def _go_dark(cutter: Cutter) -> None:
     cutter.sever(but=current)
 
 
+_CUTS = {"before": "before", "after": "after", "in the middle of": "middle"}
+
 TRIALS = [
     Trial("immediate stops of the server", 200, _stops),
     *(
         Trial(
-            f"cuts {where} COMMIT, {driver}",
+            f"cuts {when} COMMIT, {driver}",
             500,
             partial(
                 _in_batches,
-                f"cuts {where} COMMIT, {driver}",
+                f"cuts {when} COMMIT, {driver}",
                 partial(_cut_often, where, driver),
                 _BATCH_OF_CUTS,
             ),
         )
-        for where in ("before", "after")
+        for when, where in _CUTS.items()
         for driver in DRIVERS
     ),
     Trial(

@@ -214,7 +214,7 @@ def forgetful(monkeypatch):
             changed += careless != sql
     assert changed > 15
     # Folding knows the statements as they were.
-    monkeypatch.setattr(postgres, "fold", lambda _work: None)
+    monkeypatch.setattr(postgres, "fold", lambda _work, _mark=None: None)
 
 
 async def test_stores_that_forgot_their_filters_leak_without_it(postgres, forgetful):

@@ -15,6 +15,7 @@ _JOURNAL = "tests/contract/test_journal.py"
 _STATE = "tests/contract/test_state.py"
 _ORDER = "tests/contract/test_postgres_order.py"
 _SERVER = "tests/contract/test_postgres_server.py"
+_CUTS = "tests/contract/test_postgres_cuts.py"
 _FILE = "tests/contract/test_sqlite_file.py"
 
 MUTANTS = [
@@ -246,7 +247,7 @@ MUTANTS = [
         "blind-retry",
         "what was stored already is stored twice, or refused as another's",
         _POSTGRES,
-        "return await self._ask_after(pool, mark, deadline), answer",
+        "return await fate_of_transaction(pool, self._url.place, mark, until), answer",
         "return False, answer",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
     ),
@@ -254,7 +255,7 @@ MUTANTS = [
         "blind-failure",
         "a turn that was stored is reported as failed",
         _POSTGRES,
-        "return await self._ask_after(pool, mark, deadline), answer",
+        "return await fate_of_transaction(pool, self._url.place, mark, until), answer",
         "raise translate(Trouble(None, lost=True), self._url.place)",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
     ),
@@ -262,9 +263,34 @@ MUTANTS = [
         "blind-success",
         "a turn that was lost is reported as stored",
         _POSTGRES,
-        "return await self._ask_after(pool, mark, deadline), answer",
+        "return await fate_of_transaction(pool, self._url.place, mark, until), answer",
         "return True, answer",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
+    ),
+    mutant(
+        "read-back-too-early",
+        "a write that is still on its way is made twice",
+        f"{_SQL}/pg_fate.py",
+        "        if may_come:\n",
+        "        if False:\n",
+        f"{_CUTS}::test_a_write_that_waits_for_a_row_is_ended_before_it_is_made_again",
+        f"{_CUTS}::test_a_write_that_comes_late_is_not_carried_out",
+    ),
+    mutant(
+        "mark-of-anybody",
+        "a commit that never arrived is told as stored",
+        f"{_SQL}/pg_fate.py",
+        "        if facts.last_write != commit.mark:\n",
+        "        if facts.last_write is None:\n",
+        f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
+    ),
+    mutant(
+        "end-of-anybody",
+        "a turn that another process closed is told as ended here",
+        f"{_SQL}/pg_fate.py",
+        "    if (facts.outcome, facts.stop_reason, facts.ended_at) != ours:\n",
+        "    if facts.outcome is None:\n",
+        f"{_CUTS}::test_an_end_that_was_cut_is_known_when_others_have_gone_on",
     ),
     # --- Postgres alone ---
     mutant(

@@ -66,17 +66,21 @@ def _one_by_one(work, row):
 
 
 @pytest.mark.parametrize("work", OPERATIONS.values(), ids=OPERATIONS)
+@pytest.mark.parametrize("mark", [None, 77], ids=["in a transaction", "alone"])
 @given(row=st.tuples(*[st.integers(-(2**40), 2**40)] * 7))
-def test_a_folded_operation_writes_what_its_steps_write(work, row):
+def test_a_folded_operation_writes_what_its_steps_write(work, mark, row):
     """Each parameter of each part, once the server has added what the update returned."""
     width = next(work()).sql.rpartition(" RETURNING ")[2].count(",") + 1
     row = row[:width]
     asked, told = _one_by_one(work, row)
-    folded = fold(work)
-    assert folded is not None
+    write = fold(work, mark)
+    assert write is not None
+    folded = write.query
+    assert (MARK in folded.sql) == (mark is None)
     assert folded.sql.count(" AS (") == len(asked)
     for name in _NAME.findall(asked[0].sql):
-        assert folded.params[name] == asked[0].params[name]
+        given = mark if name == "write" else asked[0].params[name]
+        assert folded.params[name] == given
     used = set(_NAME.findall(asked[0].sql))
     for number, step in enumerate(asked[1:]):
         for name in _NAME.findall(step.sql):
@@ -92,7 +96,7 @@ def test_a_folded_operation_writes_what_its_steps_write(work, row):
 
 def test_what_two_operations_share_is_not_changed_by_either():
     """The row before it is known is made once for all of them."""
-    texts = [fold(work) for work in OPERATIONS.values() for _ in range(2)]
+    texts = [fold(work).query for work in OPERATIONS.values() for _ in range(2)]
     assert texts[0::2] == texts[1::2]
 
 

@@ -122,6 +122,7 @@ def encode_claim(key: Mapping[str, Any], claim: Claim) -> ClaimRows:
         "count": len(encoded.messages),
         "delivered": len(claim.delivered),
         "ticket": None if claim.ticket is None else bounded(claim.ticket),
+        "write": None,
     }
     if encoded.opening is None and not claim.recover:
         raise ValueError("a claim's events begin with a TurnStart")
@@ -244,6 +245,7 @@ def encode_commit(key: Mapping[str, Any], commit: Commit) -> CommitRows:
         "count": len(encoded.messages),
         "delivered": len(commit.delivered),
         "heard": bounded(commit.heard),
+        "write": None,
     }
     return CommitRows(commit, encoded, params)
 

@@ -19,7 +19,7 @@ CREATE TABLE contexts (
 	metadata TEXT NOT NULL, 
 	version BIGINT NOT NULL, 
 	created_at BIGINT NOT NULL, 
-	last_activity BIGINT NOT NULL, inbox_last BIGINT DEFAULT '0' NOT NULL, inbox_waiting BIGINT DEFAULT '0' NOT NULL, cancel_turn BIGINT, last_ticket BIGINT DEFAULT '0' NOT NULL, line_until BIGINT, 
+	last_activity BIGINT NOT NULL, inbox_last BIGINT DEFAULT '0' NOT NULL, inbox_waiting BIGINT DEFAULT '0' NOT NULL, cancel_turn BIGINT, last_ticket BIGINT DEFAULT '0' NOT NULL, line_until BIGINT, last_write BIGINT, 
 	CONSTRAINT pk_contexts PRIMARY KEY (tenant_id, context_id), 
 	CONSTRAINT ck_contexts_tenant CHECK (tenant_id <> '')
 )
@@ -140,4 +140,4 @@ CREATE TABLE waiters (
  WITHOUT ROWID
 
 ;
-INSERT INTO alembic_version VALUES ('0002');
+INSERT INTO alembic_version VALUES ('0003');

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest revision in `migrations/`, known here so that opening a file needs no alembic."""
 
 _VERSION = "SELECT version_num FROM alembic_version"

@@ -29,6 +29,7 @@ class Trouble(Exception):
         self.lost = lost
         self.words = words
         self.stale = False  # on a connection that had been idle: another may work
+        self.sent = False  # a write of one statement was, and may have been carried out
 
     @property
     def collided(self) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Rows, Steps
@@ -60,8 +60,31 @@ class _Symbol:
         return _Symbol(self.column, self.offset - other)
 
 
-def fold(work: Callable[[], Steps[Any]]) -> Query | None:
-    """The one statement that *work* comes to, or `None` if it is not to be folded."""
+class Folded(NamedTuple):
+    """
+    An operation as one statement.
+
+    `mark`: by which the row of its context shows that it was the last one, when it is to be a
+    transaction of its own; `None` when it is part of one, and returns that one's.
+    """
+
+    query: Query
+    mark: int | None
+    fence: Query
+    parts: list[Query]
+
+    def part(self, sql: str) -> Mapping[str, Any] | None:
+        """The parameters of its first part that is *sql*, with symbols for some numbers."""
+        return next((part.params for part in self.parts if part.sql == sql), None)
+
+
+def fold(work: Callable[[], Steps[Any]], mark: int | None = None) -> Folded | None:
+    """
+    The one statement that *work* comes to, or `None` if it is not to be folded.
+
+    Args:
+        mark: See `Folded`.
+    """
     steps = work()
     first = next(steps)
     parts: list[Query] = []
@@ -73,7 +96,7 @@ def fold(work: Callable[[], Steps[Any]]) -> Query | None:
             parts.append(query)
             query = steps.send([(1,)])
     except StopIteration:
-        return _folded(first, parts)
+        return _folded(first, parts, mark)
     except TypeError:  # it does more with a number than to add to it
         return None
     finally:
@@ -94,8 +117,8 @@ def answer_of(work: Callable[[], Steps[T]], rows: Rows) -> T:
         return answer
 
 
-def _folded(fence: Query, parts: list[Query]) -> Query:
-    params: dict[str, Any] = dict(fence.params)
+def _folded(fence: Query, parts: list[Query], mark: int | None) -> Folded:
+    params: dict[str, Any] = {**fence.params, "write": mark}
     shape: list[tuple[str, tuple[tuple[str, int], ...]]] = []
     for number, part in enumerate(parts):
         symbols: list[tuple[str, int]] = []
@@ -107,7 +130,8 @@ def _folded(fence: Query, parts: list[Query]) -> Query:
                 value = value.offset
             params[mine] = value
         shape.append((part.sql, tuple(symbols)))
-    return Query(_text(fence.sql, tuple(shape)), params)
+    text = _text(fence.sql, tuple(shape), in_transaction=mark is None)
+    return Folded(Query(text, params), mark, fence, parts)
 
 
 @cache
@@ -134,16 +158,25 @@ def _numbered(name: str, part: int) -> str:
 
 
 @cache
-def _text(fence: str, shape: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]) -> str:
+def _text(
+    fence: str,
+    shape: tuple[tuple[str, tuple[tuple[str, int], ...]], ...],
+    *,
+    in_transaction: bool,
+) -> str:
     returned = ", ".join(f"f{n}" for n in range(_width(fence)))
-    withs = [f"f ({returned}, mark) AS ({fence}, {MARK})"]
+    withs = [f"f ({returned}) AS ({fence})"]
+    if in_transaction:
+        withs = [f"f ({returned}, mark) AS ({fence}, {MARK})"]
     checks = ""
     for number, (sql, symbols) in enumerate(shape):
         part = _part(sql, number, dict(symbols))
         withs.append(f"q{number} AS ({part})")
         if sql in _MUST:
             checks += f", 1 / (SELECT COUNT(*) FROM q{number})"  # noqa: S608 - constants
-    return f"WITH {', '.join(withs)} SELECT {returned}{checks}, mark FROM f"  # noqa: S608 - constants
+    if in_transaction:
+        checks += ", mark"
+    return f"WITH {', '.join(withs)} SELECT {returned}{checks} FROM f"  # noqa: S608 - constants
 
 
 def _part(sql: str, number: int, symbols: Mapping[str, int]) -> str:

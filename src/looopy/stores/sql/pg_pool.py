@@ -20,7 +20,7 @@ from typing import Any, Self
 from looopy.stores.sql.driver import Query, Rows
 from looopy.stores.sql.pg_errors import Trouble, sqlstate_in
 from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.pg_wire import Wire, is_marked, trouble_of, wire_of
+from looopy.stores.sql.pg_wire import Backend, Wire, is_marked, trouble_of, wire_of
 
 # A process that is stopped, or a client that is gone, must not keep its locks for long.
 TIMEOUTS = {
@@ -30,14 +30,21 @@ TIMEOUTS = {
 }
 _CHECK_INTERVAL = "SELECT set_config('client_connection_check_interval', '500ms', false)"
 _POOL_PATIENCE_S = 30.0
+_SESSION = "session"
 
-# What an administrator set on purpose stays, but for a commit that would not be durable.
+# What an administrator set on purpose stays, but for a commit that would not be durable, and for
+# transactions of one statement that would not be like those of several. Then, which session it is.
 _SET_UP = (
     "SELECT set_config(s.name, w.value, false) FROM (VALUES "  # noqa: S608 - made of constants
     + ", ".join(f"('{name}', '{value}')" for name, value in TIMEOUTS.items())
     + ") AS w (name, value) JOIN pg_settings s ON s.name = w.name WHERE s.source = 'default'"
     " UNION ALL SELECT set_config(name, 'on', false) FROM pg_settings"
     " WHERE name = 'synchronous_commit' AND setting = 'off'"
+    " UNION ALL SELECT set_config('default_transaction_isolation', 'read committed', false)"
+    " UNION ALL SELECT set_config('default_transaction_read_only', 'off', false)"
+    " UNION ALL SELECT concat_ws(' ', '" + _SESSION + "', pid,"
+    " (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint) FROM pg_stat_activity"
+    " WHERE pid = pg_backend_pid() AND backend_start IS NOT NULL"
 )
 
 
@@ -190,7 +197,8 @@ class Pool:
         if self._url.pooled:
             return wire
         try:
-            await wire.fetch(Query(_SET_UP, {}), write=False)
+            rows = await wire.fetch(Query(_SET_UP, {}), write=False)
+            wire.backend = _backend(rows)
             # Old servers do not know it, and some systems cannot do it.
             with contextlib.suppress(Trouble):
                 await wire.command(_CHECK_INTERVAL)
@@ -198,6 +206,16 @@ class Pool:
             await wire.close(at_once=True)
             raise
         return wire
+
+
+def _backend(rows: Rows) -> Backend | None:
+    """Which session it is, from the answer to the set-up; `None` where a server does not say."""
+    for (text,) in rows:
+        word, *numbers = str(text).split()
+        if word == _SESSION:
+            pid, since = map(int, numbers)
+            return Backend(pid, since)
+    return None
 
 
 class Session:
@@ -265,6 +283,25 @@ class Session:
         self._between = True
         return rows
 
+    async def write_alone(self, query: Query) -> Rows:
+        """
+        Run one statement that writes, as a transaction of its own, over when this returns.
+
+        Raises:
+            Trouble: It failed. `sent` says whether it may have been carried out all the same.
+        """
+        self._between = False
+        if self._reused and self._wire.is_gone():
+            raise self._found_out(Trouble(None, lost=True))
+        try:
+            rows = await self._wire.fetch(query, write=False)
+        except Trouble as trouble:
+            self._between = not trouble.lost  # refused, and so rolled back
+            trouble.sent = trouble.lost
+            raise self._found_out(trouble) from None
+        self._between = True
+        return rows
+
     async def command_alone(self, text: str) -> None:
         """Run statements without parameters or rows that leave no transaction behind."""
         self._between = False
@@ -273,6 +310,11 @@ class Session:
         except Trouble as trouble:
             raise self._found_out(trouble) from None
         self._between = True
+
+    @property
+    def backend(self) -> Backend | None:
+        """The session it has at the server; `None` where that cannot be known."""
+        return self._wire.backend
 
     def _found_out(self, trouble: Trouble) -> Trouble:
         """The first command on a connection failed: it may have broken while it was idle."""

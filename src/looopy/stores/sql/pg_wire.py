@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import select
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -89,8 +90,26 @@ def _type(numbered_name: str) -> str:
     return "bytea" if name in BYTES else "bigint"
 
 
+class Backend(NamedTuple):
+    """The session that a connection has at the server: process id, and begin in microseconds."""
+
+    pid: int
+    since: int
+
+
 class Wire(Protocol):
-    """One connection, outside a transaction unless a command began one."""
+    """
+    One connection, outside a transaction unless a command began one.
+
+    Attributes:
+        backend: Its session, once that is known.
+    """
+
+    backend: Backend | None
+
+    def is_gone(self) -> bool:
+        """Whether it was seen to break while it was idle; one that does not say so may be too."""
+        ...
 
     async def fetch(self, query: Query, *, write: bool) -> Rows:
         """
@@ -123,7 +142,11 @@ def wire_of(connection: Any) -> Wire:
 
 class _Asyncpg:
     def __init__(self, connection: Any) -> None:
+        self.backend: Backend | None = None
         self._connection = connection
+
+    def is_gone(self) -> bool:
+        return bool(self._connection.is_closed())
 
     async def fetch(self, query: Query, *, write: bool) -> Rows:
         text, names = numbered(query.sql, write=write)
@@ -152,7 +175,15 @@ class _Asyncpg:
 
 class _Psycopg:
     def __init__(self, connection: Any) -> None:
+        self.backend: Backend | None = None
         self._connection = connection
+        self._poll = select.poll() if hasattr(select, "poll") else None
+        if self._poll is not None:
+            self._poll.register(connection.fileno(), select.POLLIN)
+
+    def is_gone(self) -> bool:
+        # Nobody reads from it while it is idle: what a server then says is nothing but farewell.
+        return self._poll is not None and bool(self._poll.poll(0))
 
     async def fetch(self, query: Query, *, write: bool) -> Rows:
         text = named(query.sql, write=write)

@@ -5,21 +5,23 @@ Each operation runs in a task of its own, so cancelling the one who waits neithe
 statement nor leaves a transaction open. Writes run at READ COMMITTED and begin by locking the row
 of their context; reads of more than one statement see one snapshot.
 
-A connection may break at any moment. Before COMMIT was sent nothing is written, so the operation is
-run again on another connection. After it, nobody here knows: the server is asked, on a fresh
-connection, what became of the transaction, and only when it does not answer in time, or crashed
-meanwhile and so may have forgotten, does the error say that the outcome is unknown.
+A claim, or a commit of a turn, is one statement where it can be, and that is a transaction of its
+own: one round trip. Other writes run between BEGIN and COMMIT.
+
+A connection may break at any moment. Before a statement alone, or COMMIT, was sent nothing is
+written, so the operation is run again on another connection. After it, nobody here knows: the
+server is asked, on a fresh connection, what became of it (`pg_fate.py`), and only when it does not
+answer in time, or cannot know, does the error say that the outcome is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import random
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, TypeVar
 
 from looopy._failpoints import reach
@@ -28,12 +30,12 @@ from looopy.settle import new_answer, outlast
 from looopy.stores.bells import Bells
 from looopy.stores.sql.driver import Query, Ring, Rows, Steps, may_have_written
 from looopy.stores.sql.pg_errors import Trouble, translate
+from looopy.stores.sql.pg_fate import fate_of_statement, fate_of_transaction
 from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.pg_notify import News
 from looopy.stores.sql.pg_pool import TIMEOUTS, Pool, Session
 from looopy.stores.sql.pg_rls import as_tenant, look, protection
 from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.pg_wire import LIFE
 
 T = TypeVar("T")
 
@@ -51,12 +53,6 @@ _LOCALLY = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in TIMEOUTS
 _DURABLY = "; SET LOCAL synchronous_commit = on"
 
 _VERSION = Query("SELECT version_num FROM alembic_version", {}, alone=True)
-_STATUS = f"SELECT pg_xact_status(CAST(:xid AS text)::xid8), {LIFE}"
-# Ours, left behind by a broken connection: the server does not know yet that nobody is there.
-_END_IT = (
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-    " WHERE backend_xid::text::bigint = :xid % 4294967296 AND pid <> pg_backend_pid()"
-)
 
 
 class PostgresDriver:
@@ -88,6 +84,7 @@ class PostgresDriver:
         self._begin_write = _BEGIN_WRITE + local + (_DURABLY if url.pooled else "")
         self._begin_read = _BEGIN_READ + local
         self._secured = False  # whether a transaction has to say whose it is
+        self._alone = not url.pooled  # whether one statement may be a transaction
 
     async def open(self) -> None:
         """
@@ -124,6 +121,7 @@ class PostgresDriver:
         rows = await ask_once(pool, look(), self._url)
         wanted = self._url.row_level_security
         self._secured = protection(rows, self._url.place, wanted=wanted)
+        self._alone = not (self._secured or self._url.pooled)
 
     async def run(
         self, work: Callable[[], Steps[T]], *, write: bool, ring: Ring | None = None
@@ -137,23 +135,28 @@ class PostgresDriver:
                 f"the stores of {self._url.place} were opened before this process was forked:"
                 " open them again in the child"
             )
-        task = asyncio.create_task(self._carry_out(pool, work, write=write, ring=ring))
+        answer = new_answer(asyncio.get_running_loop())
+        task = asyncio.create_task(
+            self._answer(answer, self._carry_out(pool, work, write=write, ring=ring))
+        )
         self._running.add(task)
-        answer = new_answer(task.get_loop())
-        task.add_done_callback(functools.partial(self._tell, answer))
+        task.add_done_callback(self._running.discard)
         found: T = await outlast(answer)
         return found
 
-    def _tell(self, answer: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        # Seen in any case: if nobody waits any more, there is nobody to tell.
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(task.result())
+    async def _answer(self, answer: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> None:
+        """Do *work* and tell what became of it, unless nobody waits any more."""
+        # Not when the task is done: that would take another round of the event loop.
+        try:
+            found = await work
+        except BaseException as error:
+            if not answer.done():
+                answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
         else:
-            answer.set_exception(error)
+            if not answer.done():
+                answer.set_result(found)
 
     async def close(self) -> None:
         """Carry out what was accepted, then close every connection."""
@@ -258,6 +261,45 @@ class PostgresDriver:
             Trouble: Nothing was written.
             StoreUnavailable: It may have been, and the server does not say.
         """
+        if self._alone:
+            written = await self._write_alone(pool, work, deadline)
+            if written is not None:
+                return True, written[0]
+        return await self._write_in_transaction(pool, work, deadline)
+
+    async def _write_alone(
+        self, pool: Pool, work: Callable[[], Steps[T]], deadline: float
+    ) -> tuple[T] | None:
+        """Run a write as one statement and no more: its answer, or `None` when it takes more."""
+        write = fold(work, _new_mark())
+        if write is None:
+            return None
+        async with pool.session() as opened:
+            backend = opened.backend
+            if backend is None:
+                self._alone = False
+                return None
+            reach("B2")  # as near to it as one comes
+            try:
+                rows = await opened.write_alone(write.query)
+            except Trouble as trouble:
+                if trouble.sqlstate == NOT_CLOSED:
+                    return None
+                if not trouble.sent:
+                    raise
+                lost = trouble
+            else:
+                return (answer_of(work, rows),) if rows else None
+        until = self._later(deadline)
+        found = await fate_of_statement(pool, self._url.place, write, backend, until)
+        if found is None:
+            lost.stale = True  # nobody has to wait for the server: it has just answered
+            raise lost
+        return (answer_of(work, found),)
+
+    async def _write_in_transaction(
+        self, pool: Pool, work: Callable[[], Steps[T]], deadline: float
+    ) -> tuple[bool, T]:
         begin = self._begin(self._begin_write, lambda: _first(work))
         async with pool.session() as opened:
             await opened.begin(begin)
@@ -284,16 +326,17 @@ class PostgresDriver:
             mark = opened.mark
         if mark is None:  # there was nothing to commit
             return True, answer
-        return await self._ask_after(pool, mark, deadline), answer
+        until = self._later(deadline)
+        return await fate_of_transaction(pool, self._url.place, mark, until), answer
 
     async def _write_folded(
         self, opened: Session, work: Callable[[], Steps[T]], begin: str
     ) -> tuple[T] | None:
         """Run a write as one statement: its answer, or `None` when it has to be run by steps."""
-        query = fold(work)
-        if query is not None:
+        write = None if self._alone else fold(work)  # else it was tried already
+        if write is not None:
             try:
-                rows = await opened.ask(query, write=True)
+                rows = await opened.ask(write.query, write=True)
             except Trouble as trouble:
                 if trouble.sqlstate != NOT_CLOSED:
                     raise
@@ -304,49 +347,19 @@ class PostgresDriver:
                 return (answer_of(work, rows),)
         return None
 
-    async def _ask_after(self, pool: Pool, mark: str, deadline: float) -> bool:
-        """
-        Whether the transaction of *mark*, whose connection broke meanwhile, was committed.
-
-        Raises:
-            StoreUnavailable: The server did not say in time, or cannot know.
-        """
-        trouble = Trouble(None, lost=True)
-        xid, _, life = mark.partition(" ")
-        deadline = max(deadline, _now() + self._patience_s)
-        which = {"xid": int(xid)}
-        waited = False
-        while _now() < deadline:
-            try:
-                async with pool.session() as opened:
-                    ((status, now),) = await opened.ask_alone(Query(_STATUS, which))
-                    if status == "aborted":
-                        return False
-                    if now != life:
-                        # In progress, the number is another's by now, so ours did not reach the
-                        # disk. Committed, it may be ours or another's.
-                        if status == "in progress":
-                            return False
-                        break
-                    if status == "committed":
-                        return True
-                    if waited:
-                        await opened.ask_alone(Query(_END_IT, which))
-            except Trouble as again:
-                trouble = again
-                if trouble.sqlstate == "22023":  # not given out yet, in a new life
-                    return False
-                if trouble.stale:
-                    continue
-            waited = True
-            await _pause(_LONGEST_PAUSE_S)
-        raise translate(trouble, self._url.place, outcome_known=False) from None
+    def _later(self, deadline: float) -> float:
+        """Until when to find out what became of a write: longer than it was tried."""
+        return max(deadline, _now() + self._patience_s)
 
 
 def _first(work: Callable[[], Steps[Any]]) -> Mapping[str, Any]:
     """The parameters of the first statement of *work*: they name its tenant and its context."""
     with contextlib.closing(work()) as steps:
         return next(steps).params
+
+
+def _new_mark() -> int:
+    return int.from_bytes(os.urandom(8), "big") >> 1
 
 
 def _now() -> float:

@@ -103,6 +103,7 @@ contexts = _table(
     _number("cancel_turn", null=True),
     _number("last_ticket", default="0"),
     _number("line_until", null=True),
+    _number("last_write", null=True),
     key=(),
     clustered=True,
 )
