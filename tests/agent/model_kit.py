@@ -31,9 +31,10 @@ class StepByStep:
     A step may also be a function of the `StreamOptions`, for its effect.
     """
 
-    name = model = "steps"
-
-    def __init__(self, *calls: Sequence[Any], window_tokens: int | None = None) -> None:
+    def __init__(
+        self, *calls: Sequence[Any], window_tokens: int | None = None, name: str = "steps"
+    ) -> None:
+        self.name = self.model = name
         self.calls = list(calls)
         self.window_tokens = window_tokens
         self.requests: list[Any] = []
@@ -67,6 +68,8 @@ class StepByStep:
                     await asyncio.Event().wait()
                 finally:
                     self.left.set()
+            elif isinstance(step, Exception):
+                raise step
             elif isinstance(step, Callable):
                 step(options)
             else:

@@ -15,6 +15,7 @@ from looopy.llm.render import render
 
 if TYPE_CHECKING:
     from looopy.llm.anthropic import AnthropicProvider
+    from looopy.llm.fallback import FallbackProvider
     from looopy.llm.local import LocalProvider
     from looopy.llm.openai import OpenAIProvider
     from looopy.llm.pipy import PipyProvider
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AnthropicProvider": "looopy.llm.anthropic",
+    "FallbackProvider": "looopy.llm.fallback",
     "LLMProvider": "looopy.llm.provider",
     "LLMRequest": "looopy.types.request",
     "LocalProvider": "looopy.llm.local",
@@ -37,6 +39,7 @@ _HOME = {
 
 __all__ = [
     "AnthropicProvider",
+    "FallbackProvider",
     "LLMProvider",
     "LLMRequest",
     "LocalProvider",

@@ -130,9 +130,11 @@ def failure_of(
         return HistoryRejected(
             f"{provider} refused the messages{said}", position=_position(evidence, sources), **facts
         )
-    if status == 404:
+    if status == 404 or "model_not_found" in evidence:
         return LLMError(
-            f"{provider} does not know the model {model!r} or the address (HTTP 404){said}", **facts
+            f"{provider} does not know the model {model!r} or the address (HTTP {status}){said}",
+            status=404,
+            **facts,
         )
     transient = status is None or status >= 500 or status in _TRANSIENT_STATUS
     if transient or _PASSING.search(text):  # gateways hand the words of a failure on as a refusal

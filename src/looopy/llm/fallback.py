@@ -1,0 +1,279 @@
+"""
+Several providers as one: where one cannot answer, the next is asked.
+
+Only while nothing has been shown: half an answer of one model is not continued by another. And only
+for failures that another provider can mend: no connection, a limit, an overload, a model that is
+not there. A refused key or a request that is wrong stays what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from looopy.errors import (
+    ConfigurationError,
+    InvalidLLMResponse,
+    LLMError,
+    LLMUnavailable,
+    RateLimited,
+)
+from looopy.llm.breaker import Breaker
+from looopy.llm.provider import LLMProvider
+from looopy.llm.render import render
+from looopy.llm.resolve import resolve_provider
+from looopy.types.message import AssistantMessage, Usage
+from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
+
+_logger = logging.getLogger("looopy")
+_MENDABLE: Final = (LLMUnavailable, RateLimited, InvalidLLMResponse)
+_NOT_FOUND: Final = 404
+
+
+class FallbackProvider:
+    """
+    Asks each of *providers* in turn until one answers. See `LLMProvider` for the contract.
+
+    The next one is asked when a call failed before anything of it was shown, with a failure that
+    another provider can mend. Who answered is in the message (`provider`, `model`); that somebody
+    could not is a `warning` event with the code `fallback`. The history is rendered for the one
+    that is asked, which is called with its own key (`Hooks.get_api_key` by its name).
+
+    A provider that failed *failures* times in a row is left out for *cooldown_s*; then one call
+    tries it again. That is known in this process only.
+
+    Args:
+        providers: Names or providers, the best first.
+        failures: Failures in a row after which one is left out.
+        cooldown_s: For how long.
+        clock: In seconds, from anywhere.
+
+    Raises:
+        ConfigurationError: There is no provider, or one is not known or not configured.
+    """
+
+    name = ""
+    """Not one provider's: the messages say who answered."""
+
+    asks_for_keys = True
+
+    def __init__(
+        self,
+        providers: Sequence[LLMProvider | str],
+        *,
+        failures: int = 5,
+        cooldown_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if isinstance(providers, str) or not providers:
+            raise ConfigurationError(
+                "FallbackProvider takes a list, such as ['openai/gpt-5-mini', 'local']"
+            )
+        if failures < 1 or cooldown_s < 0:
+            raise ConfigurationError("failures must be at least 1, and cooldown_s at least 0")
+        self.providers = tuple(resolve_provider(provider) for provider in providers)
+        self._breakers = [Breaker(failures, cooldown_s, clock) for _ in self.providers]
+
+    def __repr__(self) -> str:
+        return f"<FallbackProvider {', '.join(map(_label, self.providers))}>"
+
+    @property
+    def window_tokens(self) -> int | None:
+        """The smallest window that is known: whoever is asked should be able to read it all."""
+        windows = [getattr(p, "window_tokens", None) for p in self.providers]
+        return min((w for w in windows if w is not None), default=None)
+
+    @property
+    def structured_output(self) -> bool:
+        """Whether all of them keep to an output schema."""
+        return all(getattr(p, "structured_output", False) for p in self.providers)
+
+    async def prepare(self) -> None:
+        """Make all of them ready."""
+        for provider in self.providers:
+            prepare = getattr(provider, "prepare", None)
+            if prepare is not None:
+                await prepare()
+
+    async def aclose(self) -> None:
+        """Close all of them, also where one fails to."""
+        async with AsyncExitStack() as stack:
+            for provider in self.providers:
+                close = getattr(provider, "aclose", None)
+                if close is not None:
+                    stack.push_async_callback(close)
+
+    async def stream(
+        self, request: LLMRequest, options: StreamOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """Make one call, of whoever answers. See `LLMProvider.stream`."""
+        chain = _Chain(request, options or StreamOptions())
+        yield StreamEvent("start")
+        for place, (provider, breaker) in enumerate(
+            zip(self.providers, self._breakers, strict=True)
+        ):
+            if not breaker.enter():
+                chain.left_out.append(breaker.wait_s)
+                continue
+            try:
+                async with aclosing(chain.ask(provider, breaker)) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                breaker.leave()
+            if chain.ended:
+                return
+            following = next(
+                (
+                    other
+                    for other, its in zip(
+                        self.providers[place + 1 :], self._breakers[place + 1 :], strict=True
+                    )
+                    if not its.wait_s
+                ),
+                None,
+            )
+            if following is not None:
+                chain.tell(provider, following)
+                yield StreamEvent("start")  # the warning is shown before the next one thinks
+        yield chain.end(self.providers)
+
+
+@dataclass(slots=True)
+class _Chain:
+    """One call on its way from provider to provider."""
+
+    request: LLMRequest
+    options: StreamOptions
+    ended: bool = False
+    errors: list[tuple[str, LLMError]] = field(default_factory=list)
+    left_out: list[float] = field(default_factory=list)
+    used: Usage = field(default_factory=Usage)
+    ends_at: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        limit = self.options.timeout_s
+        self.ends_at = None if limit is None else asyncio.get_running_loop().time() + limit
+
+    async def ask(
+        self, provider: LLMProvider, breaker: Breaker
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """The events of *provider*'s answer; none, and `ended` unset, if the next may be asked."""
+        request, options = self._request_of(provider), await self._options_of(provider)
+        shown = False
+        async with aclosing(_safely(provider, request, options)) as events:
+            async for event in events:
+                if event.type == "done":
+                    self.ended = True
+                    breaker.succeeded()
+                    yield self._counted(event)
+                elif event.type == "error":
+                    error = event.error
+                    mendable = isinstance(error, LLMError) and _mendable(error)
+                    opened = mendable and breaker.failed()
+                    if isinstance(error, LLMError) and mendable and not shown:
+                        self._failed(provider, error, event.message, opened=opened)
+                    else:
+                        self.ended = True
+                        yield self._counted(event)
+                elif event.type != "start":
+                    shown = True
+                    yield event
+
+    def tell(self, provider: LLMProvider, following: LLMProvider) -> None:
+        """Say who could not answer, and who is asked instead."""
+        if self.options.warn is not None:
+            _, error = self.errors[-1]
+            text = f"{_label(provider)} did not answer, {_label(following)} is asked: {error}"
+            self.options.warn("fallback", text)
+
+    def end(self, providers: Sequence[LLMProvider]) -> StreamEvent:
+        """The error of a call that nobody answered: the one that is likeliest to pass."""
+        if not self.errors:
+            names = ", ".join(map(_label, providers))
+            error: LLMError = LLMUnavailable(
+                f"{names}: left out for a while, as they failed again and again",
+                retry_after_s=min(self.left_out, default=0.0),
+            )
+        else:
+            hopeful = [e for _, e in self.errors if e.retryable] or [self.errors[-1][1]]
+            best = min(hopeful, key=lambda e: getattr(e, "retry_after_s", None) or 0.0)
+            told = "; ".join(f"{name}: {e}" for name, e in self.errors)
+            error = best if len(self.errors) == 1 else type(best)(told, **best.facts)
+        message = AssistantMessage(usage=self.used)
+        return StreamEvent("error", message=message, error=error)
+
+    def _failed(
+        self, provider: LLMProvider, error: LLMError, message: Any, *, opened: bool
+    ) -> None:
+        name = _label(provider)
+        self.errors.append((name, error))
+        if message is not None:
+            self.used += message.usage
+        if opened:
+            _logger.warning("%s failed again and again and is left out for a while", name)
+
+    def _counted(self, event: StreamEvent) -> StreamEvent:
+        """The last event, with what those used who did not answer."""
+        message = event.message
+        if message is None or self.used == Usage():
+            return event
+        return replace(event, message=replace(message, usage=message.usage + self.used))
+
+    def _request_of(self, provider: LLMProvider) -> LLMRequest:
+        request = replace(self.request, model="")
+        if getattr(provider, "asks_for_keys", False):  # several again
+            return request
+        name, model = getattr(provider, "name", ""), getattr(provider, "model", "")
+        return replace(request, messages=render(request.messages, provider=name, model=model))
+
+    async def _options_of(self, provider: LLMProvider) -> StreamOptions:
+        options, key_of = self.options, self.options.key_of
+        left_s = options.timeout_s
+        if self.ends_at is not None:
+            left_s = max(0.001, self.ends_at - asyncio.get_running_loop().time())
+        if getattr(provider, "asks_for_keys", False):
+            return replace(options, timeout_s=left_s)
+        # A key that is not asked for by name could be anybody's: it goes to nobody.
+        key = None if key_of is None else await key_of(getattr(provider, "name", ""))
+        return replace(options, timeout_s=left_s, api_key=key, key_of=None)
+
+
+async def _safely(
+    provider: LLMProvider, request: LLMRequest, options: StreamOptions
+) -> AsyncGenerator[StreamEvent, None]:
+    """The provider's events, of which the last one is `done` or `error`, whatever it does."""
+    stream = provider.stream(request, options)
+    who = _label(provider)
+    try:
+        async for event in stream:
+            yield event
+            if event.type in ("done", "error"):
+                return
+        error: LLMError = LLMUnavailable(f"{who} ended its stream without an answer")
+    except Exception as exc:
+        _logger.exception("a provider raised instead of ending its stream with an error")
+        error = InvalidLLMResponse(f"{who} failed: {exc}")
+    finally:
+        close = getattr(stream, "aclose", None)
+        try:
+            if close is not None:
+                await close()
+        except Exception:
+            _logger.exception("a provider's stream could not be closed")
+    yield StreamEvent("error", error=error)
+
+
+def _mendable(error: LLMError) -> bool:
+    """Whether another provider may do better."""
+    return isinstance(error, _MENDABLE) or getattr(error, "status", None) == _NOT_FOUND
+
+
+def _label(provider: LLMProvider) -> str:
+    name, model = getattr(provider, "name", ""), getattr(provider, "model", "")
+    return "/".join(part for part in (name, model) if part) or type(provider).__name__
