@@ -47,7 +47,11 @@ class TurnInbox:
         self._context_id = context_id
         self._turn = turn
         self._actor_id = actor_id
-        self._at_a_time = None if config.queue_mode == "all" else 1
+        modes = {
+            EntryKind.STEER: config.queue_mode,
+            EntryKind.FOLLOW_UP: config.follow_up_mode or config.queue_mode,
+        }
+        self._at_a_time = {kind: None if mode == "all" else 1 for kind, mode in modes.items()}
         self._token = token
         self._last = head.last
         self._read = 0 if head.waiting else head.last
@@ -82,7 +86,7 @@ class TurnInbox:
     async def _take(self, kind: EntryKind) -> list[Queued]:
         if self._last > self._read:
             await self._look()
-        taken = [e for e in self._entries if e.kind is kind][: self._at_a_time]
+        taken = [e for e in self._entries if e.kind is kind][: self._at_a_time[kind]]
         self._entries = [e for e in self._entries if e not in taken]
         self._taken.update(e.number for e in taken)
         return [Queued(e.message, e.number) for e in taken]

@@ -7,6 +7,7 @@ from tests.compat.kit import FAST, Gate, Silence, boom, greet, heard, names, sai
 
 from looopy import open_stores
 from looopy.compat import pi
+from looopy.compat.pi.queues import Queues
 from looopy.errors import ConfigurationError, LLMUnavailable, RateLimited, StoreUnavailable
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 
@@ -295,6 +296,44 @@ async def test_p57_p61_v26_two_steers_are_two_rounds(make):
     assert len(model.requests) == 3
 
 
+async def test_p57_each_queue_has_a_mode_of_its_own(make):
+    """Steering all at once, follow-ups one by one; or the other way round."""
+    for modes, calls in (({"steering_mode": "all"}, 3), ({"follow_up_mode": "all"}, 3)):
+        model = ScriptedProvider([text("a")], repeat=True)
+        agent = make(model, **modes)
+        for word in ("one", "two"):
+            agent.steer(word)
+            agent.follow_up(f"then {word}")
+        await agent.prompt("hi")
+        spoken = [m.text if m.role == "user" else "-" for m in agent.state.messages]
+        assert len(model.requests) == calls
+        expected = {
+            "steering_mode": ["hi", "one", "two", "-", "then one", "-", "then two", "-"],
+            "follow_up_mode": ["hi", "one", "-", "two", "-", "then one", "then two", "-"],
+        }
+        assert spoken == expected[next(iter(modes))]
+
+
+async def test_what_is_queued_is_stored_in_its_order():
+    """Though the first takes longer: nobody overtakes."""
+    stored, slow = [], asyncio.Event()
+
+    async def post(kind, message, auth_context):
+        if message.text == "one":
+            await slow.wait()
+        stored.append(message.text)
+
+    queues = Queues(post, drop=None)
+    first = queues.add("steering", pi.UserMessage("one"), None)
+    second = queues.add("follow_up", pi.UserMessage("two"), None)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert stored == []
+    slow.set()
+    await asyncio.gather(first, second)
+    assert stored == ["one", "two"]
+
+
 async def test_p57_all_queued_messages_may_be_said_at_once(make):
     """With the mode `all`."""
     model = ScriptedProvider([text("a"), text("b")])
@@ -530,6 +569,11 @@ async def test_messages_that_were_set_are_kept_and_replaced_ones_hidden(make, st
     second = make(stores=stores, context_id="ada")
     await second.load()
     assert [m.text for m in second.state.messages] == ["c", "d"]
+    third = make([text("f")], stores=stores, context_id="ada")
+    third.replace_messages([pi.UserMessage("e")])  # before it has read what there is
+    await third.continue_()
+    assert [m.text for m in third.state.messages] == ["e", "f"]
+    assert [m.text for m in await third.looopy.get_messages()] == ["e", "f"]
 
 
 async def test_an_agent_that_was_closed_can_be_used_again(make, stores):

@@ -258,6 +258,7 @@ class LoopConfig:
         steering: What a steering message does to the calls that have not started: `skip_remaining`
             answers them as skipped, `after_batch` lets them run first.
         queue_mode: How many queued messages are said at a time: `one-at-a-time`, or `all`.
+        follow_up_mode: Likewise of follow-ups; `None`: as `queue_mode`.
         max_messages: How many messages of the history the model is shown; `None`: all.
         lease_ttl_s: How long an owner that stopped renewing keeps a context; at most 300.
         busy_timeout_s: How long `on_busy="wait"` waits.
@@ -286,6 +287,7 @@ class LoopConfig:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     steering: Literal["skip_remaining", "after_batch"] = "skip_remaining"
     queue_mode: Literal["one-at-a-time", "all"] = "one-at-a-time"
+    follow_up_mode: Literal["one-at-a-time", "all"] | None = None
     max_messages: int | None = None
     history_tokens: int | Literal["auto"] | None = "auto"
     lease_ttl_s: float = 10.0
@@ -332,6 +334,7 @@ class LoopConfig:
         _choose(self, "on_doom_loop", ("warn", "ask", "stop"))
         _choose(self, "steering", ("skip_remaining", "after_batch"))
         _choose(self, "queue_mode", ("one-at-a-time", "all"))
+        _choose(self, "follow_up_mode", (None, "one-at-a-time", "all"))
         _choose(self, "thinking_level", (None, *ThinkingLevel))
         _check_budgets(self.thinking_budgets)
 

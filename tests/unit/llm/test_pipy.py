@@ -61,6 +61,8 @@ class _Image(BaseModel):
 
 
 class _Call(BaseModel):
+    model_config = {"extra": "forbid"}
+
     type: Literal["toolCall"] = "toolCall"
     id: str = ""
     name: str = ""

@@ -443,7 +443,9 @@ class Agent:
         await self._reconcile()
         await self._queues.flush()
         self.looopy.loop_config = replace(
-            self._options.loop_config(), queue_mode=self.steering_mode
+            self._options.loop_config(),
+            queue_mode=self.steering_mode,
+            follow_up_mode=self.follow_up_mode,
         )
 
     def _asked(self) -> RunOptions:
