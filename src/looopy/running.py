@@ -528,6 +528,12 @@ class _Writer:
         """The newest version of each artifact."""
         return await self._turn.stores.artifacts.list(self._turn.known.context_id)
 
+    async def delete(self, artifact_id: str) -> None:
+        """Remove all versions of an artifact."""
+        if self._turn.token.reason == "fenced":
+            raise Fenced("another owner has this context: nothing was deleted")
+        await settle(self._turn.stores.artifacts.delete(self._turn.known.context_id, artifact_id))
+
 
 def _as_stored(events: Sequence[AgentEvent], stored: Sequence[AgentEvent]) -> list[AgentEvent]:
     """The first group with the times that the claim has stored for its durable events."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from looopy.tools.agents import AgentTool
+    from looopy.tools.artifact import ArtifactTools
     from looopy.tools.asking import Ask, NeedsInput
     from looopy.tools.client import ClientTool, client_tool, request_input
     from looopy.tools.function import FunctionTool, tool
@@ -29,6 +30,7 @@ _HOME = {
     "AgentTool": "looopy.tools.agents",
     "client_tool": "looopy.tools.client",
     "request_input": "looopy.tools.client",
+    "ArtifactTools": "looopy.tools.artifact",
     "Ask": "looopy.tools.asking",
     "ClientTool": "looopy.tools.client",
     "FunctionTool": "looopy.tools.function",
@@ -46,6 +48,7 @@ _HOME = {
 
 __all__ = [
     "AgentTool",
+    "ArtifactTools",
     "Ask",
     "client_tool",
     "ClientTool",

@@ -69,3 +69,7 @@ class ArtifactWriter(Protocol):
     async def list(self) -> list[Artifact]:
         """The newest version of each artifact, by id."""
         ...
+
+    async def delete(self, artifact_id: str) -> None:
+        """Remove all versions of an artifact. See `ArtifactStore.delete`."""
+        ...

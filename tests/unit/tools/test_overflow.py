@@ -52,6 +52,10 @@ class Shelf:
         """Not asked for."""
         raise NotImplementedError
 
+    async def delete(self, artifact_id: str) -> None:
+        """Not asked for."""
+        raise NotImplementedError
+
 
 async def test_the_whole_is_kept_and_named(run: Run, make_context: MakeContext) -> None:
     """In the turn's artifacts, by turn and call; the model sees the beginning and both sizes."""

@@ -1,0 +1,194 @@
+"""`ArtifactTools`: a model keeps files, objects and tables of its own context."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.agent.kit import assert_whole
+
+from looopy import agent_loop
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.tools import ArtifactTools
+from looopy.types.message import ImageContent, ToolResultMessage
+
+ALL = {
+    "create_file_artifact",
+    "append_file_chunk",
+    "get_file_content",
+    "create_data_artifact",
+    "update_data_artifact",
+    "get_data_content",
+    "get_data_artifact",
+    "create_dataset_artifact",
+    "append_dataset_row",
+    "append_dataset_rows",
+    "get_dataset_rows",
+    "list_artifacts",
+    "get_artifact",
+    "delete_artifact",
+}
+
+
+@pytest.fixture
+def ask(make_agent, stores):
+    """Run a turn with these calls in one answer; what each gave, an error as its text."""
+
+    async def ask(*calls, context_id="ada"):
+        agent = await make_agent(
+            [calls, text("ok")], tools=[ArtifactTools()], stores=stores, context_id=context_id
+        )
+        result = await agent.execute_turn("go")
+        await assert_whole(stores, context_id)
+        found = result.iterations[0].calls
+        return [c.result.text if c.is_error else _read(c.result) for c in found]
+
+    return ask
+
+
+def _read(result):
+    try:
+        return json.loads(result.text)
+    except ValueError:
+        return result.content[0] if isinstance(result.content[0], ImageContent) else result.text
+
+
+async def test_a_file_is_created_grown_and_read(ask, stores):
+    """In the order of the calls of one answer; each write is a version."""
+    made, grown, read, part, old = await ask(
+        tool_call("create_file_artifact", artifact_id="notes", content="a"),
+        tool_call("append_file_chunk", artifact_id="notes", chunk="é\nc"),
+        tool_call("get_file_content", artifact_id="notes"),
+        tool_call("get_file_content", artifact_id="notes", offset=1, limit=1),
+        tool_call("get_file_content", artifact_id="notes", version=1),
+    )
+    assert (made["kind"], made["version"], grown["version"]) == ("file", 1, 2)
+    assert read == {"content": "aé\nc", "offset": 0, "total_chars": 4, "more": 0}
+    assert (part["content"], part["more"], old["content"]) == ("é", 2, "a")
+    assert await stores.artifacts.load("ada", "notes") == "aé\nc".encode()
+
+
+async def test_a_name_that_is_taken_is_replaced_only_when_told_to(ask):
+    """`override`: the content is new, the version goes on; another context has its own names."""
+    _, refused, made, read = await ask(
+        tool_call("create_file_artifact", artifact_id="x", content="old"),
+        tool_call("create_data_artifact", artifact_id="x", data={}),
+        tool_call("create_file_artifact", artifact_id="x", content="new", override=True),
+        tool_call("get_file_content", artifact_id="x"),
+    )
+    assert "there is an artifact 'x' already: pass override=true" in refused
+    assert (made["version"], read["content"]) == (2, "new")
+    [elsewhere] = await ask(
+        tool_call("create_file_artifact", artifact_id="x", content="b"), context_id="ben"
+    )
+    assert elsewhere["version"] == 1
+
+
+async def test_an_object_is_kept_and_changed(ask):
+    """Replaced, or field by field."""
+    results = await ask(
+        tool_call("create_data_artifact", artifact_id="plan", data={"a": 1, "b": [2]}),
+        tool_call("update_data_artifact", artifact_id="plan", data={"a": 3}, merge=True),
+        tool_call("get_data_content", artifact_id="plan"),
+        tool_call("update_data_artifact", artifact_id="plan", data={"c": 4}),
+        tool_call("get_data_artifact", artifact_id="plan"),
+        tool_call("get_data_content", artifact_id="plan", version=1),
+    )
+    assert results[2] == {"a": 3, "b": [2]}
+    assert (results[4]["data"], results[4]["kind"]) == ({"c": 4}, "data")
+    assert results[4]["version"] == 3
+    assert results[5] == {"a": 1, "b": [2]}
+
+
+async def test_a_table_grows_by_rows_that_fit(ask):
+    """All of them or none; read in pieces."""
+    columns = {"name": "string", "age": "integer"}
+    made, one, more, wrong, unknown, read = await ask(
+        tool_call("create_dataset_artifact", artifact_id="people", columns=columns),
+        tool_call("append_dataset_row", artifact_id="people", row={"name": "Ada", "age": 36}),
+        tool_call(
+            "append_dataset_rows", artifact_id="people", rows=[{"name": "Ben"}, {"name": None}]
+        ),
+        tool_call("append_dataset_rows", artifact_id="people", rows=[{"name": "x"}, {"age": True}]),
+        tool_call("append_dataset_row", artifact_id="people", row={"size": 1}),
+        tool_call("get_dataset_rows", artifact_id="people", offset=1, limit=1),
+    )
+    assert (made["kind"], made["rows"], one["rows"], more["rows"]) == ("dataset", 0, 1, 3)
+    assert wrong == "rows[1].age: must be integer, or null"
+    assert unknown == "rows[0].size: no such column; there are: name, age"
+    assert read == {"columns": columns, "rows": [{"name": "Ben"}], "offset": 1, "more": 1}
+
+
+async def test_what_there_is_is_listed_described_and_deleted(ask, stores):
+    """By name; tables are told from objects."""
+    results = await ask(
+        tool_call("create_dataset_artifact", artifact_id="t", columns={"a": "any"}),
+        tool_call("create_file_artifact", artifact_id="f"),
+        tool_call("list_artifacts"),
+        tool_call("get_artifact", artifact_id="t"),
+        tool_call("delete_artifact", artifact_id="f"),
+        tool_call("list_artifacts"),
+    )
+    assert [(one["artifact_id"], one["kind"]) for one in results[2]] == [
+        ("f", "file"),
+        ("t", "dataset"),
+    ]
+    assert results[3]["kind"] == "dataset"
+    assert results[4] == "deleted f"
+    assert [one["artifact_id"] for one in results[5]] == ["t"]
+    assert [one.artifact_id for one in await stores.artifacts.list("ada")] == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (tool_call("append_file_chunk", artifact_id="d", chunk="x"), "is a data artifact, not a"),
+        (tool_call("get_data_content", artifact_id="f"), "is a file artifact, not a data"),
+        (tool_call("append_dataset_row", artifact_id="d", row={}), "not a dataset"),
+        (tool_call("update_data_artifact", artifact_id="t", data={}), "not a data"),
+        (tool_call("get_file_content", artifact_id="no"), "there are: 'd', 'f', 't'"),
+        (tool_call("delete_artifact", artifact_id="no"), "there is no artifact 'no'"),
+        (tool_call("get_file_content", artifact_id="f", version=9), "no version 9"),
+        (tool_call("create_file_artifact", artifact_id="a\nb"), "control character"),
+        (tool_call("create_dataset_artifact", artifact_id="u", columns={}), "at least one"),
+    ],
+)
+async def test_what_does_not_fit_says_what_would(ask, call, says):
+    """Another kind, no such name, no such version."""
+    *_, told = await ask(
+        tool_call("create_file_artifact", artifact_id="f"),
+        tool_call("create_data_artifact", artifact_id="d", data={}),
+        tool_call("create_dataset_artifact", artifact_id="t", columns={"a": "any"}),
+        call,
+    )
+    assert says in told
+
+
+async def test_a_picture_is_shown_and_bytes_are_not(ask, stores):
+    """The model sees what it can see."""
+    await stores.artifacts.save("ada", "logo", b"\x89PNG", media_type="image/png")
+    await stores.artifacts.save("ada", "blob", b"\xff\xfe")
+    picture, blob = await ask(
+        tool_call("get_file_content", artifact_id="logo"),
+        tool_call("get_file_content", artifact_id="blob"),
+    )
+    assert (picture.mime_type, picture.data) == ("image/png", "iVBORw==")
+    assert blob == "'blob' is no text: 2 bytes"
+
+
+async def test_there_are_fourteen_of_which_six_only_look():
+    """Those that write run alone."""
+    tools = {one.name: one for one in ArtifactTools().list_tools()}
+    looking = {one.name for one in ArtifactTools(read_only=True).list_tools()}
+    assert tools.keys() == ALL
+    assert len(looking) == 6
+    assert {name for name, one in tools.items() if one.parallel} == looking
+    assert {name for name, one in tools.items() if one.effects == "none"} == looking
+
+
+async def test_without_a_store_there_is_nowhere_to_keep_them():
+    """A bare loop says so."""
+    provider = ScriptedProvider([tool_call("list_artifacts"), text("ok")])
+    events = [e async for e in agent_loop("go", llm_provider=provider, tools=[ArtifactTools()])]
+    [told] = [m for m in events[-1].messages if isinstance(m, ToolResultMessage)]
+    assert "nowhere to keep artifacts" in told.text
