@@ -22,7 +22,7 @@ model = os.environ.get("LOOOPY_MODEL")
 
 
 @tool
-def book(train: str) -> str:
+async def book(train: str) -> str:
     """Book a train."""
     print("booking", train, flush=True)
     return f"booked {train}"
