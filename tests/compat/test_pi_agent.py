@@ -586,6 +586,41 @@ async def test_an_agent_that_was_closed_can_be_used_again(make, stores):
     assert [m.text for m in agent.state.messages] == ["hi", "a", "again", "b"]
 
 
+async def test_what_waits_for_a_person_is_answered_beneath(make):
+    """Our own agent asks and is answered, and the state follows: pi has no word for it."""
+    careful = pi.AgentTool("careful", "Ask first", effects="none", needs_approval=True)
+    careful.execute = greet.execute
+    agent = make([tool_call("careful", name="Ada"), text("done")], tools=[careful])
+    events = heard(agent)
+    await agent.prompt("hi")
+    assert (agent.state.error, agent.state.is_streaming) == (None, False)
+    assert names(events)[-2:] == ["turn_end", "agent_end"]
+    (request,) = agent.looopy.state.pending
+    events.clear()
+    await agent.looopy.execute_turn(None, inputs={request.request_id: True})
+    assert [m.role for m in agent.state.messages] == [
+        "user",
+        "assistant",
+        "toolResult",
+        "assistant",
+    ]
+    assert names(events) == [
+        "agent_start",
+        "turn_start",
+        "tool_execution_start",
+        "tool_execution_end",
+        "message_start toolResult",
+        "message_end toolResult",
+        "turn_end",
+        "turn_start",
+        "message_start assistant",
+        "message_end assistant",
+        "turn_end",
+        "agent_end",
+    ]
+    assert [e.message is None for e in events if e.type == "turn_end"] == [True, False]
+
+
 async def test_a_listener_may_begin_the_next_run(make):
     """At the end of one, which ends in order."""
     agent, runs = make([text("a"), text("b")]), []

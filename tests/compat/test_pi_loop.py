@@ -515,6 +515,16 @@ async def test_v36_an_abort_keeps_what_was_said_and_ends_in_order():
         assert last.error_message
 
 
+async def test_v36_a_signal_that_was_given_before_aborts_at_once():
+    """The prompt is said, and an empty answer."""
+    controller = pi.AbortController()
+    controller.abort()
+    model = ScriptedProvider([text("never")])
+    events = await collect(_loop("go", model, signal=controller.signal))
+    assert names(events) == PLAIN
+    assert (events[-1].messages[-1].stop_reason, model.requests) == ("aborted", [])
+
+
 async def test_k72_a_poller_that_fails_has_nothing_to_say():
     """A callback of pi's must not raise; here it does no harm."""
 
