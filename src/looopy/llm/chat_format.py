@@ -19,6 +19,7 @@ from looopy.errors import InvalidLLMResponse, LLMUnavailable
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.failures import failure_of
 from looopy.types.message import (
+    NO_COST,
     AssistantMessage,
     Cost,
     ImageContent,
@@ -429,7 +430,7 @@ def read_usage(data: Mapping[str, Any]) -> Usage:
 def _told_cost(dollars: Any) -> Cost:
     """What the server says that it costs, as OpenRouter does."""
     known = isinstance(dollars, (int, float)) and not isinstance(dollars, bool) and dollars > 0
-    return Cost(total=float(dollars)) if known and dollars < 2**53 else Cost()
+    return Cost(total=float(dollars)) if known and dollars < 2**53 else NO_COST
 
 
 def count(data: Mapping[str, Any], name: str) -> int:

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from looopy.stores.records import MessageRecord
 from looopy.types.maker import maker
 from looopy.types.message import (
+    NO_COST,
     AssistantBlock,
     AssistantMessage,
     Cost,
@@ -50,8 +51,7 @@ _result = maker(ToolResultMessage)
 
 _parse = json.JSONDecoder().raw_decode
 _STOPS = {reason.value: reason for reason in StopReason}
-_NO_COST = Cost()
-_NO_USAGE = Usage(cost=_NO_COST)
+_NO_USAGE = Usage()
 
 _Words: TypeAlias = dict[str, str]
 """Words that were met before: of equal ones the first is kept."""
@@ -165,7 +165,7 @@ def _plain_usage(data: Any) -> Usage | None:
     get = data.get
     counts = (get("input", 0), get("output", 0), get("cache_read", 0), get("cache_write", 0))
     total = get("total_tokens", 0)
-    cost = _plain_cost(data["cost"]) if "cost" in data else _NO_COST
+    cost = _plain_cost(data["cost"]) if "cost" in data else NO_COST
     if cost is None or type(total) is not int:
         return None
     for count in counts:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from looopy.errors import ValueRefused
 
@@ -111,6 +111,10 @@ class Cost:
     total: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
+        if other is NO_COST:
+            return self
+        if self is NO_COST:
+            return other
         return Cost(
             input=self.input + other.input,
             output=self.output + other.output,
@@ -118,6 +122,9 @@ class Cost:
             cache_write=self.cache_write + other.cache_write,
             total=self.total + other.total,
         )
+
+
+NO_COST: Final = Cost()  # one for all, as it cannot be changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +136,7 @@ class Usage:
     cache_read: int = 0
     cache_write: int = 0
     total_tokens: int = 0
-    cost: Cost = field(default_factory=Cost)
+    cost: Cost = NO_COST
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

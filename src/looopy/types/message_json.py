@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from looopy.errors import ValueRefused
 from looopy.types.message import (
+    NO_COST,
     AssistantBlock,
     AssistantMessage,
     Block,
@@ -85,19 +86,24 @@ def _assistant_to_json(message: AssistantMessage, compact: bool) -> dict[str, An
 
 def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
     """Write *usage* as pi's JSON object; compact leaves out zeros."""
-    data: dict[str, Any] = {
-        name: getattr(usage, name)
-        for name in ("input", "output", "cache_read", "cache_write", "total_tokens")
-    }
-    cost = {
-        name: getattr(usage.cost, name)
-        for name in ("input", "output", "cache_read", "cache_write", "total")
-    }
-    if compact:
-        data = {k: v for k, v in data.items() if v}
-        cost = {k: v for k, v in cost.items() if v}
-    if cost or not compact:
+    data = _numbers(usage, _TOKENS, compact=compact)
+    if not compact:
+        data["cost"] = _numbers(usage.cost, _DOLLARS, compact=False)
+    elif usage.cost is not NO_COST and (cost := _numbers(usage.cost, _DOLLARS, compact=True)):
         data["cost"] = cost
+    return data
+
+
+_TOKENS = ("input", "output", "cache_read", "cache_write", "total_tokens")
+_DOLLARS = ("input", "output", "cache_read", "cache_write", "total")
+
+
+def _numbers(of: Usage | Cost, names: Sequence[str], *, compact: bool) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for name in names:
+        value = getattr(of, name)
+        if value or not compact:
+            data[name] = value
     return data
 
 
@@ -195,14 +201,9 @@ def usage_from_json(data: Mapping[str, Any], path: str = "/usage") -> Usage:
         cache_read=_get(data, "cache_read", int, int, path),
         cache_write=_get(data, "cache_write", int, int, path),
         total_tokens=_get(data, "total_tokens", int, int, path),
-        cost=Cost(
-            **{
-                name: _dollars(cost, name, path + "/cost")
-                for name in ("input", "output", "cache_read", "cache_write", "total")
-            }
-        )
+        cost=Cost(**{name: _dollars(cost, name, path + "/cost") for name in _DOLLARS})
         if cost
-        else Cost(),
+        else NO_COST,
     )
 
 
