@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_processes, of_stores, of_turns
+from tests.mutants import of_processes, of_stores, of_tools, of_turns
 
-MUTANTS = [*of_stores.MUTANTS, *of_turns.MUTANTS, *of_processes.MUTANTS]
+MUTANTS = [
+    *of_stores.MUTANTS,
+    *of_turns.MUTANTS,
+    *of_tools.MUTANTS,
+    *of_processes.MUTANTS,
+]

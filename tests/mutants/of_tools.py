@@ -1,0 +1,109 @@
+"""Mistakes around a tool call: cut, coerced, repeated, too long, going round; and what is queued."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_BAD = "tests/agent/test_bad_input.py"
+_OPTIONS = "tests/agent/test_tool_options.py"
+_DOOM = "tests/agent/test_doom_loop.py"
+_QUEUES = "tests/agent/test_queues.py"
+
+MUTANTS = [
+    mutant(
+        "half-a-call-runs",
+        "a tool deletes everything, because the words that said what were cut off",
+        "src/looopy/iteration.py",
+        "return last.id if is_cut and isinstance(last, ToolCall) else None",
+        "return None",
+        f"{_BAD}::test_a_call_cut_by_the_length_limit_does_not_run",
+    ),
+    mutant(
+        "blank-call-id",
+        "a provider refuses the history from then on",
+        "src/looopy/turn.py",
+        'wanted = wanted if wanted.strip() else "call"',
+        "pass",
+        f"{_BAD}::test_duplicate_and_blank_call_ids",
+    ),
+    mutant(
+        "late-result-counts",
+        "a hook is asked about a call that was given up long ago",
+        "src/looopy/tools/executor.py",
+        "if attempt.ran and not attempt.left_behind:",
+        "if attempt.ran:",
+        f"{_BAD}::test_a_tool_that_hangs_and_does_not_let_itself_be_stopped",
+    ),
+    mutant(
+        "coerced-past-approval",
+        "what nobody approved is paid, because the model wrote a number as text",
+        "src/looopy/approving.py",
+        "if tool.coerce:",
+        "if False:",
+        f"{_OPTIONS}::test_coerced_arguments_are_approved_first",
+    ),
+    mutant(
+        "effects-tried-again",
+        "a payment is made twice, because the connection broke behind it",
+        "src/looopy/tools/provider.py",
+        'if retries and effects == "external":',
+        "if False:",
+        "tests/unit/tools/test_retrying.py::test_options_that_make_no_sense_are_refused",
+    ),
+    mutant(
+        "asking-again-is-a-failure",
+        "a turn ends because a tool helped the model to get it right",
+        "src/looopy/guards.py",
+        "self._excused.add(call.id)",
+        "pass",
+        f"{_OPTIONS}::test_calling_again_is_asked_for_a_few_times_and_is_no_failure",
+    ),
+    mutant(
+        "rest-thrown-away",
+        "the end of a long result is nowhere",
+        "src/looopy/tools/overflow.py",
+        "if context.artifacts is not None:",
+        "if False:",
+        f"{_OPTIONS}::test_the_rest_of_a_long_result_is_an_artifact",
+    ),
+    mutant(
+        "one-slips-through",
+        "of five equal calls one is asked about, and the others run",
+        "src/looopy/guards.py",
+        "if self._warned and not stops and not asks:",
+        "if self._warned and not stops:",
+        f"{_DOOM}::test_each_call_of_a_loop_in_one_answer_is_asked_about",
+    ),
+    mutant(
+        "said-though-taken-back",
+        "the model is told what the user took back in time",
+        "src/looopy/turn.py",
+        "self.queued = [one for one in said if one.number not in gone]",
+        "self.queued = [one._replace(number=None) for one in said]",
+        f"{_QUEUES}::test_what_is_cleared_at_the_commit_that_says_it_is_not_said",
+    ),
+    mutant(
+        "model-asked-for-nothing",
+        "a model call is paid for a message that was taken back",
+        "src/looopy/iteration.py",
+        "turn.stop, turn.answered = None if said else turn.answered, None",
+        "turn.answered = None",
+        f"{_QUEUES}::test_a_turn_that_went_on_for_what_is_cleared_ends_without_asking_the_model",
+    ),
+    mutant(
+        "handed-over-and-lost",
+        "what the user said to a turn that is cancelled is gone",
+        "src/looopy/loop.py",
+        "turn.queued = [one for one in turn.queued if one.number is None]",
+        "turn.queued = []",
+        "tests/unit/test_queues.py::test_what_was_handed_over_is_said_though_the_turn_ends",
+    ),
+    mutant(
+        "budget-of-one-turn",
+        "a context spends its budget again with every turn",
+        "src/looopy/spending.py",
+        "        return Spent(state.usage)\n",
+        "        return Spent()\n",
+        "tests/agent/test_budgets.py::test_a_budget_of_the_context_outlives_its_agents",
+    ),
+]
