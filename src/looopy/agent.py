@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from looopy import checks, lifecycle
+from looopy.auth.sealing import KeyRing
 from looopy.buffered import BufferedTurn, buffered_messages, save_turns
 from looopy.claiming import TurnRequest
 from looopy.condense import condense
@@ -75,6 +76,8 @@ class Agent:
         on_busy: When a turn runs on the context already: `"reject"` with `AgentBusy`, or `"wait"`
             up to `LoopConfig.busy_timeout_s`.
         agent_name: For people and traces.
+        auth_key: A secret of at least 32 bytes with which the keys of requests for credentials are
+            stored encrypted; `None`: such a request is answered in this process, or asked again.
 
     Raises:
         ValueRefused: The context id is not usable.
@@ -94,6 +97,7 @@ class Agent:
         auto_compact: bool = False,
         on_busy: Literal["reject", "wait"] = "reject",
         agent_name: str = "agent",
+        auth_key: str | bytes | None = None,
     ) -> None:
         check_context_id(context_id)
         checks.agent_options(
@@ -110,6 +114,7 @@ class Agent:
         self.auto_compact = auto_compact
         self.on_busy: Literal["reject", "wait"] = on_busy
         self._llm = llm_provider
+        self._keys = KeyRing(auth_key)
         self._tools: tuple[ToolSource, ...] = tuple(tools)
         self._system_prompt = system_prompt
         self._where = stores
@@ -397,6 +402,7 @@ class Agent:
             announce=self._tell,
             buffer=None if self.auto_save else self._buffer,
             auto_compact=self.auto_compact,
+            keys=self._keys,
         )
         self._turns.start(turn)
         self._set(status)

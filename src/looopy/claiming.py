@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 
 from looopy import checks
 from looopy._failpoints import reach
+from looopy.auth.sealing import KeyRing
 from looopy.buffered import BufferedTurn
 from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.errors import (
@@ -128,6 +129,7 @@ class Claiming:
     Args:
         busy_here: An earlier turn of the same agent runs, and this one is not to wait for it.
         buffer: Where the turn goes instead of a store (`auto_save=False`).
+        keys: Opens the credentials among the inputs.
 
     Attributes:
         first: Set when no earlier turn of the agent is left.
@@ -144,6 +146,7 @@ class Claiming:
         token: CancelToken,
         busy_here: bool,
         buffer: list[BufferedTurn] | None,
+        keys: KeyRing | None = None,
     ) -> None:
         self.first = asyncio.Event()
         self.placed = asyncio.Event()
@@ -154,6 +157,7 @@ class Claiming:
         self._token = token
         self._busy_here = busy_here
         self._buffer = buffer
+        self._keys = keys
         self._line = Line(known.stores, known.context_id, owner.token(), token)
         self._waits = request.on_busy == "wait" and buffer is None
 
@@ -302,7 +306,13 @@ class Claiming:
             _, entries = await known.stores.journal.inbox(known.context_id)
             mine = [e for e in entries if e.actor_id == request.actor_id]
             situation = replace(situation, queued=mine)
-        plan = plan_turn(situation, request.user_message, request.inputs, request.auth_context)
+        plan = plan_turn(
+            situation,
+            request.user_message,
+            request.inputs,
+            request.auth_context,
+            self._keys,
+        )
         output = self._output(known.state)
         if output == plan.state.output:
             return plan

@@ -12,17 +12,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from looopy.approving import AskFirst
-from looopy.errors import ValueRefused
+from looopy.auth.sealing import KEY_LIFE_S, KeyRing
+from looopy.errors import LooopyError
 from looopy.llm.render import CANCELLED, synthetic_result
 from looopy.stores.gate import dump
 from looopy.stores.records import ContextState
-from looopy.stores.rows import pending_to_json
 from looopy.tools.asking import NeedsInput
 from looopy.tools.provider import Tool
 from looopy.turn import NOTHING_ASKED, Asked, Turn
+from looopy.types.auth import AuthRequest
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason, ToolCall, now_ms
-from looopy.types.state import HeldCall, PendingKind, PendingRequest
+from looopy.types.state import HeldCall, PendingKind, PendingRequest, pending_to_json
 
 
 def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
@@ -31,9 +32,10 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
 
     Raises:
         ValueRefused: A question cannot be stored, or shows a secret of the turn.
+        MissingExtra: It asks for credentials, and nobody could decrypt them.
     """
     kept = _kept(turn, call)
-    keys, pending = dict(kept.keys), []
+    keys, sealed, pending = dict(kept.keys), dict(kept.sealed), []
     for i, ask in enumerate(asks.requests):
         turn.redactor.refuse(key=ask.key, schema=ask.schema, options=ask.options, args=ask.args)
         request = PendingRequest(
@@ -47,12 +49,17 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
             schema=ask.schema,
             options=tuple(ask.options),
             expires_at=_in(ask.expires_s),
+            auth=ask.auth,
         )
+        if ask.auth is not None and ask.auth.key is None:
+            request, private = _with_key(turn, request, ask.auth)
+            sealed |= {} if private is None else {request.request_id: private}
         keys[request.request_id] = ask.key
         pending.append(request)
     turn.redactor.refuse(state=asks.state)
     answered = turn.resumed.get(call.id, NOTHING_ASKED).answered
-    _leave(turn, Asked(call, replace(kept, keys=keys, state=asks.state), pending, answered))
+    held = replace(kept, keys=keys, sealed=sealed, state=asks.state)
+    _leave(turn, Asked(call, held, pending, answered))
 
 
 def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -> None:
@@ -84,6 +91,18 @@ def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -
     _leave(turn, Asked(call, held, [request], answered, started=False))
 
 
+def _with_key(
+    turn: Turn, request: PendingRequest, auth: AuthRequest
+) -> tuple[PendingRequest, str | None]:
+    """*request* with a key of its own, for as long as that lives, and the encrypted private key."""
+    request_id, context_id = request.request_id, turn.context.context_id
+    public, private = (turn.keys or KeyRing()).issue(request_id, context_id)
+    auth = replace(auth, key=public, request_id=request_id, context_id=context_id)
+    ends = utc_now() + timedelta(seconds=KEY_LIFE_S)
+    until = ends if request.expires_at is None else min(ends, request.expires_at)
+    return replace(request, auth=auth, expires_at=until), private
+
+
 def _kept(turn: Turn, call: ToolCall) -> HeldCall:
     """What was kept of *call*, or is from now on."""
     kept = turn.resumed.get(call.id, NOTHING_ASKED).held
@@ -111,7 +130,7 @@ def _in(seconds: float | None) -> datetime | None:
     return None if seconds is None else utc_now() + timedelta(seconds=seconds)
 
 
-def refusal_of(call: ToolCall, error: ValueRefused) -> str:
+def refusal_of(call: ToolCall, error: LooopyError) -> str:
     """What the model is told when the question of *call* cannot be asked."""
     return f"{call.name!r} needed an answer of the user, but could not ask: {error.message}"
 

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from looopy.auth.sealing import KeyRing
 from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.compaction import relieve
 from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError
@@ -76,6 +77,7 @@ async def run_turn(
     open_calls: Sequence[ToolCall] = (),
     call_turn: int | None = None,
     resumed: Mapping[str, Resumed] | None = None,
+    keys: KeyRing | None = None,
     ends: StopReason | None = None,
     pending: Sequence[PendingRequest] = (),
     redactor: Redactor | None = None,
@@ -98,6 +100,7 @@ async def run_turn(
         open_calls: Calls of the last assistant message to run before the model is asked again.
         call_turn: The turn that announced them.
         resumed: What was asked and answered about them, by call id.
+        keys: Makes the keys that credentials are encrypted to; of this turn alone if not given.
         ends: End at once with this reason, after the first group: `input_required` or
             `auth_required`.
         pending: What the turn then waits for.
@@ -120,7 +123,7 @@ async def run_turn(
     turn = Turn(context, provider, sources, config, history, scope, guards, open_calls, call_turn)
     turn.redactor = redactor or Redactor(context.auth_context)
     turn.call_ids.update(call.id for call in open_calls)
-    turn.resumed = resumed or {}
+    turn.resumed, turn.keys = resumed or {}, keys or KeyRing()
     turn.relief = relief
     turn.inbox, turn.spoken, turn.view = inbox or turn.inbox, spoken, view or turn.view
     if isinstance(inbox, AskedQueues):

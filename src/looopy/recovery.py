@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
+from looopy.answers import Answered, Answers, hear, refuse_in_part
 from looopy.approving import bound_to
-from looopy.errors import CannotContinue, InputNotFound
+from looopy.auth.sealing import KeyRing
+from looopy.errors import CannotContinue
 from looopy.holding import waits_for
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import can_continue
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
-from looopy.tools.answering import check_answer
 from looopy.tools.executor import resolve_name
 from looopy.tools.provider import Tool
 from looopy.turn import Resumed
@@ -179,27 +179,32 @@ def plan_turn(
     user_message: UserMessage | None,
     inputs: Mapping[str, Any] | None,
     auth_context: AuthContext | None,
+    keys: KeyRing | None = None,
 ) -> Plan:
     """
     Decide what a turn begins with.
+
+    Args:
+        keys: Opens the credentials among *inputs*.
 
     Raises:
         CannotContinue: There is neither text nor input, and nothing to go on from.
         InputNotFound: An id in *inputs* is not pending, or has expired.
         ValueRefused: A value is no answer to its request.
     """
-    state = situation.state
-    answered = [*_still(situation, state.answered), *_answers(state.pending, inputs or {})]
+    state, inputs = situation.state, inputs or {}
+    before = _still(situation, state.answered)
+    answers = hear(state.pending, inputs, before, state.held, keys or KeyRing())
     fresh = ContextState(usage=state.usage, summary=state.summary)
-    if inputs or (user_message is None and answered and not state.pending):
-        remaining = tuple(p for p in state.pending if p.request_id not in (inputs or {}))
-        last = situation.last.turn if situation.last is not None else None
-        kept = replace(state, pending=remaining, answered=tuple(answered), error=None)
+    if inputs or (user_message is None and before and not state.pending):
+        remaining = tuple(p for p in state.pending if p.request_id not in inputs)
+        kept = replace(state, pending=remaining, answered=tuple(answers.stored), error=None)
         if remaining and user_message is None:
+            refuse_in_part(answers)
             return Plan(kept, continues=remaining[0].turn, ends=waits_for(remaining))
-        plan = _answer(situation, fresh, user_message, answered, remaining)
+        plan = _answer(situation, fresh, user_message, answers, remaining)
         if plan.run and user_message is None and _needs_auth(situation, auth_context):
-            kept = replace(kept, resumable=state.resumable or last)
+            kept = replace(kept, resumable=_resumable(situation))
             return Plan(kept, continues=plan.continues, ends=StopReason.AUTH_REQUIRED)
         return plan
     if user_message is not None:
@@ -215,43 +220,25 @@ def plan_turn(
     return _continue(situation, fresh, auth_context)
 
 
-def _still(
-    situation: Situation, answered: Sequence[tuple[PendingRequest, Any]]
-) -> list[tuple[PendingRequest, Any]]:
+def _still(situation: Situation, answered: Answered) -> Answered:
     """Those of *answered* whose calls are still open."""
     still = {one.call.id for one in situation.open_calls}
     return [(request, value) for request, value in answered if request.tool_call_id in still]
 
 
-def _answers(
-    pending: Sequence[PendingRequest], inputs: Mapping[str, Any]
-) -> list[tuple[PendingRequest, Any]]:
-    by_id = {p.request_id: p for p in pending}
-    found = []
-    for request_id, value in inputs.items():
-        request = by_id.get(request_id)
-        expired = (
-            request is not None
-            and request.expires_at is not None
-            and (request.expires_at <= datetime.now(UTC))
-        )
-        if request is None or expired:
-            raise InputNotFound(
-                f"no pending request has the id {request_id!r}: nothing was stored",
-                request_id=request_id,
-            )
-        check_answer(request, value)
-        found.append((request, value))
-    return found
+def _resumable(situation: Situation) -> int | None:
+    last = situation.last.turn if situation.last is not None else None
+    return situation.state.resumable or last
 
 
 def _answer(
     situation: Situation,
     fresh: ContextState,
     user_message: UserMessage | None,
-    answered: Sequence[tuple[PendingRequest, Any]],
+    answers: Answers,
     superseded: Sequence[PendingRequest],
 ) -> Plan:
+    answered = answers.given
     held = {one.tool_call_id: one for one in situation.state.held}
     denied = {
         request.tool_call_id
@@ -275,9 +262,26 @@ def _answer(
     if user_message is not None:
         prompts.append(user_message)
     origin = next((c.turn for c in situation.open_calls), None)
+    resumed, begun = _resume(situation, fresh, run, answers)
+    continues = situation.state.resumable or answered[0][0].turn
+    return Plan(begun, prompts, user_message, run, origin, resumed, continues)
+
+
+def _resume(
+    situation: Situation, fresh: ContextState, run: Sequence[ToolCall], answers: Answers
+) -> tuple[dict[str, Resumed], ContextState]:
+    """What the calls that *run* bring along, and *fresh* with what a crash must not lose of it."""
+    held = {one.tool_call_id: one for one in situation.state.held}
+    told = {request.tool_call_id for request, _ in answers.given}
     resumed = {
         call.id: Resumed(
-            held.get(call.id), [(r, v) for r, v in answered if r.tool_call_id == call.id]
+            held.get(call.id),
+            [(r, value) for r, value in answers.stored if r.tool_call_id == call.id],
+            {
+                r.request_id: answers.opened[r.request_id]
+                for r, _ in answers.given
+                if r.tool_call_id == call.id and r.request_id in answers.opened
+            },
         )
         for call in run
         if call.id in told or call.id in held
@@ -287,8 +291,7 @@ def _answer(
         answered=tuple(answer for one in resumed.values() for answer in one.answered),
         held=tuple(one.held for one in resumed.values() if one.held is not None),
     )
-    continues = situation.state.resumable or answered[0][0].turn
-    return Plan(begun, prompts, user_message, run, origin, resumed, continues)
+    return resumed, begun
 
 
 def _continue(situation: Situation, fresh: ContextState, auth_context: AuthContext | None) -> Plan:
@@ -306,15 +309,18 @@ def _continue(situation: Situation, fresh: ContextState, auth_context: AuthConte
             action="continue",
         )
     if _needs_auth(situation, auth_context):
-        kept = replace(fresh, resumable=resumable)
+        kept = replace(situation.state, error=None, resumable=_resumable(situation))
         return Plan(kept, continues=resumable, ends=StopReason.AUTH_REQUIRED)
     if first is not None:
         message = first.message
         return Plan(fresh, (message,), message, continues=resumable, delivered=(first.number,))
+    run = [c.call for c in open_calls]
+    resumed, begun = _resume(situation, fresh, run, Answers(()))
     return Plan(
-        fresh,
-        run=[c.call for c in open_calls],
+        begun,
+        run=run,
         call_turn=next((c.turn for c in open_calls), None),
+        resumed=resumed,
         continues=resumable,
     )
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from looopy._failpoints import reach
+from looopy.auth.sealing import KeyRing
 from looopy.broadcast import Broadcast
 from looopy.buffered import BufferedTurn
 from looopy.claiming import Begun, Claiming, TurnRequest
@@ -77,6 +78,7 @@ class RunningTurn:
         busy_here: An earlier turn of the agent runs, and this one is not to wait for it.
         announce: Shows an event to the agent's own subscribers.
         buffer: Instead of committing, groups go here (`auto_save=False`).
+        keys: Makes and keeps the keys that credentials are encrypted to.
         auto_compact: Summarise a history of which the model would not be shown all.
     """
 
@@ -93,6 +95,7 @@ class RunningTurn:
         announce: Callable[[AgentEvent], None],
         buffer: list[BufferedTurn] | None,
         auto_compact: bool = False,
+        keys: KeyRing | None = None,
     ) -> None:
         self.known = known
         self.provider = provider
@@ -106,6 +109,7 @@ class RunningTurn:
         self.turn = 0
         self._announce_to_agent = announce
         self._buffer = buffer
+        self._keys = keys
         self._owner = Owner.new()
         self._epoch = 0
         self._summary: int | None = None  # position of the newest one
@@ -132,6 +136,7 @@ class RunningTurn:
             token=self.token,
             busy_here=busy_here,
             buffer=buffer,
+            keys=keys,
         )
 
     @property
@@ -192,6 +197,8 @@ class RunningTurn:
 
     async def _drive(self, begun: Begun) -> TurnResult:
         plan, claimed, stored = begun.plan, begun.claimed, begun.events
+        for resumed in plan.resumed.values():
+            self.redactor.add(resumed.opened)
         self._open = True
         self.turn, self._epoch = claimed.turn, claimed.epoch
         self._last_position = claimed.first_position - 1
@@ -247,6 +254,7 @@ class RunningTurn:
                 open_calls=plan.run,
                 call_turn=plan.call_turn,
                 resumed=plan.resumed,
+                keys=self._keys,
                 ends=plan.ends,
                 pending=plan.state.pending,
                 redactor=self.redactor,

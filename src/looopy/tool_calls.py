@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from looopy._failpoints import reach
 from looopy.cancellation import TurnInterrupted
 from looopy.crew import Crew
-from looopy.errors import ValueRefused
+from looopy.errors import MissingExtra, ValueRefused
 from looopy.guards import Verdict
 from looopy.holding import hold, hold_for_approval, refusal_of, wait
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
@@ -140,7 +140,7 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
             try:
                 hold(turn, run.call, run.asks)
                 continue
-            except ValueRefused as error:
+            except (ValueRefused, MissingExtra) as error:
                 text = refusal_of(run.call, error)
                 result = synthetic_result(run.call, text, timestamp=now_ms())
         answered = True

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from looopy.auth.sealing import KeyRing
 from looopy.cancellation import CancelScope
 from looopy.errors import (
     ContextOverflow,
@@ -74,17 +75,28 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What a call that an earlier turn left open brings along."""
+    """
+    What a call that an earlier turn left open brings along.
+
+    Attributes:
+        opened: By `request_id`, the credentials that were answered; they live one turn.
+    """
 
     held: HeldCall | None = None
     answered: Sequence[tuple[PendingRequest, Any]] = ()
+    opened: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def answers(self) -> dict[str, Any]:
         """By its tool's own keys, what was answered."""
         keys = self.held.keys if self.held is not None else {}
-        found = ((keys.get(request.request_id), value) for request, value in self.answered)
-        return {key: value for key, value in found if key is not None}
+        given = {
+            request.request_id: value
+            for request, value in self.answered
+            if request.kind is not PendingKind.AUTH
+        }
+        given.update(self.opened)
+        return {keys[name]: value for name, value in given.items() if name in keys}
 
     def is_ours(self, request: PendingRequest) -> bool:
         """Whether *request* asks if the call may run, and is no question of its tool."""
@@ -205,6 +217,7 @@ class Turn:
             now.
         call_turn: The turn that announced the open calls; their idempotency keys name it.
         resumed: What they bring along, by call id.
+        keys: Makes the keys that credentials are encrypted to; `None`: none can be asked for.
         asked: Calls of this iteration that are left open until somebody answers.
         cut_call: The call that the model's answer broke off in, as it reached its limit of tokens.
         asks: Whether there are new ones among them since the last group.
@@ -235,6 +248,7 @@ class Turn:
     open_calls: Sequence[ToolCall] = ()
     call_turn: int | None = None
     resumed: Mapping[str, Resumed] = field(default_factory=dict)
+    keys: KeyRing | None = None
     asked: list[Asked] = field(default_factory=list)
     cut_call: str | None = None
     asks: bool = False

@@ -143,9 +143,9 @@ async def test_several_questions_of_one_call_are_answered_in_any_order(make_agen
     assert events[-2].type == "auth_required"
     assert "cursor" not in repr([*events, first, agent.state])
     a, b = first.pending
-    part = await agent.execute_turn(None, inputs={b.request_id: "y"})
-    assert (part.outcome, part.pending) == (Outcome.INPUT_REQUIRED, (a,))
-    last = await agent.execute_turn(None, inputs={a.request_id: "x"})
+    part = await agent.execute_turn(None, inputs={a.request_id: "x"})
+    assert (part.outcome, part.pending) == (Outcome.AUTH_REQUIRED, (b,))
+    last = await agent.execute_turn(None, inputs={b.request_id: "y"})
     assert results(last.messages) == {"both": "x y {'cursor': [1, None]}"}
     await assert_whole(stores)
 

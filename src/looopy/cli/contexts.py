@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +23,7 @@ from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.stores.stores import Stores, open_stores
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
 from looopy.types.message_json import message_to_json, usage_to_json
-from looopy.types.state import AgentStatus, PendingRequest
+from looopy.types.state import AgentStatus, PendingRequest, pending_to_json
 
 _PAGE = 200
 
@@ -225,8 +225,7 @@ def _context_to_json(record: ContextRecord) -> dict[str, Any]:
 
 
 def _pending_to_json(request: PendingRequest) -> dict[str, Any]:
-    data = {f.name: getattr(request, f.name) for f in fields(request)}
-    return {**data, "args": dict(request.args), "options": list(request.options)}
+    return {**pending_to_json(request), "args": dict(request.args)}
 
 
 def _turn_to_json(turn: TurnRecord) -> dict[str, Any]:

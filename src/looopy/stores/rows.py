@@ -21,6 +21,7 @@ from looopy.stores.gate import check_text, dump
 from looopy.stores.reading import decode_message
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.types.artifact import ArtifactKind
+from looopy.types.auth import AuthRequest
 from looopy.types.event import (
     AgentEvent,
     ArtifactUpdate,
@@ -47,7 +48,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.message_json import message_to_json, usage_from_json, usage_to_json
-from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest
+from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, pending_to_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -462,23 +463,15 @@ def decode_state(text: str) -> ContextState:
     )
 
 
-def pending_to_json(request: PendingRequest) -> dict[str, Any]:
-    """A pending request as a JSON object."""
-    data = {f.name: getattr(request, f.name) for f in fields(request)}
-    data["kind"] = request.kind.value
-    data["expires_at"] = request.expires_at.isoformat() if request.expires_at else None
-    data["options"] = list(request.options)
-    return data
-
-
 def pending_from_json(data: Mapping[str, Any]) -> PendingRequest:
     """The pending request that a JSON object says."""
-    expires = data.get("expires_at")
+    expires, auth = data.get("expires_at"), data.get("auth")
     return PendingRequest(
         **{
             **data,
             "kind": PendingKind(data["kind"]),
             "options": tuple(data.get("options", ())),
+            "auth": None if auth is None else AuthRequest(**auth),
             "expires_at": None if expires is None else datetime.fromisoformat(expires),
         }
     )

@@ -29,6 +29,7 @@ from looopy.testing.turns import (
     starts,
     user,
 )
+from looopy.types.auth import AuthRequest
 from looopy.types.message import Cost, StopReason, ToolCall, Usage
 from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
@@ -45,6 +46,15 @@ STATE = ContextState(
             schema={"type": "string"},
             options=("x", {"y": 1}),
             expires_at=WHEN,
+            auth=AuthRequest(
+                type="oauth2",
+                scopes=("read",),
+                authorization_endpoint="https://id.example/authorize",
+                client_id="c1",
+                code_challenge="x",
+                key={"kty": "EC"},
+                request_id="r1",
+            ),
         ),
     ),
     answered=(
@@ -67,6 +77,7 @@ STATE = ContextState(
             asked_in=2,
             keys={"r1": "Which one?"},
             state={"so far": [1, None]},
+            sealed={"r1": "a.b.c"},
             bound="ab12",
             died=True,
         ),

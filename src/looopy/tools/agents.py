@@ -315,6 +315,7 @@ class _Errand:
             expires_s=left,
             tool_name=request.tool_name if of_a_call else None,
             args=request.args if of_a_call else None,
+            auth=request.auth,
         )
 
     def _count(self, result: TurnResult, *, anew: bool) -> None:

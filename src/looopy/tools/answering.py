@@ -20,29 +20,41 @@ MAX_CREDENTIAL_BYTES = 64 * 1024
 _MAX_SHOWN = 20
 
 
-def check_answer(request: PendingRequest, value: Any) -> None:
+def check_answer(request: PendingRequest, value: Any, *, opened: bool = False) -> None:
     """
     See that *value* answers *request*.
 
+    Args:
+        opened: It is the credential that was sent encrypted; until then, nothing is known of it.
+
     Raises:
-        ValueRefused: It does not; `path` points into the inputs, as `/inputs/REQUEST_ID/...`.
+        ValueRefused: It does not; `path` points into the inputs, as `/inputs/REQUEST_ID/...`. Of a
+            credential it shows nothing.
     """
-    limit = MAX_CREDENTIAL_BYTES if request.kind is PendingKind.AUTH else MAX_ANSWER_BYTES
+    secret = request.kind is PendingKind.AUTH
+    limit = MAX_CREDENTIAL_BYTES if secret else MAX_ANSWER_BYTES
     size = len(_canonical(value).encode())
     if size > limit:
-        raise _refused(request, (), f"it has {size:,} bytes as JSON, and at most {limit:,} fit")
+        raise refused(request, (), f"it has {size:,} bytes as JSON, and at most {limit:,} fit")
     if request.kind is PendingKind.APPROVAL and not isinstance(value, bool):
-        raise _refused(
+        raise refused(
             request,
             (),
             "an approval takes True or False, no reason and no other arguments; say them as text,"
             " which cancels the call",
         )
-    if request.schema is not None:
-        for path, line in misfits(request.schema, value):
-            raise _refused(request, path, line)
-    if request.options:
-        _check_options(request, value)
+    if request.auth is not None and not opened:
+        return
+    try:
+        if request.schema is not None:
+            for path, line in misfits(request.schema, value):
+                raise refused(request, path, line)
+        if request.options:
+            _check_options(request, value)
+    except ValueRefused:
+        if not secret:
+            raise
+        raise refused(request, (), "the credential does not fit what was asked for") from None
 
 
 def _check_options(request: PendingRequest, value: Any) -> None:
@@ -52,7 +64,7 @@ def _check_options(request: PendingRequest, value: Any) -> None:
     for path, one in [((i,), item) for i, item in enumerate(value)] if several else [((), value)]:
         if _canonical(one) not in options:
             shown = ", ".join(shorten(_canonical(o)) for o in request.options[:_MAX_SHOWN])
-            raise _refused(request, path, f"must be one of {shown}, not {shorten(_canonical(one))}")
+            raise refused(request, path, f"must be one of {shown}, not {shorten(_canonical(one))}")
 
 
 def _canonical(value: Any) -> str:
@@ -60,7 +72,8 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=dict)
 
 
-def _refused(request: PendingRequest, path: Sequence[PathPart], why: str) -> ValueRefused:
+def refused(request: PendingRequest, path: Sequence[PathPart], why: str) -> ValueRefused:
+    """That the answer to *request* is none, at *path* within it."""
     place = "/".join(_escape(part) for part in ("inputs", request.request_id, *path))
     return ValueRefused(f"{place}: {why}", path=f"/{place}")
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from looopy.errors import InvalidTool, ValueRefused
+from looopy.types.auth import AuthRequest
 from looopy.types.state import PendingKind
 
 MAX_STATE_CHARS = 64 * 1024
@@ -34,6 +35,8 @@ class Ask:
         tool_name: The tool that the question is about; `None`: the one that asks.
         args: What that would be called with; `None`: the arguments of the call that asks.
         expires_s: After so many seconds it can no longer be answered; `None`: never.
+        auth: The credentials that are asked for; `kind` is then `auth`. They come encrypted, which
+            needs the extra `auth`, and within 15 minutes.
 
     Raises:
         ValueRefused: One of these cannot be asked; `path` names it.
@@ -47,6 +50,7 @@ class Ask:
     expires_s: float | None = None
     tool_name: str | None = None
     args: Mapping[str, Any] | None = None
+    auth: AuthRequest | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.key, str) or not 0 < len(self.key) <= MAX_KEY_CHARS:
@@ -54,7 +58,8 @@ class Ask:
         if self.kind not in tuple(PendingKind):
             kinds = ", ".join(repr(kind.value) for kind in PendingKind)
             raise ValueRefused(f"Ask.kind must be one of {kinds}", path="/kind")
-        object.__setattr__(self, "kind", PendingKind(self.kind))
+        kind = self.kind if self.auth is None else PendingKind.AUTH
+        object.__setattr__(self, "kind", PendingKind(kind))
         if not isinstance(self.prompt, str):
             raise ValueRefused("Ask.prompt takes text", path="/prompt")
         if isinstance(self.options, (str, bytes)) or not isinstance(self.options, Sequence):

@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from looopy.errors import InvalidTool
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.types.artifact import ArtifactWriter
+from looopy.types.auth import AuthRequest
 from looopy.types.context import AuthContext, CancelToken, TurnContext
 from looopy.types.event import AgentEvent
 from looopy.types.message import ImageContent, TextContent, Usage
@@ -100,6 +101,7 @@ class ToolContext:
         schema: Mapping[str, Any] | None = None,
         options: Sequence[Any] = (),
         expires_s: float | None = None,
+        auth: AuthRequest | None = None,
     ) -> Any:
         """
         Ask a person, and go on with the answer.
@@ -115,6 +117,8 @@ class ToolContext:
             schema: JSON Schema of the value.
             options: What there is to choose from.
             expires_s: After so many seconds it can no longer be answered.
+            auth: The credentials that are asked for. Use them within the call, and keep them
+                nowhere.
 
         Raises:
             NeedsInput: There is no answer yet: let it pass.
@@ -126,7 +130,8 @@ class ToolContext:
             key = f"{key} #{times}"
         if key in self.answers:
             return self.answers[key]
-        raise NeedsInput([Ask(key, kind, prompt, schema, options, expires_s)], self.state)
+        question = Ask(key, kind, prompt, schema, options, expires_s, auth=auth)
+        raise NeedsInput([question], self.state)
 
 
 class Tool:

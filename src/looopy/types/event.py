@@ -33,7 +33,7 @@ from looopy.types.message import (
 )
 from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.request import PartialMessage, StreamEvent
-from looopy.types.state import AgentStatus, Outcome, PendingRequest
+from looopy.types.state import AgentStatus, Outcome, PendingRequest, pending_to_json
 
 
 def utc_now() -> datetime:
@@ -359,5 +359,5 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_to_json(v) for v in value]
     if isinstance(value, PendingRequest):
-        return {f.name: _to_json(getattr(value, f.name)) for f in fields(value)}
+        return pending_to_json(value)
     return value

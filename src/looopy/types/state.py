@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from looopy.errors import LooopyError
+from looopy.types.auth import AuthRequest, auth_to_json
 from looopy.types.message import StopReason, Usage
 
 
@@ -68,6 +69,7 @@ class PendingRequest:
         turn: The turn that asked.
         prompt: One sentence for the person who answers.
         schema: JSON Schema of the value, or `None`. An approval takes `True` or `False`.
+        auth: Which credentials, and the key to encrypt them to; `None` if none are asked for.
     """
 
     request_id: str
@@ -80,6 +82,20 @@ class PendingRequest:
     schema: Mapping[str, Any] | None = None
     options: Sequence[Any] = ()
     expires_at: datetime | None = None
+    auth: AuthRequest | None = None
+
+
+def pending_to_json(request: PendingRequest) -> dict[str, Any]:
+    """A pending request as a JSON object."""
+    data = {f.name: getattr(request, f.name) for f in fields(request)}
+    data["kind"] = request.kind.value
+    data["expires_at"] = request.expires_at.isoformat() if request.expires_at else None
+    data["options"] = list(request.options)
+    if request.auth is None:
+        del data["auth"]
+    else:
+        data["auth"] = auth_to_json(request.auth)
+    return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +109,7 @@ class HeldCall:
         keys: By `request_id`, what its tool knows the question by. An approval that the tool did
             not ask for itself has none.
         state: What the tool keeps until it runs again; JSON.
+        sealed: By `request_id`, the private keys of requests for credentials, encrypted.
         bound: What an approval of the call is bound to; see `looopy.approving`.
         died: It was running when its process ended: what it has done is not known.
     """
@@ -102,6 +119,7 @@ class HeldCall:
     asked_in: int
     keys: Mapping[str, str] = field(default_factory=dict)
     state: Any = None
+    sealed: Mapping[str, str] = field(default_factory=dict)
     bound: str | None = None
     died: bool = False
 
