@@ -74,6 +74,15 @@ def test_a_stream_shows_pieces_and_tools_in_order(tmp_path):
     assert lines[5].startswith("completed, ")
 
 
+def test_what_an_mcp_server_asks_is_asked_of_the_user(tmp_path):
+    """Its tools are called, its question ends the turn, and the answer goes on."""
+    assert _run("mcp_tools.py", cwd=tmp_path) == [
+        "rooms 3 and 7",
+        "input_required - In whose name?",
+        "room 7 is booked for Ada - Room 7 is yours.",
+    ]
+
+
 def test_each_policy_does_what_it_says(tmp_path):
     """One runs again, one waits for a person, one tells that the outcome is unknown."""
     rerun, ask, fail = _run("tools_and_resume.py", cwd=tmp_path)

@@ -33,7 +33,7 @@ LIES = [
     "no tool at all",
     {"name": "huge", "inputSchema": {"type": "object", "description": "d" * 100_000}},
     {"name": "wordy", "description": "w" * 50_000, "inputSchema": OBJECT},
-    {"name": "odd", "title": 5, "annotations": {"readOnlyHint": "yes"}, "inputSchema": OBJECT},
+    {"name": "odd", "title": 5, "annotations": {"readOnlyHint": "perhaps"}, "inputSchema": OBJECT},
     {
         "name": "promises",
         "inputSchema": OBJECT,

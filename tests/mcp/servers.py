@@ -165,9 +165,9 @@ def _add_asking(server: MCPServer) -> None:
 
 
 @contextmanager
-def over_http(app: Any):
+def over_http(app: Any, listening: socket.socket | None = None):
     """An ASGI application in a thread of its own; the address."""
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = listening or socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ToolSource,
         gather_tools,
     )
+    from looopy.tools.remote import RemoteAgent
     from looopy.tools.retrying import RetryCall
 
 _HOME = {
@@ -37,6 +38,7 @@ _HOME = {
     "MCPTools": "looopy.tools.mcp",
     "NeedsInput": "looopy.tools.asking",
     "RetryCall": "looopy.tools.retrying",
+    "RemoteAgent": "looopy.tools.remote",
     "Tool": "looopy.tools.provider",
     "ToolContext": "looopy.tools.provider",
     "ToolProvider": "looopy.tools.provider",
@@ -56,6 +58,7 @@ __all__ = [
     "gather_tools",
     "MCPTools",
     "NeedsInput",
+    "RemoteAgent",
     "request_input",
     "RetryCall",
     "Tool",

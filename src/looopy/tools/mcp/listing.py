@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ def read_listing(
         if only is not None and tool.name not in only:
             continue
         try:
-            offer = _offer(tool, prefix, trust_annotations=trust_annotations, note=found.append)
+            offer = _offer(tool, prefix, trust_annotations=trust_annotations)
         except InvalidTool as error:
             found.append(f"its tool {_shown(tool.name)} was left out: {error}")
             continue
@@ -99,15 +99,22 @@ def usable_name(name: str) -> str:
     return f"{usable[: MAX_NAME_CHARS - 9]}_{digest}"
 
 
-def _offer(
-    tool: Any, prefix: str, *, trust_annotations: bool, note: Callable[[str], object]
-) -> Offer:
-    schema, mended = _object_schema(tool.input_schema)
+def object_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """*schema* as one of type object, and whether it said that it was something else."""
+    kept = dict(schema)
+    lied = kept.get("type", "object") != "object"
+    kept["type"] = "object"
+    if not isinstance(kept.get("properties"), dict):
+        lied = lied or "properties" in kept
+        kept["properties"] = {}
+    return kept, lied
+
+
+def _offer(tool: Any, prefix: str, *, trust_annotations: bool) -> Offer:
+    schema = tool.input_schema
     if len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
         raise InvalidTool(f"its schema is longer than {_MAX_SCHEMA_CHARS:,} characters")
     check_schema(schema)
-    if mended:
-        note(f"the schema of its tool {_shown(tool.name)} was no object, and was taken for one")
     return Offer(
         name=usable_name(f"{prefix}{tool.name}"),
         remote_name=tool.name,
@@ -116,19 +123,6 @@ def _offer(
         parameters=schema,
         effects=_effects(tool.annotations) if trust_annotations else "external",
     )
-
-
-def _object_schema(schema: Any) -> tuple[dict[str, Any], bool]:
-    """A schema of type object, and whether it had to be made one."""
-    kept = dict(schema)
-    kind = kept.get("type")
-    mended = kind != "object" and kind is not None
-    kept["type"] = "object"
-    if not isinstance(kept.get("properties", {}), dict):
-        kept["properties"] = {}
-        mended = True
-    kept.setdefault("properties", {})
-    return kept, mended
 
 
 def _description(text: str) -> str:

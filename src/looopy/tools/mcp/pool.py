@@ -196,11 +196,10 @@ class Link:
 
 
 class Pool:
-    """The links of one source of tools; at most *most* at a time, those used last."""
+    """The links of one source of tools; of too many, those used last."""
 
-    def __init__(self, target: Target, most: int) -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
-        self._most = most
         self._key = secrets.token_bytes(32)
         self._links: OrderedDict[bytes, Link] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -216,7 +215,7 @@ class Pool:
         """
         self._check_loop()
         key = self._digest(headers)
-        while key not in self._links and len(self._links) >= self._most:
+        while key not in self._links and len(self._links) >= self._target.max_sessions:
             await self._make_room()
         link = self._links.setdefault(key, Link(self._target))
         self._links.move_to_end(key)

@@ -8,27 +8,22 @@ and a warning, never a turn.
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self
 
 from looopy.errors import ConfigurationError, LooopyError, ToolServerError
+from looopy.tools.headers import Headers, make_headers
 from looopy.tools.mcp.listing import read_listing
 from looopy.tools.mcp.pool import Pool, RawListing
 from looopy.tools.mcp.target import make_target
 from looopy.tools.mcp.tool import MCPTool
-from looopy.tools.provider import Tool
+from looopy.tools.provider import NeedsApproval, Tool
 from looopy.types.context import AuthContext, TurnContext
 
 _logger = logging.getLogger("looopy")
-
-HeadersOf: TypeAlias = Callable[
-    [AuthContext | None], Mapping[str, str] | Awaitable[Mapping[str, str]]
-]
-Headers: TypeAlias = Mapping[str, str] | HeadersOf
 
 
 class MCPTools:
@@ -49,6 +44,7 @@ class MCPTools:
         only: The server's names of the tools to offer; `None`: all.
         trust_annotations: Believe the server that a tool only looks (`effects="none"`) or may be
             repeated (`"idempotent"`). Otherwise each counts as `"external"`.
+        needs_approval: See `Tool`; for all of its tools.
         parallel: Its tools may run beside other parallel tools.
         timeout_s: For a call; `None`: the loop's `tool_timeout_s`.
         connect_timeout_s: For the handshake, a process's start included.
@@ -83,6 +79,7 @@ class MCPTools:
         prefix: str = "",
         only: Collection[str] | None = None,
         trust_annotations: bool = True,
+        needs_approval: NeedsApproval = False,
         parallel: bool = False,
         timeout_s: float | None = None,
         connect_timeout_s: float = 30.0,
@@ -110,6 +107,7 @@ class MCPTools:
             max_tools=max_tools,
             max_bytes=max_bytes,
             elicitation=elicitation,
+            max_sessions=max_sessions,
         )
         if headers is not None and url is None:
             raise ConfigurationError("MCPTools: headers go with url=; a command takes env=")
@@ -121,11 +119,12 @@ class MCPTools:
         self._trust = trust_annotations
         self._required = required
         self._options: dict[str, Any] = {
+            "needs_approval": needs_approval,
             "parallel": parallel,
             "timeout_s": timeout_s,
             "max_result_bytes": max_result_bytes,
         }
-        self._pool = Pool(self.target, max_sessions)
+        self._pool = Pool(self.target)
         self._users = 0
         self.problems: Sequence[str] = ()
 
@@ -188,25 +187,9 @@ class MCPTools:
         Raises:
             ToolServerError: The function that makes them failed, or gave something else.
         """
-        made: Any = self._headers
-        if callable(made):
-            try:
-                made = made(auth_context)
-                made = await made if inspect.isawaitable(made) else made
-            except Exception as error:
-                raise ToolServerError(
-                    f"{self.target.where}: its headers could not be made: {type(error).__name__}",
-                    server=self.target.name,
-                ) from error
-        if made is None:
-            return None
-        if not isinstance(made, Mapping) or not all(
-            isinstance(text, str) for pair in made.items() for text in pair
-        ):
-            raise ToolServerError(
-                f"{self.target.where}: headers must be texts by name", server=self.target.name
-            )
-        return made
+        return await make_headers(
+            self._headers, auth_context, where=self.target.where, server=self.target.name
+        )
 
     @property
     def pool(self) -> Pool:

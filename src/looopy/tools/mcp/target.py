@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +10,7 @@ from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError
 from looopy.redaction import Redactor
-
-_SECRET = re.compile(r"key|token|secret|passw|credential|auth|cookie|session", re.IGNORECASE)
+from looopy.tools.headers import redactor_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +21,7 @@ class Target:
     Attributes:
         max_bytes: Of one message of the server.
         max_tools: Of its list.
+        max_sessions: Connections with different credentials at a time.
         legacy: It speaks the protocol of 2025 only: the newer one is not tried.
         elicitation: It may ask the user.
     """
@@ -38,6 +37,7 @@ class Target:
     cache_s: float = 300.0
     max_bytes: int = 16 * 1024 * 1024
     max_tools: int = 256
+    max_sessions: int = 8
     legacy: bool = False
     elicitation: bool = True
 
@@ -48,12 +48,7 @@ class Target:
 
     def redactor(self, headers: Mapping[str, str] | None = None) -> Redactor:
         """What keeps the secrets that this server was given, by their names, out of its words."""
-        redactor = Redactor()
-        for name, value in (*self.env.items(), *(headers or {}).items()):
-            if _SECRET.search(name):
-                redactor.add(value)
-                redactor.add(value.partition(" ")[2])  # `Bearer TOKEN`
-        return redactor
+        return redactor_of(self.env, headers)
 
 
 def make_target(

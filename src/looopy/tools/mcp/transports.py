@@ -24,6 +24,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from looopy.tools.mcp.listing import object_schema
 from looopy.tools.mcp.target import Target
 from mcp import StdioServerParameters, types
 
@@ -159,11 +160,11 @@ class _HttpClient(httpx2.AsyncClient):
             if len(body) > self._max_bytes:
                 await response.aclose()
                 return _refusal(request, 502, f"answered with more than {self._max_bytes:,} bytes")
+        if response.status_code == 404 and "mcp-session-id" in request.headers:
+            return httpx2.Response(404, request=request)  # the session is gone: the SDK says so
         if failed and not (kind.startswith("application/json") and _is_rpc_error(body)):
-            if response.status_code == 404:  # which the SDK understands
-                return httpx2.Response(404, request=request)
-            reason = f"HTTP {response.status_code} {response.reason_phrase}".strip()
             status = response.status_code
+            reason = f"HTTP {status} {response.reason_phrase}".strip()
             return _refusal(request, status, f"answered with {reason}", refused=status < 500)
         kept = {"content-type": kind}
         if session := response.headers.get("mcp-session-id"):
@@ -243,7 +244,7 @@ class _Reading:
             note(f"it lists {len(tools):,} tools: those after the first {limit:,} were left out")
         kept: list[Any] = []
         for tool in tools[:limit]:
-            mended = _mended(tool)
+            mended = _mended(tool, note)
             try:
                 types.Tool.model_validate(mended)
             except ValidationError:
@@ -255,7 +256,7 @@ class _Reading:
         return kept
 
 
-def _mended(tool: Any) -> Any:
+def _mended(tool: Any, note: Callable[[str], object]) -> Any:
     """*tool* without what is optional and wrong; its answers are not held to what it promises."""
     if not isinstance(tool, dict):
         return tool
@@ -263,6 +264,10 @@ def _mended(tool: Any) -> Any:
     for key in ("title", "description"):
         if not isinstance(kept.get(key, ""), str):
             del kept[key]
+    if isinstance(kept.get("inputSchema"), dict):
+        kept["inputSchema"], lied = object_schema(kept["inputSchema"])
+        if lied:
+            note(f"the schema of its tool {str(kept.get('name'))[:64]!r} was no object, and is now")
     try:
         types.ToolAnnotations.model_validate(kept.get("annotations", {}))
     except ValidationError:

@@ -1,0 +1,122 @@
+"""An agent that speaks A2A, made with the official SDK, which does what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from a2a.helpers import new_task_from_user_message, new_text_message, new_text_part
+from a2a.server.agent_execution import AgentExecutor
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import (
+    create_agent_card_routes,
+    create_jsonrpc_routes,
+    create_rest_routes,
+)
+from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part
+from google.protobuf.struct_pb2 import Value
+from starlette.applications import Starlette
+
+
+class Clerk(AgentExecutor):
+    """
+    Does what the message says.
+
+    Attributes:
+        heard: Each message: text, context and task, and the `Authorization` it came with.
+    """
+
+    def __init__(self) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self.cancelled: list[str] = []
+
+    async def execute(self, context, queue):
+        text = context.get_user_input()
+        sender = context.call_context.state.get("headers", {}).get("authorization")
+        self.heard.append(
+            {
+                "text": text,
+                "context": context.context_id,
+                "task": context.task_id,
+                "from": sender,
+                "message": context.message.message_id,
+                "known": context.current_task is not None,
+            }
+        )
+        if text == "greet":
+            await queue.enqueue_event(new_text_message("hello", context_id=context.context_id))
+            return
+        if context.current_task is None:
+            await queue.enqueue_event(new_task_from_user_message(context.message))
+        up = TaskUpdater(queue, context.task_id, context.context_id)
+        await up.start_work(up.new_agent_message([new_text_part("let me see")]))
+        await self._work(text, up, known=context.current_task is not None)
+
+    async def _work(self, text, up, *, known):
+        if known:
+            await up.add_artifact([new_text_part(f"so: {text}")], artifact_id="reply")
+            await up.complete()
+        elif text == "ask":
+            await up.requires_input(up.new_agent_message([new_text_part("Which city?")]))
+        elif text == "auth":
+            await up.requires_auth(up.new_agent_message([new_text_part("Who are you?")]))
+        elif text == "fail":
+            await up.failed(up.new_agent_message([new_text_part("no idea")]))
+        elif text == "reject":
+            await up.reject(up.new_agent_message([new_text_part("not I")]))
+        elif text == "boom":
+            raise ValueError("it broke")
+        elif text == "wait":
+            await asyncio.Event().wait()
+        elif text == "everything":
+            number = Value()
+            number.struct_value.update({"n": 3})
+            parts = [
+                new_text_part("words"),
+                Part(data=number),
+                Part(raw=b"\x89PNG", media_type="image/png"),
+                Part(url="https://x.invalid/f", filename="f"),
+            ]
+            await up.add_artifact(parts, artifact_id="reply")
+            await up.complete()
+        elif text == "much":
+            await up.add_artifact([new_text_part("x" * 300_000)], artifact_id="reply")
+            await up.complete()
+        else:
+            for i, piece in enumerate(("you ", "said ", text)):
+                await up.add_artifact(
+                    [new_text_part(piece)], artifact_id="reply", append=i > 0, last_chunk=i == 2
+                )
+            await up.complete()
+
+    async def cancel(self, context, queue):
+        self.cancelled.append(context.task_id)
+        await TaskUpdater(queue, context.task_id, context.context_id).cancel()
+
+
+def make_app(clerk, url, *, streaming=True, binding="JSONRPC", at=None):
+    """The clerk behind HTTP, as its card at *url* says."""
+    path = "/rest" if binding == "HTTP+JSON" else "/"
+    interface = AgentInterface(
+        url=(at or url) + path, protocol_binding=binding, protocol_version="1.0"
+    )
+    skill = AgentSkill(id="echo", name="echo", description="Repeats what it hears.", tags=["x"])
+    card = AgentCard(
+        name="Front desk",
+        description="Knows the house.",
+        version="1",
+        supported_interfaces=[interface],
+        capabilities=AgentCapabilities(streaming=streaming),
+        default_input_modes=["text/plain"],
+        default_output_modes=["text/plain"],
+        skills=[skill],
+    )
+    handler = DefaultRequestHandler(
+        agent_executor=clerk, task_store=InMemoryTaskStore(), agent_card=card
+    )
+    return Starlette(
+        routes=create_agent_card_routes(card)
+        + create_jsonrpc_routes(handler, "/")
+        + create_rest_routes(handler, path_prefix="/rest")
+    )
