@@ -1,4 +1,4 @@
-"""Mistakes around a tool call: cut, coerced, repeated, too long, going round; and what is queued."""
+"""Mistakes around a tool call: cut, coerced, repeated, too long; and around what is queued."""
 
 from __future__ import annotations
 

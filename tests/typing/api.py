@@ -23,6 +23,7 @@ from looopy import (
     AssistantMessage,
     AuthContext,
     Budget,
+    ExecutedCall,
     Hooks,
     ImageContent,
     IterationResult,
@@ -73,7 +74,7 @@ from looopy.llm import (
 )
 from looopy.stores import ArtifactStore, MessageStore, StateStore
 from looopy.testing import ScriptedProvider, failure, text, tool_call
-from looopy.tools import FunctionTool
+from looopy.tools import ArtifactTools, FunctionTool, RetryCall
 
 # --- tools -------------------------------------------------------------------------------------
 
@@ -91,6 +92,11 @@ def book(room: int, context: ToolContext, view: str = "sea") -> ToolResult:
     assert_type(context.idempotency_key, str)
     context.report(0.5)
     return ToolResult([TextContent("booked"), ImageContent("...", mime_type="image/png")])
+
+
+@tool(effects="none", coerce=True, retries=2, retry_delay_s=1, max_retry_calls=3)
+async def find(title: str) -> str:
+    raise RetryCall(f"there is no {title}")
 
 
 @tool(parameters={"type": "object", "properties": {}})
@@ -139,7 +145,7 @@ async def decorated_functions_stay_functions() -> None:
 async def a_service(url: str, token: str) -> None:
     config = LoopConfig(
         max_iterations=5,
-        budget=Budget(tokens=10_000, cost_usd=0.5),
+        budget=Budget(tokens=10_000, cost_usd=0.5, context_tokens=100_000, context_s=3600),
         retry=RetryPolicy(attempts=1),
         on_doom_loop="stop",
         thinking_level=ThinkingLevel.LOW,
@@ -152,7 +158,17 @@ async def a_service(url: str, token: str) -> None:
         agent = Agent(
             "ada",
             llm_provider="openai/gpt-5-mini",
-            tools=[add, book, classic, plain, Search(), Shelf(), RemoteShelf()],
+            tools=[
+                add,
+                book,
+                find,
+                classic,
+                plain,
+                Search(),
+                Shelf(),
+                RemoteShelf(),
+                ArtifactTools(),
+            ],
             system_prompt=lambda context: f"You talk in {context.context_id}.",
             stores=stores,
             loop_config=config,
@@ -167,6 +183,8 @@ async def a_service(url: str, token: str) -> None:
             show(event)
         result = await turn
         assert_type(result, TurnResult)
+        assert_type(await agent.clear_all_queues(), int)
+        assert_type(await agent.has_queued_messages(), bool)
         assert_type(await agent.get_messages(after=2, limit=10), list[Message])
         assert_type(await agent.get_artifacts(), list[Artifact])
         await agent.save_state({"title": "sums"})
@@ -248,6 +266,8 @@ async def other_views(agent: Agent) -> None:
 
 def results(result: TurnResult) -> str:
     assert_type(result.iterations, Sequence[IterationResult])
+    assert_type(result.iterations[0].calls, Sequence[ExecutedCall])
+    assert_type(result.iterations[0].finish_reason, StopReason | None)
     assert_type(result.messages, Sequence[Message])
     assert_type(result.error, LooopyError | None)
     return result.raise_for_outcome().text
@@ -332,8 +352,19 @@ def a_script() -> None:
         assert_type(agent.state, AgentState)
 
 
+async def later() -> list[UserMessage]:
+    return [UserMessage("And?")]
+
+
 async def the_bare_loop(history: list[Message]) -> None:
-    async for event in agent_loop("Hello.", llm_provider=Echo(), messages=history, tools=[add]):
+    async for event in agent_loop(
+        "Hello.",
+        llm_provider=Echo(),
+        messages=history,
+        tools=[add],
+        get_steering_messages=lambda: None,
+        get_follow_up_messages=later,
+    ):
         show(event)
     async for event in agent_loop_continue(llm_provider="local", messages=history):
         show(event)
