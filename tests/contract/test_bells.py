@@ -16,6 +16,7 @@ from tests.postgres import as_driver, ask
 from looopy.stores import open_stores
 from looopy.stores.bells import Bells
 from looopy.stores.records import EntryKind
+from looopy.stores.sql import pg_notify
 from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.pg_notify import CHANNEL, News, name_of
 from looopy.stores.sql.pg_pool import Pool
@@ -347,6 +348,24 @@ async def test_many_commits_are_told_in_few_words(postgres_url, ear):
     assert not any("some" in payload for payload in payloads)
     ask(postgres_url.replace("+asyncpg", "").replace("+psycopg", ""), f"NOTIFY {CHANNEL}, 'x end'")
     assert _told(ear, 1)[1] == ["end"]  # and that was all
+
+
+async def test_what_is_committed_right_after_is_told_in_the_same_words(
+    postgres_url, ear, monkeypatch
+):
+    """A claim and the answer to it are one piece of news, and take one connection once."""
+    monkeypatch.setattr(pg_notify, "_LEAD_S", 60.0)
+    url = parse(postgres_url)
+    pool = Pool(url)
+    news = News(url, Bells(), pool)
+    for name in ("first", "second"):
+        news.tell(Ring("t", name, inbox=False))
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert pool.in_use == 0
+    await news.close()
+    await pool.close()
+    assert _told(ear, 1)[1] == [name_of("t", "first"), name_of("t", "second")]
 
 
 async def test_what_was_not_told_yet_is_told_at_closing(postgres_url, ear):

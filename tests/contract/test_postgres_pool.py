@@ -52,6 +52,17 @@ async def test_a_connection_that_was_given_back_is_the_next_one(pool):
     assert (pool.idle, pool.in_use) == (2, 0)
 
 
+async def test_news_take_the_connection_that_nobody_will_want(pool):
+    """And go on doing so: the others keep to those that know their statements."""
+    async with pool.session() as one, pool.session() as other:
+        pids = [(await opened.ask_alone(_PID))[0][0] for opened in (one, other)]
+    for _ in range(2):
+        async with pool.session(oldest=True) as opened:
+            (rare,) = (await opened.ask_alone(_PID))[0]
+        often = await _pid(pool)
+        assert (rare, often) == (pids[1], pids[0])
+
+
 async def test_those_who_find_none_are_served_in_the_order_they_came(pool):
     """Nobody passes who came later, and no third connection is made."""
     served = []

@@ -30,6 +30,7 @@ from looopy.stores.sql.pg_url import PostgresURL
 
 CHANNEL = "looopy"
 
+_LEAD_S = 0.005  # what is committed right after goes with it
 _PAUSE_S = 0.02
 _MOST_NAMES = 400  # in one payload, which the server limits to 8,000 bytes
 _FLUSH_S = 2.0
@@ -107,17 +108,22 @@ class News:
     async def _tell(self) -> None:
         """Tell all there is to tell, again and again with pauses, until there is nothing."""
         try:
+            await self._rest(_LEAD_S)
             while self._untold:
                 told, self._untold = self._untold, {}
                 if not await self._notify(told):
                     # By the time a patient retry came through, everybody would have looked.
                     self._untold = {**told, **self._untold}
                     return
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_PAUSE_S):
-                        await self._closing.wait()
+                await self._rest(_PAUSE_S)
         finally:
             self._telling = None
+
+    async def _rest(self, pause_s: float) -> None:
+        """Wait for a moment, unless this is being closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._closing.wait()
 
     async def _notify(self, told: dict[str, bool]) -> bool:
         words = [name + _INBOX * inbox for name, inbox in told.items()]
@@ -129,7 +135,7 @@ class News:
         text = f"BEGIN; SET LOCAL synchronous_commit = off; {notifies}; COMMIT"
         while True:
             try:
-                async with self._pool.session() as opened:
+                async with self._pool.session(oldest=True) as opened:
                     await opened.command_alone(text)
             except Trouble as trouble:
                 if trouble.stale:  # the next one may be fresh

@@ -106,19 +106,23 @@ class Pool:
         """How many are in use, or being made."""
         return self._made - len(self._idle)
 
-    def session(self) -> Session:
+    def session(self, *, oldest: bool = False) -> Session:
         """
         A connection for a `with` block: given back when it is clean, and closed otherwise.
+
+        Args:
+            oldest: Of the idle ones that which has been so longest. What makes no use of the
+                statements that a connection has got to know leaves the others to those who do.
 
         Raises:
             Trouble: On entering: there is none to be had.
         """
-        return Session(self)
+        return Session(self, oldest=oldest)
 
-    async def take(self) -> tuple[Wire, bool]:
+    async def take(self, *, oldest: bool = False) -> tuple[Wire, bool]:
         """A connection, and whether it has served before."""
         if self._idle:
-            return self._idle.pop(), True
+            return self._idle.pop(0 if oldest else -1), True
         if self._made < self._url.pool_size:
             self._made += 1
         elif (wire := await self._wait()) is not None:
@@ -129,10 +133,10 @@ class Pool:
             self._free()
             raise
 
-    def give(self, wire: Wire) -> None:
-        """Take back one that is clean."""
+    def give(self, wire: Wire, *, oldest: bool = False) -> None:
+        """Take back one that is clean; *oldest*: to be handed out last of all."""
         if not self._hand_on(wire):
-            self._idle.append(wire)
+            self._idle.insert(0 if oldest else len(self._idle), wire)
 
     async def drop(self, wire: Wire) -> None:
         """Close one that is not, without waiting for the server."""
@@ -226,17 +230,18 @@ class Session:
         mark: Of the transaction, once it has written something.
     """
 
-    __slots__ = ("_between", "_pool", "_reused", "_wire", "mark")
+    __slots__ = ("_between", "_oldest", "_pool", "_reused", "_wire", "mark")
     _wire: Wire
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, oldest: bool = False) -> None:
         self._pool = pool
+        self._oldest = oldest
         self._reused = False
         self._between = True  # outside a transaction, with no answer outstanding
         self.mark: str | None = None
 
     async def __aenter__(self) -> Self:
-        self._wire, self._reused = await self._pool.take()
+        self._wire, self._reused = await self._pool.take(oldest=self._oldest)
         return self
 
     async def __aexit__(
@@ -246,7 +251,7 @@ class Session:
         _trace: TracebackType | None,
     ) -> None:
         if self._between and not self._pool.closed:
-            self._pool.give(self._wire)
+            self._pool.give(self._wire, oldest=self._oldest)
         else:
             await self._pool.drop(self._wire)
 
