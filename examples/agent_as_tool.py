@@ -29,7 +29,7 @@ async def book(train: str) -> str:
 
 
 @tool(effects="idempotent")
-def pay() -> str:
+async def pay() -> str:
     """Pay for what is booked; the first time, the process dies of it."""
     if dies:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from looopy.agent import Agent
     from looopy.loop import AgentLoop, agent_loop, agent_loop_continue
+    from looopy.plugins import Plugin
     from looopy.stores.stores import Stores, open_stores
     from looopy.streams import TurnStream
     from looopy.tools.function import tool
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         UserMessage,
     )
     from looopy.types.message_json import message_from_json, message_to_json
+    from looopy.types.prompt import PromptPart
     from looopy.types.request import ThinkingLevel
     from looopy.types.result import ExecutedCall, IterationResult, TurnResult
     from looopy.types.state import (
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "agent": ("Agent",),
     "loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
+    "plugins": ("Plugin",),
     "stores.stores": ("Stores", "open_stores"),
     "streams": ("TurnStream",),
     "tools.function": ("tool",),
@@ -132,6 +135,7 @@ _MODULES = {
         "UserMessage",
     ),
     "types.message_json": ("message_from_json", "message_to_json"),
+    "types.prompt": ("PromptPart",),
     "types.request": ("ThinkingLevel",),
     "types.result": ("ExecutedCall", "IterationResult", "TurnResult"),
     "types.state": ("AgentState", "AgentStatus", "Outcome", "PendingKind", "PendingRequest"),
@@ -178,6 +182,8 @@ __all__ = [
     "Outcome",
     "PendingKind",
     "PendingRequest",
+    "Plugin",
+    "PromptPart",
     "RetryPolicy",
     "StatusChange",
     "StopReason",

@@ -65,8 +65,8 @@ class Agent:
         context_id: Names the conversation: 1 to 128 of `A-Z a-z 0-9 . _ : -`.
         llm_provider: A provider, or a model name such as `"local"` or `"openai/gpt-5-mini"`.
         tools: Functions, `Tool`s or `ToolProvider`s.
-        system_prompt: Text, or a function of the `TurnContext`; asked for each model call, never
-            stored.
+        system_prompt: Text, a function of the `TurnContext`, or a list of these and of
+            `PromptPart`s; asked for each model call, never stored.
         stores: `Stores` that are open, or a URL that `start()` opens and `shutdown()` closes.
         loop_config: Limits and choices of a turn.
         auto_save: `False` keeps turns in memory until `save_state()`, `pause()` or `shutdown()`; a
@@ -598,6 +598,7 @@ class Agent:
             stores=kept,
             loop_config=self.loop_config,
             auto_save=True,  # or a crash would lose what it has done
+            auto_compact=self.auto_compact,
             on_busy="wait",  # an earlier run of the same call may be about to end
             agent_name=self.agent_name,
         )

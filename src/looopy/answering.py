@@ -19,7 +19,7 @@ CUT = "it was cut off: give a shorter one"
 def judge_answer(turn: Turn, assistant: AssistantMessage | None) -> None:
     """End the turn with an answer that fits; else have it go on, while it may."""
     wanted = turn.wanted
-    if wanted is None:
+    if wanted is None or turn.asked:  # what a person says may change the answer
         return
     if any(is_accepted(result) for result in turn.results):
         turn.stop, turn.error = StopReason.STOP, None

@@ -14,6 +14,7 @@ from looopy.stores.stores import Stores
 from looopy.types.context import AuthContext, LoopConfig
 from looopy.types.message import ImageContent, UserMessage
 from looopy.types.message_json import message_to_json
+from looopy.types.prompt import as_part
 
 
 def agent_options(
@@ -31,8 +32,8 @@ def agent_options(
         raise ConfigurationError("tools must be a list of functions or tools, such as [add]")
     if loop_config is not None and not isinstance(loop_config, LoopConfig):
         raise ConfigurationError("loop_config must be a LoopConfig(...)")
-    if not isinstance(system_prompt, str) and not callable(system_prompt):
-        raise ConfigurationError("system_prompt must be text, or a function that returns it")
+    for part in system_prompt if isinstance(system_prompt, (list, tuple)) else [system_prompt]:
+        as_part(part)
     if not isinstance(stores, (str, Stores)):
         raise ConfigurationError("stores must be a URL, or what open_stores() gave")
 

@@ -21,7 +21,6 @@ from looopy._failpoints import reach
 from looopy.cancellation import TurnInterrupted
 from looopy.compaction import before_call
 from looopy.errors import (
-    ConfigurationError,
     ContextOverflow,
     HistoryRejected,
     InvalidLLMResponse,
@@ -34,6 +33,7 @@ from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
 from looopy.output import INSTRUCTION
 from looopy.patience import Patience
+from looopy.prompts import BuiltPrompt, build_prompt
 from looopy.stores.gate import repair, repair_json
 from looopy.tools.provider import Tool
 from looopy.turn import Out, Turn
@@ -256,11 +256,14 @@ async def _request(
         shown = turn.view.of(
             turn.history, config, provider=provider, model=model, window_tokens=window_tokens
         )
+    prompt = await _prompt(turn)
     request = LLMRequest(
-        messages=shown,
+        messages=prompt.behind(shown),
         tools=tuple(tool.spec for tool in tools.values()),
-        system_prompt=await _system_prompt(turn),
+        system_prompt=prompt.before,
         model=model,
+        prompts=prompt.parts,
+        ephemeral=bool(prompt.after),
     )
 
     async def key_of(provider: str) -> str | None:
@@ -311,32 +314,12 @@ async def _hooked(
         return default
 
 
-async def _system_prompt(turn: Turn) -> str:
-    text = await _own_system_prompt(turn)
+async def _prompt(turn: Turn) -> BuiltPrompt:
+    with turn.scope:
+        prompt = await build_prompt(turn.context.system_prompt, turn.sources, turn.context)
     if turn.wanted is None or turn.wanted.tool is None:
-        return text
-    return f"{text}\n\n{INSTRUCTION}" if text else INSTRUCTION
-
-
-async def _own_system_prompt(turn: Turn) -> str:
-    prompt = turn.context.system_prompt
-    if isinstance(prompt, str):
         return prompt
-    try:
-        with turn.scope:
-            value = prompt(turn.context)
-            text = await value if inspect.isawaitable(value) else value
-    except TurnInterrupted:
-        raise
-    except Exception as exc:
-        # Its text may name what the function looked at: only the kind of failure is told.
-        _logger.exception("the system prompt's function failed")
-        raise ConfigurationError(
-            f"the system prompt's function failed with {type(exc).__name__}"
-        ) from exc
-    if not isinstance(text, str):
-        raise ConfigurationError("the system prompt's function must return text")
-    return text
+    return replace(prompt, before=f"{prompt.before}\n\n{INSTRUCTION}".lstrip())
 
 
 def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:

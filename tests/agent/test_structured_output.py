@@ -248,6 +248,26 @@ async def test_an_answer_beside_other_calls_ends_the_turn(make_agent, memory_sto
     await assert_whole(memory_stores)
 
 
+async def test_a_question_to_a_person_comes_before_the_answer(make_agent, memory_stores):
+    """Beside an answer, a call waits: the turn ends, and the answer is given once it was heard."""
+
+    @tool(effects="none")
+    async def sure(context: ToolContext) -> str:
+        """Ask whether it is right."""
+        return await context.ask("Sure?")
+
+    agent = await make_agent(
+        [(GIVEN, tool_call("sure")), GIVEN], tools=[sure], stores=memory_stores
+    )
+    waits = await agent.execute_turn("Which city?", output_type=City)
+    assert (waits.outcome, waits.output) == (Outcome.INPUT_REQUIRED, None)
+    result = await agent.execute_turn(
+        None, inputs={waits.pending[0].request_id: "Yes."}, output_type=City
+    )
+    assert result.output == City(name="Oslo", inhabitants=700000)
+    await assert_whole(memory_stores)
+
+
 async def test_the_last_answer_counts_when_the_turn_goes_on(make_agent, memory_stores):
     """A follow-up came in while the first was given."""
     agent: Agent
@@ -374,7 +394,7 @@ async def test_a_continued_turn_gives_the_type_that_is_passed(make_agent, memory
     assert (await agent.execute_turn(None, output_type=City)).output.name == "Oslo"
     await agent.execute_turn("Which city?", output_type=City)
     result = await agent.execute_turn("Never mind.")
-    assert (result.text, result.output) == ("Hi.", None)
+    assert (result.outcome, result.text, result.output) == (Outcome.COMPLETED, "Hi.", None)
 
 
 async def test_a_view_of_an_accepted_turn_has_its_output(make_agent, memory_stores):

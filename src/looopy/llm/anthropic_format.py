@@ -113,7 +113,7 @@ def to_body(
     if options.session_id:
         body["metadata"] = {"user_id": _opaque(options.session_id)}
     if cache_ttl is not None:
-        _mark(body, cache_ttl)
+        _mark(body, cache_ttl, ephemeral=request.ephemeral)
     return body, sources
 
 
@@ -342,12 +342,15 @@ def _has_results(message: Wire) -> bool:
 # --- what the API keeps ------------------------------------------------------------------------
 
 
-def _mark(body: Wire, ttl: CacheTTL) -> None:
+def _mark(body: Wire, ttl: CacheTTL, *, ephemeral: bool) -> None:
     mark = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
     for part in ("tools", "system"):
         if body.get(part):
             body[part][-1]["cache_control"] = mark
-    ends = [message["content"][-1] for message in body["messages"] if message["role"] == "user"]
+    said = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    if ephemeral:
+        said[-1] = said[-1][:-1]
+    ends = [blocks[-1] for blocks in said if blocks]
     for block in ends[-2:]:
         block["cache_control"] = mark
 

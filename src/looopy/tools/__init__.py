@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from looopy.tools.remote import RemoteAgent
     from looopy.tools.retrying import RetryCall
+    from looopy.tools.skills import Skill, Skills
 
 _HOME = {
     "AgentTool": "looopy.tools.agents",
@@ -39,6 +40,8 @@ _HOME = {
     "NeedsInput": "looopy.tools.asking",
     "RetryCall": "looopy.tools.retrying",
     "RemoteAgent": "looopy.tools.remote",
+    "Skill": "looopy.tools.skills",
+    "Skills": "looopy.tools.skills",
     "Tool": "looopy.tools.provider",
     "ToolContext": "looopy.tools.provider",
     "ToolProvider": "looopy.tools.provider",
@@ -61,6 +64,8 @@ __all__ = [
     "RemoteAgent",
     "request_input",
     "RetryCall",
+    "Skill",
+    "Skills",
     "Tool",
     "tool",
     "ToolContext",

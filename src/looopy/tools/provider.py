@@ -267,7 +267,8 @@ class ToolProvider(Protocol):
     A source of tools. `list_tools` is asked once per iteration; names must not collide.
 
     A source that talks to a server may have more methods, all optional: `list_for(turn, warn)` is
-    asked in a turn instead (see `TurnToolProvider`), and `acquire()` and `release()` say that an
+    asked in a turn instead (see `TurnToolProvider`), `system_prompts(turn)`, sync or async, brings
+    parts of the system prompt, and `acquire()` and `release()` say that an
     agent begins and ceases to use it (see `SharedToolProvider`).
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, SupportsIndex, TypeAlias
@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn, SupportsIndex, TypeAlias
 from looopy.errors import ConfigurationError
 from looopy.types.artifact import ArtifactWriter
 from looopy.types.message import Message, ToolCall
+from looopy.types.prompt import PromptPart, PromptText
 from looopy.types.request import ThinkingLevel
 
 _logger = logging.getLogger("looopy")
@@ -131,7 +132,7 @@ def _call(callback: Callable[[], object]) -> None:
         _logger.exception("a cancel callback failed")
 
 
-SystemPrompt: TypeAlias = "str | Callable[[TurnContext], str | Awaitable[str]]"
+SystemPrompt: TypeAlias = "PromptText | Sequence[PromptPart | PromptText]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

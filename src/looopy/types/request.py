@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias
 
 from looopy.types.message import AssistantMessage, Message, ToolCall
+from looopy.types.prompt import PromptPart
 
 
 class ThinkingLevel(StrEnum):
@@ -46,12 +47,18 @@ class LLMRequest:
         tools: What the model may call; may be empty.
         system_prompt: Empty for none.
         model: The provider's own name for the model; empty lets the provider choose.
+        prompts: The parts that the system prompt, and what comes after the messages, were made of,
+            in order and with their texts: those that have a name, a version or metadata.
+        ephemeral: Whether the last block of the last message belongs to this call alone: the next
+            one will not have it, so a prompt cache should end before it.
     """
 
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
     system_prompt: str = ""
     model: str = ""
+    prompts: Sequence[PromptPart] = ()
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ class Agent:
             loop_config=self._loop_config,
             agent_name="pi",
         )
-        self._prompt = system_prompt
+        self._prompt: str = system_prompt
         self.looopy.subscribe(self._hear)
 
     # --- state -----------------------------------------------------------------------------------

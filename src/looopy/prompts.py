@@ -1,0 +1,132 @@
+"""
+Build what the model is told beside the conversation: the system prompt, and what follows it all.
+
+Parts come from the agent and from its sources of tools (skills, plugins: whatever has
+`system_prompts`), and are asked anew for each model call. Those before the history are the system
+prompt. Those after it are the last words of the request, said on the user's side, because that is
+the one place behind a history that every provider takes: behind results of tools, and within the
+message where the user spoke last. So nothing before them changes, and prompt caches live.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from looopy.errors import ConfigurationError
+from looopy.types.context import SystemPrompt, TurnContext
+from looopy.types.message import Message, TextContent, UserMessage
+from looopy.types.prompt import PromptPart, as_part
+
+_logger = logging.getLogger("looopy")
+
+AFTER = "[From the application, not from the user]\n"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPrompt:
+    """
+    What the model is told in one call.
+
+    Attributes:
+        parts: With their texts as they are sent; [] for a prompt that is one text.
+    """
+
+    before: str = ""
+    after: str = ""
+    parts: Sequence[PromptPart] = ()
+
+    def behind(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """*messages*, with what comes after them."""
+        if not self.after:
+            return messages
+        said = TextContent(f"{AFTER}{self.after}")
+        last = messages[-1] if messages else None
+        if not isinstance(last, UserMessage):
+            return [*messages, UserMessage((said,), timestamp=last.timestamp if last else 0)]
+        content = (TextContent(last.content),) if isinstance(last.content, str) else last.content
+        return [*messages[:-1], replace(last, content=(*content, said))]
+
+
+async def build_prompt(
+    prompt: SystemPrompt, sources: Sequence[object], context: TurnContext
+) -> BuiltPrompt:
+    """
+    Ask for the texts of all parts, in order.
+
+    Args:
+        sources: Of tools; those with `system_prompts` bring parts.
+
+    Raises:
+        ConfigurationError: A function failed, or gave something else than text.
+    """
+    if isinstance(prompt, str):
+        parts = [PromptPart(prompt)] if prompt else []
+    elif callable(prompt):
+        parts = [PromptPart(prompt)]
+    else:
+        parts = [as_part(one) for one in prompt]
+    alone = len(parts)
+    parts += await prompts_of(sources, context)
+    if isinstance(prompt, str) and len(parts) == alone:
+        return BuiltPrompt(prompt)
+    built: list[PromptPart] = []
+    for part in sorted(parts, key=lambda one: one.order):
+        text = await _text(part, context)
+        if text:
+            built.append(replace(part, text=text))
+    before, after = (
+        "\n\n".join(str(one.text) for one in built if one.position == position)
+        for position in ("before", "after")
+    )
+    return BuiltPrompt(before, after, [one for one in built if _says_more(one)])
+
+
+async def prompts_of(sources: Sequence[object], context: TurnContext) -> list[PromptPart]:
+    """
+    The parts that *sources* bring, in their order.
+
+    Raises:
+        ConfigurationError: One failed, or brought something else.
+    """
+    parts: list[PromptPart] = []
+    for source in sources:
+        ask = getattr(source, "system_prompts", None)
+        if ask is None:
+            continue
+        try:
+            brought = ask(context)
+            brought = await brought if inspect.isawaitable(brought) else brought
+        except Exception as error:
+            raise _failed(f"the prompts of {type(source).__name__}", error) from error
+        parts += [as_part(one) for one in brought]
+    return parts
+
+
+async def _text(part: PromptPart, context: TurnContext) -> str:
+    if isinstance(part.text, str):
+        return part.text
+    what = "the system prompt's function"
+    if part.name is not None:
+        what = f"the function of the system prompt's part {part.name!r}"
+    try:
+        value: Any = part.text(context)
+        text = await value if inspect.isawaitable(value) else value
+    except Exception as error:
+        raise _failed(what, error) from error
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{what} must return text")
+    return text
+
+
+def _failed(what: str, error: Exception) -> ConfigurationError:
+    # Its text may name what the function looked at: only the kind of failure is told.
+    _logger.error("%s failed", what, exc_info=error)
+    return ConfigurationError(f"{what} failed with {type(error).__name__}")
+
+
+def _says_more(part: PromptPart) -> bool:
+    return part.name is not None or part.version is not None or bool(part.metadata)
