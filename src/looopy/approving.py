@@ -19,7 +19,6 @@ from typing import Any
 from looopy.errors import ToolError
 from looopy.redaction import Redactor
 from looopy.stores.gate import dump
-from looopy.tools.coercing import coerce
 from looopy.tools.hooked import Decided, ToolHooks
 from looopy.tools.provider import Tool, ToolContext
 from looopy.tools.results import Answer
@@ -76,6 +75,8 @@ async def may_run(
         if call.invalid_arguments is not None:
             return None
         if tool.coerce:  # as the executor does: what does not fit yet may do so then
+            from looopy.tools.coercing import coerce  # most tools do not
+
             call = replace(call, arguments=dict(coerce(tool, call.arguments)))
         validate(tool, call.arguments)
     except ToolError:

@@ -81,7 +81,7 @@ async def _say(turn: Turn) -> AsyncGenerator[Out, None]:
 def _cut_call_of(assistant: AssistantMessage) -> str | None:
     """The call that an answer broke off in: its arguments may be short of some, even of all."""
     last = assistant.content[-1] if assistant.content else None
-    is_cut = assistant.stop_reason is StopReason.LENGTH and isinstance(last, ToolCall)
+    is_cut = assistant.stop_reason in (StopReason.LENGTH, StopReason.SENSITIVE)
     return last.id if is_cut and isinstance(last, ToolCall) else None
 
 

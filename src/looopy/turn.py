@@ -219,7 +219,7 @@ class Turn:
         resumed: What they bring along, by call id.
         keys: Makes the keys that credentials are encrypted to; `None`: none can be asked for.
         asked: Calls of this iteration that are left open until somebody answers.
-        cut_call: The call that the model's answer broke off in, as it reached its limit of tokens.
+        cut_call: The call that the model's answer broke off in.
         asks: Whether there are new ones among them since the last group.
         queued: What is said before the model is asked again.
         spoken: What there is to hear before the next model call has been said: the rest waits.

@@ -173,10 +173,11 @@ async def test_tool_use_without_a_call_is_an_answer(bad, note):
     assert (result.text, len(provider.requests)) == ("here", 1)
 
 
+@pytest.mark.parametrize("stop", [StopReason.LENGTH, StopReason.SENSITIVE])
 @pytest.mark.parametrize("arguments", [{}, {"n": "delete all of"}])
-async def test_a_call_cut_by_the_length_limit_does_not_run(bad, note, ran, arguments):
+async def test_a_call_cut_by_the_length_limit_does_not_run(bad, note, ran, arguments, stop):
     """Whatever had arrived of its arguments reads as if it were all; those before it run."""
-    cut = calls(call("note", n="whole"), call("note", "c2", **arguments), stop=StopReason.LENGTH)
+    cut = calls(call("note", n="whole"), call("note", "c2", **arguments), stop=stop)
     result, answers = await bad(Says(cut), note)
     assert ran == ["whole"]
     assert [a.is_error for a in answers] == [False, True]

@@ -9,13 +9,17 @@ import enum
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from looopy.tools import ToolContext, tool
+from looopy.errors import InvalidToolArguments
+from looopy.tools import Tool, ToolContext, tool
+from looopy.tools.coercing import coerce
 from looopy.tools.executor import run_call
 from looopy.tools.results import limit_blocks, to_answer
+from looopy.tools.schema import validate
 from looopy.types.context import CancelToken
 from looopy.types.message import ImageContent, TextContent, ToolCall
 
@@ -105,6 +109,42 @@ def test_any_arguments_at_all_get_one_result(arguments: dict[str, Any]) -> None:
     result = _call(take, arguments)
     assert result.tool_call_id == "call"
     assert result.is_error
+
+
+_WRITTEN = st.one_of(
+    JSON,
+    st.integers().map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(str),
+    st.sampled_from(["true", "False", " 7 ", "1e3", "-", "+5", "0x10", "١"]),
+)
+_KINDS = st.sampled_from(["integer", "number", "boolean", "string", "null", "array", "object"])
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.one_of(_WRITTEN, st.lists(_WRITTEN, max_size=3))),
+    st.dictionaries(st.sampled_from("abc"), st.lists(_KINDS, min_size=1, max_size=3, unique=True)),
+)
+def test_coercing_changes_no_more_than_what_was_refused(
+    arguments: dict[str, Any], types: dict[str, list[str]]
+) -> None:
+    """What the model wrote stays; a value changes only from a wrong type to a right one."""
+    properties: dict[str, Any] = {
+        name: {"type": kinds, "items": {"type": "integer"}} for name, kinds in types.items()
+    }
+    one = Tool(name="t", parameters={"type": "object", "properties": properties}, coerce=True)
+    before = json.dumps(arguments)
+    made = coerce(one, arguments)
+    assert json.dumps(arguments) == before
+    assert made.keys() == arguments.keys()
+    again = coerce(one, made)
+    assert json.dumps(again) == json.dumps(made)
+    for name, value in made.items():
+        old = arguments[name]
+        if isinstance(value, (list, dict)) or (type(value) is type(old) and value == old):
+            continue
+        validate(one, {name: value})
+        with pytest.raises(InvalidToolArguments):
+            validate(one, {name: old})
 
 
 def _call(one: Any, arguments: dict[str, Any]) -> Any:

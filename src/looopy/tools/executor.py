@@ -21,12 +21,10 @@ from typing import Any
 from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
 from looopy.redaction import Redactor
 from looopy.tools.asking import NeedsInput
-from looopy.tools.coercing import coerce
 from looopy.tools.function import FunctionTool
 from looopy.tools.hooked import ToolHooks
-from looopy.tools.overflow import shown_and_kept
 from looopy.tools.provider import Report, Tool, ToolContext
-from looopy.tools.results import Answer, error_text, failure, to_answer
+from looopy.tools.results import Answer, error_text, exceeds, failure, to_answer
 from looopy.tools.retrying import RetryCall, call_again, execute
 from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
 from looopy.tools.threads import NOT_STARTED
@@ -125,7 +123,9 @@ async def run_call(
     redactor = redactor or Redactor()
     limit = (tool.max_result_bytes if tool is not None else None) or max_result_bytes
     blocks = tuple(redactor.blocks(answer.blocks))
-    if not attempt.left_behind:
+    if exceeds(blocks, limit) and not attempt.left_behind:
+        from looopy.tools.overflow import shown_and_kept  # most results are short
+
         blocks = await shown_and_kept(blocks, limit, context)
     return _result(tool, call, Answer(blocks, redactor.value(answer.details), answer.is_error))
 
@@ -184,6 +184,8 @@ class _Attempt:
                 call_id=call.id,
             )
         if tool.coerce:
+            from looopy.tools.coercing import coerce  # most tools do not
+
             call = dataclasses.replace(call, arguments=dict(coerce(tool, call.arguments)))
         validate(tool, call.arguments)
         if context.auth_context is not None and context.auth_context.expired():
@@ -287,8 +289,9 @@ def _not_an_object(name: str, received: str) -> str:
 
 def _cut(name: str) -> str:
     return (
-        f"This call of {name!r} was cut off, because the answer reached its limit of tokens; the"
-        " tool did not run. Call it again with shorter arguments, or in several calls."
+        f"This call of {name!r} was cut off: the answer ended in the middle of it, at its limit of"
+        " tokens or at a filter. The tool did not run. Call it again with shorter arguments, or in"
+        " several calls."
     )
 
 

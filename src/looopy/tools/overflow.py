@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from looopy.tools.provider import ToolContext
-from looopy.tools.results import exceeds, limit_blocks
+from looopy.tools.results import limit_blocks
 from looopy.types.message import ImageContent, TextContent, UserBlock
 
 _logger = logging.getLogger("looopy")
@@ -29,12 +29,10 @@ async def shown_and_kept(
     blocks: Sequence[UserBlock], max_bytes: int, context: ToolContext
 ) -> tuple[UserBlock, ...]:
     """
-    As much of *blocks* as the model is shown; when that is not all, the whole is kept.
+    As much of *blocks*, which are too much, as the model is shown; the whole is kept.
 
     A store that fails costs no result: the rest is then left out, and the text says so.
     """
-    if not exceeds(blocks, max_bytes):
-        return tuple(blocks)
     kept: str | None = None
     if context.artifacts is not None:
         try:
