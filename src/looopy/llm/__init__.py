@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from looopy.llm.pipy import PipyProvider
     from looopy.llm.provider import LLMProvider
     from looopy.llm.resolve import resolve_provider
+    from looopy.llm.thought_tags import ThoughtTags
     from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
 
 _HOME = {
@@ -33,6 +34,7 @@ _HOME = {
     "PipyProvider": "looopy.llm.pipy",
     "StreamEvent": "looopy.types.request",
     "StreamOptions": "looopy.types.request",
+    "ThoughtTags": "looopy.llm.thought_tags",
     "ToolSpec": "looopy.types.request",
     "resolve_provider": "looopy.llm.resolve",
 }
@@ -47,6 +49,7 @@ __all__ = [
     "PipyProvider",
     "StreamEvent",
     "StreamOptions",
+    "ThoughtTags",
     "ToolSpec",
     "render",
     "resolve_provider",
