@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_processes, of_stores, of_tools, of_turns
+from tests.mutants import of_processes, of_stores, of_tools, of_turns, of_wires
 
 MUTANTS = [
     *of_stores.MUTANTS,
     *of_turns.MUTANTS,
     *of_tools.MUTANTS,
     *of_processes.MUTANTS,
+    *of_wires.MUTANTS,
 ]

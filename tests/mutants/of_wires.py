@@ -1,0 +1,155 @@
+"""Mistakes in what goes to Anthropic's API and what is made of its answers."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_FORMAT = "src/looopy/llm/anthropic_format.py"
+_EVENTS = "src/looopy/llm/anthropic_events.py"
+_PROVIDER = "src/looopy/llm/anthropic.py"
+_WIRE = "tests/wire/test_anthropic_wire.py"
+_REQUESTS = "tests/wire/test_anthropic_requests.py"
+_AGENT = "tests/wire/test_anthropic_agent.py"
+_PROPERTY = "tests/property/test_requests_validity.py"
+
+MUTANTS = [
+    # --- thoughts ---
+    mutant(
+        "redaction-forgotten",
+        "a thought that the provider withheld comes back as another kind, and is refused",
+        "src/looopy/types/message_json.py",
+        '            data["redacted"] = True\n',
+        "            pass\n",
+        f"{_AGENT}::test_thoughts_survive_a_restart_byte_for_byte",
+    ),
+    mutant(
+        "thoughts-run-together",
+        "two signed thoughts become one that nobody signed",
+        _EVENTS,
+        "        return self._answer.end_block()\n",
+        "        return ()\n",
+        f"{_WIRE}::test_all_kinds_of_blocks_come_in_order",
+        f"{_REQUESTS}::test_thinking_goes_back_byte_for_byte",
+    ),
+    mutant(
+        "thinking-amid-calls",
+        "a change of the level or the model within a turn is refused by the API",
+        _FORMAT,
+        '    if budget < _MIN_BUDGET or not _may_begin_to_think(body["messages"]):\n',
+        "    if budget < _MIN_BUDGET:\n",
+        f"{_REQUESTS}::test_thinking_does_not_begin_amid_calls_that_began_without",
+        f"{_AGENT}::test_a_refused_history_is_tried_once_without_thoughts",
+        f"{_PROPERTY}::test_any_log_goes_out_valid",
+    ),
+    mutant(
+        "budget-above-max-tokens",
+        "every request with a small max_tokens and a level of thinking is refused",
+        _FORMAT,
+        "    budget = min(max(wish, _MIN_BUDGET), most - _MIN_OUTPUT)\n",
+        "    budget = max(wish, _MIN_BUDGET)\n",
+        f"{_REQUESTS}::test_thinking_is_a_part_of_max_tokens",
+    ),
+    mutant(
+        "bound-thoughts-not-dropped",
+        "with the latest models a window or a prompt of the day ends the conversation",
+        _FORMAT,
+        "    elif abilities.bound:\n",
+        "    elif False:\n",
+        f"{_REQUESTS}::test_thoughts_may_be_left_out_where_their_past_was_changed",
+    ),
+    # --- messages ---
+    mutant(
+        "roles-do-not-alternate",
+        "two messages of the user in a row are refused by strict servers",
+        _FORMAT,
+        '        if sent and sent[-1]["role"] == role:\n',
+        "        if False:\n",
+        f"{_REQUESTS}::test_user_and_assistant_take_turns",
+        f"{_PROPERTY}::test_any_log_goes_out_valid",
+    ),
+    mutant(
+        "assistant-speaks-last",
+        "going on after a cancelled answer is refused by the later models",
+        _FORMAT,
+        '    if not sent or sent[-1]["role"] == "assistant":\n',
+        "    if not sent:\n",
+        f"{_REQUESTS}::test_user_and_assistant_take_turns",
+        f"{_PROPERTY}::test_any_log_goes_out_valid",
+    ),
+    mutant(
+        "broken-answer-beside-the-new-one",
+        "the model sees half an answer and the whole one as if both were one",
+        _FORMAT,
+        "    return not message.tool_calls and not isinstance(after, UserMessage)\n",
+        "    return False and after is None\n",
+        f"{_REQUESTS}::test_an_answer_that_broke_off_is_shown_only_to_what_was_said_to_it",
+    ),
+    mutant(
+        "tools-used-but-not-defined",
+        "an agent without tools cannot go on with a conversation that had some",
+        _FORMAT,
+        "    elif used := _tools_used(messages):\n",
+        "    elif used := _tools_used([]):\n",
+        f"{_REQUESTS}::test_a_history_with_tools_goes_out_without_tools",
+        f"{_PROPERTY}::test_any_log_goes_out_valid",
+    ),
+    # --- the cache ---
+    mutant(
+        "one-mark-only",
+        "after many tool results the API finds nothing of what it kept",
+        _FORMAT,
+        "    for block in ends[-2:]:\n",
+        "    for block in ends[-1:]:\n",
+        f"{_REQUESTS}::test_tools_prompt_and_the_last_two_things_said_are_marked",
+    ),
+    mutant(
+        "cached-tokens-not-counted",
+        "a turn seems to cost a tenth of what it does",
+        _EVENTS,
+        '            cache_write=counts.get("cache_creation_input_tokens", 0),\n',
+        "",
+        f"{_WIRE}::test_usage_keeps_what_the_cache_served_apart",
+        f"{_AGENT}::test_usage_of_a_turn_has_the_tokens_of_the_cache",
+    ),
+    # --- the call ---
+    mutant(
+        "cut-answer-taken-for-whole",
+        "half an answer, or half of its calls, counts as the answer",
+        _EVENTS,
+        "        if self._stop is None:\n",
+        "        if False:\n",
+        f"{_WIRE}::test_an_answer_that_just_ends_is_an_error",
+    ),
+    mutant(
+        "sdk-retries-in-secret",
+        "a refused call is made three times, with waits that nobody sees",
+        _PROVIDER,
+        "            max_retries=0,\n",
+        "            max_retries=1,\n",
+        f"{_WIRE}::test_a_rate_limit_says_how_long",
+    ),
+    mutant(
+        "silence-without-end",
+        "a stalled answer holds the turn until its last minute",
+        _PROVIDER,
+        "                    until = now() + call.idle_s\n",
+        "                    until = math.inf\n",
+        f"{_AGENT}::test_a_passing_failure_is_tried_again",
+    ),
+    mutant(
+        "key-for-another-server",
+        "a server named by hand is sent the key that was meant for Anthropic",
+        _PROVIDER,
+        "        elif self._api_key is None and not self._client and not self.base_url:\n",
+        "        elif self._api_key is None and not self._client:\n",
+        f"{_WIRE}::test_the_key_of_the_environment_is_not_sent_to_another_server",
+    ),
+    mutant(
+        "context-named-in-the-open",
+        "the name of a context, often a person's, goes to the provider",
+        _FORMAT,
+        '        body["metadata"] = {"user_id": _opaque(options.session_id)}\n',
+        '        body["metadata"] = {"user_id": options.session_id}\n',
+        f"{_REQUESTS}::test_the_context_is_told_by_an_id_that_tells_nothing",
+    ),
+]
