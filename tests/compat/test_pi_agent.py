@@ -8,7 +8,13 @@ from tests.compat.kit import FAST, Gate, Silence, boom, greet, heard, names, sai
 from looopy import open_stores
 from looopy.compat import pi
 from looopy.compat.pi.queues import Queues
-from looopy.errors import ConfigurationError, LLMUnavailable, RateLimited, StoreUnavailable
+from looopy.errors import (
+    ConfigurationError,
+    LLMUnavailable,
+    RateLimited,
+    StoreUnavailable,
+    ValueRefused,
+)
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 
 
@@ -478,6 +484,18 @@ async def test_p84_what_keeps_a_run_from_beginning_is_raised(make):
     agent.set_model(model)
     await agent.prompt("hi")
     assert agent.state.messages[-1].text == "a"
+
+
+async def test_what_was_stored_ahead_of_a_run_that_did_not_begin_is_in_the_state(make):
+    """Of several prompts all but the last; the next run follows them."""
+    model = ScriptedProvider([text("a")])
+    agent = make(model)
+    with pytest.raises(ValueRefused):
+        await agent.prompt([pi.UserMessage("one"), pi.UserMessage("\x00")])
+    assert said(agent.state.messages) == said(await agent.looopy.get_messages())
+    await agent.prompt("two")
+    assert [m.text for m in model.requests[0].messages] == ["one", "two"]
+    assert said(agent.state.messages) == said(await agent.looopy.get_messages())
 
 
 async def test_p85_who_waits_may_go_away(make):

@@ -147,17 +147,20 @@ class PipyProvider:
             if close is not None:
                 await close()
         if last is None:
-            said = InvalidLLMResponse(
+            silent = InvalidLLMResponse(
                 "pipy-ai's stream ended without an answer",
                 retryable=True,
                 provider=self.name,
                 model=self.model,
             )
-            last = StreamEvent("error", message=_broken(partial, str(said)), error=said)
+            last = StreamEvent("error", message=_broken(partial, str(silent)), error=silent)
         elif last.type == "error" and last.error is None:
             message = last.message
             reason = message.error_message if message is not None else None
             last = self._failed(reason or "", partial, None, options, message)
+        if last.message is not None:  # as it will be asked for when it is shown again
+            said = replace(last.message, provider=self.name, model=request.model or self.model)
+            last = replace(last, message=said)
         yield last
 
     def _call(self, request: LLMRequest, options: StreamOptions) -> Any:

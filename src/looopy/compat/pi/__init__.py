@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from looopy.compat.pi.loop import agent_loop, agent_loop_continue
     from looopy.compat.pi.sessions import Entry, Session, read_session, write_session
     from looopy.compat.pi.setup import default_convert_to_llm
+    from looopy.compat.pi.state import AgentState
     from looopy.compat.pi.types import (
         AgentEndEvent,
         AgentEvent,
         AgentLoopConfig,
         AgentMessage,
         AgentStartEvent,
-        AgentState,
         AgentTool,
         AgentToolResult,
         AgentToolUpdateCallback,
@@ -65,13 +65,13 @@ _MODULES = {
     "compat.pi.loop": ("agent_loop", "agent_loop_continue"),
     "compat.pi.sessions": ("Entry", "read_session", "Session", "write_session"),
     "compat.pi.setup": ("default_convert_to_llm",),
+    "compat.pi.state": ("AgentState",),
     "compat.pi.types": (
         "AgentEndEvent",
         "AgentEvent",
         "AgentLoopConfig",
         "AgentMessage",
         "AgentStartEvent",
-        "AgentState",
         "AgentTool",
         "AgentToolResult",
         "AgentToolUpdateCallback",

@@ -24,31 +24,26 @@ from looopy.compat.pi.abort import AbortController
 from looopy.compat.pi.errors import AlreadyStreaming, NothingToContinue
 from looopy.compat.pi.events import Translator
 from looopy.compat.pi.loop import require_tail
+from looopy.compat.pi.mirror import Mirror
 from looopy.compat.pi.queues import Kind, Queues
-from looopy.compat.pi.setup import ModelOf, RunOptions, find_provider, tool_sources
+from looopy.compat.pi.setup import ModelOf, Models, RunOptions, ToolsOf, tool_sources
+from looopy.compat.pi.state import AgentState
 from looopy.compat.pi.types import (
-    AgentEndEvent,
     AgentEvent,
     AgentLoopConfig,
     AgentMessage,
-    AgentState,
     AgentTool,
     ConvertToLlmFn,
     GetApiKeyFn,
     MessageEndEvent,
-    MessageStartEvent,
-    MessageUpdateEvent,
     QueueMode,
-    ToolExecutionEndEvent,
-    ToolExecutionStartEvent,
     ToolHook,
     TransformContextFn,
-    TurnEndEvent,
 )
 from looopy.errors import ConfigurationError, LooopyError
 from looopy.llm.provider import LLMProvider
 from looopy.stores.stores import Stores, open_stores
-from looopy.tools.provider import Tool, ToolSource, gather_tools
+from looopy.tools.provider import ToolSource
 from looopy.types import event as ours
 from looopy.types.context import AuthContext, LoopConfig
 from looopy.types.message import (
@@ -134,24 +129,23 @@ class Agent:
         self._controller = AbortController()
         self._options = self._asked()
         self._tools: Sequence[ToolSource] = ()
-        self._found: tuple[object, LLMProvider, bool] | None = None  # and whether it is ours
+        self._models = Models()
         self._translator: Translator | None = None
         self._before: Sequence[AgentMessage] = ()
-        self._held: list[AgentMessage] = []  # what the context holds
-        self._replaced = False
         self._run: asyncio.Task[None] | None = None
         self._loading = asyncio.Lock()
         self._loaded = False
         self._auth: AuthContext | None = None  # of the run under way
         self.looopy = OurAgent(
             self.context_id,
-            llm_provider=ModelOf(lambda: self._options, self._find),
-            tools=[_Now(self)],
+            llm_provider=ModelOf(lambda: self._options, self._models.find),
+            tools=[ToolsOf(lambda: self._tools)],
             system_prompt=lambda _context: self._prompt,
             stores=open_stores("memory:") if stores == "memory:" else stores,
             loop_config=self._loop_config,
             agent_name="pi",
         )
+        self._mirror = Mirror(self.looopy)
         self._prompt: str = system_prompt
         self.looopy.subscribe(self._hear)
 
@@ -190,7 +184,7 @@ class Agent:
 
     def replace_messages(self, messages: Sequence[AgentMessage]) -> None:
         """Make the conversation *messages*; those before are hidden for good by the next run."""
-        self._replaced = True
+        self._mirror.replaced = True
         self._state.messages = list(messages)
 
     def append_message(self, message: AgentMessage) -> None:
@@ -205,9 +199,8 @@ class Agent:
         """Forget conversation, queues and error; model, prompt, tools and listeners stay."""
         self.clear_messages()
         self.clear_all_queues()
-        state = self._state
-        state.is_streaming, state.error, state._growing = False, None, None  # noqa: SLF001 - ours
-        state.pending_tool_calls = set()
+        self._state.rest()
+        self._state.error = None
 
     def subscribe(self, listener: Callable[[AgentEvent], object]) -> Callable[[], None]:
         """
@@ -341,10 +334,7 @@ class Agent:
             if self._loaded:
                 return
             await self.looopy.start()
-            before, self._held = self._held, list(await self.looopy.get_messages())
-            messages = self._state.messages
-            if not self._replaced and messages[: len(before)] == before:
-                messages[: len(before)] = self._held
+            await self._mirror.read(self._state.messages)
             self._loaded = True
 
     async def close(self) -> None:
@@ -352,10 +342,7 @@ class Agent:
         await self.wait_for_idle()
         await self.looopy.shutdown()
         self._loaded = False
-        found, self._found = self._found, None
-        aclose = None if found is None or not found[2] else getattr(found[1], "aclose", None)
-        if aclose is not None:
-            await aclose()
+        await self._models.aclose()
 
     async def __aenter__(self) -> Self:
         await self.load()
@@ -375,9 +362,7 @@ class Agent:
 
     async def _begin(self, run: Coroutine[Any, Any, None]) -> None:
         """Run in a task of its own: whoever waits may go away."""
-        state = self._state
-        state.is_streaming, state.error, state._growing = True, None, None  # noqa: SLF001 - ours
-        state.pending_tool_calls = set()
+        self._state.begin()
         self._controller = AbortController()
         task = self._run = asyncio.get_running_loop().create_task(run, name="looopy pi run")
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -406,22 +391,24 @@ class Agent:
             if go_on and not self.has_queued_messages():
                 require_tail(self._state.messages)
             if before:
-                await self._opened().messages.append(self.context_id, before)
-            self._before = before
+                await self._mirror.append(before)
+                self._before = before
             turn = self.looopy.execute_turn(message, auth_context)
             await turn.accepted()
             self._controller.signal.on_abort(turn.cancel)
             await turn
         except LooopyError as error:
             if not self._fail(str(error)):
+                # What was stored ahead of a run that did not begin has been said all the same.
+                for said in self._before:
+                    self._mirror.said(said)
+                    self._state.messages.append(said)
                 self._before = ()
                 raise
         finally:
             if self._run is asyncio.current_task():  # and no listener has begun another
                 self._auth = None
-                state = self._state
-                state.is_streaming, state._growing = False, None  # noqa: SLF001 - ours
-                state.pending_tool_calls = set()
+                self._state.rest()
 
     def _fail(self, error: str) -> bool:
         """End a run that has begun, and cannot go on; whether one has."""
@@ -435,12 +422,14 @@ class Agent:
     async def _prepare(self) -> None:
         """Bring model, tools, messages and queues to where the run finds them."""
         self._options, self._prompt = self._asked(), self._state.system_prompt
-        prepare = getattr(self._find(self._options.config), "prepare", None)
+        model = self._models.find(self._options.config, has_key=self.get_api_key is not None)
+        prepare = getattr(model, "prepare", None)
         self._tools = tool_sources(self._state.tools, self._options.config)
         if prepare is not None:
             await prepare()
         await self.load()
-        await self._reconcile()
+        if await self._mirror.write(self._state.messages):
+            self._queues.lost()  # with what was hidden
         await self._queues.flush()
         self.looopy.loop_config = replace(
             self._options.loop_config(),
@@ -476,36 +465,6 @@ class Agent:
             lambda: self._state.messages,
         )
 
-    def _find(self, config: AgentLoopConfig) -> LLMProvider:
-        """The provider of *config*, made once."""
-        wanted = (config.model, config.stream_fn)
-        if self._found is None or self._found[0] != wanted:
-            has_key = self.get_api_key is not None
-            provider = find_provider(config, has_key=has_key)
-            self._found = (wanted, provider, provider is not config.model)
-        return self._found[1]
-
-    async def _reconcile(self) -> None:
-        """Bring to the context what was done to the list of messages."""
-        wanted, held = self._state.messages, self._held
-        new = wanted[len(held) :]
-        if len(wanted) < len(held) or any(
-            a is not b and a != b for a, b in zip(wanted, held, strict=False)
-        ):
-            await self.looopy.clear()
-            self._queues.lost()
-            self._held, new = [], list(wanted)
-        self._replaced = False
-        if new:
-            await self._opened().messages.append(self.context_id, new)
-            self._held += new
-
-    def _opened(self) -> Stores:
-        stores = self.looopy._stores  # noqa: SLF001 - opened by it, from a URL
-        if stores is None:
-            raise LooopyError("the stores are not open")
-        return stores
-
     async def _post(
         self, kind: Kind, message: UserMessage, auth_context: AuthContext | None
     ) -> None:
@@ -528,40 +487,13 @@ class Agent:
                 self._emit(said)
 
     def _emit(self, event: AgentEvent) -> None:
-        self._follow(event)
+        translator = self._translator
+        self._state.follow(event, None if translator is None else translator.error)
+        if isinstance(event, MessageEndEvent):
+            self._queues.said(event.message)
+            self._mirror.said(event.message)
         for listener in tuple(self._listeners):
             try:
                 listener(event)
             except Exception:
                 _logger.exception("a listener of agent %s failed", self.context_id)
-
-    def _follow(self, event: AgentEvent) -> None:
-        """Bring the state up to date, before anybody hears of it."""
-        state = self._state
-        if isinstance(event, MessageStartEvent) and isinstance(event.message, AssistantMessage):
-            state._growing = event.message  # noqa: SLF001 - ours
-        elif isinstance(event, MessageUpdateEvent):
-            state._growing = event.partial  # noqa: SLF001 - ours
-        elif isinstance(event, MessageEndEvent):
-            state._growing = None  # noqa: SLF001 - ours
-            self._queues.said(event.message)
-            state.messages.append(event.message)
-            self._held.append(event.message)
-        elif isinstance(event, ToolExecutionStartEvent):
-            state.pending_tool_calls.add(event.tool_call_id)
-        elif isinstance(event, ToolExecutionEndEvent):
-            state.pending_tool_calls.discard(event.tool_call_id)
-        elif isinstance(event, (TurnEndEvent, AgentEndEvent)):
-            state.error = None if self._translator is None else self._translator.error
-            state.is_streaming = isinstance(event, TurnEndEvent)
-
-
-class _Now:
-    """The tools of the run, as a provider: pi's agent may change them between runs."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-
-    async def list_tools(self) -> Sequence[Tool]:
-        agent = self._agent
-        return list((await gather_tools(agent._tools)).values())  # noqa: SLF001 - the other half

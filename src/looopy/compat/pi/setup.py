@@ -21,7 +21,7 @@ from looopy.compat.pi.types import (
 )
 from looopy.errors import ConfigurationError
 from looopy.llm.provider import LLMProvider
-from looopy.tools.provider import Tool, ToolContext, ToolResult, ToolSource
+from looopy.tools.provider import Tool, ToolContext, ToolResult, ToolSource, gather_tools
 from looopy.types.context import AuthContext, Hooks, LoopConfig
 from looopy.types.message import AssistantMessage, TextContent, ToolCall
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ThinkingLevel
@@ -198,6 +198,43 @@ def find_provider(config: AgentLoopConfig, *, has_key: bool = False) -> LLMProvi
     named = isinstance(model, str) and not model.startswith("local")
     by_call = named and (has_key or config.api_key is not None)
     return resolve_provider(model, **({"api_key": config.api_key or ""} if by_call else {}))
+
+
+class Models:
+    """The providers that configurations name: each made once, and closed if it was made here."""
+
+    def __init__(self) -> None:
+        self._found: tuple[object, LLMProvider] | None = None
+        self._made: list[LLMProvider] = []
+
+    def find(self, config: AgentLoopConfig, *, has_key: bool = False) -> LLMProvider:
+        """See `find_provider`."""
+        wanted = (config.model, config.stream_fn)
+        if self._found is None or self._found[0] != wanted:
+            provider = find_provider(config, has_key=has_key)
+            self._found = (wanted, provider)
+            if provider is not config.model:
+                self._made.append(provider)
+        return self._found[1]
+
+    async def aclose(self) -> None:
+        """Close those that were made here."""
+        made, self._made, self._found = self._made, [], None
+        for provider in made:
+            close = getattr(provider, "aclose", None)
+            if close is not None:
+                await close()
+
+
+class ToolsOf:
+    """Tools that are those of the run: pi's agent may change them between runs."""
+
+    def __init__(self, sources: Callable[[], Sequence[ToolSource]]) -> None:
+        self._sources = sources
+
+    async def list_tools(self) -> Sequence[Tool]:
+        """The tools on offer now."""
+        return list((await gather_tools(self._sources())).values())
 
 
 class _PiTool(Tool):

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from looopy.compat.pi.abort import AbortSignal
 from looopy.errors import InvalidTool
 from looopy.llm.provider import LLMProvider
-from looopy.tools.provider import ToolSource
 from looopy.types.context import LoopConfig
 from looopy.types.message import (
     AssistantMessage,
@@ -330,33 +329,3 @@ class AgentLoopConfig:
     after_tool_call: ToolHook | None = None
     stream_fn: Any = None
     loop: LoopConfig = field(default_factory=LoopConfig)
-
-
-@dataclass(slots=True)
-class AgentState:
-    """
-    What an agent is and does now. It is brought up to date before listeners hear of the same event.
-
-    Attributes:
-        stream_message: The answer that is being written, as far as it is.
-        pending_tool_calls: Ids of calls that run.
-        error: Why the last run failed.
-    """
-
-    system_prompt: str = ""
-    model: str | LLMProvider = ""
-    thinking_level: ThinkingLevel = ThinkingLevel.OFF
-    tools: list[AgentTool | ToolSource] = field(default_factory=list)
-    messages: list[AgentMessage] = field(default_factory=list)
-    is_streaming: bool = False
-    pending_tool_calls: set[str] = field(default_factory=set)
-    error: str | None = None
-    _growing: AssistantMessage | PartialMessage | None = field(default=None, repr=False)
-
-    @property
-    def stream_message(self) -> AssistantMessage | None:
-        """See above."""
-        growing = self._growing
-        if growing is None or isinstance(growing, AssistantMessage):
-            return growing
-        return growing.snapshot()
