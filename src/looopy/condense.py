@@ -20,6 +20,7 @@ from looopy.stores.records import NewSummary
 from looopy.tools.provider import Tool
 from looopy.types.context import LoopConfig
 from looopy.types.event import Compaction
+from looopy.types.message import AssistantMessage, UserMessage
 from looopy.types.request import StreamOptions
 
 
@@ -46,7 +47,7 @@ async def condense(
     record = known.record
     if known.busy_turn is not None:
         raise AgentBusy("a turn runs on this context", turn=known.busy_turn)
-    part = part_to_cover(known.history, keep_turns=keep_turns)
+    part = part_to_cover(known.history, keep_turns=max(keep_turns, _questions_of_open(known)))
     if part is None or record is None:
         return None
     options = StreamOptions(
@@ -78,6 +79,18 @@ async def condense(
             known.stale = True
             await known.refresh(tools)
             return event
+
+
+def _questions_of_open(known: Known) -> int:
+    """How many questions have to stay, so that calls which wait keep their place in the history."""
+    if not known.open_calls:
+        return 1
+    behind = 1
+    for message in reversed(known.history):
+        if isinstance(message, AssistantMessage):
+            break
+        behind += isinstance(message, UserMessage)
+    return behind
 
 
 async def _api_key(provider: LLMProvider, config: LoopConfig) -> str | None:

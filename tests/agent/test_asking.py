@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.agent.kit import add, assert_answered, assert_whole, collect, types
 
 from looopy import ToolContext, tool
-from looopy.errors import CannotContinue, InputNotFound
+from looopy.errors import AgentBusy, CannotContinue, InputNotFound
 from looopy.llm.render import CANCELLED
+from looopy.recovery import plan_turn
+from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.faults import SpyStores
+from looopy.testing.turns import a_claim
 from looopy.tools import Ask, NeedsInput
 from looopy.types.context import LoopConfig
 from looopy.types.message import ToolResultMessage
@@ -258,4 +264,149 @@ async def test_a_turn_that_fails_beside_a_question_leaves_none(make_agent, store
     result = await agent.execute_turn("go")
     assert (result.outcome, result.pending) == (Outcome.FAILED, ())
     assert results(result.messages) == {"boom": "it broke", "one": CANCELLED}
+    await assert_whole(stores)
+
+
+async def test_a_call_waits_beside_a_compaction(make_agent, stores):
+    """What was said before is summarised; the open call stays, whatever was said behind it."""
+    provider = ScriptedProvider(
+        [
+            text("hello"),
+            tool_call("book", city="Rome"),
+            text("the user said hello"),
+            text("done"),
+        ]
+    )
+    agent = await make_agent(provider, tools=[book], stores=stores)
+    await agent.execute_turn("hello")
+    [request] = (await agent.execute_turn("go")).pending
+    assert await agent.compact() is not None
+    assert agent.state.pending == (request,)
+    second = await agent.execute_turn("be quick", inputs={request.request_id: "Monday"})
+    assert await agent.compact() is None
+    there = await make_agent(provider, tools=[book], stores=stores)
+    [chained] = there.state.pending
+    assert second.pending == (chained,)
+    last = await there.execute_turn(None, inputs={chained.request_id: "aisle"})
+    assert (last.text, results(last.messages)) == ("done", {"book": "Rome Monday aisle"})
+    shown = [m.text for m in provider.requests[-1].messages]
+    assert "Rome Monday aisle" in shown
+    assert "the user said hello" in shown[0]
+
+
+async def test_what_is_asked_beside_a_slow_call_is_stored_at_once(make_agent, memory_stores):
+    """A crash of the slow one does not cost the question, nor make it of unknown outcome."""
+    stored = asyncio.Event()
+    spy = SpyStores(memory_stores)
+
+    def look(name, argument):
+        if name == "commit" and argument.state is not None and argument.state.pending:
+            stored.set()
+
+    @tool(parallel=True)
+    async def ask(context: ToolContext) -> str:
+        """Ask beside others."""
+        return await context.ask("Which?")
+
+    @tool(parallel=True)
+    async def slow() -> str:
+        """Wait for the question to be safe."""
+        async with asyncio.timeout(5):
+            await stored.wait()
+        return "safe"
+
+    spy.hook = look
+    agent = await make_agent(
+        [(tool_call("ask"), tool_call("slow"))], tools=[ask, slow], stores=spy.stores
+    )
+    result = await agent.execute_turn("go")
+    assert results(result.messages) == {"slow": "safe"}
+    assert [p.prompt for p in result.pending] == ["Which?"]
+
+
+async def test_of_two_processes_that_answer_at_once_one_wins(make_agent, stores):
+    """The other one is told, and what it said is not stored."""
+    script = [tool_call("book", city="Rome"), text("done")]
+    agent = await make_agent(script, tools=[book], stores=stores)
+    [request] = (await agent.execute_turn("go")).pending
+    here = await make_agent([text("done")], tools=[book], stores=stores)
+    there = await make_agent([text("done")], tools=[book], stores=stores)
+    answers = await asyncio.gather(
+        here.execute_turn(None, inputs={request.request_id: "Monday"}),
+        there.execute_turn(None, inputs={request.request_id: "Tuesday"}),
+        return_exceptions=True,
+    )
+    refused = [a for a in answers if isinstance(a, BaseException)]
+    [won] = [a for a in answers if not isinstance(a, BaseException)]
+    assert [type(error) in (InputNotFound, AgentBusy) for error in refused] == [True]
+    assert [p.prompt for p in won.pending] == ["Which seat?"]
+    last = await make_agent([text("done")], tools=[book], stores=stores)
+    [chained] = last.state.pending
+    result = await last.execute_turn(None, inputs={chained.request_id: "aisle"})
+    day = "Monday" if answers[0] is won else "Tuesday"
+    assert results(result.messages) == {"book": f"Rome {day} aisle"}
+    await assert_whole(stores)
+
+
+async def test_input_and_credentials_of_one_iteration_are_both_kept(make_agent, stores):
+    """From two tools; neither is dropped for the other."""
+
+    @tool(parallel=True)
+    async def login(context: ToolContext) -> str:
+        """Ask for a password."""
+        return f"as {await context.ask('Password?', kind=PendingKind.AUTH)}"
+
+    replies = [(tool_call("one"), tool_call("login")), text("done")]
+    agent = await make_agent(replies, tools=[one, login], stores=stores)
+    first = await agent.execute_turn("go")
+    assert first.outcome is Outcome.AUTH_REQUIRED
+    assert [(p.kind, p.tool_name) for p in first.pending] == [
+        (PendingKind.INPUT, "one"),
+        (PendingKind.AUTH, "login"),
+    ]
+    values = dict(zip([p.request_id for p in first.pending], ["x", "hunter22"], strict=True))
+    last = await agent.execute_turn(None, inputs=values)
+    assert results(last.messages) == {"one": "x", "login": "as [redacted]"}
+    await assert_whole(stores)
+
+
+async def test_what_was_steered_is_said_after_the_answer(make_agent, stores):
+    """It cancels nothing, and is not lost."""
+    agents = []
+
+    @tool
+    async def ask(context: ToolContext) -> str:
+        """Ask, while the user says something."""
+        if not context.answers:
+            await agents[0].steer("by train")
+        return await context.ask("Which day?")
+
+    provider = ScriptedProvider([tool_call("ask"), text("done")])
+    agents.append(await make_agent(provider, tools=[ask], stores=stores))
+    [request] = (await agents[0].execute_turn("go")).pending
+    last = await agents[0].execute_turn(None, inputs={request.request_id: "Monday"})
+    assert (last.text, results(last.messages)) == ("done", {"ask": "Monday"})
+    assert [m.text for m in provider.requests[-1].messages][-2:] == ["Monday", "by train"]
+    await assert_whole(stores)
+
+
+async def test_an_accepted_answer_survives_its_turn(make_agent, stores):
+    """The process dies after the claim and before the tool runs: nobody is asked again."""
+    agent = await make_agent([tool_call("book", city="Rome")], tools=[book], stores=stores)
+    [request] = (await agent.execute_turn("go")).pending
+    await agent.shutdown()
+    await agent.start()
+    plan = plan_turn(agent._known.situation, None, {request.request_id: "Monday"}, None)
+    record, owner = await stores.state.load("ada"), Owner.new()
+    claim = a_claim(record.epoch, text=None, holder=owner.token(), state=plan.state)
+    await stores.state.claim(claim)
+    owner.retire()
+    RUNS.clear()
+    there = await make_agent([text("done")], tools=[book], stores=stores)
+    assert (there.state.status, there.state.pending) == (AgentStatus.READY, ())
+    assert there.state.interrupted_turn == 2
+    [chained] = (await there.execute_turn(None)).pending
+    assert (chained.prompt, RUNS) == ("Which seat?", ["asked"])
+    last = await there.execute_turn(None, inputs={chained.request_id: "aisle"})
+    assert results(last.messages) == {"book": "Rome Monday aisle"}
     await assert_whole(stores)

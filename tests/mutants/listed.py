@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_processes, of_stores, of_tools, of_turns, of_wires
+from tests.mutants import of_people, of_processes, of_stores, of_tools, of_turns, of_wires
 
 MUTANTS = [
     *of_stores.MUTANTS,
     *of_turns.MUTANTS,
     *of_tools.MUTANTS,
+    *of_people.MUTANTS,
     *of_processes.MUTANTS,
     *of_wires.MUTANTS,
 ]

@@ -1,0 +1,112 @@
+"""Mistakes around a person who is asked: approvals, questions, credentials."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_APPROVALS = "tests/agent/test_approvals.py"
+_ASKING = "tests/agent/test_asking.py"
+_CREDENTIALS = "tests/agent/test_credentials.py"
+_SEALING = "tests/unit/auth/test_sealing.py"
+
+MUTANTS = [
+    mutant(
+        "approved-as-something-else",
+        "a yes to one payment lets another one through",
+        "src/looopy/approving.py",
+        "resumed.held is not None and resumed.held.bound == bound",
+        "resumed.held is not None",
+        f"{_APPROVALS}::test_an_approval_of_another_schema_does_not_count",
+        f"{_APPROVALS}::test_other_arguments_than_the_approved_ones_never_run",
+    ),
+    mutant(
+        "what-cannot-be-judged-runs",
+        "a broken predicate opens what it was to guard",
+        "src/looopy/approving.py",
+        '        failed(f"{tool.name}.needs_approval", error)\n        return True\n',
+        '        failed(f"{tool.name}.needs_approval", error)\n        return False\n',
+        f"{_APPROVALS}::test_a_predicate_says_which_calls_need_it",
+    ),
+    mutant(
+        "a-late-yes-counts",
+        "an approval from another time runs what nobody wants any more",
+        "src/looopy/answers.py",
+        "request.expires_at <= datetime.now(UTC)",
+        "request.expires_at is None",
+        f"{_APPROVALS}::test_an_expired_approval_is_not_there",
+    ),
+    mutant(
+        "an-answer-dies-with-its-turn",
+        "a person has answered, and is asked again after a crash",
+        "src/looopy/recovery.py",
+        "    return Plan(begun, prompts, user_message, run, origin, resumed, continues)",
+        "    return Plan(fresh, prompts, user_message, run, origin, resumed, continues)",
+        f"{_ASKING}::test_an_accepted_answer_survives_its_turn",
+    ),
+    mutant(
+        "asking-counts-as-a-start",
+        "a call that only asked is given up as of unknown outcome",
+        "src/looopy/known.py",
+        "if turn > asked.get(call_id, 0)}",
+        "if turn > 0}",
+        f"{_ASKING}::test_an_accepted_answer_survives_its_turn",
+    ),
+    mutant(
+        "asked-at-the-end-of-the-turn",
+        "a crash beside a slow tool costs the question",
+        "src/looopy/tool_calls.py",
+        "(_answer_done(turn, crew, rest) or turn.asks) and crew",
+        "_answer_done(turn, crew, rest) and crew",
+        f"{_ASKING}::test_what_is_asked_beside_a_slow_call_is_stored_at_once",
+    ),
+    mutant(
+        "a-compaction-takes-the-open-call",
+        "the answer is stored, and the model never sees it",
+        "src/looopy/condense.py",
+        "max(keep_turns, _questions_of_open(known))",
+        "keep_turns",
+        f"{_ASKING}::test_a_call_waits_beside_a_compaction",
+    ),
+    mutant(
+        "a-question-that-a-tool-can-catch",
+        "a tool that never fails never asks",
+        "src/looopy/tools/asking.py",
+        "class NeedsInput(BaseException)",
+        "class NeedsInput(Exception)",
+        "tests/agent/test_request_input.py"
+        "::test_a_tool_that_catches_its_failures_does_not_catch_its_question",
+    ),
+    mutant(
+        "a-credential-is-no-secret",
+        "what a user has encrypted stands in the history",
+        "src/looopy/running.py",
+        "            self.redactor.add(resumed.opened)\n",
+        "            pass\n",
+        f"{_CREDENTIALS}::test_a_credential_reaches_the_call_and_nothing_else",
+    ),
+    mutant(
+        "credentials-in-plain-are-stored",
+        "a backup has the passwords of whoever was asked",
+        "src/looopy/answers.py",
+        "for request, value in self.given if not in_plain(request)]",
+        "for request, value in self.given]",
+        f"{_CREDENTIALS}::test_credentials_in_plain_are_used_and_never_stored",
+    ),
+    mutant(
+        "the-private-key-beside-what-it-opens",
+        "who reads the database reads the credentials",
+        "src/looopy/auth/sealing.py",
+        "jose.encrypt(header, json.dumps(private), self._wrapping_key(jose))",
+        "json.dumps(private)",
+        f"{_CREDENTIALS}::test_the_private_key_is_stored_encrypted_alone",
+    ),
+    mutant(
+        "one-credential-for-any-request",
+        "what was given to one tool serves another",
+        "src/looopy/auth/sealing.py",
+        '    if claims.get("request_id") != request_id:',
+        '    if claims.get("request_id") is None:',
+        f"{_SEALING}::test_claims_that_do_not_hold_are_refused",
+        f"{_CREDENTIALS}::test_what_is_not_encrypted_to_this_request_is_refused",
+    ),
+]
