@@ -590,7 +590,7 @@ class Agent:
     def _like_this(self, context_id: str, stores: Stores | None) -> Agent:
         """Another agent, of that context."""
         kept = self._where if self._where != "memory:" or stores is None else stores
-        return Agent(
+        made = Agent(
             context_id,
             llm_provider=self._llm,
             tools=self._tools,
@@ -601,7 +601,10 @@ class Agent:
             auto_compact=self.auto_compact,
             on_busy="wait",  # an earlier run of the same call may be about to end
             agent_name=self.agent_name,
+            auth_key=None,
         )
+        made._keys = self._keys
+        return made
 
     async def wait_for_idle(self) -> None:
         """Wait until no turn of this agent runs."""

@@ -51,9 +51,14 @@ def hear(
     before: Answered,
     held: Sequence[HeldCall],
     keys: KeyRing,
+    context_id: str | None = None,
 ) -> Answers:
     """
     Take the answers *inputs* to *pending*, together with those of *before*.
+
+    Args:
+        context_id: Of the requests: credentials that another context's agent asks for, by way of
+            this one, are for that one to open.
 
     Raises:
         InputNotFound: An id is not pending, or has expired.
@@ -75,7 +80,10 @@ def hear(
     for request, value in (*before, *new):
         if request.kind is PendingKind.AUTH:
             try:
-                opened[request.request_id] = _opened(request, value, sealed, keys)
+                elsewhere = context_id is not None and _asks_for_another(request, context_id)
+                opened[request.request_id] = (
+                    value if elsewhere else _opened(request, value, sealed, keys)
+                )
             except KeyLost:
                 continue
             except ValueRefused as error:
@@ -85,6 +93,10 @@ def hear(
         if request.request_id in opened and request.auth is not None:
             check_answer(request, opened[request.request_id], opened=True)
     return Answers((*before, *new), opened)
+
+
+def _asks_for_another(request: PendingRequest, context_id: str) -> bool:
+    return request.auth is not None and request.auth.context_id not in (None, context_id)
 
 
 def _opened(request: PendingRequest, value: Any, sealed: Mapping[str, str], keys: KeyRing) -> Any:

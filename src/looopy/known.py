@@ -119,7 +119,9 @@ class Known:
     @property
     def situation(self) -> Situation:
         """What a plan for the next turn is made from."""
-        return Situation(self.state, self.history, self.open_calls, self.last)
+        return Situation(
+            self.state, self.history, self.open_calls, self.last, context_id=self.context_id
+        )
 
     async def refresh(self, tools: Mapping[str, Tool]) -> None:
         """

@@ -172,6 +172,7 @@ class Situation:
     open_calls: Sequence[OpenCall] = ()
     last: TurnRecord | None = None
     queued: Sequence[Entry] = ()
+    context_id: str | None = None
 
 
 def plan_turn(
@@ -194,7 +195,9 @@ def plan_turn(
     """
     state, inputs = situation.state, inputs or {}
     before = _still(situation, state.answered)
-    answers = hear(state.pending, inputs, before, state.held, keys or KeyRing())
+    answers = hear(
+        state.pending, inputs, before, state.held, keys or KeyRing(), situation.context_id
+    )
     fresh = ContextState(usage=state.usage, summary=state.summary)
     if inputs or (user_message is None and before and not state.pending):
         remaining = tuple(p for p in state.pending if p.request_id not in inputs)

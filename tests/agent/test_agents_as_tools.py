@@ -21,6 +21,7 @@ from looopy import (
     open_stores,
     tool,
 )
+from looopy.auth import AuthRequest, encrypt_credential
 from looopy.checks import input_hash
 from looopy.errors import InvalidTool
 from looopy.stores.owner import Owner
@@ -370,6 +371,49 @@ async def test_the_users_side_runs_a_tool_of_the_agent(make_agent, stores):
     assert request.args == {}
     result = await agent.execute_turn(None, inputs={request.request_id: "a sunset"})
     assert (result.text, result_of(result).text) == ("done", "a sunset")
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "plain"])
+async def test_credentials_reach_the_agents_call_alone(make_agent, stores, sealed):
+    """Encrypted to the inner request, or in plain; what is stored holds none of them."""
+    token, used = "tok-4711-abcdef-0123456789", []
+    pat = AuthRequest(type="pat", provider="hub") if sealed else None
+
+    @tool
+    async def push(context: ToolContext) -> str:
+        """Push."""
+        used.append(await context.ask("Token?", kind=PendingKind.AUTH, auth=pat))
+        return "pushed"
+
+    helper = inner([tool_call("push"), text("Pushed.")], tools=[push]).as_tool()
+    agent = await make_agent([ASKS, text("done")], tools=[helper], stores=stores)
+    waits = await agent.execute_turn("go")
+    assert waits.outcome is Outcome.AUTH_REQUIRED
+    (request,) = waits.pending
+    value = encrypt_credential(token, request.auth) if sealed else token
+    result = await agent.execute_turn(None, inputs={request.request_id: value})
+    assert (result_of(result).text, used) == ("Pushed.", [token])
+    for context_id in ("ada", *await contexts(stores)):
+        assert token not in repr(await stores.journal.events(context_id))
+        assert token not in repr(await stores.state.load(context_id))
+
+
+async def test_an_answer_that_is_stored_nowhere_is_not_asked_for_again(make_agent, stores):
+    """The outer process died behind the inner turn; credentials in plain were lost with it."""
+
+    @tool
+    async def push(context: ToolContext) -> str:
+        """Push."""
+        await context.ask("Token?", kind=PendingKind.AUTH)
+        return "pushed"
+
+    call = spied(inner([tool_call("push"), text("Pushed.")], tools=[push]).as_tool())
+    agent = await make_agent([ASKS, text("done")], tools=[call], stores=stores)
+    (request,) = (await agent.execute_turn("go")).pending
+    await agent.execute_turn(None, inputs={request.request_id: "tok-4711"})
+    lost = replace(call.context, answers={})
+    again = await call.execute({"prompt": "How many?"}, lost)
+    assert (again.content, again.is_error) == ("Pushed.", False)
 
 
 async def test_several_questions_are_answered_one_by_one(make_agent, stores):

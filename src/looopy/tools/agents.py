@@ -30,7 +30,7 @@ from looopy.tools.results import to_json_text
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired
 from looopy.types.maker import amended
-from looopy.types.message import StopReason, Usage
+from looopy.types.message import AssistantMessage, Message, StopReason, Usage
 from looopy.types.message_json import usage_to_json
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, Outcome, PendingKind, PendingRequest
@@ -70,6 +70,10 @@ class InnerAgent(Protocol):
 
     async def start(self) -> None:
         """Read its context."""
+        ...
+
+    async def get_messages(self) -> list[Message]:
+        """What was said in it."""
         ...
 
     async def shutdown(self, cancel: bool = False) -> None:
@@ -255,12 +259,25 @@ class _Errand:
             except CannotContinue:  # it broke off behind its answer, or before it began
                 return self._answer(last, broke_off=True)
             self._count(result, anew=number > there_were)
-            said, inputs = None, None
+            said, inputs, last = None, None, result
+            if pending and number < there_were and not self._answered(pending):
+                # It was answered, with what is stored nowhere: go on from where that led to.
+                number, pending = there_were, self._agent.state.pending
+                if not pending and self._agent.state.interrupted_turn is None:
+                    return await self._said_last()
             if pending:
                 inputs = self._answers_to(pending)
-            elif not self._goes_on(result, anew=number > there_were):
+            elif number == result.turn and not self._goes_on(result, anew=number > there_were):
                 return self._answer(result)
-            number, last = number + 1, result
+            number += 1
+
+    async def _said_last(self) -> ToolResult:
+        """What the agent answered in a turn that cannot be looked at."""
+        messages = await self._agent.get_messages()
+        said = [m for m in messages if isinstance(m, AssistantMessage)][-1]
+        in_a_type = to_json_text(said.tool_calls[-1].arguments) if said.tool_calls else ""
+        details = {"agent": self._tool.name, "context_id": self._context_id}
+        return ToolResult(said.text or in_a_type, details)
 
     def _goes_on(self, result: TurnResult, *, anew: bool) -> bool:
         """Whether a turn is to be gone on with that waits for nobody."""
@@ -287,6 +304,9 @@ class _Errand:
                 await stream
             raise
 
+    def _answered(self, pending: Sequence[PendingRequest]) -> bool:
+        return all(request.request_id in self._context.answers for request in pending)
+
     def _answers_to(self, pending: Sequence[PendingRequest]) -> Mapping[str, Any]:
         """
         What was answered to *pending*.
@@ -296,7 +316,7 @@ class _Errand:
         """
         answers = self._context.answers
         asked = {request.request_id: request for request in pending}
-        if all(request_id in answers for request_id in asked):
+        if self._answered(pending):
             return {request_id: answers[request_id] for request_id in asked}
         raise NeedsInput([self._ask(one) for key, one in asked.items() if key not in answers])
 
