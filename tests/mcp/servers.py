@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 import threading
@@ -20,7 +21,14 @@ import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve
-from mcp.types import EmbeddedResource, ResourceLink, TextContent, TextResourceContents
+from mcp.shared.exceptions import UrlElicitationRequiredError
+from mcp.types import (
+    ElicitRequestURLParams,
+    EmbeddedResource,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 from pydantic import BaseModel
 
 
@@ -128,6 +136,9 @@ def _add_asking(server: MCPServer) -> None:
     async def travel(city: Annotated[City, Resolve(ask_city)]) -> str:
         """Go where the user says."""
         note(f"travelled to {city.city}")
+        if os.environ.get("WORKSHOP_KILLS"):
+            os.kill(os.getppid(), signal.SIGKILL)
+            await anyio.sleep_forever()
         return f"went to {city.city}"
 
     @server.tool()
@@ -137,6 +148,17 @@ def _add_asking(server: MCPServer) -> None:
         """Go to two cities."""
         note(f"toured {first.city} and {then.city}")
         return f"went to {first.city} and {then.city}"
+
+    @server.tool()
+    def enter() -> str:
+        """Be let in once the user has been somewhere."""
+        note("knocked")
+        if not os.environ.get("WORKSHOP_OPEN"):
+            visit = ElicitRequestURLParams(
+                message="Please sign in", url="https://door.invalid", elicitation_id="1"
+            )
+            raise UrlElicitationRequiredError([visit])
+        return "inside"
 
     @server.tool()
     async def call_the_user(ctx: Context) -> str:

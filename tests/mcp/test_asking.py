@@ -145,6 +145,38 @@ async def test_a_server_that_may_not_ask_does_not(make_agent, memory_stores, wor
     assert result.iterations[0].tool_results[0].is_error
 
 
+async def test_an_address_that_the_user_has_to_visit_is_asked_for(
+    make_agent, memory_stores, workshop, notes, protocol, monkeypatch
+):
+    """The call is refused until somebody was there; then it is made again."""
+    agent, request = await make_asked(
+        make_agent, memory_stores, workshop(protocol=protocol), tool_call("enter")
+    )
+    assert request.prompt == "Please sign in\nhttps://door.invalid"
+    monkeypatch.setenv("WORKSHOP_OPEN", "yes")
+    result = await agent.execute_turn(None, inputs={request.request_id: True})
+    assert result.messages[0].text == "inside"
+    assert notes.lines == ["knocked", "knocked"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(False, "Please sign in"), (True, "asks again for what the user has done")]
+)
+async def test_an_address_that_nobody_visits_fails_the_call(
+    make_agent, memory_stores, workshop, notes, protocol, value, said
+):
+    """Declined, or said to be done and not: an error, and no question without end."""
+    agent, request = await make_asked(
+        make_agent, memory_stores, workshop(protocol=protocol), tool_call("enter")
+    )
+    result = await agent.execute_turn(None, inputs={request.request_id: value})
+    assert result.outcome == "completed"
+    assert result.messages[0].is_error
+    if value:
+        assert said in result.messages[0].text
+    assert agent.state.pending == ()
+
+
 CHILD = """
 import asyncio, os, signal, sys
 from looopy import Agent
@@ -154,11 +186,14 @@ from looopy.tools import MCPTools
 async def main(url, server, tool, protocol):
     source = MCPTools(
         command=sys.executable, args=[server, "workshop"], protocol=protocol, name="workshop",
-        env={"WORKSHOP_NOTES": os.environ["WORKSHOP_NOTES"]},
+        env={key: os.environ[key] for key in os.environ if key.startswith("WORKSHOP_")},
     )
     script = ScriptedProvider([tool_call(tool)])
     agent = Agent("ada", llm_provider=script, tools=[source], stores=url)
     await agent.start()
+    if agent.state.pending:
+        answers = {agent.state.pending[0].request_id: {"city": "Rome"}}
+        await agent.execute_turn(None, inputs=answers)
     result = await agent.execute_turn("go")
     print(result.outcome, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -167,21 +202,27 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+def run_child(tmp_path, url, notes, tool, protocol, **env):
+    """A process that asks, or answers what was asked, and is killed."""
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    return subprocess.run(
+        [sys.executable, script, url, SERVERS, tool, protocol],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | notes.env | env,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(180)  # processes, one after the other
 @pytest.mark.parametrize(("tool", "protocol"), [("travel", "auto"), ("call_the_user", "legacy")])
 async def test_a_question_survives_the_death_of_the_process(
     sqlite_url, tmp_path, notes, make_agent, tool, protocol
 ):
     """Asked in one process, which is killed with its server; answered in another."""
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
-    child = subprocess.run(
-        [sys.executable, script, sqlite_url, SERVERS, tool, protocol],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | notes.env,
-        check=False,
-    )
+    child = run_child(tmp_path, sqlite_url, notes, tool, protocol)
     assert (child.stdout, child.returncode) == ("input_required\n", -signal.SIGKILL), child.stderr
     source = started(env=notes.env, protocol=protocol)
     async with open_stores(sqlite_url) as stores:
@@ -194,5 +235,28 @@ async def test_a_question_survives_the_death_of_the_process(
         assert result.messages[0].text in ("went to Rome", "accept: Rome")
         done = [line for line in notes.lines if line not in ("asked", "rang")]
         assert done in (["travelled to Rome"], ["heard accept"])
+        await assert_whole(stores)
+        await agent.shutdown()
+
+
+@pytest.mark.timeout(180)  # processes, one after the other
+async def test_a_process_that_dies_with_the_answer_does_nothing_twice(
+    sqlite_url, tmp_path, notes, make_agent
+):
+    """The server had gone on: the outcome is unknown, and the call is not made again."""
+    asked = run_child(tmp_path, sqlite_url, notes, "travel", "auto")
+    assert asked.stdout == "input_required\n", asked.stderr
+    answered = run_child(tmp_path, sqlite_url, notes, "travel", "auto", WORKSHOP_KILLS="yes")
+    assert answered.returncode == -signal.SIGKILL, answered.stderr
+    async with open_stores(sqlite_url) as stores:
+        source = started(env=notes.env)
+        agent = await make_agent([text("I do not know.")], tools=[source], stores=stores)
+        assert (agent.state.pending, agent.state.interrupted_turn) == ((), 2)
+        result = await agent.execute_turn(None)
+        assert result.outcome == "completed"
+        assert notes.lines.count("travelled to Rome") == 1
+        [answer] = [m for m in await agent.get_messages() if m.role == "toolResult"]
+        assert answer.is_error
+        assert "It may have run" in answer.text
         await assert_whole(stores)
         await agent.shutdown()

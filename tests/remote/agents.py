@@ -95,6 +95,29 @@ class Clerk(AgentExecutor):
         await TaskUpdater(queue, context.task_id, context.context_id).cancel()
 
 
+class Cutter:
+    """Cuts each stream after its first event, as a bad line does."""
+
+    def __init__(self, app) -> None:
+        self._app = app
+
+    async def __call__(self, scope, receive, send):
+        streams = False
+        sent = 0
+
+        async def cut(message):
+            nonlocal streams, sent
+            if message["type"] == "http.response.start":
+                streams = any(b"event-stream" in value for _, value in message["headers"])
+            elif streams:
+                sent += 1
+                if sent > 1:
+                    raise ConnectionError("cut")
+            await send(message)
+
+        await self._app(scope, receive, cut)
+
+
 def make_app(clerk, url, *, streaming=True, binding="JSONRPC", at=None):
     """The clerk behind HTTP, as its card at *url* says."""
     path = "/rest" if binding == "HTTP+JSON" else "/"

@@ -20,11 +20,11 @@ __all__ = ["empty_database", "make_agent", "memory_stores", "sqlite_file", "sqli
 
 
 @contextmanager
-def open_desk(clerk, **options):
+def open_desk(clerk, *, around=lambda app: app, **options):
     """A clerk over HTTP; the address."""
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    with over_http(make_app(clerk, url, **options), listening):
+    with over_http(around(make_app(clerk, url, **options)), listening):
         yield url
 
 

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from tests.agent.kit import assert_whole
+from tests.remote.agents import Cutter
 from tests.remote.conftest import open_desk
 
 from looopy import AuthContext, LoopConfig, open_stores
@@ -244,6 +245,14 @@ async def test_an_agent_that_went_away_is_an_error(make_agent, memory_stores, cl
     assert result.outcome == "completed"
 
 
+async def test_a_task_whose_stream_is_cut_is_looked_at(make_agent, memory_stores, clerk):
+    """The agent goes on without us; what it comes to is found."""
+    with open_desk(clerk, around=Cutter) as url:
+        _, (result,), _ = await run(make_agent, memory_stores, url, "good morning")
+    assert (result.text, result.is_error) == ("you said good morning", False)
+    assert len(clerk.heard) == 1
+
+
 async def test_a_card_that_leads_elsewhere_is_not_followed(clerk):
     """Credentials go where the user has sent them; other places have to be allowed."""
     with open_desk(clerk) as there, open_desk(clerk, at=there) as url:
@@ -277,6 +286,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.timeout(180)  # processes, one after the other
 async def test_a_question_survives_the_death_of_the_process(
     sqlite_url, tmp_path, make_agent, streaming_desk, clerk
 ):
@@ -288,7 +298,7 @@ async def test_a_question_survives_the_death_of_the_process(
         [sys.executable, script, sqlite_url, streaming_desk, NAME],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env=dict(os.environ),
         check=False,
     )
