@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from looopy import checks, lifecycle
-from looopy.auth.sealing import KeyRing
-from looopy.buffered import BufferedTurn, buffered_messages, save_turns
+from looopy.buffered import buffered_messages
 from looopy.claiming import TurnRequest
 from looopy.condense import condense
 from looopy.errors import (
@@ -27,34 +23,26 @@ from looopy.errors import (
     AgentStateError,
     ContextNotFound,
 )
-from looopy.following import end_dead_turn, follow, watch_turn
+from looopy.following import end_dead_turn
 from looopy.known import Known
-from looopy.llm.provider import LLMProvider
-from looopy.output import with_output
+from looopy.living import LivingAgent
 from looopy.running import RunningTurn
 from looopy.settle import settle
-from looopy.snapshot import snapshot
-from looopy.stores.names import check_context_id
-from looopy.stores.records import ContextRecord, EntryKind
-from looopy.stores.stores import Stores, acquire_shared, release_shared
-from looopy.subscribers import Subscribers
-from looopy.tools.provider import HeldTools, ToolSource, gather_tools, wrap_tools
-from looopy.turns import Turns
+from looopy.stores.records import EntryKind
+from looopy.stores.stores import Stores
+from looopy.tools.provider import gather_tools
 from looopy.types.artifact import Artifact
-from looopy.types.context import AuthContext, LoopConfig, SystemPrompt
-from looopy.types.event import AgentEvent, Compaction, StatusChange, TurnEnd
+from looopy.types.context import AuthContext
+from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
-from looopy.types.state import AgentState, AgentStatus
 
 if TYPE_CHECKING:
     from looopy.streams import TurnStream
     from looopy.tools.agents import AgentTool, AgentToolOptions
 
-_logger = logging.getLogger("looopy")
 
-
-class Agent:
+class Agent(LivingAgent):
     """
     One conversation, kept in stores, continued in any process.
 
@@ -83,226 +71,6 @@ class Agent:
         ValueRefused: The context id is not usable.
         ConfigurationError: An option is not one of its values.
     """
-
-    def __init__(
-        self,
-        context_id: str,
-        *,
-        llm_provider: LLMProvider | str,
-        tools: Sequence[ToolSource] = (),
-        system_prompt: SystemPrompt = "",
-        stores: Stores | str = "memory:",
-        loop_config: LoopConfig | None = None,
-        auto_save: bool = True,
-        auto_compact: bool = False,
-        on_busy: Literal["reject", "wait"] = "reject",
-        agent_name: str = "agent",
-        auth_key: str | bytes | None = None,
-    ) -> None:
-        check_context_id(context_id)
-        checks.agent_options(
-            on_busy=on_busy,
-            tools=tools,
-            loop_config=loop_config,
-            system_prompt=system_prompt,
-            stores=stores,
-        )
-        self.context_id = context_id
-        self.agent_name = agent_name
-        self.loop_config = loop_config or LoopConfig()
-        self.auto_save = auto_save
-        self.auto_compact = auto_compact
-        self.on_busy: Literal["reject", "wait"] = on_busy
-        self._llm = llm_provider
-        self._keys = KeyRing(auth_key)
-        self._tools: tuple[ToolSource, ...] = tuple(tools)
-        self._system_prompt = system_prompt
-        self._where = stores
-        self._status = AgentStatus.CREATED
-        self._stores: Stores | None = stores if isinstance(stores, Stores) else None
-        self._known: Known | None = None
-        self._last_record: ContextRecord | None = None
-        self._provider: LLMProvider | None = None
-        self._turns = Turns(agent_name, idle=self._idle, watch=self._watch)
-        self._subscribers = Subscribers(agent_name)
-        self._lifecycle = asyncio.Lock()
-        self._changing = 0  # who holds it or waits for it
-        self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
-        self._buffer: list[BufferedTurn] = []
-        self._held = HeldTools()
-
-    # --- lifecycle -----------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """
-        Make the agent ready: open the stores, read the context, end a turn that a dead process
-        left.
-
-        May be called twice. It is also the way back from `shutdown`, `failed` and another process;
-        on a paused agent it is `resume()`. While a living process runs a turn, the status is `busy`
-        after it.
-
-        Raises:
-            ConfigurationError: An unknown model or URL, a missing key or extra, colliding tool
-                names.
-            SchemaOutOfDate: The database needs migrating, or is newer than this version.
-            StoreUnavailable: The database cannot be reached.
-        """
-        if self._turns.running is not None:
-            return
-        async with self._alone():
-            if self._status is AgentStatus.READY or self._turns.running is not None:
-                return
-            await self._start_from(self._status, "start")
-
-    async def _start_from(self, before: AgentStatus, action: str) -> None:
-        """Start; when that fails, be what the agent was before."""
-        new = self._known is None
-        self._set(lifecycle.after(before, action))
-        try:
-            await self._start()
-        except BaseException:
-            try:
-                if new:
-                    self._known = None
-                    await self._let_go()
-            finally:
-                self._set(lifecycle.after(self._status, "to created" if new else f"to {before}"))
-            raise
-
-    async def _start(self) -> None:
-        from looopy.llm.resolve import resolve_provider
-
-        if self._provider is None:
-            # With a hook that brings the key of each call, none has to be set.
-            by_call = self.loop_config.hooks.get_api_key is not None
-            named = isinstance(self._llm, str) and not self._llm.startswith("local")
-            options = {"api_key": ""} if by_call and named else {}
-            self._provider = resolve_provider(self._llm, **options)
-        self._tools = wrap_tools(self._tools)
-        self._held.hold(self._tools)
-        tools = await gather_tools(self._tools)
-        prepare = getattr(self._provider, "prepare", None)
-        if prepare is not None:
-            await prepare()
-        if self._stores is None:
-            self._stores = await acquire_shared(str(self._where))
-        if self._known is None:
-            self._known = Known(
-                self._stores,
-                self.context_id,
-                self.loop_config,
-                window_tokens=getattr(self._provider, "window_tokens", None),
-            )
-        if not self._buffer:
-            await self._known.refresh(tools)
-        self._known.forgive()
-        self._settle()
-
-    async def pause(self, cancel: bool = False) -> None:
-        """
-        Refuse turns and keep everything in memory; `resume()` goes on without loading again.
-
-        Lets a running turn end first; *cancel* asks it to stop.
-
-        Raises:
-            AgentStateError: The agent is not started.
-            StoreConflict: With `auto_save=False`, another process has advanced the context; the
-                buffer is kept. `AgentBusy` when one uses it, or waits for it, right now.
-        """
-        async with self._alone():
-            lifecycle.after(self._status, "pause")
-            await self._last_turns("pause", cancel=cancel)
-            before = self._status
-            self._set(lifecycle.after(before, "pause"))  # from here on, turns are refused
-            try:
-                await self._flush()
-            except BaseException:
-                self._set(before)
-                raise
-
-    async def resume(self) -> None:
-        """
-        Make a paused agent ready again; reads only what another process added meanwhile.
-
-        Raises:
-            AgentNotStarted: The agent is not started.
-        """
-        async with self._alone():
-            if lifecycle.after(self._status, "resume") is AgentStatus.STARTING:
-                await self._start_from(self._status, "resume")
-
-    async def shutdown(self, cancel: bool = False) -> None:
-        """
-        Let go of everything; `start()` is the way back. May be called twice.
-
-        Lets a running turn end first; *cancel* asks it to stop.
-
-        Raises:
-            StoreConflict: With `auto_save=False`, another process has advanced the context: the
-                buffered turns are dropped. Likewise with `AgentBusy` when one uses it, or waits for
-                it, right now: `save_state()` first keeps them.
-        """
-        async with self._alone():
-            await self._last_turns("shutdown", cancel=cancel)
-            await self._turns.detach()
-            self._set(lifecycle.after(self._status, "shutdown"))
-            try:
-                await self._flush()
-            finally:
-                self._buffer.clear()
-                if self._known is not None:
-                    self._last_record, self._known = self._known.record, None
-                await self._let_go()
-
-    @contextlib.asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
-        """Within the block, nobody else starts, pauses, clears or shuts down."""
-        self._changing += 1
-        try:
-            async with self._lifecycle:
-                yield
-        finally:
-            self._changing -= 1
-            if not self._changing:
-                self._lifecycle = asyncio.Lock()  # one that was waited for belongs to its loop
-
-    async def _let_go(self) -> None:
-        """Close what this agent opened, to the end, though the caller may be cancelled."""
-        await settle(self._close())
-
-    async def _close(self) -> None:
-        await self._held.let_go()
-        if isinstance(self._where, str) and self._stores is not None:
-            self._stores = None
-            await release_shared(self._where)
-        if self._provider is not None and isinstance(self._llm, str):
-            provider, self._provider = self._provider, None
-            close = getattr(provider, "aclose", None)
-            if close is not None:
-                await close()
-
-    async def _last_turns(self, action: str, *, cancel: bool) -> None:
-        """Let the turns end that there are; others are refused meanwhile, or there is no end."""
-        if cancel:
-            self._turns.cancel()
-        self._leaving = action
-        try:
-            await self.wait_for_idle()
-        finally:
-            self._leaving = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        await self.shutdown(cancel=exc_type is not None)
 
     # --- turns ---------------------------------------------------------------------------------
 
@@ -407,26 +175,6 @@ class Agent:
         self._turns.start(turn)
         self._set(status)
         return TurnStream(turn.broadcast, turn.token.cancel)  # not the turn: it has credentials
-
-    async def _watch(self, number: int, view: RunningTurn) -> TurnResult:
-        """Show in *view* a turn that was accepted before; cancelling the view cancels that turn."""
-        known = self._require("execute_turn")
-        leave = view.token.on_cancel(lambda: self._turns.also(self._ask_cancel(known, number)))
-        try:
-            result = await watch_turn(
-                known.stores,
-                self.context_id,
-                number,
-                view.broadcast,
-                functools.partial(self._follow, known),
-            )
-            return with_output(result, view.request.output_type)
-        finally:
-            leave()
-
-    def _idle(self) -> None:
-        if self._status is AgentStatus.BUSY:
-            self._settle()
 
     # --- while a turn runs, here or elsewhere -----------------------------------------------------
 
@@ -548,18 +296,6 @@ class Agent:
         elif self._known is not None and self.auto_save:
             await self._ask_cancel(self._known, None)
 
-    async def _ask_cancel(self, known: Known, turn: int | None) -> None:
-        await settle(known.stores.journal.ask_cancel(self.context_id, turn))
-
-    def _require_saving(self, what: str) -> None:
-        if not self.auto_save:
-            raise AgentStateError(
-                f"{what} needs auto_save=True: what is kept in memory alone has no name and no"
-                " inbox",
-                status=self._status.value,
-                action=what,
-            )
-
     def as_tool(
         self,
         name: str | None = None,
@@ -606,16 +342,7 @@ class Agent:
         made._keys = self._keys
         return made
 
-    async def wait_for_idle(self) -> None:
-        """Wait until no turn of this agent runs."""
-        await self._turns.end()
-
     # --- reading -------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> AgentState:
-        """A snapshot of what this process knows, or knew before `shutdown()`; does no I/O."""
-        return snapshot(self._status, self._known.record if self._known else self._last_record)
 
     async def get_messages(
         self, *, after: int = 0, limit: int | None = None, include_hidden: bool = False
@@ -654,28 +381,6 @@ class Agent:
                 again behind the last `seq`.
         """
         return self._follow(self._require("events"), after)
-
-    def _follow(self, known: Known, after: int | None) -> AsyncGenerator[AgentEvent, None]:
-        config = self.loop_config
-        return follow(
-            known.stores,
-            self.context_id,
-            after,
-            idle=lambda: not self._turns,
-            end_dead_turn=lambda: end_dead_turn(known, config, self._tools),
-            longest_s=config.lease_ttl_s,
-        )
-
-    def subscribe(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
-        """
-        Call *callback* with every event of every turn, and with changes of the status.
-
-        It must be quick; one that raises is logged and harms nobody.
-
-        Returns:
-            What unsubscribes it.
-        """
-        return self._subscribers.add(callback)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -761,58 +466,6 @@ class Agent:
         self._buffer.clear()  # not before: a clear that is refused loses nothing
         known.forget()
         await known.refresh(tools)
-
-    def _refuse_while_busy(self, *, force: bool) -> None:
-        if self._turns.running is not None and not force:
-            raise AgentBusy(
-                "a turn of this agent is running", turn=self._turns.running.turn or None
-            )
-
-    async def _flush(self) -> None:
-        """
-        Append buffered turns, oldest first; those that are stored leave the buffer one by one.
-        """
-        if self.auto_save or not self._buffer or self._known is None:
-            return
-        await save_turns(self._known, self._buffer, self.loop_config.lease_ttl_s)
-        await self._known.refresh(await gather_tools(self._tools))
-
-    # --- inside --------------------------------------------------------------------------------
-
-    def _require(self, action: str) -> Known:
-        if self._known is None:
-            lifecycle.after(self._status, action)
-        if self._known is None:
-            raise AgentStateError("the agent is not started")
-        return self._known
-
-    def _settle(self) -> None:
-        """Take the status that what is known of the context means."""
-        known = self._known
-        if known is None:
-            return
-        target = AgentStatus.READY
-        if known.busy_turn is not None:
-            target = AgentStatus.BUSY
-        elif known.state.pending:
-            target = AgentStatus.WAITING
-        elif known.state.error is not None:
-            target = AgentStatus.FAILED
-        self._set(lifecycle.after(self._status, f"to {target}"))
-
-    def _set(self, status: AgentStatus) -> None:
-        if status is not self._status:
-            self._status = status
-            self._tell(StatusChange(context_id=self.context_id, status=status))
-
-    def _tell(self, event: AgentEvent) -> None:
-        over = isinstance(event, TurnEnd) and self._turns.running is None
-        if over and self._status is AgentStatus.BUSY:
-            self._settle()
-        self._subscribers.tell(event)
-
-    def __repr__(self) -> str:
-        return f"<Agent {self.context_id!r} {self._status}>"
 
 
 __all__ = ["Agent", "TurnResult"]
