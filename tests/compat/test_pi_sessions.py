@@ -199,6 +199,20 @@ GOOD = json.dumps({"type": "message", "id": "a", "parentId": None, "message": _u
             "no stop reason",
         ),
     ],
+    ids=[
+        "torn",
+        "list",
+        "number",
+        "type",
+        "second-header",
+        "no-id",
+        "same-id",
+        "parent",
+        "label",
+        "no-message",
+        "block",
+        "reason",
+    ],
 )
 def test_p97_a_bad_line_is_named_with_its_number(line, path, why):
     """And the place in it; nothing of the session is given."""

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_people, of_processes, of_stores, of_tools, of_turns, of_wires
+from tests.mutants import (
+    of_faces,
+    of_people,
+    of_processes,
+    of_stores,
+    of_tools,
+    of_turns,
+    of_wires,
+)
 
 MUTANTS = [
     *of_stores.MUTANTS,
@@ -11,4 +19,5 @@ MUTANTS = [
     *of_people.MUTANTS,
     *of_processes.MUTANTS,
     *of_wires.MUTANTS,
+    *of_faces.MUTANTS,
 ]

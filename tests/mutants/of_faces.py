@@ -1,0 +1,127 @@
+"""Mistakes at the edges: the face with pi's names, its sessions, a user's own pipy-ai."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_AGENT = "src/looopy/compat/pi/agent.py"
+_MIRROR = "src/looopy/compat/pi/mirror.py"
+_QUEUES = "src/looopy/compat/pi/queues.py"
+_EVENTS = "src/looopy/compat/pi/events.py"
+_SETUP = "src/looopy/compat/pi/setup.py"
+_WIRE = "src/looopy/compat/pi/wire.py"
+_SESSIONS = "src/looopy/compat/pi/sessions.py"
+_PIPY = "src/looopy/llm/pipy.py"
+_OF_AGENT = "tests/compat/test_pi_agent.py"
+_OF_LOOP = "tests/compat/test_pi_loop.py"
+_OF_SESSIONS = "tests/compat/test_pi_sessions.py"
+_OF_PIPY = "tests/unit/llm/test_pipy.py"
+
+MUTANTS = [
+    mutant(
+        "pi-waiter-takes-the-run-along",
+        "a web framework that cancels who waits ends the run in the middle",
+        _AGENT,
+        "        await asyncio.shield(task)\n",
+        "        await task\n",
+        f"{_OF_AGENT}::test_p85_who_waits_may_go_away",
+    ),
+    mutant(
+        "pi-queue-not-stored-first",
+        "what was queued comes behind the answer that it was meant for",
+        _AGENT,
+        "        await self._queues.flush()\n",
+        "",
+        f"{_OF_AGENT}::test_p57_p61_v26_two_steers_are_two_rounds",
+    ),
+    mutant(
+        "pi-queue-overtakes",
+        "two messages are stored in another order than they were said",
+        _QUEUES,
+        "    if before is not None and not before.done():\n        await asyncio.wait([before])\n",
+        "",
+        f"{_OF_AGENT}::test_what_is_queued_is_stored_in_its_order",
+    ),
+    mutant(
+        "pi-replaced-is-only-appended",
+        "the model is still shown what was replaced",
+        _MIRROR,
+        "            await self._agent.clear()\n",
+        "",
+        f"{_OF_AGENT}::test_p86_a_list_of_messages_that_was_changed_reaches_the_context",
+    ),
+    mutant(
+        "pi-second-start-of-one-message",
+        "a message that is asked for again seems to be two",
+        _EVENTS,
+        "            if self._open:  # the call is being made again\n                return\n",
+        "",
+        f"{_OF_LOOP}::test_p39_there_are_ten_kinds_of_events",
+    ),
+    mutant(
+        "pi-prompts-missing-at-the-end",
+        "who keeps the messages of `agent_end` loses what was said first",
+        _EVENTS,
+        "messages: list[AgentMessage] = [*self._said_before, *event.messages]",
+        "messages: list[AgentMessage] = [*event.messages]",
+        f"{_OF_AGENT}::test_p66_a_prompt_is_text_with_images_a_message_or_several",
+    ),
+    mutant(
+        "pi-tool-is-not-told-to-stop",
+        "a tool goes on after the abort",
+        _SETUP,
+        "        leave = context.cancel.on_cancel(controller.abort)\n",
+        "        leave = context.cancel.on_cancel(lambda: None)\n",
+        f"{_OF_AGENT}::test_v36_a_message_after_an_abort_is_answered",
+    ),
+    mutant(
+        "pi-session-keys-of-arguments",
+        "the blocks of pi's messages lose their signatures and types",
+        _WIRE,
+        "            {rename(key): value for key, value in block.items()}\n",
+        "            dict(block)\n",
+        f"{_OF_SESSIONS}::test_p97_messages_of_pi_are_ours_field_for_field",
+    ),
+    mutant(
+        "pi-session-parent-from-nowhere",
+        "a torn file is read as a shorter conversation",
+        _SESSIONS,
+        "    if parent_id is not None and parent_id not in ids:\n",
+        "    if parent_id is not None and not ids:\n",
+        f"{_OF_SESSIONS}::test_p97_a_bad_line_is_named_with_its_number",
+    ),
+    mutant(
+        "pipy-stream-left-open",
+        "an answer that nobody reads is paid for to its end",
+        _PIPY,
+        "            if close is not None:\n                await close()\n",
+        "            del close\n",
+        f"{_OF_PIPY}::test_leaving_a_stream_closes_the_modules",
+    ),
+    mutant(
+        "pipy-failure-taken-for-an-answer",
+        "an aborted answer ends the turn as if it stood",
+        _PIPY,
+        'if kind == "done" and told is not None and message.stop_reason not in _FAILED:',
+        'if kind == "done" and told is not None:',
+        f"{_OF_PIPY}::test_an_answer_that_is_done_and_failed_has_failed",
+    ),
+    mutant(
+        "last-report-lost",
+        "the end of a call comes before what its tool reported last",
+        "src/looopy/crew.py",
+        "        if call.id in self._reporting:\n",
+        "        if call.id in ():\n",
+        "tests/agent/test_last_reports.py::test_every_report_comes_before_the_end_of_its_call",
+    ),
+    mutant(
+        "refused-without-looking",
+        "what another process left cannot be continued by an agent that knew the context before",
+        "src/looopy/claiming.py",
+        "                if fresh:\n                    raise\n"
+        "                known.stale = True  # another process may have left something to go on"
+        " from\n",
+        "                raise\n",
+        "tests/agent/test_left_by_others.py::test_a_message_that_somebody_appended_can_be_answered",
+    ),
+]
