@@ -50,6 +50,28 @@ async def test_a_source_is_asked_with_the_turn(make_agent, memory_stores):
         assert result.iterations[0].tool_results[0].text == f"hello {actor}"
 
 
+@pytest.mark.parametrize("ours_first", [True, False])
+async def test_a_name_that_a_server_takes_in_a_turn_stays_ours(
+    make_agent, memory_stores, ours_first
+):
+    """The server's tool gives way, with a warning; the conversation goes on."""
+
+    @tool(effects="none")
+    def greet_ada() -> str:
+        """Greet."""
+        return "ours"
+
+    sources = [greet_ada, Server()] if ours_first else [Server(), greet_ada]
+    script = ScriptedProvider([tool_call("greet_ada"), text("ok")])
+    agent = await make_agent(script, tools=sources, stores=memory_stores)
+    events = [event async for event in agent.execute_turn("greet", AuthContext("ADA"))]
+    [warning] = [e.text for e in events if e.type == "warning"]
+    assert [one.name for one in script.requests[0].tools] == ["greet_ada"]
+    assert "'greet_ADA' of one source is not offered" in warning
+    assert [e.result.text for e in events if e.type == "tool_execution_end"] == ["ours"]
+    assert events[-1].outcome == "completed"
+
+
 async def test_what_keeps_tools_away_is_said_once_a_turn(make_agent, memory_stores):
     """As a warning; the turn goes on, and the next one says it again."""
     provider = ScriptedProvider([tool_call("greet_nobody"), text("1"), text("2")])

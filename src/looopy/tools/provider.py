@@ -366,17 +366,33 @@ async def gather_tools(
 
     Raises:
         InvalidTool: Two tools share a name (case aside), or a source is none of the allowed kinds.
+            In a turn, a source that depends on it gives way instead: what a server offers may
+            change at any time, and must not end a conversation.
     """
     found: dict[str, Tool] = {}
-    folded: set[str] = set()
+    owners: dict[str, tuple[ToolSource, Tool]] = {}
     for source in sources:
         for one in await _tools_of(source, turn, warn):
-            if one.name.casefold() in folded:
-                raise InvalidTool(f"two tools are named {one.name!r}: rename one")
-            folded.add(one.name.casefold())
+            folded = one.name.casefold()
+            if folded in owners:
+                loser = _who_gives_way(owners[folded], (source, one), turn)
+                warn(f"{loser.name!r} of one source is not offered: another tool has that name")
+                if loser is one:
+                    continue
+                found.pop(loser.name, None)
+            owners[folded] = (source, one)
             if _is_on(one, turn, warn):
                 found[one.name] = one
     return found
+
+
+def _who_gives_way(
+    first: tuple[ToolSource, Tool], second: tuple[ToolSource, Tool], turn: TurnContext | None
+) -> Tool:
+    for source, one in (second, first):
+        if turn is not None and isinstance(source, TurnToolProvider):
+            return one
+    raise InvalidTool(f"two tools are named {second[1].name!r}: rename one")
 
 
 def _is_on(tool: Tool, turn: TurnContext | None, warn: Callable[[str], object]) -> bool:
