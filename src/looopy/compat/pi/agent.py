@@ -128,7 +128,7 @@ class Agent:
         self._queues = Queues(self._post, self._drop)
         self._controller = AbortController()
         self._options = self._asked()
-        self._tools: Sequence[ToolSource] = ()
+        self._tools: Sequence[ToolSource] = ()  # these also decide about a dead process's calls
         self._models = Models()
         self._translator: Translator | None = None
         self._before: Sequence[AgentMessage] = ()
@@ -333,6 +333,7 @@ class Agent:
         async with self._loading:
             if self._loaded:
                 return
+            self._tools = tool_sources(self._state.tools, self._asked().config)
             await self.looopy.start()
             await self._mirror.read(self._state.messages)
             self._loaded = True
