@@ -664,3 +664,26 @@ async def test_a_call_of_another_case_is_gone_on_with_like_any(make_agent, store
     await agent.execute_turn(None)
     assert bench.names == ["rerun"]
     await assert_whole(stores)
+
+
+async def test_what_may_run_again_is_what_was_asked_about(make_agent, stores, bench):
+    """The tool was changed since: the person is asked about what would run now."""
+    c = call("ask", 5)
+    await die(stores, c, started=[c])
+    agent = await make_agent([], tools=bench.tools, stores=stores)
+    [pending] = agent.state.pending
+    ran = []
+
+    @tool(name="ask", on_resume="ask")
+    async def ask(n: int, loudly: bool = True) -> str:
+        """Ask, in another way."""
+        ran.append((n, loudly))
+        return "asked"
+
+    there = await make_agent([text("ok")], tools=[ask], stores=stores)
+    second = await there.execute_turn(None, inputs={pending.request_id: True})
+    [anew] = second.pending
+    assert (ran, anew.args, anew.request_id != pending.request_id) == ([], {"n": 5}, True)
+    result = await there.execute_turn(None, inputs={anew.request_id: True})
+    assert (result.text, ran) == ("ok", [(5, True)])
+    await assert_whole(stores)

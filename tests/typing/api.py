@@ -63,6 +63,7 @@ from looopy import (
     open_stores,
     tool,
 )
+from looopy.auth import AuthRequest, encrypt_credential
 from looopy.errors import AgentBusy, LLMError, LooopyError, StoreUnavailable, ValueRefused
 from looopy.llm import (
     LLMProvider,
@@ -74,7 +75,15 @@ from looopy.llm import (
 )
 from looopy.stores import ArtifactStore, MessageStore, StateStore
 from looopy.testing import ScriptedProvider, failure, text, tool_call
-from looopy.tools import ArtifactTools, FunctionTool, RetryCall
+from looopy.tools import (
+    ArtifactTools,
+    Ask,
+    FunctionTool,
+    NeedsInput,
+    RetryCall,
+    client_tool,
+    request_input,
+)
 
 # --- tools -------------------------------------------------------------------------------------
 
@@ -337,6 +346,32 @@ def providers() -> list[LLMProvider]:
         resolve_provider("local"),
         OpenAIProvider("gpt-5-mini", api_key=lambda: "key"),
     ]
+
+
+# --- a person in the loop ----------------------------------------------------------------------
+
+
+def is_large(arguments: Mapping[str, Any], context: ToolContext) -> bool:
+    return bool(arguments["cents"] > 100 and context.turn)
+
+
+@tool(needs_approval=is_large, approval_expires_s=60)
+async def pay(cents: int, context: ToolContext) -> str:
+    token = await context.ask("A token?", auth=AuthRequest(type="pat", scopes=["pay"]))
+    day = await context.ask("When?", key="day", kind=PendingKind.INPUT, options=["now"])
+    if "note" not in context.answers:
+        raise NeedsInput([Ask("note", prompt="A note?")], state={"asked": 1})
+    return f"{token}{day}{cents}{context.state}"
+
+
+async def answered(context_id: str) -> None:
+    tools = [pay, request_input, client_tool("scan", "Scan.", needs_approval=True)]
+    agent = Agent(context_id, llm_provider=Echo(), tools=tools, auth_key=b"x" * 32)
+    for request in agent.state.pending:
+        assert_type(request, PendingRequest)
+        if request.auth is not None:
+            assert_type(encrypt_credential("t", request.auth), str)
+    await agent.execute_turn(None, inputs={"r": True})
 
 
 # --- the blocking face, the bare loop ----------------------------------------------------------
