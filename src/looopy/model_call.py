@@ -73,7 +73,9 @@ class _Attempt:
         number: From 1; how many there were of the same call.
         first_delta_s: Seconds from the start to the first delta.
         shown: Whether the message was announced.
-        warnings: What the provider wants told, and was not told yet.
+        warnings: What the provider wants told, and was not told yet: codes and sentences.
+        held: The turn, while the call goes on: a provider may keep its options for ever, and is not
+            to keep the turn's credentials with them.
         final: The stream's last event, `done` or `error`.
     """
 
@@ -81,7 +83,8 @@ class _Attempt:
     started: datetime = field(default_factory=utc_now)
     first_delta_s: float | None = None
     shown: bool = False
-    warnings: list[AgentEvent] = field(default_factory=list)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
+    held: list[Turn] = field(default_factory=list)
     final: StreamEvent | None = None
 
     @property
@@ -90,9 +93,10 @@ class _Attempt:
         final = self.final
         return final.message if final is not None and final.type == "done" else None
 
-    def told(self) -> list[AgentEvent]:
+    def told(self, turn: Turn) -> list[AgentEvent]:
         """The warnings that wait; they do so no longer."""
-        waiting, self.warnings = self.warnings, []
+        waiting = [turn.make(TurnWarning, code=c, text=text) for c, text in self.warnings]
+        self.warnings.clear()
         return waiting
 
 
@@ -112,7 +116,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
         async with aclosing(_listen(turn, request, options, attempt)) as outs:
             async for out in outs:
                 yield out
-        for warning in attempt.told():
+        for warning in attempt.told(turn):
             yield warning
         message = attempt.answer
         if message is None:
@@ -185,7 +189,7 @@ async def _listen(
                 attempt.shown = True
                 yield turn.make(MessageStart, message=AssistantMessage())
             if attempt.first_delta_s is None or event.type == "start":
-                for warning in attempt.told():
+                for warning in attempt.told(turn):
                     yield warning
                 if event.type == "start":  # of a provider that begins anew, too
                     continue
@@ -215,6 +219,7 @@ async def _listen(
     finally:
         patience.close()
         await _close(stream)
+        attempt.held.clear()
 
 
 def _update(turn: Turn, event: StreamEvent) -> MessageUpdate:
@@ -266,17 +271,15 @@ async def _request(
         ephemeral=bool(prompt.after),
     )
 
+    held, warnings = attempt.held, attempt.warnings
+    held[:] = [turn]
+
     async def key_of(provider: str) -> str | None:
         """What the application's hook says; no text, log or store may show it."""
-        auth = turn.context.auth_context
-        key: str | None = await _hooked(
-            turn, "get_api_key", hooks.get_api_key, None, provider, auth
-        )
-        turn.redactor.add(key)
-        return key
+        return await _key_of(held[0], provider) if held else None
 
     def warn(code: str, text: str) -> None:
-        attempt.warnings.append(turn.make(TurnWarning, code=code, text=text))
+        warnings.append((code, text))
 
     several = getattr(turn.provider, "asks_for_keys", False)
     options = turn.options = StreamOptions(
@@ -294,6 +297,13 @@ async def _request(
         warn=warn,
     )
     return request, options
+
+
+async def _key_of(turn: Turn, provider: str) -> str | None:
+    hook, auth = turn.config.hooks.get_api_key, turn.context.auth_context
+    key: str | None = await _hooked(turn, "get_api_key", hook, None, provider, auth)
+    turn.redactor.add(key)
+    return key
 
 
 async def _hooked(

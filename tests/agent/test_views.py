@@ -373,9 +373,20 @@ async def test_a_subscriber_may_leave_while_it_is_told(make_agent, memory_stores
     assert types(heard)[:2] == ["status_change", "turn_start"]
 
 
-async def test_credentials_are_gone_with_the_turn(make_agent, stores):
-    """Whoever keeps the view or the result of a turn does not keep its credentials."""
-    agent = await make_agent([text("hi"), failure(LLMError("no"))], stores=stores)
+class AskingForKeys(ScriptedProvider):
+    """As one that calls several providers: it is given a function that knows the turn."""
+
+    asks_for_keys = True
+
+
+@pytest.mark.parametrize("kind", [ScriptedProvider, AskingForKeys])
+async def test_credentials_are_gone_with_the_turn(make_agent, stores, kind):
+    """
+    Whoever keeps the view or the result of a turn does not keep its credentials; nor does a
+    provider that keeps the options of its calls.
+    """
+    provider = kind([text("hi"), failure(LLMError("no"))])
+    agent = await make_agent(provider, stores=stores)
     for outcome in (Outcome.COMPLETED, Outcome.FAILED):
         auth = AuthContext("u1", credentials={"token": "t"})
         gone = weakref.ref(auth)
