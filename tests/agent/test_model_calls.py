@@ -9,14 +9,18 @@ from tests.agent.model_kit import HANGS, TEN, StepByStep, priced
 from looopy import AuthContext, Budget, LoopConfig, RetryPolicy
 from looopy.errors import ContextOverflow, LimitExceeded, LLMError, LLMUnavailable
 from looopy.loop import run_turn
+from looopy.stores.owner import Owner
+from looopy.stores.records import Commit
 from looopy.testing import ScriptedProvider, text
+from looopy.testing.turns import answer, begin, said
 from looopy.turn import Group
 from looopy.types.context import CancelToken, Hooks, TurnContext
 from looopy.types.event import IterationEnd, TurnWarning, UsageReport
-from looopy.types.message import StopReason, Usage, UserMessage
+from looopy.types.message import StopReason, ToolCall, Usage, UserMessage
 from looopy.types.state import Outcome
 
 FAST = RetryPolicy(base_s=0)
+CALL = ToolCall("c1", "look")
 WEAK = LLMUnavailable("a moment")
 
 
@@ -90,6 +94,23 @@ async def test_a_cancelled_turn_counts_what_it_used_so_far(make_agent, stores, s
     assert of_iterations(events) == [TEN, TEN]
     assert agent.state.usage == priced(2)
     await assert_whole(stores)
+
+
+async def test_a_killed_turn_counts_what_was_committed(make_agent, stores):
+    """Whoever finds it closes it with that, and the context goes on counting from there."""
+    owner = Owner.new()
+    claimed = await begin(stores, 0, holder=owner.token())
+    await stores.commit(
+        Commit(context_id="ada", epoch=claimed.epoch, turn=1, events=[said(answer("", CALL))])
+    )
+    owner.retire()
+    agent = await make_agent(StepByStep([TEN, "seen"]), tools=[look], stores=stores)
+    used = Usage(input=7, output=3, total_tokens=10)
+    assert agent.state.usage == used
+    [turn] = await stores.journal.turns("ada")
+    assert (turn.stop_reason, turn.usage) == (StopReason.INTERRUPTED, used)
+    await agent.execute_turn(None)
+    assert agent.state.usage == used + TEN
 
 
 async def test_a_budget_of_money_counts_failed_attempts(make_agent, memory_stores):
