@@ -35,7 +35,6 @@ from looopy.stores.records import Commit
 from looopy.stores.sql import migrate
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.sql.pg_wire import MARK
 from looopy.stores.stores import Stores
 from looopy.testing.turns import LONG_S, answer, begin, said, starts
 from looopy.types.message import ToolCall
@@ -86,7 +85,9 @@ class Plain:
             await self.stores.state.save("plain", {}, version=0)
         self.number += 1
         encoded = rows.encode(step())
-        await self.stores.messages.backend.run(lambda: self._steps(encoded), write=True)
+        # On Postgres what is one statement is a transaction of its own only when it is said to read.
+        write = not self.in_one
+        await self.stores.messages.backend.run(lambda: self._steps(encoded), write=write)
 
     def _steps(self, encoded: rows.Rows) -> Steps[None]:
         message, event = encoded.messages[0], encoded.events[0]
@@ -113,8 +114,8 @@ class Plain:
         parts = [(s.ADD_MESSAGE, common | written), (s.ADD_EVENT, common | begun)]
         texts = [re.sub(r":(\w+)", rf":\1_q{n}", sql) for n, (sql, _) in enumerate(parts)]
         params = {f"{k}_q{n}": v for n, (_, given) in enumerate(parts) for k, v in given.items()}
-        whole = f"WITH q AS ({texts[0]}) {texts[1]} RETURNING 1, {MARK}"
-        yield Query(whole, common | params)
+        whole = f"WITH q AS ({texts[0]}) {texts[1]} RETURNING 1"
+        yield Query(whole, common | params, alone=True)
 
 
 async def measure(
