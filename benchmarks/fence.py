@@ -85,7 +85,7 @@ class Plain:
             await self.stores.state.save("plain", {}, version=0)
         self.number += 1
         encoded = rows.encode(step())
-        # On Postgres what is one statement is a transaction of its own only when it is said to read.
+        # One statement is a transaction of its own on Postgres only when it is said to read.
         write = not self.in_one
         await self.stores.messages.backend.run(lambda: self._steps(encoded), write=write)
 

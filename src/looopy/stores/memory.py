@@ -33,6 +33,7 @@ from looopy.stores.memory_context import (
     save_artifact,
 )
 from looopy.stores.memory_log import read_log
+from looopy.stores.meta import to_us
 from looopy.stores.names import (
     LINE_MESSAGE,
     artifact_write,
@@ -519,7 +520,7 @@ class InMemoryJournal(_Store):
         context = self.backend.make(self.tenant, context_id)
         now = utc_now()
         context.inbox_last += 1
-        context.inbox[context.inbox_last] = StoredEntry(kind, actor_id, rows.to_us(now), body)
+        context.inbox[context.inbox_last] = StoredEntry(kind, actor_id, to_us(now), body)
         context.last_activity = now
         self._ring(context_id, inbox=True)
         return context.inbox_last

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from looopy.stores import names, rows
+from looopy.stores.meta import from_us, to_us
 from looopy.stores.names import made_artifact, no_entry
 from looopy.stores.reading import decode_records
 from looopy.stores.records import (
@@ -219,7 +220,7 @@ def begin_turn(context: StoredContext, claim: Claim, encoded: rows.Rows, metadat
             start_seq=claimed.first_seq,
             first_position=claimed.first_position,
             last_position=claimed.first_position - 1,
-            started_at=rows.from_us(opening.started_us),
+            started_at=from_us(opening.started_us),
             metadata=json.loads(metadata),
         )
     )
@@ -292,7 +293,7 @@ def close_turn(context: StoredContext, closing: rows.TurnClosing, done: Committe
         stop_reason=StopReason(closing.stop_reason),
         end_seq=done.first_seq + closing.seq_offset,
         last_position=context.last_position,
-        ended_at=rows.from_us(closing.ended_us),
+        ended_at=from_us(closing.ended_us),
         usage=rows.decode_usage(closing.usage),
     )
     context.open_turn = None
@@ -309,6 +310,6 @@ def interrupt(context: StoredContext) -> None:
         Outcome.INTERRUPTED.value,
         StopReason.INTERRUPTED.value,
         "{}",
-        rows.to_us(utc_now()),
+        to_us(utc_now()),
     )
     close_turn(context, closing, Committed(first_seq=context.last_seq, first_position=0))

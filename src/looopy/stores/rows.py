@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from looopy.stores.gate import check_text, dump
+from looopy.stores.meta import decode_meta, encode_meta, from_us, to_us
 from looopy.stores.reading import decode_message
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.types.artifact import ArtifactKind
@@ -49,19 +50,6 @@ from looopy.types.message import (
 )
 from looopy.types.message_json import message_to_json, usage_from_json, usage_to_json
 from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, pending_to_json
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def to_us(moment: datetime) -> int:
-    """Microseconds since 1970 of an aware *moment*: how every backend keeps times."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def from_us(value: int) -> datetime:
-    """The aware UTC time of *value* microseconds since 1970."""
-    return _EPOCH + timedelta(microseconds=value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,27 +185,8 @@ def _message_row(
 ) -> MessageRow:
     message = event.message
     body = dump(message_to_json(message, compact=True), f"/{offset}")
-    return MessageRow(
-        offset, seq_offset, event.iteration, message.role, created, body, _meta(event, ended)
-    )
-
-
-def _meta(event: MessageEnd, ended: ToolExecutionEnd | None) -> str | None:
-    """What a message's events say beyond the message, as small as it can be; `None` for nothing."""
-    meta: dict[str, Any] = {}
-    if event.started is not None:
-        meta["started"] = to_us(event.started)
-    if event.first_delta_s is not None:
-        meta["first_delta_s"] = round(event.first_delta_s, 6)
-    if event.attempts != 1:
-        meta["attempts"] = event.attempts
-    if ended is not None:
-        meta["ran"] = [
-            None if ended.started is None else to_us(ended.started),
-            round(ended.duration_s, 6),
-            to_us(ended.timestamp),
-        ]
-    return dump(meta) if meta else None
+    meta = encode_meta(event, ended, created)
+    return MessageRow(offset, seq_offset, event.iteration, message.role, created, body, meta)
 
 
 def _user_offset(start: TurnStart, events: Sequence[AgentEvent]) -> int | None:
@@ -253,25 +222,24 @@ def decode_message_events(
     `message_end`.
     """
     message = decode_message(body)
-    facts = json.loads(meta) if meta else {}
+    facts = decode_meta(meta, created_us)
     events: list[AgentEvent] = []
-    if (ran := facts.get("ran")) and isinstance(message, ToolResultMessage):
+    if (ran := facts.ran) is not None and isinstance(message, ToolResultMessage):
         events.append(
             ToolExecutionEnd(
                 context_id=context_id,
                 turn=turn,
                 iteration=iteration,
-                timestamp=from_us(ran[2]),
+                timestamp=ran[2],
                 seq=seq - 1,
                 tool_call_id=message.tool_call_id,
                 tool_name=message.tool_name,
                 result=message,
                 is_error=message.is_error,
-                started=None if ran[0] is None else from_us(ran[0]),
+                started=ran[0],
                 duration_s=ran[1],
             )
         )
-    started = facts.get("started")
     events.append(
         MessageEnd(
             context_id=context_id,
@@ -281,9 +249,9 @@ def decode_message_events(
             seq=seq,
             message=message,
             position=position,
-            started=None if started is None else from_us(started),
-            first_delta_s=facts.get("first_delta_s"),
-            attempts=facts.get("attempts", 1),
+            started=facts.started,
+            first_delta_s=facts.first_delta_s,
+            attempts=facts.attempts,
             usage=message.usage if isinstance(message, AssistantMessage) else None,
         )
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from looopy.errors import ArtifactNotFound, ValueRefused
-from looopy.stores import rows
+from looopy.stores.meta import from_us
 from looopy.stores.names import artifact_write, check_artifact_id, check_context_id, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import peek, save_artifact
@@ -79,7 +79,7 @@ class SQLArtifactStore(SQLStore):
                     size=size,
                     media_type=media_type,
                     sha256=sha256,
-                    created_at=rows.from_us(created_us),
+                    created_at=from_us(created_us),
                     turn=turn,
                 )
                 for (

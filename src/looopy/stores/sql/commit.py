@@ -17,6 +17,7 @@ from typing import Any
 from looopy.errors import AgentBusy
 from looopy.stores import names, rows
 from looopy.stores.gate import dump
+from looopy.stores.meta import from_us, to_us
 from looopy.stores.names import (
     LINE_MESSAGE,
     busy_message,
@@ -295,7 +296,7 @@ def save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifac
     if not saved:
         return None
     version, created_us, turn = saved[0]
-    return made_artifact(write, version=version, created_at=rows.from_us(created_us), turn=turn)
+    return made_artifact(write, version=version, created_at=from_us(created_us), turn=turn)
 
 
 def _close_turn(
@@ -417,7 +418,7 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
             raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
         # Its open calls get no results: they are hidden next.
         interrupted = Outcome.INTERRUPTED.value
-        closing = rows.TurnClosing(0, interrupted, interrupted, "{}", rows.to_us(utc_now()))
+        closing = rows.TurnClosing(0, interrupted, interrupted, "{}", to_us(utc_now()))
         yield from _close_turn(key, head.open_turn, closing, seq, head.last_position)
         seq += 1
     covers = (head.visible_from, head.last_position)

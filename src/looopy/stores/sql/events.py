@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from looopy.stores import rows
+from looopy.stores.meta import from_us
 from looopy.stores.names import can_name, check_context_id, fenced, no_context
 from looopy.stores.reading import decode_message
 from looopy.stores.records import (
@@ -286,8 +287,8 @@ def turn_record(row: _Row) -> TurnRecord:
         end_seq=row[7],
         first_position=row[8],
         last_position=row[9],
-        started_at=rows.from_us(row[10]),
-        ended_at=None if row[11] is None else rows.from_us(row[11]),
+        started_at=from_us(row[10]),
+        ended_at=None if row[11] is None else from_us(row[11]),
         usage=rows.decode_usage(row[12]),
         metadata=json.loads(row[13]),
     )

@@ -10,6 +10,7 @@ from typing import Any
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
 from looopy.stores.gate import dump
+from looopy.stores.meta import from_us
 from looopy.stores.names import busy_message, check_context_id, no_context
 from looopy.stores.records import Claim, Claimed, ContextRecord, InboxHead, TurnRecord, Waiter
 from looopy.stores.sql import statements as s
@@ -181,6 +182,6 @@ def _context_record(row: Sequence[Any]) -> ContextRecord:
         state=rows.decode_state(state),
         metadata=json.loads(metadata),
         version=version,
-        created_at=rows.from_us(created_at),
-        last_activity=rows.from_us(last_activity),
+        created_at=from_us(created_at),
+        last_activity=from_us(last_activity),
     )

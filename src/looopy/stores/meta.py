@@ -1,0 +1,96 @@
+"""
+What the events of a message say beyond the message: the column `meta` of its row, and its times.
+
+A row is written for each message, so this is short: a list without names, of moments that are told
+as so many microseconds before the row was created.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from looopy.stores.gate import dump
+from looopy.types.event import MessageEnd, ToolExecutionEnd
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_ALL = 6
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since 1970 of an aware *moment*: how every backend keeps times."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def from_us(value: int) -> datetime:
+    """The aware UTC time of *value* microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=value)
+
+
+def encode_meta(event: MessageEnd, ended: ToolExecutionEnd | None, created: int) -> str | None:
+    """
+    What a message's events say beyond the message, as small as it can be; `None` for nothing.
+
+    A list that ends with the last thing there is to say. Moments are so many microseconds before
+    the row was *created*: the call of the model began, its first delta came so much later, and how
+    often it was tried; then of a tool, when it began, how long it ran, and when it was over.
+    """
+    facts: list[int | None] = [
+        None if event.started is None else created - to_us(event.started),
+        None if event.first_delta_s is None else _in_us(event.first_delta_s),
+        None if event.attempts == 1 else event.attempts,
+    ]
+    if ended is not None:
+        facts += [
+            None if ended.started is None else created - to_us(ended.started),
+            _in_us(ended.duration_s),
+            created - to_us(ended.timestamp),
+        ]
+    while facts and facts[-1] is None:
+        facts.pop()
+    return dump(facts) if facts else None
+
+
+def _in_us(seconds: float) -> int:
+    return round(seconds * 1_000_000)
+
+
+class Facts(NamedTuple):
+    """What a row's `meta` says."""
+
+    started: datetime | None = None
+    first_delta_s: float | None = None
+    attempts: int = 1
+    ran: tuple[datetime | None, float, datetime] | None = None
+
+
+def decode_meta(meta: str | None, created: int) -> Facts:
+    """The facts in the text of a row that was *created* then."""
+    if not meta:
+        return Facts()
+    found = json.loads(meta)
+    if isinstance(found, dict):  # as it was up to the schema 0002
+        ran, started = found.get("ran"), found.get("started")
+        return Facts(
+            started=None if started is None else from_us(started),
+            first_delta_s=found.get("first_delta_s"),
+            attempts=found.get("attempts", 1),
+            ran=ran and (None if ran[0] is None else from_us(ran[0]), ran[1], from_us(ran[2])),
+        )
+    facts: list[int | None] = [*found, *[None] * (_ALL - len(found))]
+    before, delta, attempts, began, lasted, ended = facts
+    ran = None
+    if lasted is not None and ended is not None:
+        ran = (
+            None if began is None else from_us(created - began),
+            lasted / 1_000_000,
+            from_us(created - ended),
+        )
+    return Facts(
+        started=None if before is None else from_us(created - before),
+        first_delta_s=None if delta is None else delta / 1_000_000,
+        attempts=1 if attempts is None else attempts,
+        ran=ran,
+    )
