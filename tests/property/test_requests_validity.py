@@ -3,7 +3,7 @@ Whatever a log holds and whatever window of it is shown, what goes over the wire
 
 `test_provider_validity` judges what is rendered; here each provider's own format is written from
 it, and judged by the rules of its server, which share no code with ours. A format joins by one line
-in `READERS`. Set `LOOOPY_EXAMPLES` for a longer search.
+in `READERS`. Set `LOOOPY_EXAMPLES` for a longer search; `many.py` goes through more in less time.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ READERS = [
 readers = pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 
 
-def _thoughts(log: Sequence[Message], reader: Reader) -> set[tuple[str, str | None]]:
+def thoughts_of(log: Sequence[Message], reader: Reader) -> set[tuple[str, str | None]]:
+    """Text and signature of each thought in *log* that the reader's own provider made."""
     return {
         (block.thinking, block.thinking_signature)
         for m in log
@@ -135,7 +136,7 @@ def test_any_log_goes_out_valid(
     assume(shown)  # a turn begins with what a user says
     request = LLMRequest(messages=shown, tools=(ADD,) if tools else (), system_prompt="Be brief.")
     body = reader.write(request, options)
-    assert reader.refuse(body, _thoughts(log, reader)) == []
+    assert reader.refuse(body, thoughts_of(log, reader)) == []
 
 
 @search

@@ -293,10 +293,12 @@ async def test_the_key_of_the_call_wins():
 
     async with serving(says("a"), says("b"), says("c"), api_key=next_key) as (server, provider):
         await play(provider)
-        await play(provider, api_key="of the call")
+        await play(provider, api_key="of the call", headers={"X-Trace": "t"})
         await play(provider)
     sent = [r.headers["authorization"] for r in server.received]
     assert sent == ["Bearer first", "Bearer of the call", "Bearer second"]
+    # Where servers other than Anthropic's look for it.
+    assert [r.headers["x-api-key"] for r in server.received] == ["first", "of the call", "second"]
 
 
 async def test_the_key_of_the_environment_is_not_sent_to_another_server(monkeypatch):

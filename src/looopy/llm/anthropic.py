@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
 
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
-_OFFICIAL_URL = "https://api.anthropic.com"
+_OFFICIAL_HOST = "api.anthropic.com"
 _FIRST_EVENT_FACTOR = 3.0
 _DRAIN_WAIT_S = 0.5
 _NO_KEY = "none"
@@ -241,6 +241,9 @@ class AnthropicProvider:
             import anthropic
 
             timeout["timeout"] = anthropic.Timeout(None, connect=call.connect_s)
+        headers = to_headers(body, options.headers)
+        if call.key and urlsplit(self._url).hostname != _OFFICIAL_HOST:
+            headers.setdefault("x-api-key", call.key)  # where others who speak this look for it
         # The SDK walks its typed arguments, message by message; this body it sends as it is, over
         # theirs.
         return await stack.enter_async_context(
@@ -249,7 +252,7 @@ class AnthropicProvider:
                 messages=[],
                 max_tokens=1,
                 stream=True,
-                extra_headers=to_headers(body, options.headers),
+                extra_headers=headers,
                 extra_body=body,
                 **timeout,
             )
@@ -288,7 +291,7 @@ class AnthropicProvider:
         """Where the server is."""
         if self._client is not None:
             return str(self._client.base_url)
-        return self.base_url or os.environ.get("ANTHROPIC_BASE_URL") or _OFFICIAL_URL
+        return self.base_url or os.environ.get("ANTHROPIC_BASE_URL") or f"https://{_OFFICIAL_HOST}"
 
     @property
     def _needs_key(self) -> bool:

@@ -1,0 +1,26 @@
+"""The long search by hand goes through what it says, and says what it found."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from tests.property import many
+
+
+def test_a_share_of_the_long_search(capsys):
+    """Histories that show something are counted, and none of their requests is refused."""
+    assert many.main(150, "a share") == 0
+    assert capsys.readouterr().out.startswith("150 histories, ")
+
+
+def test_what_is_refused_is_told_with_its_seed(capsys, monkeypatch):
+    """So that it can be looked at again."""
+    monkeypatch.setattr(many, "one", lambda seed: (True, [seed]))
+    assert many.main(2, "x") == 1
+    assert "x/1: ['x/1']" in capsys.readouterr().out
+
+
+def test_a_strategy_that_is_not_known_is_no_silence():
+    """A new kind in the strategies would otherwise go unnoticed."""
+    with pytest.raises(TypeError, match="no dice"):
+        many.Dice("x")(st.text())
