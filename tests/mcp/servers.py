@@ -161,10 +161,10 @@ def _add_asking(server: MCPServer) -> None:
         return "inside"
 
     @server.tool()
-    async def call_the_user(ctx: Context) -> str:
+    async def call_the_user(ctx: Context, question: str = "Which city?") -> str:
         """Ask in the middle, as servers of 2025 do."""
         note("rang")
-        answer = await ctx.elicit("Which city?", City)
+        answer = await ctx.elicit(question, City)
         data = getattr(answer, "data", None)
         note(f"heard {answer.action}")
         return f"{answer.action}: {data.city if data else '-'}"

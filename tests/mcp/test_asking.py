@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -132,6 +133,31 @@ async def test_a_server_of_2025_may_ask_twice_in_one_call(
     result = await agent.execute_turn(None, inputs={second.request_id: {"city": "Oslo"}})
     assert result.messages[0].text == "went to Rome and Oslo"
     assert notes.lines.count("toured Rome and Oslo") == 1
+
+
+async def test_calls_at_the_same_time_are_asked_their_own_questions(
+    make_agent, memory_stores, old_source
+):
+    """A server of 2025 does not say which call asks: its calls take turns."""
+    questions = [f"Which city, {name}?" for name in ("Ada", "Bob", "Carl", "Dora")]
+    agents = [
+        await make_agent(
+            [tool_call("call_the_user", question=question), text("ok")],
+            tools=[old_source],
+            stores=memory_stores,
+            context_id=f"context{i}",
+        )
+        for i, question in enumerate(questions)
+    ]
+    results = await asyncio.gather(*(agent.execute_turn("go") for agent in agents))
+    assert [result.pending[0].prompt for result in results] == questions
+    results = await asyncio.gather(
+        *(
+            agent.execute_turn(None, inputs={result.pending[0].request_id: {"city": f"city {i}"}})
+            for i, (agent, result) in enumerate(zip(agents, results, strict=True))
+        )
+    )
+    assert [r.messages[0].text for r in results] == [f"accept: city {i}" for i in range(4)]
 
 
 async def test_a_server_that_may_not_ask_does_not(make_agent, memory_stores, workshop):

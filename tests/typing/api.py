@@ -79,7 +79,9 @@ from looopy.tools import (
     ArtifactTools,
     Ask,
     FunctionTool,
+    MCPTools,
     NeedsInput,
+    RemoteAgent,
     RetryCall,
     client_tool,
     request_input,
@@ -405,3 +407,19 @@ async def the_bare_loop(history: list[Message]) -> None:
         show(event)
     loop = AgentLoop(Echo(), [plain], LoopConfig())
     loop.execute_turn(history, TurnContext(context_id="x")).subscribe(show)
+
+
+def bearer(auth_context: AuthContext | None) -> dict[str, str]:
+    return {} if auth_context is None else {"Authorization": auth_context.credentials["token"]}
+
+
+async def later_bearer(auth_context: AuthContext | None) -> dict[str, str]:
+    return bearer(auth_context)
+
+
+async def tools_of_servers() -> None:
+    async with MCPTools(command="uvx", args=["mcp-server-time"], env={"A": "b"}) as clock:
+        assert_type(await clock.list_tools(), Sequence[Tool])
+    crm = MCPTools(url="https://crm.example/mcp", headers=bearer, needs_approval=True)
+    booking = RemoteAgent("https://booking.example", headers=later_bearer)
+    Agent("ada", llm_provider=Echo(), tools=[clock, crm, booking, add])
