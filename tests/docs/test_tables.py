@@ -40,7 +40,8 @@ def _fields(kind):
 
 
 def _methods(kind):
-    return {name for name, value in vars(kind).items() if not name.startswith("_") and value}
+    own = {name: value for base in kind.__mro__[:-1] for name, value in vars(base).items()}
+    return {name for name, value in own.items() if not name.startswith("_") and value}
 
 
 def test_every_event_is_listed_with_its_fields():
