@@ -3,13 +3,14 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.types.test_message import JSON, MESSAGES
 
 from looopy.compat.pi import CustomMessage, read_session, write_session
 from looopy.errors import ValueRefused
 
+search = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ANY = st.text(max_size=20)  # any at all: separators of lines and lone surrogates too
 NOTES = st.builds(
     CustomMessage,
@@ -20,6 +21,7 @@ NOTES = st.builds(
 )
 
 
+@search
 @given(st.lists(MESSAGES | NOTES, max_size=6))
 def test_messages_come_back_equal(messages):
     """Through the lines of a file."""
@@ -29,6 +31,7 @@ def test_messages_come_back_equal(messages):
     assert read.messages == messages
 
 
+@search
 @given(st.lists(MESSAGES | NOTES, max_size=4), st.lists(MESSAGES, max_size=4), st.data())
 def test_a_tree_comes_back_equal_whichever_way_is_taken(first, second, data):
     """Two branches from one place; each leaf is its own conversation."""
@@ -43,6 +46,7 @@ def test_a_tree_comes_back_equal_whichever_way_is_taken(first, second, data):
     assert back.messages == branched.messages
 
 
+@search
 @given(st.lists(st.dictionaries(ANY, JSON) | JSON | st.text(), max_size=4))
 def test_any_lines_are_a_session_or_refused_with_their_number(lines):
     """Never anything else."""
@@ -60,6 +64,7 @@ def test_any_lines_are_a_session_or_refused_with_their_number(lines):
         assert read_session(session.lines()).messages == session.messages
 
 
+@search
 @given(st.text())
 def test_what_is_no_session_is_refused(text):
     """A header comes first."""
