@@ -140,6 +140,7 @@ def place(tmp_path, empty_database):
 POINTS = [name for name in NAMES if name.startswith("B")]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("asks", [False, True], ids=["plain", "asking"])
 @pytest.mark.parametrize("name", POINTS)
 def test_a_call_that_is_killed_anywhere_is_gone_on_with(place, name, asks):
@@ -155,6 +156,7 @@ def test_a_call_that_is_killed_anywhere_is_gone_on_with(place, name, asks):
     assert number > 2, "the point was passed by one of the two turns at most"
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(8))
 def test_a_call_that_is_killed_again_and_again_is_gone_on_with(place, seed):
     """Three lives in a row end somewhere; the last one does not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    of_agents,
     of_faces,
     of_people,
     of_processes,
@@ -19,5 +20,6 @@ MUTANTS = [
     *of_people.MUTANTS,
     *of_processes.MUTANTS,
     *of_wires.MUTANTS,
+    *of_agents.MUTANTS,
     *of_faces.MUTANTS,
 ]

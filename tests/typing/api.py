@@ -34,6 +34,8 @@ from looopy import (
     Outcome,
     PendingKind,
     PendingRequest,
+    Plugin,
+    PromptPart,
     RetryPolicy,
     StatusChange,
     StopReason,
@@ -76,6 +78,7 @@ from looopy.llm import (
 from looopy.stores import ArtifactStore, MessageStore, StateStore
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.tools import (
+    AgentTool,
     ArtifactTools,
     Ask,
     FunctionTool,
@@ -83,6 +86,8 @@ from looopy.tools import (
     NeedsInput,
     RemoteAgent,
     RetryCall,
+    Skill,
+    Skills,
     client_tool,
     request_input,
 )
@@ -205,6 +210,37 @@ async def a_service(url: str, token: str) -> None:
         await agent.shutdown()
     Agent("ada")  # type: ignore[call-arg]  # an agent needs a model
     Agent("ada", llm_provider="local", on_busy="queue")  # type: ignore[arg-type]  # two choices
+
+
+async def an_agent_for_another(context_id: str, stores: Stores) -> Agent:
+    return Agent(context_id, llm_provider="local", stores=stores)
+
+
+def for_admins(turn: TurnContext) -> bool:
+    return turn.auth_context is not None
+
+
+async def agents_prompts_and_types() -> None:
+    helper = Agent("any", llm_provider="local")
+    assert_type(helper.as_tool("helper", "Helps.", max_depth=2, output_type=list[int]), AgentTool)
+    helper.as_tool(max_depht=2)  # type: ignore[call-arg]  # no such option
+    agent = Agent(
+        "ada",
+        llm_provider="local",
+        tools=[
+            helper.as_tool(),
+            AgentTool(an_agent_for_another, name="other", parallel=True),
+            Skills([Skill("tea", "For tea.", "Warm the pot."), Skill("x", "y", lambda: "z")]),
+            Plugin("p", tools=[add], prompts=["a", for_prompt], is_enabled=for_admins),
+        ],
+        system_prompt=["a", for_prompt, PromptPart("b", position="after", order=1, version="2")],
+    )
+    assert_type((await agent.execute_turn("hello", output_type=dict[str, int])).output, Any)
+    PromptPart("a", position="behind")  # type: ignore[arg-type]  # before or after
+
+
+def for_prompt(turn: TurnContext) -> str:
+    return turn.context_id
 
 
 async def a_system_prompt_that_awaits(context: TurnContext) -> str:

@@ -1,0 +1,165 @@
+"""Mistakes where agents work for agents, in the answer's type, and in what the model is told."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+_AGENTS = "src/looopy/tools/agents.py"
+_AS_TOOLS = "tests/agent/test_agents_as_tools.py"
+_KILLED = (
+    "tests/agent/test_agents_as_tools_killed.py"
+    "::test_a_call_that_is_killed_anywhere_is_gone_on_with"
+)
+_OUTPUT = "tests/agent/test_structured_output.py"
+_PROMPTS = "tests/agent/test_prompts.py"
+
+MUTANTS = [
+    # --- an agent as a tool ---
+    mutant(
+        "inner-context-by-chance",
+        "a call that is run again begins a new conversation, and books twice",
+        _AGENTS,
+        "digest = hashlib.sha256(call.encode())",
+        "digest = hashlib.sha256(repr(object()).encode() + str(id(context)).encode())",
+        f"{_KILLED}[B9-plain]",
+    ),
+    mutant(
+        "inner-turns-without-keys",
+        "a turn that was accepted before the crash is asked for again",
+        _AGENTS,
+        "idempotency_key=str(number),",
+        "idempotency_key=None,",
+        f"{_KILLED}[B9-plain]",
+    ),
+    mutant(
+        "inner-turn-not-gone-on-with",
+        "an agent that was killed at work has worked for nothing",
+        _AGENTS,
+        "        if result.outcome is Outcome.INTERRUPTED:\n            return True\n",
+        "",
+        f"{_KILLED}[B8-plain]",
+    ),
+    mutant(
+        "inner-context-of-an-earlier-life",
+        "a context made anew is answered by what was said to the deleted one",
+        _AGENTS,
+        "call = json.dumps([context.idempotency_key, self.name, made])",
+        "call = json.dumps([context.idempotency_key, self.name])",
+        f"{_AS_TOOLS}::test_a_context_made_anew_finds_nothing_of_the_old_one",
+    ),
+    mutant(
+        "inner-failure-is-an-answer",
+        "the outer model believes an agent that has failed",
+        _AGENTS,
+        "        if result.outcome is Outcome.FAILED:\n",
+        "        if False:\n",
+        f"{_AS_TOOLS}::test_a_failed_agent_is_a_failed_call",
+    ),
+    mutant(
+        "inner-turn-outlives-the-call",
+        "a user cancels, and the agent works on and pays",
+        _AGENTS,
+        "            stream.cancel()\n",
+        "",
+        f"{_AS_TOOLS}::test_cancelling_the_turn_cancels_the_agent",
+    ),
+    mutant(
+        "agents-without-end",
+        "an agent that calls itself does so until the money is gone",
+        _AGENTS,
+        "if len(chain) >= self._max_depth:",
+        "if len(chain) > self._max_depth:",
+        f"{_AS_TOOLS}::test_the_agent_of_an_agent_has_an_end",
+    ),
+    mutant(
+        "inner-usage-is-free",
+        "a budget is kept to by whoever has others do the work",
+        _AGENTS,
+        "            self._context.charge(result.usage)\n",
+        "            pass\n",
+        f"{_AS_TOOLS}::test_the_agent_uses_up_the_budget_of_the_turn",
+    ),
+    mutant(
+        "approval-of-something-else",
+        "a person allows the outer call and never saw what would be paid",
+        _AGENTS,
+        "args=request.args if of_a_call else None",
+        "args=None",
+        f"{_AS_TOOLS}::test_an_approval_of_the_agents_call_is_asked_as_it_is",
+    ),
+    mutant(
+        "credentials-opened-by-the-wrong-one",
+        "a credential for an agent's agent is asked for again and again",
+        "src/looopy/answers.py",
+        "return request.auth is not None and request.auth.context_id not in (None, context_id)",
+        "return False",
+        f"{_AS_TOOLS}::test_credentials_reach_the_agents_call_alone",
+    ),
+    mutant(
+        "shown-events-keep-their-numbers",
+        "a client that follows by number goes on at a place of another log",
+        "src/looopy/crew.py",
+        ', "seq": None}',
+        "}",
+        "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
+    ),
+    mutant(
+        "another-turn-ends-this-one",
+        "a turn is over for its viewers when an agent that works for it is done",
+        "src/looopy/running.py",
+        "        if event.path:\n            pass",
+        "        if False:\n            pass",
+        "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
+    ),
+    # --- an answer in a type ---
+    mutant(
+        "any-answer-fits",
+        "a program is given what it cannot use, and no error",
+        "src/looopy/answering.py",
+        "    if wanted.tries >= allowed:\n",
+        "    if False:\n",
+        f"{_OUTPUT}::test_a_turn_without_a_fitting_answer_fails",
+    ),
+    mutant(
+        "type-forgotten-by-a-crash",
+        "a turn that is gone on with answers in any form",
+        "src/looopy/known.py",
+        "                        output=record.state.output,\n",
+        "",
+        f"{_OUTPUT}::test_a_killed_turn_is_still_asked",
+    ),
+    mutant(
+        "type-of-an-earlier-turn",
+        "a new question is answered in the form of an old one",
+        "src/looopy/claiming.py",
+        "return state.output if goes_on else None",
+        "return state.output",
+        f"{_OUTPUT}::test_a_continued_turn_gives_the_type_that_is_passed",
+    ),
+    mutant(
+        "key-blind-to-the-type",
+        "a request for another type is given a view of the first",
+        "src/looopy/checks.py",
+        "more = [] if output is None else [output]",
+        "more = []",
+        f"{_OUTPUT}::test_a_view_of_an_accepted_turn_has_its_output",
+    ),
+    # --- what the model is told ---
+    mutant(
+        "clock-before-the-history",
+        "every call pays for the whole history, as no cache finds its beginning",
+        "src/looopy/llm/anthropic_format.py",
+        "    if ephemeral:\n",
+        "    if False:\n",
+        f"{_PROMPTS}::test_what_comes_after_keeps_the_request_valid",
+    ),
+    mutant(
+        "plugin-always-on",
+        "a tool for some is offered to all",
+        "src/looopy/plugins.py",
+        "        if not is_enabled(self.is_enabled, turn):\n            return ()\n"
+        "        return list(",
+        "        return list(",
+        f"{_PROMPTS}::test_a_plugin_comes_and_goes_as_one",
+    ),
+]
