@@ -73,6 +73,8 @@ def by_hand(behaviour: str) -> None:
             if behaviour == "dies":
                 print("no licence was found", file=sys.stderr, flush=True)
                 sys.exit(4)
+            if behaviour == "tells":
+                sys.exit(f"I do not like this token: it is {os.environ['SHOP_TOKEN']}")
             if behaviour == "silent":
                 continue
             if behaviour == "garbage":

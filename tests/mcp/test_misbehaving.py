@@ -95,6 +95,15 @@ async def test_a_server_that_dies_in_the_handshake_has_its_last_words(make_agent
     assert "its tools are not on offer" in warning.text
 
 
+async def test_last_words_hold_no_secret_of_the_environment(caplog):
+    """A server that cannot start likes to say with which key."""
+    env = {"SHOP_TOKEN": "token-of-the-shop"}
+    async with started("tells", env=env, required=True) as source:
+        with pytest.raises(ToolServerError, match=r"it is \[redacted\]") as failed:
+            await source.list_tools()
+    assert "token-of-the-shop" not in str(failed.value) + caplog.text + repr(source.target)
+
+
 async def test_a_required_server_that_dies_keeps_the_agent_from_starting(make_agent):
     """With an error of its own, and the agent can be started once it is well."""
     agent = await make_agent(tools=[started("dies", required=True)], start=False)
