@@ -141,8 +141,8 @@ async def test_the_choice_of_a_tool(choice, expected):
         ("claude-3-5-haiku-latest", 8192),
         ("claude-opus-4-1", 32_000),
         (BUDGET, 32_000),
-        ("claude-opus-5", 32_000),
-        ("claude-haiku-5-5", 32_000),
+        ("claude-opus-5", 64_000),  # it thinks unasked
+        ("claude-haiku-5-5", 64_000),
         ("somebody-elses", 8192),
     ],
 )

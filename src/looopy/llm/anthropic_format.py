@@ -287,7 +287,9 @@ def _set_thinking(
         body["thinking"] = {"type": "adaptive", "display": "summarized", **_DROP_UNBOUND}
     if level in (None, ThinkingLevel.OFF) or forced or abilities.thinking == "none":
         # A call that has to use a tool leaves no room for thought: the API refuses both at once.
-        body["max_tokens"] = options.max_tokens or min(_DEFAULT_OUTPUT, abilities.max_output)
+        unasked = abilities.thinking == "adaptive" and level is None
+        room = 2 * _DEFAULT_OUTPUT if unasked else _DEFAULT_OUTPUT
+        body["max_tokens"] = options.max_tokens or min(room, abilities.max_output)
         return False
     given = options.thinking_budgets or {}
     by_budget = abilities.thinking == "budget" or (abilities.thinking == "either" and bool(given))
