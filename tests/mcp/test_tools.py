@@ -9,8 +9,10 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from mcp_server_time.server import create_server
 from tests.agent.kit import assert_whole
 from tests.mcp.kit import started
+from tests.mcp.servers import over_http
 
 from looopy import tool
 from looopy.errors import ConfigurationError
@@ -20,12 +22,22 @@ from looopy.tools import MCPTools
 TIME = str(Path(sysconfig.get_path("scripts")) / "mcp-server-time")
 
 
-async def test_a_server_that_somebody_else_wrote_is_listed_and_called(desk):
+@pytest.fixture(params=["stdio", "http"])
+def clock(request, protocol):
+    """The tools of `mcp-server-time`, over both transports."""
+    options = {"prefix": "clock_", "protocol": protocol}
+    if request.param == "stdio":
+        yield MCPTools(command=TIME, args=["--local-timezone", "Europe/Rome"], **options)
+        return
+    with over_http(create_server("Europe/Rome").streamable_http_app()) as url:
+        yield MCPTools(url=f"{url}/mcp", **options)
+
+
+async def test_a_server_that_somebody_else_wrote_is_listed_and_called(desk, clock):
     """`mcp-server-time`: its tools, their schemas and effects, an answer, and an error."""
-    source = MCPTools(command=TIME, args=["--local-timezone", "Europe/Rome"], prefix="clock_")
     noon = {"source_timezone": "Europe/Rome", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     (now, later, wrong, bad), _ = await desk.ask(
-        source,
+        clock,
         tool_call("clock_get_current_time", timezone="Europe/Rome"),
         tool_call("clock_convert_time", **noon),
         tool_call("clock_convert_time", **(noon | {"target_timezone": "Mars"})),
