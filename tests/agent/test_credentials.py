@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -304,3 +305,15 @@ def test_a_secret_that_guards_nothing_is_refused():
     """In the constructor."""
     with pytest.raises(ConfigurationError, match="auth_key"):
         Agent("ada", llm_provider="local", auth_key="short")
+
+
+async def test_without_the_extra_the_tool_fails_and_says_what_to_install(
+    make_agent, stores, monkeypatch
+):
+    """No request that nobody could answer; the turn goes on."""
+    monkeypatch.setitem(sys.modules, "joserfc.jwe", None)
+    agent = await make_agent([tool_call("push"), text("ok")], tools=TOOLS, stores=stores)
+    result = await agent.execute_turn("go")
+    assert (result.text, result.pending) == ("ok", ())
+    assert 'pip install "looopy[auth]"' in told(result.messages)[0]
+    await assert_whole(stores)
