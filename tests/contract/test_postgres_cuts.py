@@ -12,6 +12,7 @@ from tests.cutting import Cutter
 from tests.postgres import as_driver, ask
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, StoreUnavailable
+from looopy.settle import settle_write
 from looopy.stores.sql import migrate, pg_fate, pg_pool, pg_url
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
@@ -255,6 +256,21 @@ async def test_a_claim_over_connections_that_broke_while_idle_is_made(stores, po
     again = [begin(stores, context_id=f"d{n}") for n in range(5)]
     assert [claimed.turn for claimed in await asyncio.gather(*again)] == [1] * 5
     assert ask(postgres, "SELECT COUNT(*) FROM turns") == [(10,)]
+
+
+async def test_an_operation_that_is_ended_before_it_begins_is_over(stores):
+    """As at the end of a loop: whoever waits for it is told, though nothing else stops him."""
+    driver = stores.state.backend
+    told = []
+    reading = asyncio.create_task(
+        settle_write(stores.messages.count(CONTEXT), lambda: told.append(1), outlasts=True)
+    )
+    await asyncio.sleep(0)
+    (task,) = driver._running
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert driver._running == set()
 
 
 async def test_a_statement_alone_is_a_transaction_like_any_other(fresh_postgres, name):

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
 from looopy._failpoints import reach
@@ -136,19 +137,30 @@ class PostgresDriver:
                 " open them again in the child"
             )
         answer = new_answer(asyncio.get_running_loop())
-        task = asyncio.create_task(
-            self._answer(answer, self._carry_out(pool, work, write=write, ring=ring))
-        )
+        task = asyncio.create_task(self._answer(answer, pool, work, write=write, ring=ring))
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(functools.partial(self._over, answer))
         found: T = await outlast(answer)
         return found
 
-    async def _answer(self, answer: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> None:
-        """Do *work* and tell what became of it, unless nobody waits any more."""
+    def _over(self, answer: asyncio.Future[Any], task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not answer.done():  # it was cancelled before it began
+            answer.set_exception(asyncio.CancelledError())
+
+    async def _answer(
+        self,
+        answer: asyncio.Future[T],
+        pool: Pool,
+        work: Callable[[], Steps[T]],
+        *,
+        write: bool,
+        ring: Ring | None,
+    ) -> None:
+        """Carry it out and tell what became of it, unless nobody waits any more."""
         # Not when the task is done: that would take another round of the event loop.
         try:
-            found = await work
+            found = await self._carry_out(pool, work, write=write, ring=ring)
         except BaseException as error:
             if not answer.done():
                 answer.set_exception(error)
