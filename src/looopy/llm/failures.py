@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
-from looopy.llm.retry import margin_s, server_delay_s
+from looopy.llm.server_delay import margin_s, server_delay_s
 from looopy.redaction import Redactor
 
 _OVERFLOW = re.compile(

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Union, get_args, get_origin
 
 from looopy.errors import InvalidTool
-from looopy.tools.docstring import Docstring, parse_docstring
 from looopy.tools.provider import ToolContext
 from looopy.tools.schema import refusal, show_path
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+    from looopy.tools.docstring import Docstring
 
 _CHILDREN = (
     "items",
@@ -84,6 +85,8 @@ def read_signature(function: Callable[..., Any], namespace: Mapping[str, Any]) -
     Raises:
         InvalidTool: It is a class or a generator, or an annotation cannot be resolved.
     """
+    from looopy.tools.docstring import parse_docstring  # its patterns take long to compile
+
     unpacked = _unpack(function)
     name, outer, bound = unpacked.name, unpacked.outer, unpacked.bound
     if inspect.isclass(outer):
