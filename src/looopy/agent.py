@@ -321,7 +321,8 @@ class Agent(LivingAgent):
 
         if name is None:
             name = re.sub(r"[^A-Za-z0-9_-]", "_", self.agent_name)[:64]
-        return AgentTool(self._like_this, name=name, description=description or "", **options)
+        made = AgentTool(self._like_this, name=name, description=description or "", **options)
+        return made.sharing(self._tools)
 
     def _like_this(self, context_id: str, stores: Stores | None) -> Agent:
         """Another agent, of that context."""

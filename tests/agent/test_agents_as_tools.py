@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from dataclasses import replace
 
@@ -211,6 +212,36 @@ async def test_an_answer_that_was_given_before_the_crash_stands(make_agent, stor
     owner.retire()
     again = await call.execute({"prompt": "How many?"}, call.context)
     assert (again.content, again.is_error) == ("Three.", False)
+    await assert_whole(stores, context_id)
+
+
+async def test_who_runs_the_call_elsewhere_watches_and_takes_over(make_agent, stores):
+    """The first process has lost the outer context and stops; the second goes on where that was."""
+    gate, seen = Gate(), asyncio.Event()
+    replies = ScriptedProvider([tool_call("gate"), text("Three.")])
+    call = inner(replies, tools=[gate.tool]).as_tool()
+
+    def a_context(show) -> ToolContext:
+        return ToolContext(
+            context_id="ada",
+            turn=1,
+            tool_call_id="c1",
+            idempotency_key="ada/1/c1",
+            cancel=CancelToken(),
+            show=show,
+            stores=stores,
+        )
+
+    arguments = {"prompt": "How many?"}
+    first = asyncio.create_task(call.execute(arguments, a_context(lambda _: None)))
+    await gate.entered.wait()
+    second = asyncio.create_task(call.execute(arguments, a_context(lambda _: seen.set())))
+    await seen.wait()
+    assert len(replies.requests) == 1
+    first.cancel()
+    assert (await second).content == "Three."
+    assert (gate.runs, first.cancelled(), len(replies.requests)) == (1, True, 2)
+    (context_id,) = await contexts(stores)
     await assert_whole(stores, context_id)
 
 
@@ -544,6 +575,31 @@ async def test_an_agent_may_keep_its_contexts_elsewhere(make_agent, stores, tmp_
     assert await contexts(stores) == []
     async with open_stores(url) as there:
         assert len(await contexts(there)) == 1
+
+
+async def test_servers_of_the_agents_tools_stay_up_between_calls(make_agent):
+    """From the start of the outer agent to its shutdown."""
+    began, held = [], []
+
+    class Source:
+        def list_tools(self):
+            return ()
+
+        def acquire(self):
+            if not held:
+                began.append(1)
+            held.append(1)
+
+        async def release(self):
+            held.pop()
+
+    replies = ScriptedProvider(lambda _: text("Three."), repeat=True)
+    helper = inner(replies, tools=[Source()]).as_tool()
+    agent = await make_agent([ASKS, ASKS, text("ok")], tools=[helper])
+    await agent.execute_turn("go")
+    assert (len(began), len(held)) == (1, 1)
+    await agent.shutdown()
+    assert held == []
 
 
 async def test_agents_are_made_by_a_function_as_well(make_agent, memory_stores):

@@ -21,11 +21,18 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeAlias, TypedDict
+from typing import Any, Protocol, Self, TypeAlias, TypedDict
 
 from looopy.errors import CannotContinue, InvalidTool, LooopyError, ToolError
 from looopy.tools.asking import Ask, NeedsInput
-from looopy.tools.provider import Enabled, NeedsApproval, Tool, ToolContext, ToolResult
+from looopy.tools.provider import (
+    Enabled,
+    HeldTools,
+    NeedsApproval,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 from looopy.tools.results import to_json_text
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired
@@ -182,6 +189,24 @@ class AgentTool(Tool):
         self.output_type = output_type
         self.show_events = show_events
         self._max_depth = max_depth
+        self._sources: Sequence[object] = ()
+        self._held: list[HeldTools] = []
+
+    def sharing(self, sources: Sequence[object]) -> Self:
+        """Hold these sources of the agent's tools while an outer agent is started."""
+        self._sources = sources
+        return self
+
+    def acquire(self) -> None:
+        """An outer agent begins to use it: what its own agents' tools hold is kept from now on."""
+        held = HeldTools()
+        held.hold(self._sources)
+        self._held.append(held)
+
+    async def release(self) -> None:
+        """An outer agent uses it no more."""
+        if self._held:
+            await self._held.pop().let_go()
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """
