@@ -136,6 +136,7 @@ async def test_a_budget_of_money_counts_failed_attempts(make_agent, memory_store
         ({"llm_idle_timeout_s": 0.01}, "sent nothing for 0.01 s"),
         ({"llm_timeout_s": 0.02}, "did not answer within 0.02 s"),
     ],
+    ids=["idle", "total"],
 )
 @pytest.mark.parametrize("spoken", [(), ("half",)])
 async def test_a_provider_that_never_looks_at_the_time_is_given_up(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     of_agents,
+    of_calls,
     of_faces,
     of_people,
     of_processes,
@@ -21,5 +22,6 @@ MUTANTS = [
     *of_processes.MUTANTS,
     *of_wires.MUTANTS,
     *of_agents.MUTANTS,
+    *of_calls.MUTANTS,
     *of_faces.MUTANTS,
 ]
