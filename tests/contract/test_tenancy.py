@@ -21,8 +21,9 @@ import pytest
 
 from looopy import Agent, AuthContext
 from looopy.errors import LooopyError
+from looopy.folding import summary_message
 from looopy.stores import base, memory
-from looopy.stores.records import Commit, EntryKind
+from looopy.stores.records import Commit, EntryKind, NewSummary
 from looopy.stores.sql import artifacts, events, messages, state
 from looopy.stores.sql.tables import metadata
 from looopy.testing import ScriptedProvider, text
@@ -32,6 +33,7 @@ from looopy.types.message import ToolCall
 
 IDLE, BUSY, UNKNOWN = "theirs-idle", "theirs-busy", "nobodys-ctx"
 ARTIFACT, KEY = "plan", "order-7"
+_SUMMARY = summary_message("mine", kept=0)
 PARTS = ("messages", "artifacts", "state", "journal")
 
 
@@ -97,6 +99,7 @@ CALLS = {
     "state.line": Call(lambda c, _: ((c,), {}), _join),
     "journal.commit": Call(lambda c, k: ((_commit(c, k),), {})),
     "journal.commit of what came in": Call(lambda c, k: ((_commit(c, k, delivered=[1]),), {})),
+    "journal.compact": Call(lambda c, _: ((c, NewSummary(message=_SUMMARY, epoch=1)), {})),
     "journal.clear": Call(lambda c, _: ((c,), {"force": True})),
     "journal.events": Call(lambda c, _: ((c,), {})),
     "journal.events from the middle": Call(lambda c, _: ((c,), {"after": 3})),
@@ -355,6 +358,10 @@ async def _told_to_subscriber(agent):
     return seen
 
 
+async def _used_as_tool(agent):
+    return agent.as_tool().name
+
+
 async def _state(agent):
     return agent.state
 
@@ -371,6 +378,12 @@ AGENT_CALLS = {
     "wait_for_idle": lambda agent: agent.wait_for_idle(),
     "steer": lambda agent: agent.steer("mine", AuthContext("u1")),
     "follow_up": lambda agent: agent.follow_up("mine", AuthContext("u1")),
+    "clear_steering_queue": lambda agent: agent.clear_steering_queue(AuthContext("u1")),
+    "clear_follow_up_queue": lambda agent: agent.clear_follow_up_queue(AuthContext("u1")),
+    "clear_all_queues": lambda agent: agent.clear_all_queues(AuthContext("u1")),
+    "has_queued_messages": lambda agent: agent.has_queued_messages(AuthContext("u1")),
+    "compact": lambda agent: agent.compact(),
+    "as_tool": _used_as_tool,
     "cancel": lambda agent: agent.cancel(),
     "execute_turn": _turn,
     "events": _replayed,

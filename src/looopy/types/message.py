@@ -256,6 +256,11 @@ class CustomMessage:
                 f"/role: {self.role!r} is not the role of a custom message", path="/role"
             )
 
+    @property
+    def text(self) -> str:
+        """`content`, if it is text; else empty."""
+        return self.content if isinstance(self.content, str) else ""
+
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage | CustomMessage
 Block: TypeAlias = TextContent | ThinkingContent | ImageContent | ToolCall

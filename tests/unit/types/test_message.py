@@ -277,3 +277,9 @@ def test_usage_adds_up_field_by_field(left, right):
     for name in ("input", "output", "cache_read", "cache_write", "total_tokens"):
         assert getattr(both, name) == getattr(left, name) + getattr(right, name)
     assert both.cost.total == left.cost.total + right.cost.total
+
+
+@pytest.mark.parametrize(("content", "text"), [("hi", "hi"), ("", ""), ({"a": 1}, ""), (None, "")])
+def test_a_message_of_an_own_role_has_text_like_any_other(content, text):
+    """Who reads a history may ask each message for it."""
+    assert CustomMessage("note", content).text == text
