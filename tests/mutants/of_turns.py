@@ -227,4 +227,37 @@ MUTANTS = [
         "",
         "tests/agent/test_inbox.py::test_what_comes_in_before_the_last_commit_makes_the_turn_go_on",
     ),
+    # --- summaries ---
+    mutant(
+        "cleared-comes-back",
+        "a summary that was being written brings back what was cleared meanwhile",
+        "src/looopy/condense.py",
+        "known.record is None or known.record.visible_from != visible_from",
+        "known.record is None",
+        "tests/agent/test_compaction.py::test_what_was_cleared_meanwhile_is_not_brought_back",
+    ),
+    mutant(
+        "summary-forgotten",
+        "an agent that is opened far behind a summary shows the model nothing of it",
+        "src/looopy/known.py",
+        "if summary is not None and records and",
+        "if False and records and",
+        "tests/agent/test_compaction.py::test_a_summary_far_behind_the_window_is_found",
+    ),
+    mutant(
+        "summary-of-the-past",
+        "a summary is appended though turns came meanwhile, and hides them",
+        "src/looopy/stores/sql/commit.py",
+        "    if head.epoch != new.epoch:",
+        "    if False:",
+        "tests/agent/test_compaction.py::test_turns_that_came_meanwhile_are_still_shown",
+    ),
+    mutant(
+        "parted-by-a-summary",
+        "a call and its result are parted by the place where a history is summarised",
+        "src/looopy/history.py",
+        "    return scan.users, scan.groups",
+        "    return scan.users, [group + 1 for group in scan.groups]",
+        "tests/property/test_compaction.py::test_a_turn_that_is_parted_keeps_each_result_beside_its_call",
+    ),
 ]

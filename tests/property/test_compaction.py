@@ -72,3 +72,17 @@ def test_a_valid_log_is_parted_where_a_user_speaks(log: list[Message], keep_turn
     assert cut == users[-keep_turns]
     assert list(part.covered) == log[:cut]
     assert render(log[cut:]) == log[cut:]
+
+
+@search
+@given(valid(turns=1))
+def test_a_turn_that_is_parted_keeps_each_result_beside_its_call(log: list[Message]) -> None:
+    """In front of its last answer, and the question is remembered."""
+    part = part_to_cover(log, split=True)
+    if part is None:
+        return
+    cut = len(log) - part.kept
+    assert part.question is log[0]
+    assert log[cut].role == "assistant"
+    assert render(log[:cut]) == log[:cut]
+    assert render(log[cut:]) == log[cut:]
