@@ -226,7 +226,7 @@ class Agent(LivingAgent):
     ) -> None:
         stores = self._require(action).stores
         self._require_saving(action)
-        said = checks.user_message(message)
+        said = checks.user_message(message, may_be_none=False)
         auth = checks.auth_context(auth_context, stores.tenant)
         post = stores.journal.post(
             self.context_id,

@@ -18,6 +18,8 @@ from looopy.errors import InputNotFound, ValueRefused
 from looopy.tools.answering import check_answer, refused
 from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
+_MAX_SHOWN = 10
+
 Answered = Sequence[tuple[PendingRequest, Any]]
 
 
@@ -69,8 +71,11 @@ def hear(
     for request_id, value in inputs.items():
         request = by_id.get(request_id)
         if request is None or _expired(request):
+            ids = [repr(one.request_id) for one in pending if not _expired(one)]
+            more = f" and {len(ids) - _MAX_SHOWN} more" if len(ids) > _MAX_SHOWN else ""
             raise InputNotFound(
-                f"no pending request has the id {request_id!r}: nothing was stored",
+                f"no pending request has the id {request_id!r}: nothing was stored;"
+                f" pending: {', '.join(ids[:_MAX_SHOWN]) or 'none'}{more}",
                 request_id=request_id,
             )
         check_answer(request, value)

@@ -38,24 +38,27 @@ def agent_options(
         raise ConfigurationError("stores must be a URL, or what open_stores() gave")
 
 
-def user_message(value: str | UserMessage) -> UserMessage:
+def user_message(value: str | UserMessage, *, may_be_none: bool = True) -> UserMessage:
     """
     The user's message.
+
+    Args:
+        may_be_none: The caller takes `None` too, as `execute_turn` does: what is said in a refusal.
 
     Raises:
         ValueRefused: It is empty, of another type, or cannot be stored.
     """
+    takes = "user_message takes None," if may_be_none else "a message is"
     message = UserMessage(value) if isinstance(value, str) else value
     if not isinstance(message, UserMessage):
-        raise ValueRefused(
-            f"user_message takes text, a UserMessage or None, not {type(value).__name__}", path=""
-        )
+        raise ValueRefused(f"{takes} text or a UserMessage, not {type(value).__name__}", path="")
     has_image = not isinstance(message.content, str) and any(
         isinstance(block, ImageContent) for block in message.content
     )
     if not message.text.strip() and not has_image:
         raise ValueRefused(
-            "the message is empty: say something, or pass None to continue", path="/content"
+            "the message is empty: say something" + (", or pass None to continue" * may_be_none),
+            path="/content",
         )
     dump(message_to_json(message, compact=True))
     return message
@@ -71,6 +74,22 @@ def storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any]:
     kept = dict(values or {})
     dump(kept, path)
     return kept
+
+
+def inputs(value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """
+    A copy of the answers to requests.
+
+    Raises:
+        ValueRefused: They are not by `request_id`, or one cannot be stored.
+    """
+    shape = "inputs takes the answers by request id, as {request.request_id: True}"
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueRefused(f"{shape}, not {type(value).__name__}", path="/inputs")
+    for key in value or {}:
+        if not isinstance(key, str):
+            raise ValueRefused(f"{shape}; a key is no {type(key).__name__}", path="/inputs")
+    return storable(value, "/inputs")
 
 
 def auth_context(value: AuthContext | None, tenant: str) -> AuthContext | None:

@@ -84,7 +84,7 @@ class TurnRequest:
         """
         message = None if user_message is None else checks.user_message(user_message)
         kept = checks.storable(metadata, "/metadata")
-        answers = checks.storable(inputs, "/inputs")
+        answers = checks.inputs(inputs)
         key = checks.idempotency_key(key)
         wanted = output_type_of(output_type)
         schema = None if wanted is None else wanted.schema

@@ -13,7 +13,7 @@ import functools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, NoReturn, ParamSpec, Self
 
 from looopy import checks, lifecycle
 from looopy.auth.sealing import KeyRing
@@ -40,15 +40,50 @@ from looopy.types.event import AgentEvent, StatusChange, TurnEnd
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, AgentStatus
 
-if TYPE_CHECKING:
-    pass
-
 _logger = logging.getLogger("looopy")
+
+
+P = ParamSpec("P")
+_MEANT = {
+    "model": "llm_provider",
+    "llm": "llm_provider",
+    "provider": "llm_provider",
+    "instructions": "system_prompt",
+    "prompt": "system_prompt",
+    "system": "system_prompt",
+    "store": "stores",
+    "config": "loop_config",
+    "name": "agent_name",
+}
+
+
+def _named_agent(init: Callable[P, None]) -> Callable[P, None]:
+    """*init*, whose refusals speak of the class that users know, and of the name they meant."""
+    init.__qualname__ = "Agent"
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **options: P.kwargs) -> None:
+        for name in options.keys() - init.__annotations__.keys():
+            from difflib import get_close_matches  # for mistakes alone
+
+            close = [_MEANT[name]] if name in _MEANT else get_close_matches(name, _options(init))
+            raise TypeError(
+                f"Agent() has no option {name!r}: "
+                + (f"did you mean {close[0]!r}?" if close else f"it takes {_options(init)}")
+            )
+        init(*args, **options)
+
+    return checked
+
+
+def _options(init: Callable[..., None]) -> list[str]:
+    return [name for name in init.__annotations__ if name != "return"]
 
 
 class LivingAgent:
     """An agent without what is said to it and read of it; for arguments see `looopy.Agent`."""
 
+    @_named_agent
     def __init__(
         self,
         context_id: str,
@@ -187,6 +222,23 @@ class LivingAgent:
         tb: TracebackType | None,
     ) -> None:
         await self.shutdown(cancel=exc_type is not None)
+
+    if not TYPE_CHECKING:  # a type checker refuses `with` by itself
+
+        def __enter__(self) -> NoReturn:
+            """
+            Refuse `with`.
+
+            Raises:
+                TypeError: Always.
+            """
+            raise TypeError(
+                "an Agent is entered with `async with`; blocking code uses `with` and"
+                " looopy.sync.Agent"
+            )
+
+        def __exit__(self, *_: object) -> None:
+            """Never reached."""
 
     async def wait_for_idle(self) -> None:
         """Wait until no turn of this agent runs."""

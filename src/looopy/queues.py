@@ -70,4 +70,4 @@ class AskedQueues(NoInbox):
 
 
 def _message(said: Any) -> UserMessage | CustomMessage:
-    return said if isinstance(said, CustomMessage) else checks.user_message(said)
+    return said if isinstance(said, CustomMessage) else checks.user_message(said, may_be_none=False)

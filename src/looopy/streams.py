@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
-from typing import Any, NoReturn
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from reactivex import Observable
 from reactivex.abc import DisposableBase, ObserverBase, SchedulerBase
@@ -19,6 +20,8 @@ from reactivex.disposable import Disposable
 from looopy.broadcast import Broadcast
 from looopy.types.event import AgentEvent
 from looopy.types.result import TurnResult
+
+_OF_RESULT = frozenset(one.name for one in fields(TurnResult)) | {"raise_for_outcome"}
 
 
 def cold(start: Callable[[], AsyncGenerator[AgentEvent, None]]) -> Observable[AgentEvent]:
@@ -97,6 +100,18 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
 
     def __await__(self) -> Generator[Any, None, TurnResult]:  # type: ignore[override]  # narrower
         return self._broadcast.result().__await__()
+
+    if not TYPE_CHECKING:  # a type checker refuses what is missing by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """
+            Refuse what the result has, and the stream has not.
+
+            Raises:
+                AttributeError: Always.
+            """
+            more = f": await it first, as in `(await turn).{name}`" if name in _OF_RESULT else ""
+            raise AttributeError(f"a TurnStream has no {name!r}{more}", name=name, obj=self)
 
     async def accepted(self) -> int:
         """

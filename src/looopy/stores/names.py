@@ -222,7 +222,8 @@ def check_post(
     """
     if belongs_to != actor_id and (open_turn is not None or belongs_to is not None):
         raise AccessDenied(
-            "this turn is another actor's" if open_turn else "this context is another actor's"
+            f"this {'turn' if open_turn else 'context'} is another actor's: pass an auth_context of"
+            " the same actor"
         )
     if expected_turn not in (None, open_turn):
         raise TurnMismatch(

@@ -320,8 +320,15 @@ def wrap_tools(sources: Sequence[ToolSource]) -> tuple[Tool | ToolProvider, ...]
 
 
 def _wrapped(source: ToolSource) -> Tool | ToolProvider:
+    if isinstance(source, type) and (issubclass(source, Tool) or hasattr(source, "list_tools")):
+        name = source.__name__
+        raise InvalidTool(f"{name} is a class: pass an instance, as in tools=[{name}(...)]")
     if isinstance(source, (Tool, ToolProvider)):
         return source
+    if hasattr(source, "as_tool"):
+        raise InvalidTool("an agent is no tool by itself: pass agent.as_tool()")
+    if inspect.ismethod(source) and source.__name__ == "as_tool":
+        raise InvalidTool("as_tool is called: pass agent.as_tool()")
     if callable(source):
         from looopy.tools.function import tool
 

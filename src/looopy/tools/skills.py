@@ -99,6 +99,12 @@ class Skills:
         tool_name: str = "learn_skill",
         introduction: str | None = _INTRODUCTION,
     ) -> None:
+        given: object = skills
+        listed = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+        if not listed or not all(isinstance(one, Skill) for one in skills):
+            raise ConfigurationError(
+                "Skills takes a list, as in Skills([Skill(name, description, instruction)])"
+            )
         if not skills:
             raise ConfigurationError("Skills takes at least one Skill")
         self._skills: dict[str, Skill] = {}

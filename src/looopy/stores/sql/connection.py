@@ -91,7 +91,11 @@ def _check_place(path: Path) -> None:
             f"{path} is a folder: name a file in it, such as {path / 'looopy.db'}"
         )
     if not path.parent.is_dir():
-        raise StoreUnavailable(f"the folder {path.parent} does not exist: create it first")
+        more = f"; an absolute path has four slashes: sqlite:////{path.as_posix()}"
+        raise StoreUnavailable(
+            f"the folder {path.parent} does not exist: create it first"
+            + ("" if path.is_absolute() else more)
+        )
     # SQLite would open it for reading alone, and the first write would be the one to find out.
     for place in (path, path.parent):
         if place.exists() and not os.access(place, os.W_OK):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,11 @@ def make_target(
         raise ConfigurationError(
             "MCPTools takes command=, which starts a server, or url=, where one listens"
         )
+    if command is not None and not _is_program(command, cwd):
+        raise ConfigurationError(
+            "MCPTools: command= is the program alone, and its arguments go into args=, as in"
+            ' command="uvx", args=["mcp-server-time"]'
+        )
     if protocol not in ("auto", "legacy"):
         raise ConfigurationError("MCPTools: protocol must be 'auto' or 'legacy'")
     for key, value in limits.items():
@@ -103,3 +109,11 @@ def make_target(
         legacy=protocol == "legacy",
         **limits,
     )
+
+
+def _is_program(command: object, cwd: str | Path | None) -> bool:
+    """Whether this may be one: text, and with spaces the name of a file."""
+    if not isinstance(command, str):
+        return False
+    many = len(command.split()) > 1
+    return not many or Path(cwd or ".", command).exists() or shutil.which(command) is not None
