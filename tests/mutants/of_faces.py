@@ -13,6 +13,7 @@ _WIRE = "src/looopy/compat/pi/wire.py"
 _SESSIONS = "src/looopy/compat/pi/sessions.py"
 _PIPY = "src/looopy/llm/pipy.py"
 _OF_AGENT = "tests/compat/test_pi_agent.py"
+_OF_QUEUES = "tests/compat/test_pi_queues.py"
 _OF_LOOP = "tests/compat/test_pi_loop.py"
 _OF_SESSIONS = "tests/compat/test_pi_sessions.py"
 _OF_PIPY = "tests/unit/llm/test_pipy.py"
@@ -30,8 +31,8 @@ MUTANTS = [
         "pi-queue-not-stored-first",
         "what was queued comes behind the answer that it was meant for",
         _AGENT,
-        "        await self._queues.flush()\n",
-        "",
+        "  # with what was hidden\n        await self._queues.flush()\n",
+        "\n",
         f"{_OF_AGENT}::test_p57_p61_v26_two_steers_are_two_rounds",
     ),
     mutant(
@@ -41,6 +42,22 @@ MUTANTS = [
         "    if before is not None and not before.done():\n        await asyncio.wait([before])\n",
         "",
         f"{_OF_AGENT}::test_what_is_queued_is_stored_in_its_order",
+    ),
+    mutant(
+        "pi-closed-with-writes-under-way",
+        "what was queued just before the end is lost",
+        _AGENT,
+        "            await self._queues.flush()\n        finally:\n",
+        "            pass\n        finally:\n",
+        f"{_OF_QUEUES}::test_what_was_queued_last_outlives_the_agent",
+    ),
+    mutant(
+        "pi-queued-at-the-end-waits",
+        "what a listener says to the answer is not answered in the run",
+        _AGENT,
+        "            translator.held = event\n            return\n",
+        "            pass\n",
+        f"{_OF_QUEUES}::test_p56_what_a_listener_queues_at_the_end_is_said_in_the_run",
     ),
     mutant(
         "pi-replaced-is-only-appended",

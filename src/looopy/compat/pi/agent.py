@@ -10,8 +10,6 @@ has said.
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +19,13 @@ from typing import Any, Literal, Self
 from looopy.agent import Agent as OurAgent
 from looopy.checks import user_message
 from looopy.compat.pi.abort import AbortController
-from looopy.compat.pi.errors import AlreadyStreaming, NothingToContinue
+from looopy.compat.pi.errors import AlreadyStreaming
 from looopy.compat.pi.events import Translator
+from looopy.compat.pi.listeners import Listeners
 from looopy.compat.pi.loop import require_tail
 from looopy.compat.pi.mirror import Mirror
-from looopy.compat.pi.queues import Kind, Queues
-from looopy.compat.pi.setup import ModelOf, Models, RunOptions, ToolsOf, tool_sources
+from looopy.compat.pi.queues import Kind, Queues, check_modes
+from looopy.compat.pi.setup import ModelOf, Models, RunOptions, ToolsOf, prompts_of, tool_sources
 from looopy.compat.pi.state import AgentState
 from looopy.compat.pi.types import (
     AgentEvent,
@@ -46,18 +45,9 @@ from looopy.stores.stores import Stores, open_stores
 from looopy.tools.provider import ToolSource
 from looopy.types import event as ours
 from looopy.types.context import AuthContext, LoopConfig
-from looopy.types.message import (
-    AssistantMessage,
-    CustomMessage,
-    ImageContent,
-    TextContent,
-    ToolResultMessage,
-    UserMessage,
-)
+from looopy.types.message import ImageContent, UserMessage
 from looopy.types.request import ThinkingLevel
-
-_logger = logging.getLogger("looopy")
-_MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)
+from looopy.types.state import Outcome
 
 
 class Agent:
@@ -124,7 +114,7 @@ class Agent:
         self.after_tool_call = after_tool_call
         self.stream_fn = stream_fn
         self._loop_config = loop_config or LoopConfig()
-        self._listeners: list[Callable[[AgentEvent], object]] = []
+        self._listeners = Listeners()
         self._queues = Queues(self._post, self._drop)
         self._controller = AbortController()
         self._options = self._asked()
@@ -211,15 +201,7 @@ class Agent:
         Raises:
             ConfigurationError: It is a coroutine function, which nobody would await.
         """
-        if inspect.iscoroutinefunction(listener):
-            raise ConfigurationError("subscribe() takes a plain function: it is not awaited")
-        self._listeners.append(listener)
-
-        def unsubscribe() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
-        return unsubscribe
+        return self._listeners.add(listener)
 
     # --- queues ----------------------------------------------------------------------------------
 
@@ -289,16 +271,8 @@ class Agent:
             raise AlreadyStreaming(
                 "Already streaming: use steer() or follow_up() to queue a message, or wait"
             )
-        if isinstance(input, str):
-            blocks: list[TextContent | ImageContent] = [TextContent(input), *(images or ())]
-            said: list[AgentMessage] = [UserMessage(blocks)]
-        elif isinstance(input, _MESSAGES):
-            said = [input]
-        else:
-            said = list(input)
-        if not said:
-            raise NothingToContinue("there is nothing to say", action="prompt")
-        await self._begin(self._say(said, auth_context))
+        before, message = prompts_of(input, images)
+        await self._begin(self._drive(before, message, auth_context))
 
     async def continue_(self, *, auth_context: AuthContext | None = None) -> None:
         """
@@ -307,11 +281,11 @@ class Agent:
         Raises:
             AlreadyStreaming: A run is under way.
             NothingToContinue: Nothing was said, or the last message is an answer and nothing is
-                queued.
+                queued, here or in the store.
         """
         if self._state.is_streaming:
             raise AlreadyStreaming("Already streaming: wait, before going on")
-        await self._begin(self._go_on(auth_context))
+        await self._begin(self._drive((), None, auth_context, go_on=True))
 
     def abort(self) -> None:
         """Stop the run under way, keeping what happened; queues stay. Harmless when idle."""
@@ -333,17 +307,26 @@ class Agent:
         async with self._loading:
             if self._loaded:
                 return
-            self._tools = tool_sources(self._state.tools, self._asked().config)
+            options = self._asked()
+            self._tools = tool_sources(self._state.tools, options.config, options.queued)
             await self.looopy.start()
             await self._mirror.read(self._state.messages)
             self._loaded = True
 
     async def close(self) -> None:
-        """Let a run end, and let go of the stores. May be called twice."""
+        """
+        Let a run end, store what is queued, and let go of the stores. May be called twice.
+
+        Raises:
+            LooopyError: What is queued could not be stored; all is let go of nevertheless.
+        """
         await self.wait_for_idle()
-        await self.looopy.shutdown()
-        self._loaded = False
-        await self._models.aclose()
+        try:
+            await self._queues.flush()
+        finally:
+            await self.looopy.shutdown()
+            self._loaded = False
+            await self._models.aclose()
 
     async def __aenter__(self) -> Self:
         await self.load()
@@ -369,15 +352,6 @@ class Agent:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(task)
 
-    async def _say(self, said: list[AgentMessage], auth_context: AuthContext | None) -> None:
-        *before, last = said
-        if not isinstance(last, UserMessage):
-            before.append(last)
-        await self._drive(before, last if isinstance(last, UserMessage) else None, auth_context)
-
-    async def _go_on(self, auth_context: AuthContext | None) -> None:
-        await self._drive((), None, auth_context, go_on=True)
-
     async def _drive(
         self,
         before: Sequence[AgentMessage],
@@ -389,15 +363,13 @@ class Agent:
         self._translator, self._auth = None, auth_context
         try:
             await self._prepare()
-            if go_on and not self.has_queued_messages():
+            if go_on and not await self.looopy.has_queued_messages(auth_context):
                 require_tail(self._state.messages)
             if before:
                 await self._mirror.append(before)
                 self._before = before
-            turn = self.looopy.execute_turn(message, auth_context)
-            await turn.accepted()
-            self._controller.signal.on_abort(turn.cancel)
-            await turn
+            await self._turn(message, auth_context)
+            await self._end(auth_context)
         except LooopyError as error:
             if not self._fail(str(error)):
                 # What was stored ahead of a run that did not begin has been said all the same.
@@ -410,6 +382,25 @@ class Agent:
             if self._run is asyncio.current_task():  # and no listener has begun another
                 self._auth = None
                 self._state.rest()
+
+    async def _turn(self, message: UserMessage | None, auth_context: AuthContext | None) -> None:
+        turn = self.looopy.execute_turn(message, auth_context)
+        await turn.accepted()
+        self._controller.signal.on_abort(turn.cancel)
+        await turn
+
+    async def _end(self, auth_context: AuthContext | None) -> None:
+        """Say what was queued while a turn's end was announced, and then the run's end."""
+        translator, signal = self._translator, self._controller.signal
+        while translator is not None and (end := translator.held) is not None:
+            await self._queues.settle()  # what the store refuses does not spoil the answer
+            if not signal.aborted and await self.looopy.has_queued_messages(auth_context):
+                translator.go_on()
+                await self._turn(None, auth_context)
+            else:
+                translator.held = None
+                for said in translator.of(end):
+                    self._emit(said)
 
     def _fail(self, error: str) -> bool:
         """End a run that has begun, and cannot go on; whether one has."""
@@ -425,7 +416,7 @@ class Agent:
         self._options, self._prompt = self._asked(), self._state.system_prompt
         model = self._models.find(self._options.config, has_key=self.get_api_key is not None)
         prepare = getattr(model, "prepare", None)
-        self._tools = tool_sources(self._state.tools, self._options.config)
+        self._tools = tool_sources(self._state.tools, self._options.config, self._queues.settle)
         if prepare is not None:
             await prepare()
         await self.load()
@@ -440,11 +431,7 @@ class Agent:
 
     def _asked(self) -> RunOptions:
         state = self._state
-        modes = {self.steering_mode, self.follow_up_mode}
-        if not modes <= {"one-at-a-time", "all"}:
-            raise ConfigurationError(
-                "steering_mode and follow_up_mode must be 'one-at-a-time' or 'all'"
-            )
+        check_modes(self.steering_mode, self.follow_up_mode)
         config = AgentLoopConfig(
             model=state.model,
             reasoning=state.thinking_level,
@@ -464,6 +451,7 @@ class Agent:
             self.transform_context,
             self.get_api_key,
             lambda: self._state.messages,
+            self._queues.settle,
         )
 
     async def _post(
@@ -480,12 +468,23 @@ class Agent:
         await clear(self._auth)
 
     def _hear(self, event: ours.AgentEvent) -> None:
+        translator = self._translator
         if isinstance(event, ours.TurnStart) and not event.path:
             before, self._before = self._before, ()
-            self._translator = Translator(before)
-        if self._translator is not None:
-            for said in self._translator.of(event):
-                self._emit(said)
+            if translator is None or translator.over:
+                translator = self._translator = Translator(before)
+        if translator is None:
+            return
+        if isinstance(event, ours.TurnEnd) and not event.path and self._goes_on(event):
+            translator.held = event
+            return
+        for said in translator.of(event):
+            self._emit(said)
+
+    def _goes_on(self, end: ours.TurnEnd) -> bool:
+        """Whether something was queued too late for a turn that is over, not for pi's run."""
+        running = self._run is not None and not self._run.done()
+        return running and end.outcome is Outcome.COMPLETED and self.has_queued_messages()
 
     def _emit(self, event: AgentEvent) -> None:
         translator = self._translator
@@ -493,8 +492,4 @@ class Agent:
         if isinstance(event, MessageEndEvent):
             self._queues.said(event.message)
             self._mirror.said(event.message)
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except Exception:
-                _logger.exception("a listener of agent %s failed", self.context_id)
+        self._listeners.tell(event, self.context_id)

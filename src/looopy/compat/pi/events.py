@@ -47,11 +47,13 @@ class Translator:
     Attributes:
         error: Why the run failed or was aborted, once that is known.
         over: Whether `agent_end` was said.
+        held: A turn's end that is not said yet, since the run may go on with another turn.
     """
 
     def __init__(self, before: Sequence[AgentMessage] = ()) -> None:
         self.error: str | None = None
         self.over = False
+        self.held: ours.TurnEnd | None = None
         self._before = tuple(before)
         self._begun = False
         self._open = False  # an assistant message has started, and not ended
@@ -68,6 +70,12 @@ class Translator:
             yield from self._end_of_iteration(None)
         yield from say(self, event)
 
+    def go_on(self) -> None:
+        """The run goes on with another turn; what was said is part of it."""
+        if self.held is not None:
+            self._said_before = (*self._said_before, *self.held.messages)
+            self.held = None
+
     def fail(self, error: str, *, aborted: bool = False) -> Iterator[AgentEvent]:
         """End a run whose last event never came."""
         if not self.over:
@@ -79,8 +87,9 @@ class Translator:
     # --- one for each kind of ours ---------------------------------------------------------------
 
     def _turn_start(self, _event: ours.TurnStart) -> Iterator[AgentEvent]:
+        if not self._begun:
+            yield AgentStartEvent()
         self._begun = True
-        yield AgentStartEvent()
 
     def _iteration_start(self, _event: ours.IterationStart) -> Iterator[AgentEvent]:
         self._assistant = None
@@ -89,7 +98,7 @@ class Translator:
         for message in before:
             yield MessageStartEvent(message)
             yield MessageEndEvent(message)
-        self._said_before = before
+        self._said_before = (*self._said_before, *before)
 
     _said_before: Sequence[AgentMessage] = ()
 

@@ -14,12 +14,26 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from looopy.errors import ConfigurationError
 from looopy.types.context import AuthContext
 from looopy.types.message import Message, UserMessage
 
 _logger = logging.getLogger("looopy")
 
 Kind = Literal["steering", "follow_up"]
+
+
+def check_modes(steering: str, follow_up: str) -> None:
+    """
+    Refuse what is no mode of a queue.
+
+    Raises:
+        ConfigurationError: One of them is none.
+    """
+    if not {steering, follow_up} <= {"one-at-a-time", "all"}:
+        raise ConfigurationError(
+            "steering_mode and follow_up_mode must be 'one-at-a-time' or 'all'"
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +88,11 @@ class Queues:
         """The store has forgotten what it was given: give it again."""
         for entry in self._entries:
             entry.stored = False
+
+    async def settle(self) -> None:
+        """Wait until what is under way has come to its end, well or not."""
+        while self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
 
     async def flush(self) -> None:
         """Wait until all that waits is stored."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from looopy.compat.pi.abort import AbortController, AbortSignal
+from looopy.compat.pi.errors import NothingToContinue
 from looopy.compat.pi.events import progress_of
 from looopy.compat.pi.types import (
     AgentLoopConfig,
@@ -23,9 +24,18 @@ from looopy.errors import ConfigurationError
 from looopy.llm.provider import LLMProvider
 from looopy.tools.provider import Tool, ToolContext, ToolResult, ToolSource, gather_tools
 from looopy.types.context import AuthContext, Hooks, LoopConfig
-from looopy.types.message import AssistantMessage, TextContent, ToolCall
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    ImageContent,
+    TextContent,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ThinkingLevel
 
+_MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)
 _ROLES = ("user", "assistant", "toolResult")
 
 
@@ -41,6 +51,7 @@ class RunOptions:
 
     Attributes:
         messages: The history as it grows, for the hooks around a tool call.
+        queued: Waits until what was queued is stored, before a step of the run is.
     """
 
     config: AgentLoopConfig
@@ -49,6 +60,7 @@ class RunOptions:
     transform_context: TransformContextFn | None = None
     get_api_key: GetApiKeyFn | None = None
     messages: Callable[[], Sequence[AgentMessage]] = field(default=lambda: ())
+    queued: Callable[[], Awaitable[object]] | None = None
 
     def loop_config(self) -> LoopConfig:
         """The limits, options and hooks of the run, as our loop takes them."""
@@ -159,7 +171,7 @@ class ModelOf:
         self, request: LLMRequest, options: StreamOptions
     ) -> AsyncIterator[StreamEvent]:
         """See `LLMProvider.stream`; with the options that are pi's."""
-        config = self._options().config
+        config, queued = self._options().config, self._options().queued
         asked = replace(
             options,
             session_id=config.session_id,
@@ -169,6 +181,8 @@ class ModelOf:
         events = self._current.stream(request, asked)
         try:
             async for event in events:
+                if queued is not None and event.type == "done":
+                    await queued()
                 yield event
         finally:
             close = getattr(events, "aclose", None)
@@ -240,7 +254,9 @@ class ToolsOf:
 class _PiTool(Tool):
     """An `AgentTool` as our loop runs it."""
 
-    def __init__(self, tool: AgentTool, *, parallel: bool) -> None:
+    def __init__(
+        self, tool: AgentTool, queued: Callable[[], Awaitable[object]] | None, *, parallel: bool
+    ) -> None:
         options = {"parallel": parallel, **tool.options}
         super().__init__(
             name=tool.name,
@@ -250,6 +266,7 @@ class _PiTool(Tool):
             **options,
         )
         self._tool = tool
+        self._queued = queued
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
         controller = AbortController()
@@ -263,12 +280,36 @@ class _PiTool(Tool):
             )
         finally:
             leave()
+        if self._queued is not None:
+            await self._queued()
         return ToolResult(tuple(result.content), result.details)
 
 
 def tool_sources(
-    tools: Sequence[AgentTool | ToolSource], config: AgentLoopConfig
+    tools: Sequence[AgentTool | ToolSource],
+    config: AgentLoopConfig,
+    queued: Callable[[], Awaitable[object]] | None = None,
 ) -> tuple[ToolSource, ...]:
     """Make pi's tools ours; what is ours already stays as it is."""
     parallel = config.tool_execution == "parallel"
-    return tuple(_PiTool(t, parallel=parallel) if isinstance(t, AgentTool) else t for t in tools)
+    return tuple(
+        _PiTool(t, queued, parallel=parallel) if isinstance(t, AgentTool) else t for t in tools
+    )
+
+
+def prompts_of(
+    said: str | AgentMessage | Sequence[AgentMessage], images: Sequence[ImageContent] | None
+) -> tuple[list[AgentMessage], UserMessage | None]:
+    """
+    What `prompt()` was given: the messages ahead of a turn, and what is said to it.
+
+    Raises:
+        NothingToContinue: There are none.
+    """
+    if isinstance(said, str):
+        return [], UserMessage([TextContent(said), *(images or ())])
+    messages: list[AgentMessage] = [said] if isinstance(said, _MESSAGES) else list(said)
+    if not messages:
+        raise NothingToContinue("there is nothing to say", action="prompt")
+    last = messages[-1]
+    return (messages[:-1], last) if isinstance(last, UserMessage) else (messages, None)
