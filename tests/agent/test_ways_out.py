@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from looopy import Agent, AuthContext, tool
 from looopy.errors import (
@@ -150,3 +151,67 @@ def test_a_command_is_a_program_without_arguments(command, tmp_path):
     spaced = tmp_path / "my server"
     spaced.touch()
     assert MCPTools(command=str(spaced)).target.command == str(spaced)
+
+
+class Seat(BaseModel):
+    """Where somebody sits."""
+
+    row: int
+
+
+async def test_a_question_takes_a_pydantic_model_for_a_schema():
+    """The answer fits it, and is plain JSON."""
+
+    @tool
+    async def seat(context: ToolContext) -> str:
+        """Choose a seat."""
+        return repr(await context.ask("Where?", schema=Seat))
+
+    says = ScriptedProvider([tool_call("seat"), text("fine")])
+    async with agent(llm_provider=says, tools=[seat]) as one:
+        [request] = (await one.execute_turn("hi")).pending
+        assert request.schema["required"] == ["row"]
+        with pytest.raises(ValueRefused):
+            await one.execute_turn(None, inputs={request.request_id: {"row": "x"}})
+        result = await one.execute_turn(None, inputs={request.request_id: {"row": 7}})
+    assert result.messages[0].text == "{'row': 7}"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"kind": "choice"}, "'approval', 'input', 'auth', 'client_tool'"),
+        ({"schema": int}, "or a pydantic model"),
+        ({"schema": "string"}, "or a pydantic model"),
+    ],
+    ids=repr,
+)
+async def test_a_question_that_cannot_be_asked_is_told_to_the_developer(options, says, caplog):
+    """Not to the model alone, which cannot help it."""
+
+    @tool
+    async def seat(context: ToolContext) -> str:
+        """Choose a seat."""
+        return repr(await context.ask("Where?", **options))
+
+    says_all = ScriptedProvider([tool_call("seat"), text("fine")])
+    async with agent(llm_provider=says_all, tools=[seat]) as one:
+        result = await one.execute_turn("hi")
+    assert says in result.iterations[0].tool_results[0].text
+    [record] = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert says in record.getMessage()
+
+
+async def test_a_tool_that_is_not_async_cannot_ask(caplog):
+    """It is said, not a coroutine given that nobody awaits."""
+
+    @tool
+    def seat(context: ToolContext) -> str:
+        """Choose a seat."""
+        return f"seat {context.ask('Where?')}"
+
+    says = ScriptedProvider([tool_call("seat"), text("fine")])
+    async with agent(llm_provider=says, tools=[seat]) as one:
+        result = await one.execute_turn("hi")
+    assert "must be `async def`" in result.iterations[0].tool_results[0].text
+    assert "must be `async def`" in caplog.text

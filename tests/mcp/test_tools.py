@@ -63,6 +63,17 @@ async def test_what_a_server_says_of_its_tools_decides_what_they_may_do(workshop
     assert set(add.parameters["properties"]) == {"a", "b"}
 
 
+async def test_a_name_that_the_server_does_not_have_is_a_warning_of_the_turn(make_agent, workshop):
+    """Once, and the others are on offer."""
+    says = [tool_call("add", a=2, b=3), text("five")]
+    agent = await make_agent(says, tools=[workshop(only=["add", "ad"])])
+    events = [event async for event in agent.execute_turn("hi")]
+    [warning] = [one for one in events if one.type == "warning"]
+    assert warning.code == "tools_unavailable"
+    assert "has no tool 'ad'" in warning.text
+    assert [one.message.text for one in events if one.type == "message_end"][2] == "5"
+
+
 async def test_a_call_has_its_result_and_its_failure(desk, protocol, workshop):
     """Text, structured content for programs, and an error that is one."""
     (five, broken), _ = await desk.ask(

@@ -30,7 +30,7 @@ class Ask:
         key: What the tool knows the answer by, in `ToolContext.answers`; its own within the call.
         kind: What is asked for.
         prompt: One sentence for the person who answers.
-        schema: JSON Schema of the value.
+        schema: JSON Schema of the value; of a pydantic model, its schema is taken.
         options: What there is to choose from.
         tool_name: The tool that the question is about; `None`: the one that asks.
         args: What that would be called with; `None`: the arguments of the call that asks.
@@ -64,6 +64,15 @@ class Ask:
             raise ValueRefused("Ask.prompt takes text", path="/prompt")
         if isinstance(self.options, (str, bytes)) or not isinstance(self.options, Sequence):
             raise ValueRefused("Ask.options takes a list of values", path="/options")
+        schema: Any = self.schema
+        if hasattr(schema, "model_json_schema"):
+            schema = schema.model_json_schema()
+            object.__setattr__(self, "schema", schema)
+        if schema is not None and not isinstance(schema, Mapping):
+            raise ValueRefused(
+                "Ask.schema takes a JSON Schema, as {'type': 'string'}, or a pydantic model",
+                path="/schema",
+            )
         if self.schema is not None:
             from looopy.tools.schema import check_schema  # jsonschema: most tools never ask
 

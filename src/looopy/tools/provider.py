@@ -9,6 +9,7 @@ result that the model sees.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import re
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from looopy.errors import InvalidTool
+from looopy.errors import InvalidTool, ValueRefused
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.types.artifact import ArtifactWriter
 from looopy.types.auth import AuthRequest
@@ -92,17 +93,17 @@ class ToolContext:
     state: Any = field(default=None, repr=False)
     _asked: list[str] = field(default_factory=list, repr=False)
 
-    async def ask(
+    def ask(
         self,
         prompt: str,
         *,
         key: str = "",
         kind: PendingKind = PendingKind.INPUT,
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | type[Any] | None = None,
         options: Sequence[Any] = (),
         expires_s: float | None = None,
         auth: AuthRequest | None = None,
-    ) -> Any:
+    ) -> Awaitable[Any]:
         """
         Ask a person, and go on with the answer.
 
@@ -114,7 +115,7 @@ class ToolContext:
             prompt: One sentence for the person who answers.
             key: What the question is known by when the tool runs again; the prompt by default.
             kind: See `Ask`, as for all that follow.
-            schema: JSON Schema of the value.
+            schema: JSON Schema of the value, or a pydantic model: the answer stays plain JSON.
             options: What there is to choose from.
             expires_s: After so many seconds it can no longer be answered.
             auth: The credentials that are asked for. Use them within the call, and keep them
@@ -122,16 +123,37 @@ class ToolContext:
 
         Raises:
             NeedsInput: There is no answer yet: let it pass.
-            ValueRefused: The question cannot be asked.
+            ValueRefused: The question cannot be asked; it is logged, as the model cannot help it.
+            InvalidTool: The tool is no `async def`, and so cannot wait for the answer.
         """
-        key = key or prompt
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            why = "context.ask() is awaited: a tool that asks must be `async def`"
+            _logger.error("a question of a tool cannot be asked: %s", why)  # noqa: TRY400 - a trace says no more
+            raise InvalidTool(why) from None
+        question = {
+            "kind": kind,
+            "prompt": prompt,
+            "schema": schema,
+            "options": options,
+            "expires_s": expires_s,
+            "auth": auth,
+        }
+        return self._ask(key or prompt, question)
+
+    async def _ask(self, key: str, question: Mapping[str, Any]) -> Any:
         self._asked.append(key)
         if (times := self._asked.count(key)) > 1:
             key = f"{key} #{times}"
         if key in self.answers:
             return self.answers[key]
-        question = Ask(key, kind, prompt, schema, options, expires_s, auth=auth)
-        raise NeedsInput([question], self.state)
+        try:
+            asked = NeedsInput([Ask(key, **question)], self.state)
+        except ValueRefused as error:
+            _logger.error("a question of a tool cannot be asked: %s", error)  # noqa: TRY400 - a trace says no more
+            raise
+        raise asked
 
 
 class Tool:

@@ -212,7 +212,14 @@ class MCPTools:
             if self._required or (patient and isinstance(error, ConfigurationError)):
                 raise
             warn(f"{error}; its tools are {'those it had' if found else 'not on offer'}")
-        return [] if found is None else self._tools(found)
+        if found is None:
+            return []
+        tools = self._tools(found)
+        there = {one.name for one in found.tools}
+        for name in self._only or ():
+            if name not in there:
+                warn(f"{self.target.where} has no tool {name!r}, which only= asks for")
+        return tools
 
     def _tools(self, found: RawListing) -> Sequence[Tool]:
         if found.read is None:
