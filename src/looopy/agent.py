@@ -32,7 +32,7 @@ from looopy.stores.records import EntryKind
 from looopy.stores.stores import Stores
 from looopy.tools.provider import gather_tools
 from looopy.types.artifact import Artifact
-from looopy.types.context import AuthContext
+from looopy.types.context import AuthContext, CancelToken
 from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
@@ -415,6 +415,7 @@ class Agent(LivingAgent):
         self._require("clear")
         self._refuse_while_busy(force=force)
         self._turns.cancel()  # before the lock: who holds it may wait for them
+        self._stop_summarising()
         async with self._alone():
             known = self._require("clear")
             self._refuse_while_busy(force=force)
@@ -439,7 +440,8 @@ class Agent(LivingAgent):
         Raises:
             AgentBusy: A turn runs on the context, here or elsewhere.
             LLMError: The model wrote no summary; nothing was stored.
-            StoreConflict: The history was cleared meanwhile.
+            StoreConflict: The history was cleared, or the context deleted, meanwhile.
+            AgentStateError: The agent is not started, or was stopped meanwhile.
             ValueRefused: *keep_turns* is no whole number of at least 1.
         """
         known = self._require("compact")
@@ -452,10 +454,19 @@ class Agent(LivingAgent):
             if self._provider is None:
                 raise AgentStateError("the agent is not started")
             tools = await gather_tools(self._tools)
-            with self._turns.held():  # a turn that came now would see half of it
-                return await condense(
-                    known, self._provider, self.loop_config, tools, keep_turns=keep_turns
-                )
+            self._summarising = CancelToken()
+            try:
+                with self._turns.held():  # a turn that came now would see half of it
+                    return await condense(
+                        known,
+                        self._provider,
+                        self.loop_config,
+                        tools,
+                        self._summarising,
+                        keep_turns=keep_turns,
+                    )
+            finally:
+                self._summarising = None
 
     async def _clear(self, known: Known, *, force: bool) -> None:
         tools = await gather_tools(self._tools)

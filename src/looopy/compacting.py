@@ -11,16 +11,20 @@ on.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from looopy.errors import InvalidLLMResponse, LLMError
-from looopy.folding import find_fold, shown_as, summary_message
+from looopy.folding import find_fold, is_summary, shown_as, summary_message
 from looopy.history import Limits, estimate_tokens, safe_cuts
 from looopy.llm.provider import LLMProvider
+from looopy.llm.retry import delay_before
 from looopy.stores.gate import repair
+from looopy.types.context import RetryPolicy
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,
@@ -42,6 +46,7 @@ _MOST_CHARS: Final = 2_000  # of one message in the transcript
 _QUOTED_CHARS: Final = 8_000  # of the question whose answer is cut in two
 _CHARS_PER_TOKEN: Final = 4
 _UNKNOWN_WINDOW_TOKENS: Final = 32_000
+_chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ def part_to_cover(
 
 def _says(messages: Sequence[Message]) -> bool:
     """Whether a summary of *messages* would speak for more than a question."""
-    return any(isinstance(m, (AssistantMessage, ToolResultMessage)) for m in messages)
+    return any(isinstance(m, (AssistantMessage, ToolResultMessage)) and _said(m) for m in messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +141,50 @@ async def summarise(
     options: StreamOptions,
     *,
     window_tokens: int | None = None,
+    retry: RetryPolicy,
 ) -> Summary:
     """
     Have the model summarise *part*; one that fails is told of, and a plain sentence stands in.
 
     Args:
         window_tokens: What the model's window holds, if known: half of it is filled.
+        retry: As for any model call.
     """
+    text, unread = transcript(part, window_tokens)
     request = LLMRequest(
-        messages=(UserMessage(transcript(part, window_tokens)),),
+        messages=(UserMessage(text),),
         system_prompt=_INSTRUCTION,
         model=getattr(provider, "model", ""),
     )
+    usage, failures = Usage(), 0
+    while True:
+        answer, error = await _answer(provider, request, options)
+        if answer is not None:
+            usage += answer.usage
+        if answer is not None and error is None:
+            said = answer.text.strip()
+            if unread:
+                said = f"{said}\n\n(Of the {unread} oldest messages nothing is said here.)"
+            return Summary(_worded(part, said), usage)
+        failures += 1
+        failed = error or InvalidLLMResponse("it wrote no summary")
+        delay = delay_before(failures, retry, failed, _chance)
+        if delay is None:
+            break
+        await asyncio.sleep(delay)
+    said = (
+        f"{len(part.covered)} earlier messages are no longer shown, and no summary of them could be"
+        " written."
+    )
+    if part.earlier is not None:
+        said = f"{part.earlier.content}\n\n{said}"
+    return Summary(_worded(part, said), usage, failed)
+
+
+async def _answer(
+    provider: LLMProvider, request: LLMRequest, options: StreamOptions
+) -> tuple[AssistantMessage | None, LLMError | None]:
+    """What the model says, and why that is no summary."""
     last: StreamEvent | None = None
     try:
         async for event in provider.stream(request, options):
@@ -155,21 +192,15 @@ async def summarise(
             if event.type in ("done", "error"):
                 break
     except Exception as exc:  # noqa: BLE001 - a provider that breaks its contract and raises
-        last = StreamEvent("error", error=InvalidLLMResponse(f"the provider failed: {exc}"))
-    message = None if last is None else last.message
-    usage = Usage() if message is None else message.usage
-    text = "" if message is None or last is None or last.type != "done" else message.text.strip()
-    if text:
-        return Summary(_worded(part, text), usage)
-    given = None if last is None else last.error
-    error = given if isinstance(given, LLMError) else InvalidLLMResponse("it wrote no summary")
-    text = (
-        f"{len(part.covered)} earlier messages are no longer shown, and no summary of them could be"
-        " written."
+        return None, InvalidLLMResponse(f"the provider failed: {exc}")
+    if last is None:
+        return None, InvalidLLMResponse("it wrote no summary")
+    if last.type == "done" and last.message is not None and last.message.text.strip():
+        return last.message, None
+    error = last.error
+    return last.message, (
+        error if isinstance(error, LLMError) else InvalidLLMResponse("it wrote no summary")
     )
-    if part.earlier is not None:
-        text = f"{part.earlier.content}\n\n{text}"
-    return Summary(_worded(part, text), usage, error)
 
 
 def _worded(part: Part, text: str) -> CustomMessage:
@@ -179,8 +210,13 @@ def _worded(part: Part, text: str) -> CustomMessage:
     return summary_message(repair(text), kept=part.kept)
 
 
-def transcript(part: Part, window_tokens: int | None) -> str:
-    """What is said in *part*, as text for the model, the newest of it if not all fits."""
+def transcript(part: Part, window_tokens: int | None) -> tuple[str, int]:
+    """
+    What is said in *part*, as text for the model: the newest of it if not all fits.
+
+    Returns:
+        The text, and how many of the oldest messages are not in it.
+    """
     tokens = (window_tokens or _UNKNOWN_WINDOW_TOKENS) // 2
     left = tokens * _CHARS_PER_TOKEN
     head = ""
@@ -188,6 +224,7 @@ def transcript(part: Part, window_tokens: int | None) -> str:
         head = f"[earlier summary]\n{shorten(str(part.earlier.content), left // 2)}\n\n"
         left -= len(head)
     pieces: list[str] = []
+    unread = len(part.covered)
     for message in reversed(part.covered):
         piece = _said(message)
         left -= len(piece)
@@ -195,7 +232,8 @@ def transcript(part: Part, window_tokens: int | None) -> str:
             pieces.append("[...]\n\n")
             break
         pieces.append(piece)
-    return head + "".join(reversed(pieces))
+        unread -= 1
+    return head + "".join(reversed(pieces)), unread
 
 
 def _said(message: Message) -> str:
@@ -210,6 +248,8 @@ def _said(message: Message) -> str:
             arguments = json.dumps(call.arguments, ensure_ascii=False, default=str)
             lines.append(f"(calls {call.name} with {shorten(arguments, _MOST_CHARS)})")
         return "[assistant]\n" + "\n".join(lines) + "\n\n" if lines else ""
+    if message.text and not is_summary(message):
+        return f"[{message.role}]\n{shorten(message.text, _MOST_CHARS)}\n\n"
     return ""
 
 

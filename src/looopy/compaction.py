@@ -32,7 +32,7 @@ async def before_call(turn: Turn) -> bool:
     turn.compacted = True
     if turn.auto_compact:
         window = getattr(turn.provider, "window_tokens", None)
-        return await _compact(turn, Limits.of(turn.config, window).half())
+        return await _compact(turn, Limits.of(turn.config, window).half(), surely=False)
     if not turn.view.told:
         turn.view.told = True
         text = (
@@ -50,11 +50,17 @@ async def relieve(turn: Turn, _error: ContextOverflow) -> bool:
     Returns:
         Whether there was something to summarise.
     """
-    return await _compact(turn, None)
+    return await _compact(turn, None, surely=True)
 
 
-async def _compact(turn: Turn, room: Limits | None) -> bool:
-    """Emit a summary of what was said before; *room* says how much stays, `None`: little."""
+async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
+    """
+    Emit a summary of what was said before.
+
+    Args:
+        room: How much stays; `None`: little.
+        surely: Also when the model writes none: a sentence stands in.
+    """
     part = part_to_cover(turn.history, room=room, split=True)
     if part is None:
         return False
@@ -68,11 +74,15 @@ async def _compact(turn: Turn, room: Limits | None) -> bool:
         tool_choice=None,
     )
     window = getattr(turn.provider, "window_tokens", None)
-    summary = await summarise(part, turn.provider, asked, window_tokens=window)
+    summary = await summarise(
+        part, turn.provider, asked, window_tokens=window, retry=turn.config.retry
+    )
     turn.use(summary.usage)
     if summary.error is not None:
         _logger.warning("no summary could be written: %s", summary.error)
         turn.emit(turn.make(TurnWarning, code="summary_failed", text=str(summary.error)))
+        if not surely:
+            return False  # the model is shown less, as without a summary; the next turn tries again
     turn.emit(turn.make(MessageStart, message=summary.message))
     turn.append(summary.message)
     turn.emit(

@@ -11,14 +11,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 
+from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.compacting import part_to_cover, summarise
-from looopy.errors import AgentBusy, StoreConflict
+from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict
 from looopy.known import Known
 from looopy.llm.provider import LLMProvider
+from looopy.redaction import Redactor
 from looopy.settle import settle
 from looopy.stores.records import NewSummary
 from looopy.tools.provider import Tool
-from looopy.types.context import LoopConfig
+from looopy.types.context import CancelToken, LoopConfig
 from looopy.types.event import Compaction
 from looopy.types.message import AssistantMessage, UserMessage
 from looopy.types.request import StreamOptions
@@ -29,11 +31,15 @@ async def condense(
     provider: LLMProvider,
     config: LoopConfig,
     tools: Mapping[str, Tool],
+    token: CancelToken,
     *,
     keep_turns: int,
 ) -> Compaction | None:
     """
     Summarise all but the newest questions and what followed them.
+
+    Args:
+        token: Stops it as long as nothing is stored.
 
     Returns:
         The event; `None` when there was nothing to summarise.
@@ -41,7 +47,8 @@ async def condense(
     Raises:
         AgentBusy: A turn runs on the context.
         LLMError: The model wrote no summary; nothing was stored.
-        StoreConflict: The history was cleared meanwhile.
+        StoreConflict: The history was cleared, or the context deleted, meanwhile.
+        AgentStateError: It was stopped.
     """
     await known.refresh(tools)
     record = known.record
@@ -55,10 +62,26 @@ async def condense(
         api_key=await _api_key(provider, config),
         timeout_s=config.llm_timeout_s,
     )
-    summary = await summarise(part, provider, options, window_tokens=known.window_tokens)
+    redactor = Redactor()
+    redactor.add(options.api_key)
+    scope = CancelScope(token, config.llm_timeout_s)
+    try:
+        with scope:
+            summary = await summarise(
+                part, provider, options, window_tokens=known.window_tokens, retry=config.retry
+            )
+    except TurnInterrupted as stop:
+        if stop.reason == "deadline":
+            raise LLMUnavailable(
+                f"no summary came within {config.llm_timeout_s:g} s (LoopConfig.llm_timeout_s)"
+            ) from None
+        raise AgentStateError("compact() was stopped: nothing was stored") from None
+    finally:
+        scope.close()
     if summary.error is not None:
-        raise summary.error
-    kept_from, visible_from = known.last_position - part.kept, record.visible_from
+        raise redactor.error(summary.error)
+    kept_from = known.last_position - part.kept
+    born = (record.visible_from, record.created_at)
     while True:
         kept = known.last_position - kept_from
         message = summary.keeping(kept)
@@ -73,7 +96,8 @@ async def condense(
             _, event = await settle(write)
         except StoreConflict:
             await known.refresh(tools)
-            if known.record is None or known.record.visible_from != visible_from:
+            now = known.record
+            if now is None or (now.visible_from, now.created_at) != born:
                 raise
         else:
             known.stale = True

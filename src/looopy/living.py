@@ -35,7 +35,7 @@ from looopy.stores.stores import Stores, acquire_shared, release_shared
 from looopy.subscribers import Subscribers
 from looopy.tools.provider import HeldTools, ToolSource, gather_tools, wrap_tools
 from looopy.turns import Turns
-from looopy.types.context import LoopConfig, SystemPrompt
+from looopy.types.context import CancelToken, LoopConfig, SystemPrompt
 from looopy.types.event import AgentEvent, StatusChange, TurnEnd
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, AgentStatus
@@ -129,6 +129,7 @@ class LivingAgent:
         self._changing = 0  # who holds it or waits for it
         self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
         self._buffer: list[BufferedTurn] = []
+        self._summarising: CancelToken | None = None  # what stops `compact`
         self._held = HeldTools()
 
     # --- what a user calls ---
@@ -166,6 +167,8 @@ class LivingAgent:
             StoreConflict: With `auto_save=False`, another process has advanced the context; the
                 buffer is kept. `AgentBusy` when one uses it, or waits for it, right now.
         """
+        if cancel:
+            self._stop_summarising()  # before the lock: it has it
         async with self._alone():
             lifecycle.after(self._status, "pause")
             await self._last_turns("pause", cancel=cancel)
@@ -199,6 +202,8 @@ class LivingAgent:
                 buffered turns are dropped. Likewise with `AgentBusy` when one uses it, or waits for
                 it, right now: `save_state()` first keeps them.
         """
+        if cancel:
+            self._stop_summarising()  # before the lock: it has it
         async with self._alone():
             await self._last_turns("shutdown", cancel=cancel)
             await self._turns.detach()
@@ -317,6 +322,10 @@ class LivingAgent:
             self._changing -= 1
             if not self._changing:
                 self._lifecycle = asyncio.Lock()  # one that was waited for belongs to its loop
+
+    def _stop_summarising(self) -> None:
+        if self._summarising is not None:
+            self._summarising.cancel()
 
     async def _last_turns(self, action: str, *, cancel: bool) -> None:
         """Let the turns end that there are; others are refused meanwhile, or there is no end."""

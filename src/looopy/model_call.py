@@ -37,6 +37,7 @@ from looopy.prompts import BuiltPrompt, build_prompt
 from looopy.stores.gate import repair, repair_json
 from looopy.tools.provider import Tool
 from looopy.turn import Out, Turn
+from looopy.types.context import LoopConfig
 from looopy.types.event import (
     AgentEvent,
     MessageStart,
@@ -62,6 +63,7 @@ _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 _GRACE_S = 5.0  # how long a stream may take to stop before it is left behind
 _AT_A_TIME = 64  # deltas after which others come to run, readers among them, whatever the provider
 _made_update = maker(MessageUpdate)
+_WHOLE = LoopConfig(max_messages=None, history_tokens=None)
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
         attempts += 1
         attempt = _Attempt(attempts)
         request, options = await _request(turn, tools, attempt, strict=strict)
-        if turn.view.leaves_out and not turn.compacted:
+        if turn.left_out and not turn.compacted:
             with turn.scope:
                 summed_up = await before_call(turn)
             if summed_up:
@@ -121,10 +123,10 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
         message = attempt.answer
         if message is None:
             error: LLMError = _failure(attempt.final)
-            relieved = isinstance(error, ContextOverflow) and await _relieved(turn, error)
+            relieved = isinstance(error, ContextOverflow) and await _relieved(turn, attempt, error)
         else:
             overflow = silent_overflow(message, getattr(turn.provider, "window_tokens", None))
-            if overflow is None or not await _relieved(turn, overflow):
+            if overflow is None or not await _relieved(turn, attempt, overflow):
                 if overflow is not None:
                     _tell_of_overflow(turn, overflow)
                 if not attempt.shown:
@@ -254,6 +256,7 @@ async def _request(
     window_tokens = getattr(turn.provider, "window_tokens", None)
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
         chosen = folded(turn.history, config, window_tokens=window_tokens)
+        turn.left_out = len(chosen) < len(folded(turn.history, _WHOLE))
         chosen = await _hooked(turn, "transform_context", hooks.transform_context, chosen, chosen)
         chosen = await _hooked(turn, "convert_to_llm", hooks.convert_to_llm, chosen, chosen)
         shown: Sequence[Message] = render(chosen, provider=provider, model=model, strict=strict)
@@ -261,6 +264,7 @@ async def _request(
         shown = turn.view.of(
             turn.history, config, provider=provider, model=model, window_tokens=window_tokens
         )
+        turn.left_out = turn.view.leaves_out
     prompt = await _prompt(turn)
     request = LLMRequest(
         messages=prompt.behind(shown),
@@ -349,11 +353,12 @@ def _tell_of_overflow(turn: Turn, overflow: ContextOverflow) -> None:
         turn.emit(turn.make(TurnWarning, code="context_overflow", text=str(overflow)))
 
 
-async def _relieved(turn: Turn, error: ContextOverflow) -> bool:
+async def _relieved(turn: Turn, attempt: _Attempt, error: ContextOverflow) -> bool:
     """Whether room was made; asked once a turn, as what did not help will not help again."""
     relief, turn.relief = turn.relief, None
     if relief is None:
         return False
+    attempt.held[:] = [turn]  # it may call the model with the same options
     try:
         with turn.scope:
             helped = await relief(turn, error)
@@ -364,6 +369,8 @@ async def _relieved(turn: Turn, error: ContextOverflow) -> bool:
         text = f"no room could be made in the model's window: {type(exc).__name__}"
         turn.emit(turn.make(TurnWarning, code="context_overflow", text=text))
         return False
+    finally:
+        attempt.held.clear()
     turn.view.drop()
     return helped
 

@@ -232,6 +232,7 @@ class Turn:
         overflowed: It was told that a request did not fit.
         view: What the model was last shown of the history.
         auto_compact: Whether a history that is too long is summarised before it is shown.
+        left_out: Whether the limits keep the model from being shown all of the history.
         compacted: Whether that was done, or tried: once a turn is enough.
         options: Of the newest model call.
         stop: Set when the turn is over.
@@ -274,6 +275,7 @@ class Turn:
     view: View = field(default_factory=View)
     wanted: Wanted | None = None
     auto_compact: bool = False
+    left_out: bool = False
     compacted: bool = False
     options: StreamOptions = field(default_factory=StreamOptions)
     _same_ids: dict[str, int] = field(default_factory=dict)

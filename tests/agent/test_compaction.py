@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.agent.kit import Gate, assert_answered, assert_valid, assert_whole, collect, look, types
 
-from looopy import Agent, Compaction, LoopConfig, RetryPolicy
+from looopy import Agent, Compaction, Hooks, LoopConfig, RetryPolicy
 from looopy.errors import (
     AgentBusy,
     AgentStateError,
     CannotContinue,
     ContextOverflow,
+    LLMError,
     LLMUnavailable,
     StoreConflict,
     ValueRefused,
@@ -19,7 +22,7 @@ from looopy.folding import is_summary
 from looopy.stores.records import NewSummary
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.types.event import MessageEnd, TurnWarning
-from looopy.types.message import CustomMessage, UserMessage
+from looopy.types.message import AssistantMessage, CustomMessage, UserMessage
 from looopy.types.state import Outcome
 
 FAST = RetryPolicy(base_s=0)
@@ -137,7 +140,8 @@ async def test_calls_and_results_stay_together(stores, make_agent):
 async def test_a_model_that_writes_no_summary_leaves_everything_as_it_was(stores, make_agent):
     """The error is the caller's."""
     model = ScriptedProvider([text("A"), text("B"), failure(LLMUnavailable), text("C")])
-    agent = await make_agent(model, stores=stores)
+    config = LoopConfig(retry=RetryPolicy(attempts=0))
+    agent = await make_agent(model, stores=stores, loop_config=config)
     await talk(agent, "a?", "b?")
     with pytest.raises(LLMUnavailable):
         await agent.compact()
@@ -169,14 +173,106 @@ async def test_what_was_cleared_meanwhile_is_not_brought_back(stores, make_agent
 
     async def slow(_request):
         await other.clear()
-        return text("the secret is 42")
+        return text("the secret is swordfish")
 
     agent = await make_agent([text("A"), text("B"), slow], stores=stores)
     await talk(agent, "a?", "b?")
     with pytest.raises(StoreConflict):
         await agent.compact()
     assert await agent.get_messages() == []
-    assert "42" not in repr(await stores.journal.events("ada"))
+    assert "swordfish" not in repr(await stores.journal.events("ada"))
+
+
+async def test_what_was_deleted_meanwhile_is_not_brought_back(stores, make_agent):
+    """Though a context of the same name has been made since."""
+
+    async def slow(_request):
+        await stores.state.delete("ada")
+        other = await make_agent([text("N")], stores=stores)
+        await talk(other, "new?")
+        return text("the secret is swordfish")
+
+    agent = await make_agent([text("A"), text("B"), slow], stores=stores)
+    await talk(agent, "a?", "b?")
+    with pytest.raises(StoreConflict):
+        await agent.compact()
+    assert [m.text for m in await agent.get_messages()] == ["new?", "N"]
+
+
+async def test_a_summary_is_asked_for_again_like_any_answer(memory_stores, make_agent):
+    """A passing failure of the model costs nothing of the history."""
+    model = ScriptedProvider([text("A"), text("B"), failure(LLMUnavailable), text("sum")])
+    agent = await make_agent(model, stores=memory_stores)
+    await talk(agent, "a?", "b?")
+    assert (await agent.compact()).covers == (1, 2)
+
+
+async def test_the_key_of_a_call_is_in_no_error(memory_stores, make_agent):
+    """A server repeats it, and the caller may log what it says."""
+    key = "sk-1234567890abcdef"
+    denied = failure(LLMError(f"wrong key {key}", retryable=False))
+    hooks = Hooks(get_api_key=lambda _provider, _auth: key)
+    agent = await make_agent(
+        [text("A"), text("B"), denied],
+        stores=memory_stores,
+        loop_config=LoopConfig(retry=FAST, hooks=hooks),
+    )
+    await talk(agent, "a?", "b?")
+    with pytest.raises(LLMError) as told:
+        await agent.compact()
+    assert key not in str(told.value)
+
+
+async def test_a_long_way_back_is_said_to_be_left_out(memory_stores, make_agent):
+    """The model can read no more than half its window."""
+    model = ScriptedProvider(lambda _request: text("x" * 4000))
+    agent = await make_agent(
+        model, stores=memory_stores, loop_config=LoopConfig(retry=FAST, history_tokens=None)
+    )
+    await talk(agent, *("q" * 4000 for _ in range(30)))
+    await agent.compact()
+    (summary,) = await summaries(agent)
+    assert "oldest messages nothing is said" in summary.text
+
+
+async def test_messages_of_an_own_role_are_summarised_too(memory_stores, make_agent):
+    """A converter may have shown them."""
+    model = ScriptedProvider([text("A"), text("sum")])
+    await memory_stores.messages.append(
+        "ada",
+        [UserMessage("a?"), CustomMessage("note", "the door is green"), AssistantMessage("A")],
+    )
+    agent = await make_agent(model, stores=memory_stores)
+    await talk(agent, "b?")
+    await agent.compact()
+    assert "the door is green" in shown(model.requests[1])[0]
+
+
+@pytest.mark.parametrize("how", ["shutdown", "pause", "clear", "deadline"])
+async def test_a_model_that_never_answers_holds_nobody_up(memory_stores, make_agent, how):
+    """Who shuts down, pauses or clears does not wait for a summary."""
+    asked = asyncio.Event()
+
+    async def silent(_request):
+        asked.set()
+        await asyncio.Event().wait()
+
+    timeout_s = 0.05 if how == "deadline" else None
+    agent = await make_agent(
+        [text("A"), text("B"), silent],
+        stores=memory_stores,
+        loop_config=LoopConfig(retry=FAST, llm_timeout_s=timeout_s),
+    )
+    await talk(agent, "a?", "b?")
+    compacting = asyncio.create_task(agent.compact())
+    await asked.wait()
+    if how == "clear":
+        await agent.clear()
+    elif how != "deadline":
+        await getattr(agent, how)(cancel=True)
+    error = LLMUnavailable if how == "deadline" else AgentStateError
+    with pytest.raises(error):
+        await compacting
 
 
 async def test_clearing_ends_what_a_summary_said(stores, make_agent):
@@ -358,7 +454,8 @@ async def test_where_there_is_nothing_to_summarise_the_turn_fails_as_before(stor
 async def test_when_no_summary_can_be_written_a_sentence_stands_in(stores, make_agent):
     """The conversation goes on, and a warning says why it knows less."""
     model = ScriptedProvider([text("A"), text("B"), too_long(), failure(LLMUnavailable), text("C")])
-    agent = await make_agent(model, stores=stores)
+    config = LoopConfig(retry=RetryPolicy(attempts=0))
+    agent = await make_agent(model, stores=stores, loop_config=config)
     await talk(agent, "a?", "b?")
     events = await collect(stream := agent.execute_turn("c?"))
     assert (await stream).text == "C"
@@ -381,6 +478,51 @@ async def test_a_history_that_outgrows_its_limit_is_summarised(make_agent, auto_
     assert "sum" in head
     assert rest == ["q3", "A3", "q4"]
     assert len(await summaries(agent)) == 1
+
+
+async def test_a_summary_that_nobody_needs_at_once_is_not_made_up(memory_stores, make_agent):
+    """When the model cannot write it, the history is cut as without it; the next turn tries."""
+    replies = [*(text(f"A{i}") for i in range(4)), failure(LLMUnavailable), text("A4"), text("sum")]
+    model = ScriptedProvider([*replies, text("A5")])
+    config = LoopConfig(retry=RetryPolicy(attempts=0), max_messages=8)
+    agent = await make_agent(model, stores=memory_stores, auto_compact=True, loop_config=config)
+    await talk(agent, "q0", "q1", "q2", "q3", "q4")
+    assert await summaries(agent) == []
+    assert "q2" in shown(model.requests[5])
+    await talk(agent, "q5")
+    assert len(await summaries(agent)) == 1
+
+
+async def test_with_hooks_a_history_is_summarised_all_the_same(memory_stores, make_agent):
+    """What the model is shown goes another way then."""
+    model = ScriptedProvider([*(text(f"A{i}") for i in range(4)), text("sum"), text("end")])
+    hooks = Hooks(transform_context=lambda messages: messages)
+    config = LoopConfig(retry=FAST, max_messages=8, hooks=hooks)
+    agent = await make_agent(model, stores=memory_stores, auto_compact=True, loop_config=config)
+    await talk(agent, "q0", "q1", "q2", "q3", "q4")
+    assert len(await summaries(agent)) == 1
+
+
+async def test_a_summary_made_in_need_has_the_key_of_the_call(memory_stores, make_agent):
+    """Of a chain of providers, each asks for its own."""
+    keys = []
+
+    class Asking(ScriptedProvider):
+        asks_for_keys = True
+
+        async def stream(self, request, options):
+            keys.append(await options.key_of("scripted"))
+            async for event in super().stream(request, options):
+                yield event
+
+    hooks = Hooks(get_api_key=lambda _provider, _auth: "sk-1234567890abcdef")
+    agent = await make_agent(
+        Asking([text("A"), text("B"), too_long(), text("sum"), text("C")]),
+        stores=memory_stores,
+        loop_config=LoopConfig(retry=FAST, hooks=hooks),
+    )
+    await talk(agent, "a?", "b?", "c?")
+    assert keys == ["sk-1234567890abcdef"] * 5
 
 
 async def test_without_being_asked_to_an_agent_warns_once(memory_stores, make_agent):

@@ -232,8 +232,8 @@ MUTANTS = [
         "cleared-comes-back",
         "a summary that was being written brings back what was cleared meanwhile",
         "src/looopy/condense.py",
-        "known.record is None or known.record.visible_from != visible_from",
-        "known.record is None",
+        "now is None or (now.visible_from, now.created_at) != born",
+        "now is None",
         "tests/agent/test_compaction.py::test_what_was_cleared_meanwhile_is_not_brought_back",
     ),
     mutant(
