@@ -8,7 +8,7 @@ with them, or that records a part of the answers, asks for them again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -31,15 +31,21 @@ class Answers:
     Attributes:
         opened: Credentials, by `request_id`. One that cannot be opened any more is missing, and
             its tool asks again.
+        lost: The ids of those.
     """
 
     given: Answered
     opened: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    lost: Collection[str] = ()
 
     @property
     def stored(self) -> Answered:
         """Those that may be stored."""
-        return [(request, value) for request, value in self.given if not in_plain(request)]
+        return [
+            (request, value)
+            for request, value in self.given
+            if not in_plain(request) and request.request_id not in self.lost
+        ]
 
 
 def in_plain(request: PendingRequest) -> bool:
@@ -81,7 +87,7 @@ def hear(
         check_answer(request, value)
         new.append((request, value))
     sealed = {name: text for one in held for name, text in one.sealed.items()}
-    opened = {}
+    opened, lost = {}, set()
     for request, value in (*before, *new):
         if request.kind is PendingKind.AUTH:
             try:
@@ -90,14 +96,14 @@ def hear(
                     value if elsewhere else _opened(request, value, sealed, keys)
                 )
             except KeyLost:
-                continue
+                lost.add(request.request_id)
             except ValueRefused as error:
                 if request.request_id in inputs:
                     raise refused(request, (), error.message) from None
     for request, _ in new:
         if request.request_id in opened and request.auth is not None:
             check_answer(request, opened[request.request_id], opened=True)
-    return Answers((*before, *new), opened)
+    return Answers((*before, *new), opened, lost)
 
 
 def _asks_for_another(request: PendingRequest, context_id: str) -> bool:

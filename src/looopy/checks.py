@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from looopy.errors import AccessDenied, ConfigurationError, ValueRefused
@@ -139,11 +139,28 @@ def input_hash(
     inputs: Mapping[str, Any],
     metadata: Mapping[str, Any],
     output: Mapping[str, Any] | None = None,
+    secret: Collection[str] = (),
 ) -> str:
-    """What two requests have in common exactly when they ask for the same thing, as hex digits."""
+    """
+    What two requests have in common exactly when they ask for the same thing: hex digits.
+
+    Args:
+        secret: Those of *inputs* that are credentials: of them, the ids count and not the values,
+            which could be guessed from a hash that is stored. The ids follow the digits, so that
+            whoever compares can leave out the same ones.
+    """
     said = None if message is None else message_to_json(message, compact=True)
     if said is not None:
         said.pop("timestamp", None)  # when it was said again, it is still the same
     more = [] if output is None else [output]
-    asked = json.dumps([said, inputs, metadata, *more], sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(asked.encode()).hexdigest()
+    known = {name: None if name in secret else value for name, value in inputs.items()}
+    left_out = f" {json.dumps(sorted(secret))}" if secret else ""
+    asked = json.dumps([said, known, metadata, *more], sort_keys=True, default=dict) + left_out
+    return hashlib.sha256(asked.encode()).hexdigest() + left_out
+
+
+def secret_inputs(found: str) -> list[str]:
+    """The ids whose values *found*, which `input_hash` made, leaves out."""
+    _, _, left_out = found.partition(" ")
+    ids: list[str] = json.loads(left_out) if left_out else []
+    return ids

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from looopy import checks
@@ -40,7 +40,7 @@ from looopy.tools.provider import ToolSource, gather_tools
 from looopy.types.context import AuthContext, CancelToken
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart
 from looopy.types.message import UserMessage
-from looopy.types.state import Outcome
+from looopy.types.state import Outcome, PendingKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,8 @@ class TurnRequest:
     What one call of `execute_turn` asks for.
 
     Attributes:
-        key: The idempotency key, or `None`; `input_hash` is then of everything that was asked.
+        key: The idempotency key, or `None`.
+        secret: The ids of the inputs that are credentials, known once the turn is planned.
     """
 
     user_message: UserMessage | None
@@ -59,7 +60,7 @@ class TurnRequest:
     output_type: OutputType | None = None
     on_busy: Literal["reject", "wait"]
     key: str | None = None
-    input_hash: str | None = None
+    secret: set[str] = field(default_factory=set)
 
     @classmethod
     def checked(
@@ -87,7 +88,6 @@ class TurnRequest:
         answers = checks.inputs(inputs)
         key = checks.idempotency_key(key)
         wanted = output_type_of(output_type)
-        schema = None if wanted is None else wanted.schema
         return cls(
             user_message=message,
             inputs=answers,
@@ -96,8 +96,20 @@ class TurnRequest:
             output_type=wanted,
             on_busy=on_busy,
             key=key,
-            input_hash=None if key is None else checks.input_hash(message, answers, kept, schema),
         )
+
+    @property
+    def input_hash(self) -> str | None:
+        """Of everything that was asked, but for credentials; `None` without a key."""
+        return None if self.key is None else self._hash(self.secret)
+
+    def asks_as(self, input_hash: str | None) -> bool:
+        """Whether a request of that `input_hash` asked for the same."""
+        return input_hash is not None and input_hash == self._hash(checks.secret_inputs(input_hash))
+
+    def _hash(self, secret: Collection[str]) -> str:
+        schema = None if self.output_type is None else self.output_type.schema
+        return checks.input_hash(self.user_message, self.inputs, self.metadata, schema, secret)
 
     @property
     def actor_id(self) -> str | None:
@@ -202,7 +214,7 @@ class Claiming:
         if found is None:
             return
         turn, input_hash = found
-        if input_hash != self._request.input_hash:
+        if not self._request.asks_as(input_hash):
             raise IdempotencyConflict(
                 f"this idempotency key was used for turn {turn}, with another input: use a new key"
                 " for a new message"
@@ -313,6 +325,8 @@ class Claiming:
             request.auth_context,
             self._keys,
         )
+        asked = {one.request_id for one in known.state.pending if one.kind is PendingKind.AUTH}
+        request.secret.update(asked & request.inputs.keys())
         output = self._output(known.state)
         if output == plan.state.output:
             return plan

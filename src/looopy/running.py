@@ -157,7 +157,7 @@ class RunningTurn:
         """
         For a request with the same idempotency key: this turn and what cancels it, or why not.
         """
-        if request.input_hash == self.request.input_hash:
+        if request.asks_as(self.request.input_hash):
             return self.broadcast, self.token.cancel
         refused = Broadcast()
         refused.fail(

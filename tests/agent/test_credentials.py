@@ -13,7 +13,7 @@ from tests.agent.kit import assert_whole, collect
 
 from looopy import Agent, AuthContext, ToolContext, tool
 from looopy.auth import AuthRequest, Pkce, encrypt_credential
-from looopy.errors import ConfigurationError, InputNotFound, ValueRefused
+from looopy.errors import ConfigurationError, IdempotencyConflict, InputNotFound, ValueRefused
 from looopy.testing import text, tool_call
 from looopy.tools import Ask, NeedsInput
 from looopy.types.event import event_to_json
@@ -165,6 +165,64 @@ async def test_a_process_that_cannot_read_it_asks_again(make_agent, stores, auth
     result = await there.execute_turn(None, inputs={anew.request_id: value})
     assert (result.text, USED) == ("ok", [TOKEN])
     await assert_whole(stores)
+
+
+@pytest.mark.parametrize("where", ["here", "of another agent"])
+async def test_what_is_not_encrypted_is_refused_though_nobody_has_the_key(
+    make_agent, stores, where
+):
+    """After a restart, or for the key of an agent that is a tool: nothing is stored of it."""
+    theirs = replace(PAT, key={"kty": "EC"}, request_id="1-c", context_id="another")
+
+    @tool
+    async def nested(context: ToolContext) -> str:
+        """Ask for what another agent asks for."""
+        return await context.ask("Token?", auth=theirs)
+
+    tools = [push, nested]
+    name = "push" if where == "here" else "nested"
+    agent = await make_agent([tool_call(name)], tools=tools, stores=stores)
+    [request] = (await agent.execute_turn("go")).pending
+    await agent.shutdown()
+    there = await make_agent([text("ok")], tools=tools, stores=stores)
+    record = await stores.state.load("ada")
+    for wrong in (TOKEN, f"a.b.c.d.{TOKEN}", f"eyJhIjoxfQ.b.c.d.{TOKEN}", {"token": TOKEN}, None):
+        with pytest.raises(ValueRefused, match="not encrypted") as refused:
+            await there.execute_turn(None, inputs={request.request_id: wrong})
+        assert TOKEN not in refused.value.message
+    assert await stores.state.load("ada") == record
+    assert there.state.pending == (request,)
+
+
+async def test_what_cannot_be_opened_is_not_kept(make_agent, stores):
+    """Recorded in part by a process without the key: its tool asks again anyway."""
+    agent, [token, where] = await asked(make_agent, stores, "both")
+    value = encrypt_credential(TOKEN, token.auth)
+    await agent.shutdown()
+    there = await make_agent([text("ok")], tools=TOOLS, stores=stores)
+    part = await there.execute_turn(None, inputs={token.request_id: value})
+    assert part.pending == (where,)
+    assert value not in repr((await stores.state.load("ada")).state.answered)
+    again = await there.execute_turn(None, inputs={where.request_id: "Rome"})
+    assert {one.prompt for one in again.pending} == {"", "Where to?"}
+
+
+async def test_a_key_names_a_turn_without_its_credentials(make_agent, stores):
+    """What is stored beside it is the same whatever they are, or they could be guessed from it."""
+    agent, [pw, where] = await asked(make_agent, stores, "plain")
+    inputs = {pw.request_id: "123456", where.request_id: "Rome"}
+    other = {**inputs, pw.request_id: "654321"}
+    stream = agent.execute_turn(None, inputs=inputs, idempotency_key="k")
+    await stream.accepted()
+    beside = await agent.execute_turn(None, inputs=other, idempotency_key="k")
+    first = await stream
+    assert (first.outcome, beside.turn) == (Outcome.COMPLETED, first.turn)
+    there = await make_agent([], tools=TOOLS, stores=stores)
+    again = await there.execute_turn(None, inputs=other, idempotency_key="k")
+    assert (again.turn, again.text, USED) == (2, "ok", ["123456"])
+    for wrong in ({**inputs, where.request_id: "Oslo"}, {where.request_id: "Rome"}):
+        with pytest.raises(IdempotencyConflict):
+            await there.execute_turn(None, inputs=wrong, idempotency_key="k")
 
 
 async def test_a_tool_may_ask_on_after_credentials(make_agent, stores):

@@ -78,7 +78,7 @@ MUTANTS = [
         "key-of-any-input",
         "another request gets the answer to this one",
         _CLAIMING,
-        "        if input_hash != self._request.input_hash:\n",
+        "        if not self._request.asks_as(input_hash):\n",
         "        if False:\n",
         f"{_KEYS}::test_another_input_is_refused_and_stores_nothing",
     ),

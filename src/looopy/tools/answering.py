@@ -7,7 +7,9 @@ place in what was sent.
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ from looopy.types.state import PendingKind, PendingRequest
 MAX_ANSWER_BYTES = 1024 * 1024
 MAX_CREDENTIAL_BYTES = 64 * 1024
 _MAX_SHOWN = 20
+_COMPACT_JWE = re.compile(r"([A-Za-z0-9_-]+)(\.[A-Za-z0-9_-]*)(\.[A-Za-z0-9_-]+){3}")
 
 
 def check_answer(request: PendingRequest, value: Any, *, opened: bool = False) -> None:
@@ -31,6 +34,13 @@ def check_answer(request: PendingRequest, value: Any, *, opened: bool = False) -
         ValueRefused: It does not; `path` points into the inputs, as `/inputs/REQUEST_ID/...`. Of a
             credential it shows nothing.
     """
+    if request.auth is not None and not opened and not _is_encrypted(value):
+        raise refused(
+            request,
+            (),
+            "these credentials are not encrypted: looopy.auth.encrypt_credential makes of them and"
+            " PendingRequest.auth what is sent (a compact JWE)",
+        )
     secret = request.kind is PendingKind.AUTH
     limit = MAX_CREDENTIAL_BYTES if secret else MAX_ANSWER_BYTES
     size = len(_canonical(value).encode())
@@ -55,6 +65,18 @@ def check_answer(request: PendingRequest, value: Any, *, opened: bool = False) -
         if not secret:
             raise
         raise refused(request, (), "the credential does not fit what was asked for") from None
+
+
+def _is_encrypted(value: Any) -> bool:
+    """Whether *value* is a compact JWE (RFC 7516, section 7.1), whoever may read it."""
+    found = _COMPACT_JWE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return False
+    try:
+        header = json.loads(base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4)))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(header, dict) and "enc" in header
 
 
 def _check_options(request: PendingRequest, value: Any) -> None:
