@@ -17,7 +17,7 @@ from looopy.errors import Fenced, StoreConflict, StoreError
 from looopy.known import Known
 from looopy.settle import settle
 from looopy.stores.owner import Owner
-from looopy.stores.records import Claim, Claimed, Commit
+from looopy.stores.records import Claim, Claimed, Commit, ContextState
 from looopy.types.event import AgentEvent, MessageEnd, TurnEnd
 from looopy.types.message import AssistantMessage, Message
 
@@ -27,13 +27,15 @@ class BufferedTurn:
     """
     A turn that waits to be saved: what its claim says, and its durable events (none: not begun).
 
-    `claimed` is set once the claim is made; until the rest is committed too, it is half stored.
+    `state` is what it left behind, known at its end. `claimed` is set once the claim is made; until
+    the rest is committed too, it is half stored.
     """
 
     actor_id: str | None
     had_auth: bool
     metadata: Mapping[str, Any]
     events: list[AgentEvent] = field(default_factory=list)
+    state: ContextState | None = None
     claimed: Claimed | None = None
 
 
@@ -104,7 +106,7 @@ async def _save_first(
                 epoch=claimed.epoch,
                 turn=claimed.turn,
                 events=rest,
-                state=known.state,
+                state=turn.state if len(turns) > 1 else known.state,  # which may be forgiven
                 release=True,
             )
         )

@@ -32,7 +32,8 @@ from looopy.types.event import (
     utc_now,
 )
 from looopy.types.maker import amended
-from looopy.types.message import ImageContent, ToolCall, ToolResultMessage, now_ms
+from looopy.types.message import ImageContent, TextContent, ToolCall, ToolResultMessage, now_ms
+from looopy.types.message_json import message_to_json
 
 _logger = logging.getLogger("looopy")
 _MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
@@ -282,7 +283,13 @@ def _storable(result: ToolResultMessage) -> ToolResultMessage:
         for block in result.content
     )
     # Not compared with what it was: the tool's own values may not be comparable.
-    return replace(result, content=content, details=_details(repair_json(result.details)))
+    kept = replace(result, content=content, details=_details(repair_json(result.details)))
+    try:
+        dump(message_to_json(kept, compact=True))
+    except ValueRefused as refused:
+        why = f"The tool has run, but its result cannot be stored: {refused.message}"
+        return replace(result, content=(TextContent(why),), details=None, is_error=True)
+    return kept
 
 
 def _details(value: Any) -> Any:

@@ -123,7 +123,8 @@ def _leave(turn: Turn, asked: Asked) -> None:
 
 
 def _request_id(turn: Turn, call: ToolCall, number: int = 0) -> str:
-    return f"{turn.context.turn}-{call.id}" + (f"-{number}" if number else "")
+    # The number comes first: a call's id is the model's, and may end like one.
+    return f"{turn.context.turn}" + (f".{number}" if number else "") + f"-{call.id}"
 
 
 def _in(seconds: float | None) -> datetime | None:

@@ -394,6 +394,8 @@ class RunningTurn:
             changes["last_seq"] = seq - 1
         if state is not None:
             changes["state"] = state
+            if self._buffer is not None:
+                self._buffer[-1].state = state
         self.known.remember(now=utc_now(), **changes)
         for event in stamped:
             self._show(event)

@@ -416,3 +416,12 @@ async def test_an_accepted_answer_survives_its_turn(make_agent, stores):
     last = await there.execute_turn(None, inputs={chained.request_id: "aisle"})
     assert results(last.messages) == {"book": "Rome Monday aisle"}
     await assert_whole(stores)
+
+
+async def test_no_two_questions_have_one_id(make_agent, memory_stores, monkeypatch):
+    """Though the id of a call ends like the number of a question."""
+    provider, ids = ScriptedProvider([(tool_call("both"), tool_call("both"))]), ["a", "a-1"]
+    monkeypatch.setattr(provider, "_call_id", lambda: ids.pop(0))
+    agent = await make_agent(provider, tools=[both], stores=memory_stores)
+    result = await agent.execute_turn("go")
+    assert len({one.request_id for one in result.pending}) == len(result.pending) == 4

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.agent.kit import add, assert_whole, collect, types
 
-from looopy import AuthContext
+from looopy import AuthContext, tool
 from looopy.errors import LLMError, StoreConflict, StoreUnavailable
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, failure, text, tool_call
@@ -321,3 +321,35 @@ async def test_saving_that_is_cancelled_knows_what_it_has_stored(make_agent, mem
     await agent.save_state()
     await assert_whole(memory_stores)
     assert await memory_stores.messages.count("ada") == 4
+
+
+async def test_each_turn_is_saved_with_what_it_left_behind(make_agent, stores):
+    """What the second waits for is not there while only the first is saved."""
+    spy = SpyStores(stores)
+
+    @tool(needs_approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    agent = await make_agent(
+        [text("1"), tool_call("pay")], tools=[pay], stores=spy.stores, auto_save=False
+    )
+    first = await agent.execute_turn("a")
+    second = await agent.execute_turn("b")
+    claims = []
+
+    def gone(name, _):
+        claims.extend([name] * (name == "claim"))
+        if name == "claim" and len(claims) == 2:
+            raise StoreUnavailable("gone")
+
+    spy.hook = gone
+    with pytest.raises(StoreUnavailable):
+        await agent.save_state()
+    spy.hook = None
+    state = (await stores.state.load("ada")).state
+    assert (state.pending, state.held, state.usage) == ((), (), first.usage)
+    await agent.save_state()
+    state = (await stores.state.load("ada")).state
+    assert (tuple(state.pending), state.usage) == (second.pending, first.usage + second.usage)

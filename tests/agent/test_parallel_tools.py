@@ -12,7 +12,8 @@ from looopy.errors import ConfigurationError
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tool_calls import SKIPPED
-from looopy.types.message import StopReason, ToolResultMessage
+from looopy.tools import ToolResult
+from looopy.types.message import ImageContent, StopReason, ToolResultMessage
 from looopy.types.state import Outcome
 
 
@@ -230,4 +231,36 @@ async def test_too_many_failures_let_those_that_run_finish(make_agent, stores):
     assert result.stop_reason is StopReason.MAX_TOOL_FAILURES
     assert results(result.messages) == ["bad went wrong", "b done", NOT_STARTED]
     assert stage.seen == ["bad", "b"]
+    await assert_whole(stores)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        ImageContent(data="a\0", mime_type="image/png"),
+        ImageContent(data="YQ==", mime_type="image/\ud800"),
+        ImageContent(data="a" * 9 * 2**20, mime_type="image/png"),
+    ],
+    ids=["nul", "surrogate", "large"],
+)
+async def test_a_result_that_cannot_be_stored_costs_the_others_nothing(make_agent, stores, image):
+    """It is an error that says why; the tool beside it has its result, and the turn goes on."""
+
+    @tool(parallel=True)
+    async def good() -> str:
+        """Return text."""
+        return "good"
+
+    @tool(parallel=True, max_result_bytes=2**30)
+    async def bad() -> ToolResult:
+        """Return what no store takes."""
+        return ToolResult([image])
+
+    script = [(tool_call("good"), tool_call("bad")), text("ok")]
+    agent = await make_agent(script, tools=[good, bad], stores=stores)
+    result = await agent.execute_turn("go")
+    assert (result.outcome, result.text) == (Outcome.COMPLETED, "ok")
+    one, two = [m for m in result.messages if isinstance(m, ToolResultMessage)]
+    assert (one.text, one.is_error, two.is_error) == ("good", False, True)
+    assert two.text.startswith("The tool has run, but its result cannot be stored: ")
     await assert_whole(stores)
