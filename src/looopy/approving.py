@@ -19,12 +19,15 @@ from typing import Any
 from looopy.errors import ToolError
 from looopy.redaction import Redactor
 from looopy.stores.gate import dump
+from looopy.tools.executor import credentials_expired
 from looopy.tools.hooked import Decided, ToolHooks
 from looopy.tools.provider import Tool, ToolContext
-from looopy.tools.results import Answer
+from looopy.tools.results import Answer, error_text, failure
 from looopy.tools.schema import validate
 from looopy.turn import Resumed
 from looopy.types.message import ToolCall
+
+_UNFIT = "The tool did not run: its arguments are no JSON object."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ async def may_run(
 
     Returns:
         The hooks to run it with, which have decided; `None` when there was nothing to decide.
+        Where it does not run as it is, they say no: whoever looks again may find otherwise, as
+        when the clock was set back, and must not run it unasked.
 
     Raises:
         ValueRefused: A hook has made arguments of which no request can be stored.
@@ -73,16 +78,16 @@ async def may_run(
         return None
     try:
         if call.invalid_arguments is not None:
-            return None
+            return Decided(hooks, failure(_UNFIT))
         if tool.coerce:  # as the executor does: what does not fit yet may do so then
             from looopy.tools.coercing import coerce  # most tools do not
 
             call = replace(call, arguments=dict(coerce(tool, call.arguments)))
         validate(tool, call.arguments)
-    except ToolError:
-        return None  # it does not run as it is, and is told so
+    except ToolError as error:
+        return Decided(hooks, failure(error_text(error)))
     if context.auth_context is not None and context.auth_context.expired():
-        return None
+        return Decided(hooks, credentials_expired(tool))
     if tool.needs_approval is False and approved:
         bound = bound_to(tool, call.arguments)
         if resumed.held is None or resumed.held.bound in (None, bound):

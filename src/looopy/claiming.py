@@ -352,7 +352,10 @@ class Claiming:
 
     async def _try(self, plan: Plan, events: Sequence[AgentEvent]) -> Claimed:
         known, request = self._known, self._request
-        had_auth = request.auth_context is not None
+        # What goes on from a turn with credentials needs them as that did, also after a crash.
+        had_auth = request.auth_context is not None or (
+            plan.continues is not None and known.last is not None and known.last.had_auth
+        )
         if self._buffer is not None:
             record = known.record
             self._buffer.append(BufferedTurn(request.actor_id, had_auth, request.metadata))

@@ -18,6 +18,7 @@ from looopy.types.message import (
     AssistantMessage,
     Message,
     StopReason,
+    ToolCall,
     ToolResultMessage,
     Usage,
     now_ms,
@@ -31,6 +32,7 @@ def failed_end(
     *,
     before: Sequence[Message],
     added: Sequence[Message],
+    resumed: Sequence[ToolCall] = (),
     error: LooopyError,
 ) -> list[AgentEvent]:
     """
@@ -39,11 +41,15 @@ def failed_end(
     Args:
         before: What was stored before the turn, oldest first.
         added: What the turn has stored.
+        resumed: Calls of an earlier turn that it went on with; a text may stand behind them.
     """
     common: dict[str, Any] = {"context_id": context_id, "turn": turn}
     events: list[AgentEvent] = []
     results: list[Message] = []
-    for call in unanswered([*before, *added]):
+    done = {m.tool_call_id for m in added if isinstance(m, ToolResultMessage)}
+    calls = {call.id: call for call in resumed if call.id not in done}
+    calls |= {call.id: call for call in unanswered([*before, *added])}
+    for call in calls.values():
         result = synthetic_result(call, OUTCOME_UNKNOWN, timestamp=now_ms())
         results.append(result)
         events += [

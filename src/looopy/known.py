@@ -21,7 +21,7 @@ from looopy.errors import AgentBusy, Fenced, StoreConflict
 from looopy.folding import find_fold, kept_by
 from looopy.history import folded
 from looopy.loop import unanswered
-from looopy.recovery import OpenCall, Situation, close_dead_turn
+from looopy.recovery import OpenCall, Situation, close_dead_turn, runs_again
 from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import (
     Claim,
@@ -145,7 +145,7 @@ class Known:
                 await self._close(record, record.open_turn, tools)
             except (StoreConflict, AgentBusy, Fenced):
                 continue  # somebody else was closing it
-        await self._find_open_calls()
+        await self._find_open_calls(tools)
         self.saved_epoch, self.saved_position = self.epoch, self._position
         self.stale = False
 
@@ -275,7 +275,7 @@ class Known:
         # Where the model sees all, nothing goes: looked at ever more rarely.
         self._trim_above = max(_TRIM_ABOVE, 2 * len(self.history))
 
-    async def _find_open_calls(self) -> None:
+    async def _find_open_calls(self, tools: Mapping[str, Tool]) -> None:
         """Find the calls that the last turn left open, and whether they had started."""
         self.open_calls, self.announced_at, self.last = [], None, None
         record, resumable, held = self.record, self.state.resumable, self.state.held
@@ -299,7 +299,9 @@ class Known:
         for turn in range(origin, record.turn_count + 1):
             found = await self.stores.journal.started_calls(self.context_id, turn)
             started |= {call_id for call_id in found if turn > asked.get(call_id, 0)}
-        self.open_calls = [OpenCall(c, origin, c.id in started) for c in calls]
+        self.open_calls = [
+            OpenCall(c, origin, c.id in started, runs_again(c, tools)) for c in calls
+        ]
 
     def _without_texts_of(self, turn: TurnRecord | None) -> Sequence[Message]:
         """
@@ -333,10 +335,14 @@ class Known:
                 )
             )
             reach("R2")
-            if claimed.first_position > self._position + 1:
-                # The dead owner's last commit was still on its way when the history was read.
-                await self._read(record)
-            await self._find_open_calls()
+            # The dead owner's last commit may have come in before the claim.
+            self.record = found = await self.stores.state.load(self.context_id)
+            if found is None:
+                raise StoreConflict("the context was deleted while its last turn was being closed")
+            record = found
+            turn = record.open_turn or turn
+            await self._read(record)
+            await self._find_open_calls(tools)
             closing = close_dead_turn(turn.turn, self.open_calls, tools, record.state)
             events: list[AgentEvent] = []
             for call, result in closing.results:

@@ -37,21 +37,32 @@ from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
 SUPERSEDED = (
     "Cancelled: the user said something else instead of answering. The call was not run again."
+    " The first run may have had its effect."
 )
 UNANSWERED = "Cancelled: the user said something else instead of answering."
 DENIED = "The user denied this call. It was not run."
+NOT_AGAIN = (
+    "The user did not allow running this call again. The first run may have had its effect: check"
+    " what it did."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
     """
     A call without a result. `turn`: the one that announced it; `started`: it may have had effects,
-    and did not end by asking.
+    and did not end by asking; `rerun`: it may run again without anybody being asked.
     """
 
     call: ToolCall
     turn: int
     started: bool
+    rerun: bool = False
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it must not run again, and nobody knows what it has done."""
+        return self.started and not self.rerun
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +107,19 @@ def close_dead_turn(
             kept = _asked_again(kept, open_call, turn, tool)
             own = [(r, v) for r, v in own if r.request_id in kept.keys]
         elif not waits and not rerun:
-            text = OUTCOME_UNKNOWN if open_call.started else NOT_STARTED
+            text = _untold(open_call, kept)
             results.append((call, _result(call, text)))
             continue
         pending += waits
         answered += own
         held += [] if kept is None else [kept]
     return Closing(results, pending, answered, held)
+
+
+def runs_again(call: ToolCall, tools: Mapping[str, Tool]) -> bool:
+    """Whether *call*, which may have had effects, may run again without anybody being asked."""
+    name = resolve_name(call.name, tools)
+    return name is not None and tools[name].on_resume == "rerun"
 
 
 def _of(call: ToolCall, pending: Sequence[PendingRequest]) -> list[PendingRequest]:
@@ -250,14 +267,19 @@ def _answer(
     }
     told = {request.tool_call_id for request, _ in answered}
     dropped = {request.tool_call_id for request in superseded}
+    # Of what is pending: asked about after whatever had started.
+    now = {r.tool_call_id for r in situation.state.pending} - dropped
     prompts: list[Message] = []
     run: list[ToolCall] = []
     for open_call in situation.open_calls:
         call = open_call.call
         if call.id in denied:
-            prompts.append(_result(call, DENIED))
+            kept = held.get(call.id)
+            prompts.append(_result(call, NOT_AGAIN if kept and kept.died else DENIED))
         elif call.id in dropped:
             prompts.append(_superseded(situation, open_call))
+        elif open_call.unknown and call.id not in now:
+            prompts.append(_result(call, OUTCOME_UNKNOWN))
         elif call.id in told or user_message is None:
             run.append(call)
         else:
@@ -317,10 +339,11 @@ def _continue(situation: Situation, fresh: ContextState, auth_context: AuthConte
     if first is not None:
         message = first.message
         return Plan(fresh, (message,), message, continues=resumable, delivered=(first.number,))
-    run = [c.call for c in open_calls]
+    run = [c.call for c in open_calls if not c.unknown]
     resumed, begun = _resume(situation, fresh, run, Answers(()))
     return Plan(
         begun,
+        [_result(c.call, OUTCOME_UNKNOWN) for c in open_calls if c.unknown],
         run=run,
         call_turn=next((c.turn for c in open_calls), None),
         resumed=resumed,
@@ -335,11 +358,18 @@ def _needs_auth(situation: Situation, auth_context: AuthContext | None) -> bool:
 
 
 def _superseded(situation: Situation, open_call: OpenCall) -> ToolResultMessage:
-    if _of(open_call.call, situation.state.pending):
-        held = (h for h in situation.state.held if h.tool_call_id == open_call.call.id)
-        died = all(h.died for h in held)  # what was stored before there were others has none
-        return _result(open_call.call, SUPERSEDED if died else UNANSWERED)
-    return _result(open_call.call, OUTCOME_UNKNOWN if open_call.started else NOT_STARTED)
+    call = open_call.call
+    held = next((h for h in situation.state.held if h.tool_call_id == call.id), None)
+    if _of(call, situation.state.pending):
+        died = held is None or held.died  # what was stored before there were others has none
+        return _result(call, SUPERSEDED if died else UNANSWERED)
+    return _result(call, _untold(open_call, held))
+
+
+def _untold(open_call: OpenCall, held: HeldCall | None) -> str:
+    """What is known of a call that has no result, and will have none."""
+    died = held is not None and held.died
+    return OUTCOME_UNKNOWN if open_call.started or died else NOT_STARTED
 
 
 def _result(call: ToolCall, text: str) -> ToolResultMessage:

@@ -62,7 +62,7 @@ from looopy.types.event import (
     utc_now,
 )
 from looopy.types.maker import amended
-from looopy.types.message import AssistantMessage, Message
+from looopy.types.message import AssistantMessage, Message, ToolCall
 from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
 
@@ -120,6 +120,7 @@ class RunningTurn:
         self._output_type: OutputType | None = None
         self._last_position = 0
         self._added: list[Message] = []
+        self._resumed: Sequence[ToolCall] = ()  # of an earlier turn
         self._tally = Tally()
         self._artifacts: list[Artifact] = []
         self._iteration = 0
@@ -203,6 +204,7 @@ class RunningTurn:
         self.turn, self._epoch = claimed.turn, claimed.epoch
         self._last_position = claimed.first_position - 1
         self._summary = plan.state.summary
+        self._resumed = plan.run
         self._assistant_position = self.known.announced_at if plan.run else None
         self.known.remember(
             now=utc_now(), epoch=claimed.epoch, turn_count=claimed.turn, state=plan.state
@@ -456,6 +458,7 @@ class RunningTurn:
             self.turn,
             before=self.known.committed,
             added=self._added,
+            resumed=self._resumed,
             error=error,
         )
         try:

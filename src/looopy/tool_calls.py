@@ -20,7 +20,7 @@ from looopy.guards import Verdict
 from looopy.holding import hold, hold_for_approval, refusal_of, wait
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.tools.provider import Tool
-from looopy.turn import Out, Turn
+from looopy.turn import NOTHING_ASKED, Out, Turn
 from looopy.types.event import TurnWarning
 from looopy.types.message import ToolCall, now_ms
 
@@ -116,11 +116,19 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> None:
         except ValueRefused as error:
             problem = refusal_of(call, error)
         rest.calls.popleft()
+        if tool is None and _died(turn, call):
+            problem = OUTCOME_UNKNOWN
         if problem is not None:
             skip_calls(turn, [call], problem)
         elif first is None:
             turn.begin(call, tool)
             rest.begun.append(call)
+
+
+def _died(turn: Turn, call: ToolCall) -> bool:
+    """Whether it was running when its process ended, and may have had its effect."""
+    held = turn.resumed.get(call.id, NOTHING_ASKED).held
+    return held is not None and held.died
 
 
 def _skip_begun(turn: Turn, rest: _Rest, text: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.agent.kit import add, assert_whole, collect, types
+from tests.agent.kit import add, assert_valid, assert_whole, collect, types
 
-from looopy import Hooks, ToolContext, ToolResult, tool
+from looopy import AuthContext, Hooks, ToolContext, ToolResult, tool
 from looopy.errors import InputNotFound, InvalidTool, ValueRefused
+from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.recovery import DENIED, UNANSWERED
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
@@ -416,3 +417,47 @@ async def test_a_provider_is_shown_valid_histories_only(make_agent, stores):
     await agent.execute_turn(None, inputs={request.request_id: True})
     shown = [m.text for m in provider.requests[1].messages if isinstance(m, ToolResultMessage)]
     assert shown == ["paid 1", "2"]
+
+
+@pytest.mark.parametrize("said", [None, "and be quick"])
+async def test_an_approved_call_whose_result_cannot_be_stored_runs_once(make_agent, stores, said):
+    """Also where a text stands between the call and its result."""
+    bank, spy = Bank(), SpyStores(stores)
+    agent = await make_agent(
+        [tool_call("pay", cents=9), text("ok")], tools=[bank.tool], stores=spy.stores
+    )
+    [request] = (await agent.execute_turn("go")).pending
+
+    def refuse(name, argument):
+        if name == "commit" and "tool_execution_end" in types(argument.events):
+            spy.hook = None
+            raise ValueRefused("not this", path="/0")
+
+    spy.hook = refuse
+    result = await agent.execute_turn(said, inputs={request.request_id: True})
+    assert (result.outcome, results(result.messages)) == (Outcome.FAILED, {"pay": OUTCOME_UNKNOWN})
+    assert (await agent.execute_turn(None)).text == "ok"
+    assert bank.paid == [9]
+    assert_valid(await agent.get_messages())
+
+
+async def test_a_clock_that_is_set_back_approves_nothing(make_agent, monkeypatch):
+    """The credentials had expired when it was decided, and have not when the call would run."""
+    expired = iter([True])
+    monkeypatch.setattr(AuthContext, "expired", lambda _self, _now=None: next(expired, False))
+    bank = Bank()
+    agent = await make_agent([tool_call("pay", cents=9), text("ok")], tools=[bank.tool])
+    result = await agent.execute_turn("go", AuthContext("u1"))
+    assert list(expired) == []
+    assert bank.paid == []
+    assert "have expired" in results(result.messages)["pay"]
+
+
+async def test_a_call_that_once_did_not_fit_approves_nothing(make_agent, monkeypatch):
+    """Whatever refuses it when it is decided refuses it when it would run."""
+    monkeypatch.setattr("looopy.tools.executor.validate", lambda *_: None)
+    bank = Bank()
+    agent = await make_agent([tool_call("pay", cents=9, to="me"), text("ok")], tools=[bank.tool])
+    result = await agent.execute_turn("go")
+    assert bank.paid == []
+    assert "unknown field" in results(result.messages)["pay"]

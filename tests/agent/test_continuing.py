@@ -15,7 +15,7 @@ from tests.agent.kit import Sluggish, assert_valid, assert_whole, collect, types
 from looopy import AuthContext, tool
 from looopy.errors import CannotContinue, InputNotFound, StoreUnavailable, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
-from looopy.recovery import DENIED, SUPERSEDED
+from looopy.recovery import NOT_AGAIN, SUPERSEDED
 from looopy.stores.owner import Owner
 from looopy.stores.records import Commit, ContextState
 from looopy.testing import ScriptedProvider, text, tool_call
@@ -23,7 +23,7 @@ from looopy.testing.faults import SpyStores
 from looopy.testing.turns import a_claim, answer, begin, finishes, said, starts
 from looopy.types.event import MessageEnd, TurnStart
 from looopy.types.message import StopReason, ToolCall, ToolResultMessage, UserMessage
-from looopy.types.state import AgentStatus, Outcome, PendingKind
+from looopy.types.state import AgentStatus, HeldCall, Outcome, PendingKind, PendingRequest
 
 AUTH = AuthContext("u1", credentials={"token": "s3cret-canary-7b1f"})
 
@@ -324,7 +324,7 @@ async def test_an_approval_is_carried_out(make_agent, stores, bench, approved):
     result = await agent.execute_turn(None, inputs={pending.request_id: approved})
     assert result.text == "ok"
     assert [key for _, _, key, _ in bench.ran] == ([f"ada/1/{c.id}"] if approved else [])
-    assert results(result.messages) == {c.id: "ask 0" if approved else DENIED}
+    assert results(result.messages) == {c.id: "ask 0" if approved else NOT_AGAIN}
     assert agent.state.pending == ()
     assert agent.state.status is AgentStatus.READY
     with pytest.raises(InputNotFound):
@@ -351,7 +351,7 @@ async def test_answers_for_a_part_are_kept(make_agent, stores, bench):
     result = await other.execute_turn(None, inputs={second.request_id: False})
     assert result.text == "ok"
     assert [n for _, n, _, _ in bench.ran] == [1]
-    assert results(result.messages) == {c.id: "ask 1", d.id: DENIED}
+    assert results(result.messages) == {c.id: "ask 1", d.id: NOT_AGAIN}
     await assert_whole(stores)
 
 
@@ -687,3 +687,93 @@ async def test_what_may_run_again_is_what_was_asked_about(make_agent, stores, be
     result = await there.execute_turn(None, inputs={anew.request_id: True})
     assert (result.text, ran) == ("ok", [(5, True)])
     await assert_whole(stores)
+
+
+async def test_what_may_have_had_its_effect_is_never_reported_as_not_run(make_agent, stores, bench):
+    """Denied, talked over, or of a tool that is gone: its first run is of unknown outcome."""
+    assert "may have had its effect" in NOT_AGAIN
+    assert "may have had its effect" in SUPERSEDED
+    c = call("ask")
+    await die(stores, c, started=[c])
+    agent = await make_agent([], tools=bench.tools, stores=stores)
+    [pending] = agent.state.pending
+    there = await make_agent([text("ok")], stores=stores)
+    result = await there.execute_turn(None, inputs={pending.request_id: True})
+    assert (result.text, results(result.messages)) == ("ok", {c.id: OUTCOME_UNKNOWN})
+    await assert_whole(stores)
+
+
+async def test_what_may_have_had_its_effect_is_unknown_when_its_tool_is_gone_at_the_next_death(
+    make_agent, stores, bench
+):
+    """It was allowed to run again, and the process died before it started."""
+    c = call("ask")
+    await die(stores, c, started=[c])
+    spy = SpyStores(stores)
+    agent = await make_agent([], tools=bench.tools, stores=spy.stores)
+    [pending] = agent.state.pending
+    spy.hook = _cut_commits
+    with pytest.raises(StoreUnavailable):
+        await agent.execute_turn(None, inputs={pending.request_id: True})
+    assert bench.ran == []
+    there = await make_agent([], stores=stores)
+    assert results(await there.get_messages()) == {c.id: OUTCOME_UNKNOWN}
+    await assert_whole(stores)
+
+
+def _cut_commits(name, _):
+    if name == "commit":
+        raise StoreUnavailable("killed")
+
+
+async def test_that_credentials_were_there_outlives_a_crash_of_the_turn_that_goes_on(
+    make_agent, stores, bench
+):
+    """It had none itself, and died before it could say that it needs them."""
+    c = call("rerun")
+    await die(stores, c, started=[c], auth=True)
+    spy = SpyStores(stores)
+    agent = await make_agent([], tools=bench.tools, stores=spy.stores)
+    spy.hook = _cut_commits
+    with pytest.raises(StoreUnavailable):
+        await agent.execute_turn(None)
+    there = await make_agent([text("ok")], tools=bench.tools, stores=stores)
+    assert (await there.execute_turn(None)).outcome is Outcome.AUTH_REQUIRED
+    assert bench.ran == []
+    assert (await there.execute_turn(None, AUTH)).text == "ok"
+    assert [auth for *_, auth in bench.ran] == [AUTH]
+
+
+async def test_what_the_dead_owner_stored_last_is_kept(make_agent, stores, bench):
+    """Its commit came in after the record was read, and before the turn was taken over."""
+    c = call("ask")
+    await die(stores, c, started=[c])
+    record = await stores.state.load("ada")
+    asks = PendingRequest(
+        request_id="1-q",
+        kind=PendingKind.INPUT,
+        tool_name="ask",
+        args={},
+        tool_call_id=c.id,
+        turn=1,
+        prompt="How much?",
+    )
+    held = HeldCall(tool_call_id=c.id, origin=1, asked_in=1, keys={"1-q": "much"}, state={"k": 1})
+    last = Commit(
+        context_id="ada",
+        epoch=record.epoch,
+        turn=1,
+        events=[],
+        state=ContextState(pending=(asks,), held=(held,)),
+    )
+    spy = SpyStores(stores)
+
+    async def arrive(name, argument):
+        if name == "claim" and argument.recover:
+            await stores.commit(last)
+
+    spy.hook = arrive
+    agent = await make_agent([], tools=bench.tools, stores=spy.stores)
+    assert agent.state.pending == (asks,)
+    after = await stores.state.load("ada")
+    assert after.state.held == (held,)

@@ -90,7 +90,7 @@ def waiting(*names, **options):
     state = ContextState(
         pending=tuple(request(n) for n in names), resumable=1, usage=USED, **options
     )
-    calls = [opened(n) for n in names]
+    calls = [opened(n, started=False) for n in names]  # since they were asked about
     history = [user("go"), answer("", *(c.call for c in calls))]
     return Situation(state, history, calls)
 
@@ -213,3 +213,26 @@ def test_what_had_credentials_needs_fresh_ones(had_auth, auth, ends):
             assert list(plan.run) == []
             assert list(plan.prompts) == []
             assert plan.state.resumable == 1
+
+
+@pytest.mark.parametrize("approved_before", [False, True])
+@pytest.mark.parametrize("rerun", [False, True])
+def test_a_call_that_may_have_had_its_effect_runs_only_as_its_tool_says(approved_before, rerun):
+    """However it came to be open: it is answered as of unknown outcome, and nobody runs it."""
+    one = OpenCall(ToolCall(id="id-a", name="a", arguments={}), 1, started=True, rerun=rerun)
+    answered = ((request("a"), True),) if approved_before else ()
+    state = ContextState(answered=answered, resumable=1)
+    history = [user("go"), answer("", one.call)]
+    plan = plan_turn(Situation(state, history, [one]), None, None, None)
+    assert [c.id for c in plan.run] == (["id-a"] if rerun else [])
+    assert [m.text for m in plan.prompts] == ([] if rerun else [OUTCOME_UNKNOWN])
+
+
+def test_a_call_that_is_approved_after_its_death_runs():
+    """The answer is to a question that was asked later than it had started."""
+    state = ContextState(pending=(request("a"),), resumable=1)
+    one = opened("a")
+    plan = plan_turn(
+        Situation(state, [user("x"), answer("", one.call)], [one]), None, {"r-a": True}, None
+    )
+    assert [c.id for c in plan.run] == ["id-a"]

@@ -189,10 +189,7 @@ class _Attempt:
             call = dataclasses.replace(call, arguments=dict(coerce(tool, call.arguments)))
         validate(tool, call.arguments)
         if context.auth_context is not None and context.auth_context.expired():
-            return failure(
-                f"{tool.name!r} did not run: the credentials of this turn have expired. Only the"
-                " user can renew them."
-            )
+            return credentials_expired(tool)
         timeout_s = tool.timeout_s if tool.timeout_s is not None else default_timeout_s
         arguments = await self.hooks.before(tool, call, context)
         if isinstance(arguments, Answer):
@@ -257,6 +254,14 @@ class _Reporter:
 
     def close(self) -> None:
         self._closed = True
+
+
+def credentials_expired(tool: Tool) -> Answer:
+    """What stands for the result of a call of *tool* that nobody vouches for any more."""
+    return failure(
+        f"{tool.name!r} did not run: the credentials of this turn have expired. Only the user can"
+        " renew them."
+    )
 
 
 def _not_found(name: str, known: Sequence[str]) -> str:
