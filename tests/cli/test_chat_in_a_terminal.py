@@ -207,7 +207,7 @@ async def _with_a_call_that_waits_for_approval(looopy):
         assert agent.state.pending
 
 
-@pytest.mark.parametrize(("answer", "told"), [("y", "deploy"), ("n", "denied")])
+@pytest.mark.parametrize(("answer", "told"), [("y", "may have run"), ("n", "did not allow")])
 async def test_a_call_that_waits_for_approval_is_asked_about(looopy, model, answer, told):
     """With all its arguments, made harmless; the answer reaches the model as the call's result."""
     await _with_a_call_that_waits_for_approval(looopy)
