@@ -4,9 +4,9 @@ A long search through damaged histories, by hand and in little time.
     python -m tests.property.many 100000 [SEED]
 
 Draws from the strategies of `test_requests_validity` without Hypothesis' search, which is what
-takes the time there: each history is shown through a random window, written for each provider with
-random options, and judged by the rules of its server. Prints what was refused, with the seed that
-makes it again, and ends with status 1 if anything was.
+takes the time there: each history is summarised here and there, shown through a random window,
+written for each provider with random options, and judged by the rules of its server. Prints what
+was refused, with the seed that makes it again, and ends with status 1 if anything was.
 """
 
 # ruff: noqa: T201 - a command: its output is its result
@@ -21,9 +21,14 @@ from hypothesis.strategies import SearchStrategy
 from tests.property.histories import damaged
 from tests.property.test_requests_validity import ADD, READERS, limits, options, thoughts_of
 
-from looopy.history import visible
+from looopy.compacting import part_to_cover
+from looopy.folding import summary_message
+from looopy.history import folded
 from looopy.llm.render import render
+from looopy.types.message import Message
 from looopy.types.request import LLMRequest
+
+_SUMMED_UP = 0.1  # how often a summary is asked for, by message
 
 
 class Dice:
@@ -68,8 +73,9 @@ def one(seed: str) -> tuple[bool, list[Any]]:
     dice = Dice(seed)
     reader = dice.chance.choice(READERS)
     log, window = dice(damaged(by=reader.maker)), dice(limits)
+    log = summarised(log, dice.chance)
     shown = render(
-        visible(log, window),
+        folded(log, window),
         provider=reader.maker.provider,
         model=reader.maker.model,
         strict=dice.chance.random() < 0.2,
@@ -80,6 +86,19 @@ def one(seed: str) -> tuple[bool, list[Any]]:
     request = LLMRequest(messages=shown, tools=tools, system_prompt="Be brief.")
     body = reader.write(request, dice(options))
     return True, [(reader.name, why) for why in reader.refuse(body, thoughts_of(log, reader))]
+
+
+def summarised(log: list[Message], chance: random.Random) -> list[Message]:
+    """*log* with summaries of what they can speak for, made somewhere along it; or as it is."""
+    made: list[Message] = []
+    for message in log:
+        made.append(message)
+        if chance.random() < _SUMMED_UP:
+            turns, split = chance.randint(1, 3), chance.random() < 0.5
+            part = part_to_cover(made, keep_turns=turns, split=split)
+            if part is not None:
+                made.append(summary_message("What was said before.", kept=part.kept))
+    return made
 
 
 def main(count: int, seed: str) -> int:
