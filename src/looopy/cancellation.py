@@ -52,6 +52,7 @@ class CancelScope:
     def close(self) -> None:
         """Let go of the token and the timer."""
         self._unsubscribe()
+        self._unsubscribe = _nothing  # what it was refers back to this
         if self._timer is not None:
             self._timer.cancel()
 
@@ -95,3 +96,7 @@ class CancelScope:
         if self._task is not None and not self._fired:
             self._fired = True
             self._task.cancel()
+
+
+def _nothing() -> None:
+    """What is left to do for a scope that is closed."""

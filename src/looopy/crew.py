@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from looopy.approving import AskFirst, may_run
@@ -90,6 +91,7 @@ class Crew:
         self._reports: deque[tuple[ToolCall, Any] | AgentEvent] = deque()
         self._reporting: set[str] = set()
         self._news = asyncio.Event()
+        self._hook_failed = partial(_hook_failed, turn)
         self._hooks = ToolHooks(turn.config.hooks, self._hook_failed)
         self._decided: dict[str, ToolHooks] = {}  # by call id
 
@@ -208,10 +210,6 @@ class Crew:
             state=resumed.held.state if resumed.held is not None else None,
         )
 
-    def _hook_failed(self, name: str, error: Exception) -> None:
-        _logger.error("hook %s failed", name, exc_info=error)
-        self._turn.warn_of_hook(name, error)
-
     async def news(self) -> None:
         """Wait until one has reported or is done."""
         await self._news.wait()
@@ -248,6 +246,11 @@ class Crew:
         for run in left:
             run.task.cancel()
         return left
+
+
+def _hook_failed(turn: Turn, name: str, error: Exception) -> None:
+    _logger.error("hook %s failed", name, exc_info=error)
+    turn.warn_of_hook(name, error)
 
 
 def _progress(turn: Turn, call: ToolCall, value: Any) -> AgentEvent:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from looopy._failpoints import reach
@@ -216,7 +217,7 @@ class RunningTurn:
                 self.known.context_id,
                 claimed.epoch,
                 self.config.lease_ttl_s,
-                lambda: self.token.cancel("fenced"),
+                partial(self.token.cancel, "fenced"),  # not this turn: it holds the lease
             )
             self._inbox = TurnInbox(
                 self.stores,
