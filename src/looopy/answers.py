@@ -16,6 +16,7 @@ from typing import Any
 from looopy.auth.sealing import KeyLost, KeyRing
 from looopy.errors import InputNotFound, ValueRefused
 from looopy.tools.answering import check_answer, refused
+from looopy.types.maker import quick
 from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
 _MAX_SHOWN = 10
@@ -23,6 +24,7 @@ _MAX_SHOWN = 10
 Answered = Sequence[tuple[PendingRequest, Any]]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Answers:
     """

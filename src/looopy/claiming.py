@@ -39,10 +39,12 @@ from looopy.stores.records import Claim, Claimed, ContextState
 from looopy.tools.provider import ToolSource, gather_tools
 from looopy.types.context import AuthContext, CancelToken
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart
+from looopy.types.maker import quick
 from looopy.types.message import UserMessage
 from looopy.types.state import Outcome, PendingKind
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
     """
@@ -117,6 +119,7 @@ class TurnRequest:
         return self.auth_context.actor_id if self.auth_context else None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Begun:
     """A turn that owns its context: its plan, and the events that the claim has stored."""

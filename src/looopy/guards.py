@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from looopy.types.context import Budget, LoopConfig
+from looopy.types.maker import quick
 from looopy.types.message import StopReason, ToolCall, Usage
 
 _UNLIMITED = Budget()
@@ -34,6 +35,7 @@ class Verdict:
     text: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Spent:
     """What the turns of a context have used before this one: tokens, cost, seconds."""

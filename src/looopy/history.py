@@ -26,6 +26,7 @@ from typing import Final
 
 from looopy.folding import find_fold, shown_as
 from looopy.types.context import LoopConfig
+from looopy.types.maker import quick
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,
@@ -46,6 +47,7 @@ _LEAST_RESULT_CHARS: Final = 256
 _MARKER_CHARS: Final = 56  # with a count of twelve digits
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How many messages and tokens may be shown; `None`: any number."""

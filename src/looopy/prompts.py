@@ -18,6 +18,7 @@ from typing import Any
 
 from looopy.errors import ConfigurationError
 from looopy.types.context import SystemPrompt, TurnContext
+from looopy.types.maker import quick
 from looopy.types.message import Message, TextContent, UserMessage
 from looopy.types.prompt import PromptPart, as_part
 
@@ -26,6 +27,7 @@ _logger = logging.getLogger("looopy")
 AFTER = "[From the application, not from the user]\n"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class BuiltPrompt:
     """

@@ -25,6 +25,7 @@ from looopy.tools.executor import resolve_name
 from looopy.tools.provider import Tool
 from looopy.turn import Resumed
 from looopy.types.context import AuthContext
+from looopy.types.maker import quick
 from looopy.types.message import (
     Message,
     StopReason,
@@ -151,6 +152,7 @@ def _ask(open_call: OpenCall, turn: int) -> PendingRequest:
     )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
@@ -177,6 +179,7 @@ class Plan:
     ends: StopReason | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Situation:
     """

@@ -39,7 +39,7 @@ from looopy.types.event import (
     UsageReport,
     utc_now,
 )
-from looopy.types.maker import maker
+from looopy.types.maker import maker, quick
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,
@@ -107,6 +107,7 @@ class Resumed:
 NOTHING_ASKED = Resumed()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Group:
     """

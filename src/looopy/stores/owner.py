@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from looopy.types.maker import quick
+
 _PARTS = 4
 _live_here: set[str] = set()
 
@@ -59,6 +61,7 @@ def _own_start(pid: int) -> str | None:
     return _start_time(pid)  # cached by process id: a fork has another
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Owner:
     """

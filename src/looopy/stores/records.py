@@ -17,10 +17,12 @@ from typing import Any
 from looopy.folding import kept_by
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import AgentEvent, Compaction, MessageEnd
+from looopy.types.maker import quick
 from looopy.types.message import CustomMessage, Message, StopReason, Usage, UserMessage
 from looopy.types.state import HeldCall, Outcome, PendingRequest
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRecord:
     """
@@ -34,6 +36,7 @@ class MessageRecord:
     message: Message
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
     """
@@ -63,6 +66,7 @@ class TurnRecord:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextState:
     """
@@ -114,6 +118,7 @@ class Entry:
     created_at: datetime
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxHead:
     """
@@ -131,6 +136,7 @@ class InboxHead:
     cancel_turn: int | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRecord:
     """
@@ -173,6 +179,7 @@ class ContextRecord:
     last_activity: datetime
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """
@@ -209,6 +216,7 @@ class Claim:
     state: ContextState | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     """What a claim was given: the new epoch, the turn, and the numbers of its first events."""
@@ -235,6 +243,7 @@ class ArtifactWrite:
         return self.stored.encode() if isinstance(self.stored, str) else self.stored
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """
@@ -269,6 +278,7 @@ class Commit:
     ttl_s: float = 10.0
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """

@@ -39,6 +39,7 @@ from looopy.types.event import (
     event_to_json,
     is_durable,
 )
+from looopy.types.maker import quick
 from looopy.types.message import (
     AssistantMessage,
     Message,
@@ -52,6 +53,7 @@ from looopy.types.message_json import message_to_json, usage_from_json, usage_to
 from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, pending_to_json
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class MessageRow:
     """A message to insert at `first_position + offset`, with `first_seq + seq_offset`."""
@@ -65,6 +67,7 @@ class MessageRow:
     meta: str | None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class EventRow:
     """
@@ -82,6 +85,7 @@ class EventRow:
     message_offset: int | None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TurnOpening:
     """
@@ -93,6 +97,7 @@ class TurnOpening:
     user_offset: int | None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TurnClosing:
     """`turn_end`: what closes the turn's row."""
@@ -104,6 +109,7 @@ class TurnClosing:
     ended_us: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Rows:
     """All rows of one commit. `seqs`: how many numbers it takes."""

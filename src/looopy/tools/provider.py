@@ -23,6 +23,7 @@ from looopy.types.artifact import ArtifactWriter
 from looopy.types.auth import AuthRequest
 from looopy.types.context import AuthContext, CancelToken, TurnContext
 from looopy.types.event import AgentEvent
+from looopy.types.maker import quick
 from looopy.types.message import ImageContent, TextContent, Usage
 from looopy.types.request import ToolSpec
 from looopy.types.state import PendingKind
@@ -55,6 +56,7 @@ class ToolResult:
     is_error: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from looopy.tools.provider import ToolResult
+from looopy.types.maker import quick
 from looopy.types.message import ImageContent, TextContent, UserBlock
 
 _MAX_LEAVES = 5
 _CONTINUATION = 0x80  # the top bits of a byte inside a character: RFC 3629, section 3
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a call came to. `blocks` are in order, and none for empty text."""

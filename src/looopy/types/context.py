@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn, SupportsIndex, TypeAlias
 
 from looopy.errors import ConfigurationError
 from looopy.types.artifact import ArtifactWriter
+from looopy.types.maker import quick
 from looopy.types.message import Message, ToolCall
 from looopy.types.prompt import PromptPart, PromptText
 from looopy.types.request import ThinkingLevel
@@ -135,6 +136,7 @@ def _call(callback: Callable[[], object]) -> None:
 SystemPrompt: TypeAlias = "PromptText | Sequence[PromptPart | PromptText]"
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnContext:
     """

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from looopy.errors import LooopyError
 from looopy.types.artifact import ArtifactKind
+from looopy.types.maker import quick
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,
@@ -64,6 +65,7 @@ class Event:
     seq: int | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStart(Event):
     """A turn was accepted: its user message is safe."""
@@ -117,6 +119,7 @@ class MessageUpdate(Event):
     partial: PartialMessage | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageEnd(Event):
     """
@@ -206,6 +209,7 @@ class AuthRequired(Event):
     pending: Sequence[PendingRequest] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusChange(Event):
     """

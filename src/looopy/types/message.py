@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final, TypeAlias
 
 from looopy.errors import ValueRefused
+from looopy.types.maker import quick
 
 
 class StopReason(StrEnum):
@@ -47,6 +48,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class TextContent:
     """A block of text. `text_signature` is opaque and replayed unchanged."""
@@ -57,6 +59,7 @@ class TextContent:
     text_signature: str | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ThinkingContent:
     """
@@ -82,6 +85,7 @@ class ImageContent:
     mime_type: str = "image/png"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """
@@ -100,6 +104,7 @@ class ToolCall:
     invalid_arguments: str | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """US dollars. All zero where the price is not known."""
@@ -127,6 +132,7 @@ class Cost:
 NO_COST: Final = Cost()  # one for all, as it cannot be changed
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Tokens of one or more model calls. `input` leaves out what the cache served."""
@@ -160,6 +166,7 @@ UserBlock: TypeAlias = TextContent | ImageContent
 AssistantBlock: TypeAlias = TextContent | ThinkingContent | ToolCall
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class UserMessage:
     """What the user said: a string, or text and image blocks in order."""
@@ -181,6 +188,7 @@ class UserMessage:
         return "\n".join(b.text for b in self.content if isinstance(b, TextContent))
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
     """
@@ -218,6 +226,7 @@ class AssistantMessage:
         return [b for b in self.content if isinstance(b, ToolCall)]
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResultMessage:
     """What a tool answered. `details` is for programs and logs, never for the model."""

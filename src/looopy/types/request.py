@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias
 
+from looopy.types.maker import quick
 from looopy.types.message import AssistantMessage, Message, ToolCall
 from looopy.types.prompt import PromptPart
 
@@ -27,6 +28,7 @@ class ThinkingLevel(StrEnum):
     XHIGH = "xhigh"
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
     """A tool as a model sees it. `parameters` is a JSON Schema of type object."""
@@ -36,6 +38,7 @@ class ToolSpec:
     parameters: Mapping[str, Any]
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LLMRequest:
     """
@@ -61,6 +64,7 @@ class LLMRequest:
     ephemeral: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
     """
@@ -125,6 +129,7 @@ StreamEventType: TypeAlias = Literal[
 ]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
     """

@@ -9,10 +9,12 @@ from typing import Any
 
 from looopy.errors import LooopyError, TurnIncomplete
 from looopy.types.artifact import Artifact
+from looopy.types.maker import quick
 from looopy.types.message import AssistantMessage, Message, StopReason, ToolResultMessage, Usage
 from looopy.types.state import Outcome, PendingRequest
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutedCall:
     """
@@ -38,6 +40,7 @@ class ExecutedCall:
         return self.result.is_error
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationResult:
     """
@@ -71,6 +74,7 @@ class IterationResult:
         return None if self.message is None else self.message.stop_reason
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnResult:
     """

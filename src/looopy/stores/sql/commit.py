@@ -45,9 +45,11 @@ from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import as_us, bounded
 from looopy.types.artifact import Artifact
 from looopy.types.event import Compaction, HistoryCleared, utc_now
+from looopy.types.maker import quick
 from looopy.types.state import Outcome
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Head:
     """The row of a context, without what only its readers want."""
@@ -90,6 +92,7 @@ def peek(key: Mapping[str, Any], *, lock: bool = False) -> Steps[Head | None]:
 # --- claim ---
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ClaimRows:
     """A claim with its values serialised."""
@@ -218,6 +221,7 @@ def _take_entries(key: Mapping[str, Any], delivered: Sequence[int]) -> Steps[Non
 # --- commit ---
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class CommitRows:
     """A commit with its values serialised."""
