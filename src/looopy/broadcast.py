@@ -100,7 +100,7 @@ class Broadcast:
         self._done = False
         self._error: Exception | None = None
         self._accepted: asyncio.Future[int] | None = None
-        self._finished: asyncio.Future[TurnResult] | None = None
+        self._waiting: list[asyncio.Future[TurnResult]] = []
         self._turn: int | None = None
         self._result: TurnResult | None = None
 
@@ -129,14 +129,15 @@ class Broadcast:
         self._done, self._result = True, result
         for observer in self._end():
             _guarded(observer.on_completed)
-        _resolve(self._finished, result)
+        for future in self._waiting:
+            _resolve(future, result)
 
     def fail(self, error: Exception) -> None:
         """End every view with an error."""
         self._done, self._error = True, error
         for observer in self._end():
             _guarded(observer.on_error, error)
-        for future in (self._accepted, self._finished):
+        for future in (self._accepted, *self._waiting):
             if future is not None and not future.done():
                 future.set_exception(error)
                 future.exception()  # whoever awaits it sees it; nobody has to
@@ -212,9 +213,12 @@ class Broadcast:
             raise self._error
         if self._result is not None:
             return self._result
-        if self._finished is None:
-            self._finished = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(self._finished)
+        future = asyncio.get_running_loop().create_future()  # whoever waits may be cancelled
+        self._waiting.append(future)
+        try:
+            return await future
+        finally:
+            self._waiting.remove(future)
 
 
 def _nothing() -> None:

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import partial
+from operator import is_
 from typing import Any
 
 from looopy.approving import AskFirst, may_run
 from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.output import FinalAnswer
-from looopy.stores.gate import dump, repair, repair_json
+from looopy.stores.gate import MAX_BODY_BYTES, dump, repair, repair_json
 from looopy.tools.asking import NeedsInput
 from looopy.tools.executor import resolve_name, run_call
 from looopy.tools.hooked import ToolHooks
@@ -33,11 +34,19 @@ from looopy.types.event import (
     utc_now,
 )
 from looopy.types.maker import amended
-from looopy.types.message import ImageContent, TextContent, ToolCall, ToolResultMessage, now_ms
+from looopy.types.message import (
+    ImageContent,
+    TextContent,
+    ToolCall,
+    ToolResultMessage,
+    UserBlock,
+    now_ms,
+)
 from looopy.types.message_json import message_to_json
 
 _logger = logging.getLogger("looopy")
 _MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
+_SURELY_SHORT = MAX_BODY_BYTES // 8  # characters; one of them takes six bytes of JSON at most
 _GRACE_S = 5.0  # how long a tool may take to stop before it is left behind
 
 
@@ -281,18 +290,36 @@ def _elsewhere(turn: Turn, call: ToolCall, event: AgentEvent) -> AgentEvent:
 
 def _storable(result: ToolResultMessage) -> ToolResultMessage:
     """The result with text and details that every store keeps."""
-    content = tuple(
-        block if isinstance(block, ImageContent) else replace(block, text=repair(block.text))
-        for block in result.content
-    )
-    # Not compared with what it was: the tool's own values may not be comparable.
-    kept = replace(result, content=content, details=_details(repair_json(result.details)))
+    content = tuple(map(_storable_block, result.content))
+    details = _details(repair_json(result.details))
+    # By identity: the tool's own values may not be comparable.
+    same = details is result.details and all(map(is_, content, result.content))
+    kept = result if same else amended(result, content=content, details=details)
+    if details is None and _are_short(content):
+        return kept
     try:
         dump(message_to_json(kept, compact=True))
     except ValueRefused as refused:
         why = f"The tool has run, but its result cannot be stored: {refused.message}"
         return replace(result, content=(TextContent(why),), details=None, is_error=True)
     return kept
+
+
+def _storable_block(block: UserBlock) -> UserBlock:
+    if isinstance(block, ImageContent):
+        return block
+    text = repair(block.text)
+    return block if text is block.text else replace(block, text=text)
+
+
+def _are_short(content: Sequence[UserBlock]) -> bool:
+    """Whether these are texts so short that no store refuses them, whatever comes with them."""
+    chars = 0
+    for block in content:
+        if not isinstance(block, TextContent) or block.text_signature is not None:
+            return False
+        chars += len(block.text)
+    return chars <= _SURELY_SHORT
 
 
 def _details(value: Any) -> Any:

@@ -13,9 +13,15 @@ from dataclasses import dataclass, field
 
 from looopy.types.context import Budget, LoopConfig
 from looopy.types.maker import quick
-from looopy.types.message import StopReason, ToolCall, Usage
+from looopy.types.message import (
+    NO_USAGE,
+    StopReason,
+    ToolCall,
+    Usage,
+)
 
 _UNLIMITED = Budget()
+_write = json.JSONEncoder(sort_keys=True).encode
 _LONGEST_CYCLE = 4  # calls in a circle that counts as a doom loop
 
 
@@ -40,7 +46,7 @@ class Verdict:
 class Spent:
     """What the turns of a context have used before this one: tokens, cost, seconds."""
 
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     seconds: float = 0.0
 
 
@@ -62,8 +68,8 @@ class Guards:
     iterations: int = 0
     tool_calls: int = 0
     failures: int = 0
-    usage: Usage = field(default_factory=Usage)
-    charged: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
+    charged: Usage = NO_USAGE
     _calls: list[str] = field(default_factory=list)
     _warned: bool = False
     _again: dict[str, int] = field(default_factory=dict)
@@ -163,7 +169,7 @@ class Guards:
 
     def _doom_loop(self, call: ToolCall) -> Verdict | None:
         """Whether the calls go round in a circle: one call again and again, or a few in turn."""
-        arguments = call.invalid_arguments or json.dumps(call.arguments, sort_keys=True)
+        arguments = call.invalid_arguments or _write(call.arguments)
         threshold = self.config.doom_loop_threshold
         self._calls.append(f"{call.name.strip().casefold()}\0{arguments}")
         del self._calls[: -threshold * _LONGEST_CYCLE]

@@ -31,8 +31,17 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         calls, turn.open_calls = turn.open_calls, ()
     else:
         turn.call_turn = None  # what is called from now on is this turn's own
-        async for out in _say_queued(turn):
-            yield out
+        turn.spoken = turn.spoken or bool(turn.queued)
+        if turn.says:
+            async for out in _say(turn):
+                yield out
+        else:  # as nearly always
+            yield turn.close_group()
+            turn.stop, turn.answered = turn.answered, None
+        if not turn.spoken and await turn.steered():  # that commit brought news
+            async for out in _say(turn):
+                yield out
+        turn.spoken = False
         if turn.stop is not None:  # what the turn went on for was withdrawn
             end_iteration(turn, None)
             return
@@ -50,17 +59,6 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
             yield out
     judge_answer(turn, assistant)
     end_iteration(turn, assistant)
-
-
-async def _say_queued(turn: Turn) -> AsyncGenerator[Out, None]:
-    """Say what is queued, and what the commit before the model call brings news of."""
-    turn.spoken = turn.spoken or bool(turn.queued)
-    async for out in _say(turn):
-        yield out
-    if not turn.spoken and await turn.steered():
-        async for out in _say(turn):
-            yield out
-    turn.spoken = False
 
 
 async def _say(turn: Turn) -> AsyncGenerator[Out, None]:

@@ -143,9 +143,12 @@ async def run_turn(
                         break
                     if not turn.in_iteration:
                         turn.begin_iteration()
-                    async with aclosing(run_iteration(turn)) as outs:
+                    outs = run_iteration(turn)
+                    try:
                         async for out in outs:
                             yield out
+                    finally:
+                        await outs.aclose()
                     await _hear(turn)
             except TurnInterrupted as exc:
                 _stop_early(turn, exc.reason)

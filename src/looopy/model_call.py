@@ -12,7 +12,6 @@ import inspect
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -46,7 +45,7 @@ from looopy.types.event import (
     TurnWarning,
     utc_now,
 )
-from looopy.types.maker import maker
+from looopy.types.maker import amended, maker
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
@@ -115,9 +114,12 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
             if summed_up:
                 yield turn.close_group()
                 request, options = await _request(turn, tools, attempt, strict=strict)
-        async with aclosing(_listen(turn, request, options, attempt)) as outs:
+        outs = _listen(turn, request, options, attempt)
+        try:
             async for out in outs:
                 yield out
+        finally:
+            await outs.aclose()
         for warning in attempt.told(turn):
             yield warning
         message = attempt.answer
@@ -441,7 +443,7 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
         return _repaired(turn, ThinkingContent(thinking))
     arguments = repair_json(block.arguments)
     raw = block.invalid_arguments
-    fixed = replace(
+    fixed = amended(
         block,
         id=turn.own_call_id(repair(block.id)),
         name=repair(block.name),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -268,7 +267,7 @@ class RunningTurn:
                 spent=spent,
                 output_type=self._output_type,
             )
-            async with aclosing(outs):
+            try:
                 async for out in outs:
                     if not isinstance(out, Group):
                         self._show(out)
@@ -278,6 +277,8 @@ class RunningTurn:
                         self._announce(events, claimed.first_seq, claimed.first_position)
                     else:
                         await self._commit(out, plan.state)
+            finally:
+                await outs.aclose()
         except asyncio.CancelledError:
             if self._result is None:
                 raise

@@ -47,7 +47,10 @@ class Tally:
         return tuple(one for one in made if one is not None)
 
     def _part(self, event: AgentEvent) -> _Part:
-        return self._parts.setdefault(event.iteration, _Part())
+        part = self._parts.get(event.iteration)
+        if part is None:
+            part = self._parts[event.iteration] = _Part()
+        return part
 
 
 def _result(part: _Part) -> IterationResult | None:

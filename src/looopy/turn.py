@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -39,8 +39,9 @@ from looopy.types.event import (
     UsageReport,
     utc_now,
 )
-from looopy.types.maker import maker, quick
+from looopy.types.maker import amended, maker, quick
 from looopy.types.message import (
+    NO_USAGE,
     AssistantMessage,
     CustomMessage,
     Message,
@@ -263,8 +264,8 @@ class Turn:
     in_iteration: bool = False
     added: list[Message] = field(default_factory=list)
     results: list[ToolResultMessage] = field(default_factory=list)
-    usage: Usage = field(default_factory=Usage)
-    iteration_usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
+    iteration_usage: Usage = NO_USAGE
     relief: Relief | None = None
     overflowed: bool = False
     stop: StopReason | None = None
@@ -297,6 +298,11 @@ class Turn:
         self.asks = False
         return group
 
+    @property
+    def says(self) -> bool:
+        """Whether something is queued to be said, or said and not stored yet."""
+        return bool(self.queued or self._delivered)
+
     async def steered(self) -> bool:
         """Whether something is queued to be said before the next model call; taken if it is."""
         if not self.queued and self.inbox.arrived:
@@ -324,7 +330,7 @@ class Turn:
         """Close the last group; one that ends naturally gives way to what came in meanwhile."""
         self.emit(end)
         group = self.close_group()
-        return replace(group, heard=self.inbox.heard if natural else None, asked=tuple(self.asked))
+        return amended(group, heard=self.inbox.heard if natural else None, asked=tuple(self.asked))
 
     def reopen(self, group: Group) -> None:
         """Take the last group back, without the end."""
@@ -360,7 +366,7 @@ class Turn:
         self.iteration += 1
         self.in_iteration = True
         self.results = []
-        self.iteration_usage = Usage()
+        self.iteration_usage = NO_USAGE
         self.emit(self.make(IterationStart))
 
     def use(self, usage: Usage) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Literal, NoReturn
 
 from looopy.types.maker import maker
 from looopy.types.message import (
+    NO_USAGE,
     AssistantBlock,
     AssistantMessage,
     StopReason,
@@ -111,7 +112,7 @@ class Accumulator:
         self.provider = provider
         self.model = model
         self.timestamp = now_ms()
-        self.usage = Usage()
+        self.usage = NO_USAGE
         self._price = price
         self._new_call_id = new_call_id
         self._blocks: list[_Block] = []

@@ -18,7 +18,14 @@ from looopy.folding import kept_by
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import AgentEvent, Compaction, MessageEnd
 from looopy.types.maker import quick
-from looopy.types.message import CustomMessage, Message, StopReason, Usage, UserMessage
+from looopy.types.message import (
+    NO_USAGE,
+    CustomMessage,
+    Message,
+    StopReason,
+    Usage,
+    UserMessage,
+)
 from looopy.types.state import HeldCall, Outcome, PendingRequest
 
 
@@ -62,7 +69,7 @@ class TurnRecord:
     last_position: int
     started_at: datetime
     ended_at: datetime | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -89,7 +96,7 @@ class ContextState:
     held: Sequence[HeldCall] = ()
     error: tuple[str, str] | None = None
     resumable: int | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     output: Mapping[str, Any] | None = None
     summary: int | None = None
 

@@ -28,6 +28,7 @@ from looopy.tools.results import Answer, error_text, exceeds, failure, to_answer
 from looopy.tools.retrying import RetryCall, call_again, execute
 from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
 from looopy.tools.threads import NOT_STARTED
+from looopy.types.maker import amended
 from looopy.types.message import ToolCall, ToolResultMessage
 
 _MAX_LISTED = 50
@@ -91,7 +92,7 @@ async def run_call(
         NeedsInput: The tool asks; the call has no result yet.
     """
     reporter = _Reporter(context.report)
-    context = dataclasses.replace(context, report=reporter)
+    context = amended(context, report=reporter)
 
     def leave_behind(text: str) -> None:
         reporter.close()

@@ -24,6 +24,7 @@ from looopy.errors import LooopyError
 from looopy.types.artifact import ArtifactKind
 from looopy.types.maker import quick
 from looopy.types.message import (
+    NO_USAGE,
     AssistantMessage,
     CustomMessage,
     Message,
@@ -90,7 +91,7 @@ class IterationEnd(Event):
     type: ClassVar[str] = "iteration_end"
     message: AssistantMessage | None = None
     tool_results: Sequence[ToolResultMessage] = ()
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +297,7 @@ class TurnEnd(Event):
     outcome: Outcome
     stop_reason: StopReason
     messages: Sequence[Message] = ()
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
 
 
 AgentEvent: TypeAlias = (

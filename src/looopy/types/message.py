@@ -145,6 +145,10 @@ class Usage:
     cost: Cost = NO_COST
 
     def __add__(self, other: Usage) -> Usage:
+        if other is NO_USAGE:
+            return self
+        if self is NO_USAGE:
+            return other
         return Usage(
             input=self.input + other.input,
             output=self.output + other.output,
@@ -153,6 +157,9 @@ class Usage:
             total_tokens=self.total_tokens + other.total_tokens,
             cost=self.cost + other.cost,
         )
+
+
+NO_USAGE: Final = Usage()
 
 
 def _as_blocks(content: Any) -> tuple[Any, ...]:
@@ -201,7 +208,7 @@ class AssistantMessage:
     api: str = ""
     provider: str = ""
     model: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     stop_reason: StopReason = StopReason.STOP
     error_message: str | None = None
     timestamp: int = field(default_factory=now_ms)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from looopy.errors import LooopyError, TurnIncomplete
 from looopy.types.artifact import Artifact
 from looopy.types.maker import quick
-from looopy.types.message import AssistantMessage, Message, StopReason, ToolResultMessage, Usage
+from looopy.types.message import (
+    NO_USAGE,
+    AssistantMessage,
+    Message,
+    StopReason,
+    ToolResultMessage,
+    Usage,
+)
 from looopy.types.state import Outcome, PendingRequest
 
 
@@ -55,7 +62,7 @@ class IterationResult:
 
     message: AssistantMessage | None
     tool_results: Sequence[ToolResultMessage] = ()
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     calls: Sequence[ExecutedCall] = ()
 
     @property
@@ -97,7 +104,7 @@ class TurnResult:
     text: str = ""
     output: Any = None
     messages: Sequence[Message] = ()
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     iterations: Sequence[IterationResult] = ()
     pending: Sequence[PendingRequest] = ()
     artifacts: Sequence[Artifact] = ()

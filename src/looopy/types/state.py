@@ -10,7 +10,11 @@ from typing import Any
 
 from looopy.errors import LooopyError
 from looopy.types.auth import AuthRequest, auth_to_json
-from looopy.types.message import StopReason, Usage
+from looopy.types.message import (
+    NO_USAGE,
+    StopReason,
+    Usage,
+)
 
 
 class AgentStatus(StrEnum):
@@ -145,5 +149,5 @@ class AgentState:
     error: LooopyError | None = None
     pending: Sequence[PendingRequest] = ()
     interrupted_turn: int | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     metadata: Mapping[str, Any] = field(default_factory=dict)
