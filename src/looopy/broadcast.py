@@ -213,7 +213,8 @@ class Broadcast:
             raise self._error
         if self._result is not None:
             return self._result
-        future = asyncio.get_running_loop().create_future()  # whoever waits may be cancelled
+        # One each: whoever waits may be cancelled.
+        future: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
             return await future

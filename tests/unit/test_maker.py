@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 import pytest
 
 from looopy.types import event, message, request
-from looopy.types.maker import amended, maker
+from looopy.types.maker import amended, maker, quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +147,75 @@ def test_another_class_is_refused(cls):
     """What it could not fill faithfully."""
     with pytest.raises(TypeError):
         maker(cls)
+
+
+def made_often(cls, *args, **named):
+    """The last of so many instances that the quick constructor made it."""
+    made = cls(*args, **named)
+    for _ in range(100):
+        made = cls(*args, **named)
+    return made
+
+
+def test_a_quick_class_makes_what_the_usual_constructor_makes():
+    """Before and after it has been made, with defaults, factories and what follows the fields."""
+
+    @quick
+    @dataclass(frozen=True, slots=True)
+    class Quick:
+        x: int
+        y: list[int] = field(default_factory=list)
+        z: str = field(default="z", kw_only=True)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "z", self.z.upper())
+
+    slow = Quick.__init__
+    first, last = Quick(1, z="q"), made_often(Quick, 1, z="q")
+    assert Quick.__init__ is not slow
+    assert first == last
+    assert (last.x, last.y, last.z) == (1, [], "Q")
+    assert type(last) is Quick
+    assert made_often(Quick, 1).y is not last.y
+    assert replace(last, x=2) == Quick(2, z="Q")
+    with pytest.raises(FrozenInstanceError):
+        last.x = 3
+    with pytest.raises(TypeError, match="missing"):
+        Quick()
+    with pytest.raises(TypeError, match="unexpected"):
+        Quick(1, w=2)
+    assert list(inspect.signature(Quick).parameters) == ["x", "y", "z"]
+
+
+def test_a_class_that_derives_from_a_quick_one_is_made_as_ever():
+    """Its instances have other slots, or none."""
+
+    @quick
+    @dataclass(frozen=True, slots=True)
+    class Quick:
+        x: int = 1
+
+    class Open(Quick):
+        pass
+
+    @dataclass(frozen=True, slots=True)
+    class More(Quick):
+        y: int = 2
+
+    made_often(Quick)
+    loose = made_often(Open, 5)
+    assert (type(loose), loose.x) == (Open, 5)
+    more = made_often(More, 5, 6)
+    assert (type(more), more.x, more.y) == (More, 5, 6)
+
+
+def test_what_is_no_frozen_class_cannot_be_quick():
+    """It is said when the constructor is made."""
+
+    @quick
+    @dataclass(slots=True)
+    class Soft:
+        x: int = 1
+
+    with pytest.raises(TypeError, match="is not frozen"):
+        made_often(Soft)
