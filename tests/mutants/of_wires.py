@@ -7,6 +7,9 @@ from tests.mutants.mutant import mutant
 _FORMAT = "src/looopy/llm/anthropic_format.py"
 _EVENTS = "src/looopy/llm/anthropic_events.py"
 _PROVIDER = "src/looopy/llm/anthropic.py"
+_SDK = "src/looopy/llm/sdk.py"
+_KEYS = "tests/wire/test_keys.py"
+_OPENAI = "tests/wire/test_openai_wire.py"
 _WIRE = "tests/wire/test_anthropic_wire.py"
 _REQUESTS = "tests/wire/test_anthropic_requests.py"
 _AGENT = "tests/wire/test_anthropic_agent.py"
@@ -123,26 +126,43 @@ MUTANTS = [
     mutant(
         "sdk-retries-in-secret",
         "a refused call is made three times, with waits that nobody sees",
-        _PROVIDER,
+        _SDK,
         "            max_retries=0,\n",
         "            max_retries=1,\n",
         f"{_WIRE}::test_a_rate_limit_says_how_long",
+        f"{_OPENAI}::test_a_rate_limit_says_how_long",
     ),
     mutant(
         "silence-without-end",
         "a stalled answer holds the turn until its last minute",
-        _PROVIDER,
-        "                    until = now() + call.idle_s\n",
-        "                    until = math.inf\n",
+        _SDK,
+        "if reader.finished else call.idle_s\n",
+        "if reader.finished else math.inf\n",
         f"{_AGENT}::test_a_passing_failure_is_tried_again",
     ),
     mutant(
         "key-for-another-server",
         "a server named by hand is sent the key that was meant for Anthropic",
         _PROVIDER,
-        "        elif self._api_key is None and not self._client and not self.base_url:\n",
-        "        elif self._api_key is None and not self._client:\n",
+        'key_variable="" if base_url or client else KEY_VARIABLE,\n',
+        'key_variable="" if client else KEY_VARIABLE,\n',
         f"{_WIRE}::test_the_key_of_the_environment_is_not_sent_to_another_server",
+    ),
+    mutant(
+        "key-for-an-own-client",
+        "a client that brings its key is sent the environment's, which is another server's",
+        "src/looopy/llm/openai.py",
+        '("" if base_url or client else "OPENAI_API_KEY")',
+        '("" if base_url else "OPENAI_API_KEY")',
+        f"{_KEYS}::test_a_client_of_ones_own_gets_no_key_of_the_environment",
+    ),
+    mutant(
+        "key-where-each-call-brings-one",
+        "a call that was to bring its own key is made with whatever the environment holds",
+        _SDK,
+        "        elif self._api_key is None:\n",
+        "        elif not self._api_key:\n",
+        f"{_KEYS}::test_where_every_call_brings_its_key_none_is_taken_from_the_environment",
     ),
     mutant(
         "context-named-in-the-open",

@@ -158,10 +158,10 @@ def test_what_does_not_stream_is_no_model(thing):
 
 def test_a_missing_sdk_names_the_command(monkeypatch):
     """The extra is missed when the provider is made, not within a turn."""
-    monkeypatch.setattr("looopy.llm.openai.find_spec", lambda _: None)
+    monkeypatch.setattr("looopy.llm.sdk.find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r'pip install "looopy\[openai\]"'):
         resolve_provider("ollama/llama3.2")
-    monkeypatch.setattr("looopy.llm.anthropic.find_spec", lambda _: None)
+    monkeypatch.setattr("looopy.llm.sdk.find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r'pip install "looopy\[anthropic\]"'):
         resolve_provider("anthropic/claude-sonnet-5-5")
 

@@ -1,0 +1,411 @@
+"""
+What the providers over an official SDK have in common: its client, the key, the waits, the errors.
+
+The SDK connects, authenticates and reports refusals; its retries are off, because the loop retries
+where a user sees it. The answer's bytes are read here rather than through the SDK's typed events:
+one can then tell an answer that ended from one that broke off, notice silence, and allow for
+servers that bend the format. What a request looks like and what the bytes mean is the business of
+each provider.
+
+Every wait has an end: connecting, silence, and the call as a whole. Cancelling the reader, or
+closing the iterator, closes the connection.
+
+The SDKs are made by one generator, so their errors and options have the same names; none is
+imported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, ClassVar, Protocol, TypeAlias
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from looopy.errors import (
+    InvalidLLMResponse,
+    LLMError,
+    LLMUnavailable,
+    MissingExtra,
+    MissingKey,
+)
+from looopy.llm.accumulate import Accumulator
+from looopy.llm.failures import failure_of, redact
+from looopy.llm.prices import Prices, ready
+from looopy.llm.sse import SSEDecoder
+from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
+
+ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
+
+_FIRST_EVENT_FACTOR = 3.0
+DRAIN_WAIT_S = 0.5
+_NO_KEY = "none"
+_TRANSPORTS = frozenset({"httpx2", "httpcore2", "httpx", "httpcore", "h11", "ssl", "anyio"})
+
+
+class Reader(Protocol):
+    """What the bytes of one answer mean."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model gave its reason to stop."""
+        ...
+
+    def feed(self, data: str) -> Sequence[StreamEvent]:
+        """The events that one text of the server makes."""
+        ...
+
+
+@dataclass(slots=True)
+class Call:
+    """What one call knows of itself."""
+
+    model: str
+    idle_s: float
+    connect_s: float
+    key: str = field(default="", repr=False)
+    sources: Sequence[int] = ()
+    ends_at: float = math.inf
+    said_done: bool = False
+
+
+class SDKProvider:
+    """
+    A model behind an official SDK. See `LLMProvider` for the contract.
+
+    A provider says how a request is written, sent and read; see the methods that raise here.
+
+    Attributes:
+        package: The SDK's, and the extra's that brings it.
+        url_hint: What is usual about a base URL, for who gets a web page from it.
+        base_url_variable: The environment variable that names another server.
+        official_url: Where the vendor's own server is.
+        name: The provider's name in messages and errors.
+        model: The model's name at the server.
+        base_url: As it was given; `None`: from the environment, or the vendor's.
+        window_tokens: What the model's window holds; `None` while it is not known.
+
+    Raises:
+        MissingExtra: The SDK is not installed.
+        MissingKey: There is no key, and no base URL that might do without.
+    """
+
+    package: ClassVar[str]
+    url_hint: ClassVar[str]
+    base_url_variable: ClassVar[str]
+    official_url: ClassVar[str]
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        name: str,
+        api_key: ApiKey | None,
+        key_variable: str,
+        base_url: str | None,
+        client: Any,
+        window_tokens: int | None,
+        extra_body: Mapping[str, Any] | None,
+        price_as: str,
+        idle_timeout_s: float,
+        connect_timeout_s: float,
+    ) -> None:
+        if find_spec(self.package) is None:
+            raise MissingExtra(
+                f'this model needs the {self.package} package: pip install "looopy[{self.package}]"'
+            )
+        self.model = model
+        self.name = name
+        self.base_url = base_url
+        self.window_tokens = window_tokens
+        self._api_key = api_key
+        self._key_variable = key_variable
+        self._client = client
+        self._extra_body = dict(extra_body or {})
+        self._price_as = price_as
+        self._idle_timeout_s = idle_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+        if api_key is None and self._needs_key and not os.environ.get(key_variable):
+            raise MissingKey(self._missing_key())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}/{self.model}>"
+
+    async def stream(
+        self, request: LLMRequest, options: StreamOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """Make one model call and yield its events. See `LLMProvider.stream`."""
+        options = options or StreamOptions()
+        model = request.model or self.model
+        answer = Accumulator(
+            api=self._api, provider=self.name, model=model, price=self._prices(model)
+        )
+        for event in answer.start():
+            yield event
+        call = Call(
+            model,
+            idle_s=options.idle_timeout_s or self._idle_timeout_s,
+            connect_s=options.connect_timeout_s or self._connect_timeout_s,
+        )
+        try:
+            await self.prepare()  # before the clock starts
+            call.key = await self._key(options)
+            body, call.sources = self._to_body(request, options, model)
+            body.update(self._extra_body)
+            if options.timeout_s is not None:
+                call.ends_at = asyncio.get_running_loop().time() + options.timeout_s
+            reader = self._reader(answer, call)
+            try:
+                async with aclosing(self._pieces(call, reader, body, options)) as pieces:
+                    async for data in pieces:
+                        for event in reader.feed(data):
+                            yield event
+            except LLMError:
+                raise
+            except Exception:
+                if not (reader.finished or call.said_done):
+                    raise  # otherwise the answer stands: only its usage, or the tail, went missing
+                call.said_done = True
+            last = self._end(reader, call)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
+            failed = self._failure(error, call).with_traceback(None)
+            failed.__context__ = None  # it and the frames hold what the server said, keys and all
+            last = answer.error(failed)
+        for event in last:
+            yield event
+
+    async def prepare(self) -> None:
+        """Load the SDK: a second or two, in a thread, so that others go on meanwhile."""
+        await self._sdk()
+        await ready()
+        if self.window_tokens is None:
+            self.window_tokens = self._prices(self.model).window_tokens()
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop; a client that was passed in stays open."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
+    # --- what each provider says ---
+
+    @property
+    def _api(self) -> str:
+        """The format's name in messages."""
+        raise NotImplementedError
+
+    def _module(self) -> Any:
+        """The SDK, loaded by a statement in the file that is named after it."""
+        raise NotImplementedError
+
+    def _make_client(self, **common: Any) -> Any:
+        """A client of the SDK with *common*; what it loads on first use is loaded by now."""
+        raise NotImplementedError
+
+    def _to_body(
+        self, request: LLMRequest, options: StreamOptions, model: str
+    ) -> tuple[dict[str, Any], Sequence[int]]:
+        """A request as it goes out, and where each of its messages comes from."""
+        raise NotImplementedError
+
+    def _reader(self, answer: Accumulator, call: Call) -> Any:
+        """A `Reader` of one answer."""
+        raise NotImplementedError
+
+    def _end(self, reader: Any, call: Call) -> Sequence[StreamEvent]:
+        """The last events of an answer whose bytes are over."""
+        raise NotImplementedError
+
+    async def _open(
+        self, stack: AsyncExitStack, call: Call, body: dict[str, Any], options: StreamOptions
+    ) -> Any:
+        """Send the request; the SDK's response, which *stack* closes."""
+        raise NotImplementedError
+
+    def _prices(self, model: str) -> Prices:
+        return Prices(model, self._price_as, self._url)
+
+    def _is_last(self, data: str) -> bool:  # noqa: ARG002 - for those who override it
+        """Whether a text is no event and says that there is none after it."""
+        return False
+
+    def _patience_s(self, call: Call, reader: Any) -> float:
+        """How long to wait for the next bytes."""
+        # A body read to its end frees the connection.
+        return min(DRAIN_WAIT_S, call.idle_s) if reader.finished else call.idle_s
+
+    # --- reading ---
+
+    async def _pieces(
+        self, call: Call, reader: Reader, body: dict[str, Any], options: StreamOptions
+    ) -> AsyncGenerator[str, None]:
+        """The events' JSON texts as they come; notes in *call* that the server said so."""
+        now = asyncio.get_running_loop().time
+        until = now() + call.idle_s * _FIRST_EVENT_FACTOR
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout_at(min(until, call.ends_at)):
+                response = await self._open(stack, call, body, options)
+            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind == "text/html":
+                raise InvalidLLMResponse(
+                    f"{self._where} answered with a web page: {self.url_hint}",
+                    provider=self.name,
+                    model=call.model,
+                )
+            received = await stack.enter_async_context(aclosing(response.iter_bytes()))
+            decoder = SSEDecoder()
+            whole: list[bytes] = []
+            while True:
+                async with asyncio.timeout_at(min(until, call.ends_at)):
+                    piece = await anext(received, None)
+                if piece is None:
+                    break
+                if kind == "application/json":  # a server that does not stream
+                    whole.append(piece)
+                for data in () if whole else decoder.feed(piece):
+                    if self._is_last(data):
+                        call.said_done = True
+                    else:
+                        yield data
+                patient_until = now() + self._patience_s(call, reader)
+                # Once the answer stands, what still trickles in does not prolong the wait.
+                stands = reader.finished or call.said_done
+                until = min(until, patient_until) if stands else patient_until
+            if whole:
+                yield b"".join(whole).decode()
+            for data in decoder.close():
+                if self._is_last(data):
+                    call.said_done = True
+                else:
+                    yield data
+
+    # --- the client ---
+
+    async def _sdk(self) -> Any:
+        """The SDK's client: one for each event loop, as its connections belong to one."""
+        if self._client is not None:
+            return self._client
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            made = await asyncio.to_thread(self._new_client)
+            client = self._clients.setdefault(loop, made)
+        return client
+
+    def _new_client(self) -> Any:
+        """Load the SDK, most of which it does on first use, and make a client."""
+        sdk = self._module()
+        # A proxy of the environment has no way to this machine's own servers.
+        local = urlsplit(self._url).hostname in ("127.0.0.1", "localhost", "::1")
+        return self._make_client(
+            api_key=_NO_KEY,  # each request carries its own; and nobody's profile is looked for
+            base_url=self._url,
+            max_retries=0,
+            timeout=sdk.Timeout(None, connect=self._connect_timeout_s),
+            http_client=sdk.DefaultAsyncHttpxClient(trust_env=False) if local else None,
+        )
+
+    def _waits(self, call: Call, options: StreamOptions) -> dict[str, Any]:
+        """The SDK's argument for the wait that a call sets for its connection."""
+        if options.connect_timeout_s is None:
+            return {}
+        return {"timeout": self._module().Timeout(None, connect=call.connect_s)}
+
+    @property
+    def _url(self) -> str:
+        """Where the server is."""
+        if self._client is not None:
+            return str(self._client.base_url)
+        return self.base_url or os.environ.get(self.base_url_variable) or self.official_url
+
+    @property
+    def _official(self) -> bool:
+        return urlsplit(self._url).hostname == urlsplit(self.official_url).hostname
+
+    @property
+    def _where(self) -> str:
+        """The server, without credentials that its URL may hold."""
+        parts = urlsplit(self._url)
+        return f"{self.name} at {parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+    # --- the key ---
+
+    @property
+    def _needs_key(self) -> bool:
+        if self._client is not None or not self._key_variable:
+            return False
+        return bool(self.base_url) or not os.environ.get(self.base_url_variable)
+
+    async def _key(self, options: StreamOptions) -> str:
+        if options.api_key:
+            return options.api_key
+        if callable(self._api_key):
+            given = self._api_key()
+            key = await given if inspect.isawaitable(given) else given
+        elif self._api_key is None:
+            key = os.environ.get(self._key_variable, "")
+        else:
+            key = self._api_key
+        if not key and self._needs_key:
+            raise LLMError(self._missing_key(), provider=self.name, model=self.model)
+        return key
+
+    @property
+    def _key_hint(self) -> str:
+        """What to look at when the server refuses the key."""
+        return f"check {self._key_variable or 'the key'}"
+
+    def _missing_key(self) -> str:
+        return (
+            f"no API key for {self.name}/{self.model}: set {self._key_variable}, pass api_key=...,"
+            " or give the base_url of a server that needs none"
+        )
+
+    # --- what goes wrong ---
+
+    def _failure(self, error: Exception, call: Call) -> LLMError:
+        """The error that stands for *error*. Nothing is chained: requests hold keys."""
+        sdk = self._module()
+        facts: dict[str, Any] = {"provider": self.name, "model": call.model}
+        if isinstance(error, LLMError):
+            return error
+        if isinstance(error, sdk.APIStatusError):
+            refusal: Any = error
+            return failure_of(
+                refusal.status_code,
+                refusal.body,
+                headers=refusal.response.headers,
+                secrets=(call.key,),
+                sources=call.sources,
+                key_hint=self._key_hint,
+                **facts,
+            )
+        if isinstance(error, TimeoutError):
+            late = asyncio.get_running_loop().time() >= call.ends_at
+            what = "did not finish in the time of one call" if late else "fell silent"
+            return LLMUnavailable(f"{self._where} {what}", **facts)
+        if isinstance(error, UnicodeDecodeError):
+            return InvalidLLMResponse(f"{self._where} sent text that is not UTF-8", **facts)
+        if isinstance(error, sdk.APITimeoutError):
+            return LLMUnavailable(
+                f"{self._where} took no connection within {call.connect_s:g} s", **facts
+            )
+        reason = redact(_innermost(error), (call.key,))
+        if isinstance(error, sdk.APIConnectionError):
+            return LLMUnavailable(f"{self._where} cannot be reached: {reason}", **facts)
+        if type(error).__module__.partition(".")[0] in _TRANSPORTS or isinstance(error, OSError):
+            return LLMUnavailable(f"{self._where} broke the answer off: {reason}", **facts)
+        return LLMError(f"the request to {self._where} failed: {reason}", **facts)
+
+
+def _innermost(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__

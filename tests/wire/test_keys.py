@@ -1,0 +1,43 @@
+"""Whose key goes where: the same for every format."""
+
+from __future__ import annotations
+
+from tests.wire.three import APIS, last_event, provider, says, server
+
+VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+KEY = "a-very-secret-key-0123456789"
+
+
+def client_of(api, url):
+    """A client of the user's own."""
+    import anthropic
+    import openai
+
+    kind = anthropic.AsyncAnthropic if api == "anthropic" else openai.AsyncOpenAI
+    return kind(api_key="mine", base_url=url, max_retries=0)
+
+
+@APIS
+async def test_a_client_of_ones_own_gets_no_key_of_the_environment(api, monkeypatch):
+    """Its own key is sent, to a server that it alone knows."""
+    for name in VARIABLES:
+        monkeypatch.setenv(name, KEY)
+    async with server(api, says(api, "ok")) as served:
+        client = client_of(api, served.url)
+        last = await last_event(provider(api, client=client))
+        await client.close()
+    assert last.type == "done", last.error
+    assert KEY not in str(served.received[0].headers)
+    assert "mine" in str(served.received[0].headers)
+
+
+@APIS
+async def test_where_every_call_brings_its_key_none_is_taken_from_the_environment(api, monkeypatch):
+    """`api_key=""`: a call that brings none fails, and nothing is sent."""
+    async with server(api) as served:
+        for name in VARIABLES:
+            monkeypatch.setenv(name, KEY)
+        last = await last_event(provider(api, api_key=""))
+    assert last.type == "error"
+    assert "no API key" in str(last.error)
+    assert served.received == []
