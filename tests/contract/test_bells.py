@@ -350,6 +350,44 @@ async def test_many_commits_are_told_in_few_words(postgres_url, ear):
     assert _told(ear, 1)[1] == ["end"]  # and that was all
 
 
+async def test_who_listens_for_a_moment_makes_no_connection(postgres_url, monkeypatch):
+    """A turn that answers at once is over before anybody could have told it anything."""
+    monkeypatch.setattr(pg_notify, "_EAR_LEAD_S", 0)
+    bells, url = Bells(), parse(postgres_url)
+    pool = Pool(url)
+    news = News(url, bells, pool)
+    before = asyncio.all_tasks()
+    for _ in range(2):  # the next one may last
+        with bells.listen("t", "c", Heard()):
+            pass
+        await _turns_of_the_loop()
+        assert asyncio.all_tasks() == before
+    with bells.listen("t", "c", heard := Heard()):
+        await heard.again()
+        with bells.listen("t", "another", Heard()):
+            await _turns_of_the_loop()
+            assert len(asyncio.all_tasks() - before) == 1
+    await news.close()
+    await pool.close()
+
+
+async def test_who_listens_when_it_is_closed_makes_no_connection_afterwards(postgres_url):
+    """However short his listening was."""
+    bells, url = Bells(), parse(postgres_url)
+    pool = Pool(url)
+    news = News(url, bells, pool)
+    with bells.listen("t", "c", Heard()):
+        await news.close()
+        assert news._soon is not None
+        assert news._soon.cancelled()
+    await pool.close()
+
+
+async def _turns_of_the_loop():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 async def test_what_is_committed_right_after_is_told_in_the_same_words(
     postgres_url, ear, monkeypatch
 ):

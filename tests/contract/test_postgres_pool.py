@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.postgres import as_driver
 
+from looopy.stores.sql import pg_pool
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.pg_errors import Trouble
 from looopy.stores.sql.pg_pool import Pool
@@ -30,8 +31,8 @@ async def pool(url):
     await made.close()
 
 
-async def _pid(pool):
-    async with pool.session() as opened:
+async def _pid(pool, *, brief=False):
+    async with pool.session(brief=brief) as opened:
         return (await opened.ask_alone(_PID))[0][0]
 
 
@@ -57,10 +58,44 @@ async def test_news_take_the_connection_that_nobody_will_want(pool):
     async with pool.session() as one, pool.session() as other:
         pids = [(await opened.ask_alone(_PID))[0][0] for opened in (one, other)]
     for _ in range(2):
-        async with pool.session(oldest=True) as opened:
+        async with pool.session(brief=True) as opened:
             (rare,) = (await opened.ask_alone(_PID))[0]
         often = await _pid(pool)
         assert (rare, often) == (pids[1], pids[0])
+
+
+@pytest.mark.parametrize("brief", [True, False])
+async def test_what_is_said_in_passing_takes_no_connection_of_its_own(pool, brief):
+    """It waits for one that is in use, and who needs that one waits for it."""
+    async with pool.session(brief=not brief) as opened:
+        (used,) = (await opened.ask_alone(_PID))[0]
+        waiting = asyncio.create_task(_pid(pool, brief=brief))
+        await _settled()
+        assert (pool.idle, pool.in_use) == (0, 1)
+    assert await waiting == used
+    assert pool.idle == 1
+
+
+@pytest.mark.parametrize("brief", [True, False])
+async def test_what_is_said_in_passing_holds_nobody_up_for_long(pool, brief, monkeypatch):
+    """Nor is it kept from being said by an operation that takes its time."""
+    monkeypatch.setattr(pg_pool, "_SOON_S", 0)
+    async with pool.session(brief=not brief) as opened:
+        (used,) = (await opened.ask_alone(_PID))[0]
+        assert await _pid(pool, brief=brief) != used
+        assert pool.in_use == 1
+    assert pool.idle == 2
+
+
+async def test_one_who_says_something_holds_up_one_and_not_many(pool, monkeypatch):
+    """The others make the connections that they need."""
+    monkeypatch.setattr(pg_pool, "_SOON_S", 60)
+    async with pool.session(brief=True) as opened:
+        (used,) = (await opened.ask_alone(_PID))[0]
+        patient = asyncio.create_task(_pid(pool))
+        await _settled()
+        assert await _pid(pool) != used
+        await patient
 
 
 async def test_those_who_find_none_are_served_in_the_order_they_came(pool):

@@ -31,6 +31,7 @@ from looopy.stores.sql.pg_url import PostgresURL
 CHANNEL = "looopy"
 
 _LEAD_S = 0.005  # what is committed right after goes with it
+_EAR_LEAD_S = 0.1  # whoever listens no longer than that needs no connection for it
 _PAUSE_S = 0.02
 _MOST_NAMES = 400  # in one payload, which the server limits to 8,000 bytes
 _FLUSH_S = 2.0
@@ -74,6 +75,7 @@ class News:
         self._closing = asyncio.Event()
         self._contexts: dict[str, Key] = {}
         self._hearing: asyncio.Task[None] | None = None
+        self._soon: asyncio.TimerHandle | None = None  # when to begin with it
         if url.pooled:
             return
         for key in bells.keys:  # of those who waited while this was closed
@@ -83,6 +85,8 @@ class News:
     async def close(self) -> None:
         """Stop hearing, and tell what is still to be told unless that takes long."""
         self._bells.noticed = None
+        if self._soon is not None:
+            self._soon.cancel()
         if self._untold and self._telling is None:  # what failed before
             self._telling = self._loop.create_task(self._tell())
         self._closing.set()
@@ -135,7 +139,7 @@ class News:
         text = f"BEGIN; SET LOCAL synchronous_commit = off; {notifies}; COMMIT"
         while True:
             try:
-                async with self._pool.session(oldest=True) as opened:
+                async with self._pool.session(brief=True) as opened:
                     await opened.command_alone(text)
             except Trouble as trouble:
                 if trouble.stale:  # the next one may be fresh
@@ -146,12 +150,23 @@ class News:
     # --- hearing ---
 
     def _notice(self, key: Key, *, here: bool) -> None:
-        """Begin or cease to care for a context; the first one makes the connection, which stays."""
+        """
+        Begin or cease to care for a context; the first one that lasts makes the connection, which
+        stays.
+
+        Not at once: a turn that has just opened its context has better things to do, and one that
+        asks a model is waiting anyway when the time has come.
+        """
         if not here:
             self._contexts.pop(name_of(*key), None)
             return
         self._contexts[name_of(*key)] = key
-        if self._hearing is None:
+        if self._hearing is None and self._soon is None:
+            self._soon = self._loop.call_later(_EAR_LEAD_S, self._begin_to_hear)
+
+    def _begin_to_hear(self) -> None:
+        self._soon = None
+        if self._contexts:
             self._hearing = self._loop.create_task(self._hear())
 
     async def _hear(self) -> None:

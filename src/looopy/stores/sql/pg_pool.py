@@ -30,6 +30,7 @@ TIMEOUTS = {
 }
 _CHECK_INTERVAL = "SELECT set_config('client_connection_check_interval', '500ms', false)"
 _POOL_PATIENCE_S = 30.0
+_SOON_S = 0.02  # to make a connection takes about as long
 _SESSION = "session"
 
 # What an administrator set on purpose stays, but for a commit that would not be durable, and for
@@ -92,6 +93,7 @@ class Pool:
         self._patience_s = patience_s
         self._idle: list[Wire] = []
         self._made = 0  # idle, in use, or being made
+        self._brief = 0  # of those in use, for no longer than it takes to say something
         # Given a connection, or `None` for the right to make one.
         self._waiting: deque[asyncio.Future[Wire | None]] = deque()
         self._closed = False
@@ -106,40 +108,60 @@ class Pool:
         """How many are in use, or being made."""
         return self._made - len(self._idle)
 
-    def session(self, *, oldest: bool = False) -> Session:
+    def session(self, *, brief: bool = False) -> Session:
         """
         A connection for a `with` block: given back when it is clean, and closed otherwise.
 
         Args:
-            oldest: Of the idle ones that which has been so longest. What makes no use of the
-                statements that a connection has got to know leaves the others to those who do.
+            brief: For something that is said in passing: it rather waits a little than have
+                another connection made, and so do the others for it. Of the idle ones it takes that
+                which has been so longest: it makes no use of the statements that a connection has
+                got to know, and leaves the others to those who do.
 
         Raises:
             Trouble: On entering: there is none to be had.
         """
-        return Session(self, oldest=oldest)
+        return Session(self, brief=brief)
 
-    async def take(self, *, oldest: bool = False) -> tuple[Wire, bool]:
+    async def take(self, *, brief: bool = False) -> tuple[Wire, bool]:
         """A connection, and whether it has served before."""
-        if self._idle:
-            return self._idle.pop(0 if oldest else -1), True
-        if self._made < self._url.pool_size:
-            self._made += 1
-        elif (wire := await self._wait()) is not None:
-            return wire, True
-        try:
-            return await self._make(), False
-        except BaseException:
-            self._free()
-            raise
+        wire = await self._find(brief=brief)
+        reused = wire is not None
+        if wire is None:
+            try:
+                wire = await self._make()
+            except BaseException:
+                self._free()
+                raise
+        self._brief += brief
+        return wire, reused
 
-    def give(self, wire: Wire, *, oldest: bool = False) -> None:
-        """Take back one that is clean; *oldest*: to be handed out last of all."""
+    async def _find(self, *, brief: bool) -> Wire | None:
+        """One that was made, or `None` for the right to make another, which counts already."""
+        soon = self._made > 0 if brief else len(self._waiting) < self._brief
+        while not self._idle:
+            room = self._made < self._url.pool_size
+            if room and not soon:
+                self._made += 1
+                return None
+            try:
+                return await self._wait(_SOON_S if room else self._patience_s)
+            except TimeoutError:
+                if not room:
+                    words = f"has had no connection free for {self._patience_s:.0f} s: raise"
+                    raise Trouble(None, words=f"{words} pool_size") from None
+                soon = False
+        return self._idle.pop(0 if brief else -1)
+
+    def give(self, wire: Wire, *, brief: bool = False) -> None:
+        """Take back one that is clean; *brief*: to be handed out last of all."""
+        self._brief -= brief
         if not self._hand_on(wire):
-            self._idle.insert(0 if oldest else len(self._idle), wire)
+            self._idle.insert(0 if brief else len(self._idle), wire)
 
-    async def drop(self, wire: Wire) -> None:
+    async def drop(self, wire: Wire, *, brief: bool = False) -> None:
         """Close one that is not, without waiting for the server."""
+        self._brief -= brief
         try:
             await wire.close(at_once=True)
         finally:
@@ -158,16 +180,12 @@ class Pool:
         """Whether what is given back is to be dropped."""
         return self._closed
 
-    async def _wait(self) -> Wire | None:
+    async def _wait(self, patience_s: float) -> Wire | None:
         turn: asyncio.Future[Wire | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(patience_s):
                 return await turn
-        except TimeoutError:
-            self._pass_on(turn)
-            words = f"has had no connection free for {self._patience_s:.0f} s: raise pool_size"
-            raise Trouble(None, words=words) from None
         except BaseException:
             self._pass_on(turn)
             raise
@@ -230,18 +248,18 @@ class Session:
         mark: Of the transaction, once it has written something.
     """
 
-    __slots__ = ("_between", "_oldest", "_pool", "_reused", "_wire", "mark")
+    __slots__ = ("_between", "_brief", "_pool", "_reused", "_wire", "mark")
     _wire: Wire
 
-    def __init__(self, pool: Pool, *, oldest: bool = False) -> None:
+    def __init__(self, pool: Pool, *, brief: bool = False) -> None:
         self._pool = pool
-        self._oldest = oldest
+        self._brief = brief
         self._reused = False
         self._between = True  # outside a transaction, with no answer outstanding
         self.mark: str | None = None
 
     async def __aenter__(self) -> Self:
-        self._wire, self._reused = await self._pool.take(oldest=self._oldest)
+        self._wire, self._reused = await self._pool.take(brief=self._brief)
         return self
 
     async def __aexit__(
@@ -251,9 +269,9 @@ class Session:
         _trace: TracebackType | None,
     ) -> None:
         if self._between and not self._pool.closed:
-            self._pool.give(self._wire, oldest=self._oldest)
+            self._pool.give(self._wire, brief=self._brief)
         else:
-            await self._pool.drop(self._wire)
+            await self._pool.drop(self._wire, brief=self._brief)
 
     async def begin(self, text: str) -> None:
         """Begin a transaction with *text*."""
