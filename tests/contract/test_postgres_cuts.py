@@ -60,7 +60,7 @@ async def others(postgres, name):
 @pytest.fixture
 def unaware(monkeypatch):
     """A server that does not see that its clients are gone, as before Postgres 14."""
-    monkeypatch.setattr(pg_pool, "_CHECK_INTERVAL", "SELECT 1")
+    monkeypatch.setattr(pg_pool, "_SET_UP", pg_pool._SET_UP_BLIND)
 
 
 async def _until(holds):

@@ -30,12 +30,13 @@ from looopy.stores import open_stores
 from looopy.stores.bells import Bells
 from looopy.stores.owner import Owner
 from looopy.stores.records import INBOX_LIMIT, EntryKind, InboxHead
-from looopy.stores.sql import migrate, pg_url, statements
+from looopy.stores.sql import migrate, pg_pool, pg_url, statements
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.pg_notify import News
 from looopy.stores.sql.pg_pool import Pool
 from looopy.stores.sql.postgres import PostgresDriver
+from looopy.stores.sql.store import NO_LIMIT
 from looopy.stores.sql.tables import metadata
 from looopy.testing.turns import (
     CONTEXT,
@@ -145,6 +146,35 @@ async def test_a_session_cannot_hold_on_to_its_locks_for_long(driver):
         ("client_connection_check_interval", "500ms"),
     ):
         assert await driver.run(_one(f"SHOW {setting}"), write=False) == [(wanted,)]
+
+
+async def test_a_long_history_is_read_in_order_and_not_sorted(driver):
+    """Also when nothing else is in the table, where a server would read all of it first."""
+    await bind(driver, "t").messages.append("c", [user("a" * 200)] * 2000)
+    await driver.run(_one("ANALYZE messages"), write=True)
+    for statement, params in (
+        (statements.LIST_RECORDS, {"after": 0, "limit": NO_LIMIT}),
+        (statements.LIST_RECORDS, {"after": 1990, "limit": NO_LIMIT}),
+        (statements.LIST_NEWEST, {"limit": 1000}),
+    ):
+        work = _one(f"EXPLAIN {statement}", tenant="t", context="c", **params)
+        plan = "".join(line for (line,) in await driver.run(work, write=False))
+        assert "Index Scan using pk_messages" in plan
+        assert "Sort" not in plan
+
+
+async def test_a_server_that_cannot_see_that_a_client_is_gone_serves_all_the_same(
+    postgres, name, monkeypatch
+):
+    """Not every system can: it refuses the setting, and every other one is made."""
+    refused = Query("SELECT set_config('client_connection_check_interval', 'never', false)", {})
+    monkeypatch.setattr(pg_pool, "_SET_UP", refused)
+    opened = _driver(postgres, name)
+    await opened.open()
+    assert await opened.run(_one("SHOW lock_timeout"), write=False) == [("10s",)]
+    async with opened._pool.session() as session:
+        assert session.backend is not None
+    await opened.close()
 
 
 async def test_a_commit_is_durable_whatever_the_database_says(fresh_postgres, name):
@@ -309,6 +339,28 @@ async def test_a_commit_of_a_turn_is_one_round_trip_whatever_it_writes(cutter, n
     asked.append(cutter.asked)
     assert [b - a for a, b in itertools.pairwise(asked[-4:])] == [1, 1, 1]
     assert [e.seq for e in await stores.journal.events(CONTEXT)] == list(range(1, 8 * 8 + 1))
+    await opened.close()
+
+
+async def test_opening_and_reading_take_as_few_round_trips_as_they_can(cutter, name):
+    """Logging in, making the session ready, looking at the schema; then one a question."""
+    opened = _driver(f"{cutter.url}&pool_size=1", name)
+    asked = [cutter.asked]
+    await opened.open()
+    asked.append(cutter.asked)
+    assert asked[1] - asked[0] <= (5 if name == "asyncpg" else 3)  # it asks for types first
+    stores = bind(opened, "default")
+    await stores.messages.append(CONTEXT, [user("a")])
+    for read in (
+        lambda: stores.state.load(CONTEXT),
+        lambda: stores.messages.records(CONTEXT),
+        lambda: stores.messages.recent(CONTEXT, limit=1),
+    ):
+        asked = [cutter.asked]
+        for _ in range(5):
+            await read()
+            asked.append(cutter.asked)
+        assert min(b - a for a, b in itertools.pairwise(asked)) == 1  # others hear of the append
     await opened.close()
 
 

@@ -38,27 +38,11 @@ class SQLMessageStore(SQLStore):
         include_hidden: bool = False,  # noqa: ARG002 - cleared messages are the only hidden ones yet
     ) -> list[MessageRecord]:
         """Messages with their places."""
-
-        def work() -> Steps[list[MessageRecord]]:
-            head = yield from peek(self.params(context_id))
-            if head is None:
-                return []
-            start = max(bounded(after), head.visible_from - 1)
-            return (yield from self._read(context_id, start, bounded(limit)))
-
-        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+        return await self._read(s.LIST_RECORDS, context_id, after=bounded(after), limit=limit)
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
         """The newest visible messages, oldest first."""
-
-        def work() -> Steps[list[MessageRecord]]:
-            head = yield from peek(self.params(context_id))
-            if head is None:
-                return []
-            start = max(head.visible_from - 1, head.last_position - bounded(limit))
-            return (yield from self._read(context_id, start, bounded(limit)))
-
-        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+        return await self._read(s.LIST_NEWEST, context_id, limit=limit)
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
         """How many visible messages there are."""
@@ -69,9 +53,15 @@ class SQLMessageStore(SQLStore):
 
         return await self.backend.run(work, write=False) if can_exist(context_id) else 0
 
-    def _read(self, context_id: str, after: int, limit: int) -> Steps[list[MessageRecord]]:
-        params = self.params(context_id, after=after, limit=max(limit, 0))
-        return decode_records((yield Query(s.LIST_RECORDS, params)))
+    async def _read(
+        self, statement: str, context_id: str, *, limit: int | None, **others: int
+    ) -> list[MessageRecord]:
+        params = self.params(context_id, limit=max(bounded(limit), 0), **others)
+
+        def work() -> Steps[list[MessageRecord]]:
+            return decode_records((yield Query(statement, params, alone=True)))
+
+        return await self.backend.run(work, write=False) if can_exist(context_id) else []
 
     async def list(
         self,

@@ -11,8 +11,8 @@ extra.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
+from collections.abc import Mapping
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
@@ -28,25 +28,36 @@ TIMEOUTS = {
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "30s",
 }
-_CHECK_INTERVAL = "SELECT set_config('client_connection_check_interval', '500ms', false)"
+# Every statement reads along a primary key. Where one context is most of a table, a server would
+# rather read all of it and sort, which takes twice as long.
+_PLANS = {"enable_sort": "off"}
 _POOL_PATIENCE_S = 30.0
 _SOON_S = 0.02  # to make a connection takes about as long
-_SESSION = "session"
 
-# What an administrator set on purpose stays, but for a commit that would not be durable, and for
-# transactions of one statement that would not be like those of several. Then, which session it is.
-_SET_UP = (
-    "SELECT set_config(s.name, w.value, false) FROM (VALUES "  # noqa: S608 - made of constants
-    + ", ".join(f"('{name}', '{value}')" for name, value in TIMEOUTS.items())
-    + ") AS w (name, value) JOIN pg_settings s ON s.name = w.name WHERE s.source = 'default'"
-    " UNION ALL SELECT set_config(name, 'on', false) FROM pg_settings"
-    " WHERE name = 'synchronous_commit' AND setting = 'off'"
-    " UNION ALL SELECT set_config('default_transaction_isolation', 'read committed', false)"
-    " UNION ALL SELECT set_config('default_transaction_read_only', 'off', false)"
-    " UNION ALL SELECT concat_ws(' ', '" + _SESSION + "', pid,"
-    " (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint) FROM pg_stat_activity"
-    " WHERE pid = pg_backend_pid() AND backend_start IS NOT NULL"
-)
+
+def _set_up(settings: Mapping[str, str]) -> Query:
+    """
+    What makes a connection ready, in one statement; it also asks which session it is.
+
+    What an administrator set on purpose stays, but for a commit that would not be durable, and for
+    transactions of one statement that would not be like those of several.
+    """
+    values = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
+    sql = (
+        "SELECT set_config('default_transaction_isolation', 'read committed', false),"  # noqa: S608 - made of constants
+        " set_config('default_transaction_read_only', 'off', false),"
+        " (SELECT count(set_config(s.name, COALESCE(w.value, 'on'), false))"
+        f" FROM pg_settings s LEFT JOIN (VALUES {values}) AS w (name, value) ON w.name = s.name"
+        " WHERE w.name IS NOT NULL AND s.source = 'default'"
+        " OR s.name = 'synchronous_commit' AND s.setting = 'off'),"
+        " (SELECT concat_ws(' ', pid, (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint)"
+        " FROM pg_stat_get_activity(pg_backend_pid()) WHERE backend_start IS NOT NULL)"
+    )
+    return Query(sql, {})
+
+
+_SET_UP_BLIND = _set_up({**TIMEOUTS, **_PLANS})  # some systems cannot see that a client is gone
+_SET_UP = _set_up({**TIMEOUTS, **_PLANS, "client_connection_check_interval": "500ms"})
 
 
 def connect_args(url: PostgresURL) -> dict[str, Any]:
@@ -219,11 +230,13 @@ class Pool:
         if self._url.pooled:
             return wire
         try:
-            rows = await wire.fetch(Query(_SET_UP, {}), write=False)
+            try:
+                rows = await wire.fetch(_SET_UP, write=False)
+            except Trouble as trouble:
+                if trouble.lost:
+                    raise
+                rows = await wire.fetch(_SET_UP_BLIND, write=False)
             wire.backend = _backend(rows)
-            # Old servers do not know it, and some systems cannot do it.
-            with contextlib.suppress(Trouble):
-                await wire.command(_CHECK_INTERVAL)
         except BaseException:
             await wire.close(at_once=True)
             raise
@@ -232,12 +245,8 @@ class Pool:
 
 def _backend(rows: Rows) -> Backend | None:
     """Which session it is, from the answer to the set-up; `None` where a server does not say."""
-    for (text,) in rows:
-        word, *numbers = str(text).split()
-        if word == _SESSION:
-            pid, since = map(int, numbers)
-            return Backend(pid, since)
-    return None
+    session = rows[0][-1]
+    return Backend(*map(int, session.split())) if session else None
 
 
 class Session:

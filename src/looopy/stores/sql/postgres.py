@@ -29,14 +29,15 @@ from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.settle import new_answer, outlast
 from looopy.stores.bells import Bells
+from looopy.stores.sql import pg_rls
 from looopy.stores.sql.driver import Query, Ring, Rows, Steps, may_have_written
 from looopy.stores.sql.pg_errors import Trouble, translate
 from looopy.stores.sql.pg_fate import fate_of_statement, fate_of_transaction
 from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.pg_notify import News
 from looopy.stores.sql.pg_pool import TIMEOUTS, Pool, Session
-from looopy.stores.sql.pg_rls import as_tenant, look, protection
 from looopy.stores.sql.pg_url import PostgresURL
+from looopy.stores.sql.statements import TABLES
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _LOCALLY = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in TIMEOUTS.items())
 _DURABLY = "; SET LOCAL synchronous_commit = on"
 
+_NO_TABLE = "42P01"  # undefined_table
 _VERSION = Query("SELECT version_num FROM alembic_version", {}, alone=True)
 
 
@@ -100,28 +102,42 @@ class PostgresDriver:
             return
         pool = Pool(self._url)
         try:
-            await self._check_schema(pool)
-            await self._check_security(pool)
+            found, hiding = await self._look(pool)
+            if await self._was_migrated(found):
+                _, hiding = await self._look(pool)
+            await self._check_security(pool, hiding)
         except BaseException:
             await pool.close()
             raise
         self._pool, self._pid = pool, os.getpid()
         self._news = News(self._url, self.bells, pool)
 
-    async def _check_schema(self, pool: Pool) -> None:
+    async def _look(self, pool: Pool) -> tuple[str | None, set[str]]:
+        """The revision of the schema, and which tables of ours keep the tenants apart."""
+        try:
+            rows = await ask_once(pool, pg_rls.LOOK, self._url)
+        except StoreUnavailable as error:
+            if error.facts.get("sqlstate") != _NO_TABLE:
+                raise
+            return None, set()
+        return rows[0][0], {name for _, name in rows if name is not None}
+
+    async def _was_migrated(self, found: str | None) -> bool:
+        """Whether a schema at *found* had to be made or changed first."""
         from looopy.stores.sql import migrate
 
-        found = await found_revision(pool, self._url)
         if found == migrate.HEAD:
-            return
+            return False
         if not self._migrate:
             raise migrate.out_of_date(found)
         await asyncio.to_thread(migrate.bring_to_head, self._url)
+        return True
 
-    async def _check_security(self, pool: Pool) -> None:
-        rows = await ask_once(pool, look(), self._url)
-        wanted = self._url.row_level_security
-        self._secured = protection(rows, self._url.place, wanted=wanted)
+    async def _check_security(self, pool: Pool, hiding: set[str]) -> None:
+        if self._url.row_level_security and not hiding >= TABLES:
+            ((above,),) = await ask_once(pool, pg_rls.ABOVE, self._url)
+            raise pg_rls.unsafe(self._url.place, above=above)
+        self._secured = bool(hiding)
         self._alone = not (self._secured or self._url.pooled)
 
     async def run(
@@ -224,7 +240,7 @@ class PostgresDriver:
 
     def _begin(self, text: str, params: Callable[[], Mapping[str, Any]]) -> str:
         """A BEGIN that also says whose rows the transaction is about, where that is asked."""
-        return text + as_tenant(params().get("tenant")) if self._secured else text
+        return text + pg_rls.as_tenant(params().get("tenant")) if self._secured else text
 
     async def _try(
         self, pool: Pool, work: Callable[[], Steps[T]], deadline: float, *, write: bool
@@ -414,7 +430,7 @@ async def found_revision(pool: Pool, url: PostgresURL) -> str | None:
     try:
         rows = await ask_once(pool, _VERSION, url)
     except StoreUnavailable as error:
-        if error.facts.get("sqlstate") == "42P01":  # undefined_table
+        if error.facts.get("sqlstate") == _NO_TABLE:
             return None
         raise
     return str(rows[0][0]) if rows else None

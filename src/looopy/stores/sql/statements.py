@@ -288,8 +288,16 @@ _MESSAGES_AFTER = (
 
 LIST_MESSAGES = f"SELECT position, turn, iteration, seq, created_at, meta, body{_MESSAGES_AFTER}"
 
-# Without what only the events of a message tell.
-LIST_RECORDS = f"SELECT position, turn, iteration, seq, body{_MESSAGES_AFTER}"
+# Without what only the events of a message tell; what was cleared is left out here as well, so that
+# opening a context need not ask for its row first.
+_RECORDS = (
+    f"SELECT position, turn, iteration, seq, body FROM messages WHERE {_THIS} AND position >"
+    " (SELECT CASE WHEN c.visible_from > {after} THEN c.visible_from - 1 ELSE {after} END"
+    " FROM contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context)"
+    " ORDER BY position LIMIT :limit"
+)
+LIST_RECORDS = _RECORDS.format(after=":after")
+LIST_NEWEST = _RECORDS.format(after="(c.last_position - :limit)")
 
 # --- events ---
 
