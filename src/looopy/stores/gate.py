@@ -71,6 +71,8 @@ def dump(value: Any, path: str = "") -> str:
     Raises:
         ValueRefused: `path` names the place; nothing was written.
     """
+    if type(value) is dict and not value:  # as most of what may be said beside a turn
+        return "{}"
     if not _is_plain(value, 1):
         _check(value, path, 1)
     text = _encode(value)
@@ -82,6 +84,15 @@ def dump(value: Any, path: str = "") -> str:
             " store large content as an artifact",
         )
     return text
+
+
+def dump_plain(value: Any, depth: int) -> str | None:
+    """
+    The JSON of *value*, *depth* deep in what is stored; `None` where `dump` has to decide.
+
+    How long it is, is not looked at.
+    """
+    return _encode(value) if _is_plain(value, depth) else None
 
 
 def check_text(value: str, path: str) -> None:

@@ -15,13 +15,14 @@ from looopy.stores.gate import dump
 from looopy.types.event import MessageEnd, ToolExecutionEnd
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _ALL = 6
+_MAX_INT = 2**63
 
 
 def to_us(moment: datetime) -> int:
     """Microseconds since 1970 of an aware *moment*: how every backend keeps times."""
-    return (moment - _EPOCH) // _MICROSECOND
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def from_us(value: int) -> datetime:
@@ -50,7 +51,17 @@ def encode_meta(event: MessageEnd, ended: ToolExecutionEnd | None, created: int)
         ]
     while facts and facts[-1] is None:
         facts.pop()
-    return dump(facts) if facts else None
+    if not facts:
+        return None
+    said = []
+    for fact in facts:
+        if fact is None:
+            said.append("null")
+        elif -_MAX_INT <= fact < _MAX_INT:
+            said.append(f"{fact:d}")
+        else:
+            return dump(facts)  # which refuses it
+    return f"[{','.join(said)}]"
 
 
 def _in_us(seconds: float) -> int:

@@ -21,6 +21,7 @@ from looopy.stores.gate import check_text, dump
 from looopy.stores.meta import decode_meta, encode_meta, from_us, to_us
 from looopy.stores.reading import decode_message
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
+from looopy.stores.writing import message_text, quoted, usage_text
 from looopy.types.artifact import ArtifactKind
 from looopy.types.auth import AuthRequest
 from looopy.types.event import (
@@ -49,7 +50,7 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
-from looopy.types.message_json import message_to_json, usage_from_json, usage_to_json
+from looopy.types.message_json import usage_from_json, usage_to_json
 from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, pending_to_json
 
 
@@ -135,8 +136,6 @@ def encode(events: Sequence[AgentEvent]) -> Rows:
     ended: ToolExecutionEnd | None = None
     assistant: int | None = None
     for i, event in enumerate(events):
-        if not is_durable(event):
-            raise ValueError(f"{event.type} is not durable: it cannot be committed")
         created = to_us(event.timestamp)
         if isinstance(event, MessageEnd):
             if isinstance(event.message, AssistantMessage):
@@ -153,16 +152,17 @@ def encode(events: Sequence[AgentEvent]) -> Rows:
         elif isinstance(event, TurnStart):
             opening = TurnOpening(event.continues, created, _user_offset(event, events))
         elif isinstance(event, TurnEnd):
-            usage = dump(usage_to_json(event.usage, compact=True))
+            usage = usage_text(event.usage)
             closing = TurnClosing(i, event.outcome.value, event.stop_reason.value, usage, created)
+        elif not is_durable(event):
+            raise ValueError(f"{event.type} is not durable: it cannot be committed")
+        elif isinstance(event, ToolExecutionStart):
+            # Its name and arguments are in the assistant's message.
+            body = f'{{"tool_call_id":{quoted(event.tool_call_id, "/tool_call_id")}}}'
+            others.append(EventRow(i, event.iteration, event.type, created, body, assistant))
         else:
-            needs_call = isinstance(event, ToolExecutionStart)
             body = dump(_event_body(event))
-            others.append(
-                EventRow(
-                    i, event.iteration, event.type, created, body, assistant if needs_call else None
-                )
-            )
+            others.append(EventRow(i, event.iteration, event.type, created, body, None))
     return Rows(messages, others, opening, closing, len(events))
 
 
@@ -190,7 +190,7 @@ def _message_row(
     event: MessageEnd, offset: int, seq_offset: int, created: int, ended: ToolExecutionEnd | None
 ) -> MessageRow:
     message = event.message
-    body = dump(message_to_json(message, compact=True), f"/{offset}")
+    body = message_text(message, f"/{offset}")
     meta = encode_meta(event, ended, created)
     return MessageRow(offset, seq_offset, event.iteration, message.role, created, body, meta)
 
@@ -203,8 +203,6 @@ def _user_offset(start: TurnStart, events: Sequence[AgentEvent]) -> int | None:
 
 
 def _event_body(event: AgentEvent) -> dict[str, Any]:
-    if isinstance(event, ToolExecutionStart):  # name and arguments are in the assistant's message
-        return {"tool_call_id": event.tool_call_id}
     common = {"type", "context_id", "turn", "iteration", "timestamp", "path", "seq"}
     return {k: v for k, v in event_to_json(event).items() if k not in common}
 
@@ -368,7 +366,7 @@ def entry_body(message: UserMessage, actor_id: str | None) -> str:
     """
     if actor_id is not None:
         check_text(actor_id, "/actor_id")
-    return dump(message_to_json(message, compact=True))
+    return message_text(message)
 
 
 def decode_entry(number: int, kind: str, actor_id: str | None, created_us: int, body: str) -> Entry:
@@ -390,7 +388,7 @@ def decode_entry(number: int, kind: str, actor_id: str | None, created_us: int, 
 
 def usage_column(usage: Usage) -> str:
     """Text of a usage column."""
-    return dump(usage_to_json(usage, compact=True))
+    return usage_text(usage)
 
 
 def decode_usage(text: str) -> Usage:
@@ -415,9 +413,11 @@ def state_column(state: ContextState) -> str:
         data["output"] = state.output
     if state.summary is not None:
         data["summary"] = state.summary
-    usage = usage_to_json(state.usage, compact=True)
-    if usage:
-        data["usage"] = usage
+    if not data:  # as between most turns
+        usage = usage_text(state.usage)
+        return "{}" if usage == "{}" else f'{{"usage":{usage}}}'
+    if used := usage_to_json(state.usage, compact=True):
+        data["usage"] = used
     return dump(data)
 
 

@@ -1,0 +1,236 @@
+"""
+Writes messages as the text that is stored, once for each message and commit of a turn.
+
+Nearly all messages have the one shape that this process makes: Python's own types, texts, a few
+small numbers. Of those the text is put together at once, and looked at once for what no backend
+keeps. Whatever else a message may hold goes the general way, `message_to_json` and then `dump`,
+which is what decides: what it writes, and how it refuses. So both never differ but in the time they
+take, as in `reading`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from math import isfinite
+from typing import Any
+
+from looopy.stores.gate import MAX_BODY_BYTES, dump, dump_plain
+from looopy.types.message import (
+    NO_COST,
+    NO_USAGE,
+    AssistantMessage,
+    Block,
+    Cost,
+    ImageContent,
+    Message,
+    StopReason,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+)
+from looopy.types.message_json import message_to_json, usage_to_json
+
+_quote: Any = json.encoder.encode_basestring
+_MAX_INT = 2**63
+_STOPS = {reason: f',"stop_reason":"{reason.value}"' for reason in StopReason}
+_TOKENS = ("input", "output", "cache_read", "cache_write", "total_tokens")
+_DOLLARS = ("input", "output", "cache_read", "cache_write", "total")
+# How deep the details of a result lie, and the arguments of a call: within message, content, block.
+_WITHIN_MESSAGE, _WITHIN_BLOCK = 2, 4
+
+
+class _Unusual(Exception):
+    """A shape that is left to the general way. Never leaves this module."""
+
+
+def message_text(message: Message, path: str = "") -> str:
+    """
+    The compact JSON of *message*, as every backend keeps it.
+
+    Args:
+        path: JSON pointer of the message, for the error.
+
+    Raises:
+        ValueRefused: It cannot be stored; `path` names the place.
+    """
+    writer = _WRITERS.get(type(message))
+    if writer is not None:
+        try:
+            text = writer(message)
+        except (_Unusual, TypeError, KeyError):  # a value of another type than it should have
+            pass
+        else:
+            if _is_kept(text):
+                return text
+    return dump(message_to_json(message, compact=True), path)
+
+
+def usage_text(usage: Usage) -> str:
+    """
+    The compact JSON of *usage*.
+
+    Raises:
+        ValueRefused: It cannot be stored.
+    """
+    if usage is NO_USAGE:
+        return "{}"
+    try:
+        return _usage(usage)
+    except _Unusual:
+        return dump(usage_to_json(usage, compact=True))
+
+
+def quoted(text: str, path: str = "") -> str:
+    """
+    *text* as a JSON string.
+
+    Raises:
+        ValueRefused: It cannot be stored; the error names *path*.
+    """
+    if type(text) is str:
+        found: str = _quote(text)
+        if _is_kept(found):
+            return found
+    return dump(text, path)
+
+
+def _is_kept(text: str) -> bool:
+    """Whether every backend keeps JSON *text*; false when it has to be looked at closely."""
+    if len(text) * 4 > MAX_BODY_BYTES or "\\u0000" in text:
+        return False
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
+
+
+def _user(message: UserMessage) -> str:
+    content = message.content
+    said = _quote(content) if isinstance(content, str) else _blocks(_SHOWN, content)
+    return f'{{"role":"user","content":{said},"timestamp":{_whole(message.timestamp)}}}'
+
+
+def _assistant(message: AssistantMessage) -> str:
+    blocks = _blocks(_SAID, message.content)
+    made_by = _made_by(message.api, message.provider, message.model)
+    usage = ""
+    if message.usage is not NO_USAGE and (used := _usage(message.usage)) != "{}":
+        usage = f',"usage":{used}'
+    why = message.error_message
+    error = "" if why is None else f',"error_message":{_quote(why)}'
+    return (
+        f'{{"role":"assistant","content":{blocks}{made_by}{usage}{_STOPS[message.stop_reason]}'
+        f'{error},"timestamp":{_whole(message.timestamp)}}}'
+    )
+
+
+def _result(message: ToolResultMessage) -> str:
+    details, failed = "", ""
+    if message.details is not None:
+        details = f',"details":{_value(message.details, _WITHIN_MESSAGE)}'
+    if message.is_error is True:
+        failed = ',"is_error":true'
+    elif message.is_error is not False:
+        raise _Unusual
+    return (
+        f'{{"role":"toolResult","tool_call_id":{_quote(message.tool_call_id)}'
+        f',"tool_name":{_quote(message.tool_name)},"content":{_blocks(_SHOWN, message.content)}'
+        f'{details}{failed},"timestamp":{_whole(message.timestamp)}}}'
+    )
+
+
+@lru_cache(maxsize=64)
+def _made_by(api: str, provider: str, model: str) -> str:
+    """Who made an answer: the same for one after the other."""
+    names = {"api": api, "provider": provider, "model": model}
+    return "".join(f',"{name}":{_quote(value)}' for name, value in names.items() if value)
+
+
+def _blocks(writers: Mapping[type, Callable[[Any], str]], blocks: Sequence[Block]) -> str:
+    if len(blocks) == 1:  # as most are
+        return f"[{writers[type(blocks[0])](blocks[0])}]"
+    return f"[{','.join([writers[type(block)](block) for block in blocks])}]"
+
+
+def _text(block: TextContent) -> str:
+    end = _signed("text_signature", block.text_signature)
+    return f'{{"type":"text","text":{_quote(block.text)}{end}}}'
+
+
+def _image(block: ImageContent) -> str:
+    data, mime_type = _quote(block.data), _quote(block.mime_type)
+    return f'{{"type":"image","data":{data},"mime_type":{mime_type}}}'
+
+
+def _thinking(block: ThinkingContent) -> str:
+    hidden = ',"redacted":true' if block.redacted else ""
+    end = _signed("thinking_signature", block.thinking_signature)
+    return f'{{"type":"thinking","thinking":{_quote(block.thinking)}{hidden}{end}}}'
+
+
+def _call(block: ToolCall) -> str:
+    invalid = _signed("invalid_arguments", block.invalid_arguments)
+    end = _signed("thought_signature", block.thought_signature)
+    arguments = _value(block.arguments, _WITHIN_BLOCK)
+    return (
+        f'{{"type":"toolCall","id":{_quote(block.id)},"name":{_quote(block.name)}'
+        f',"arguments":{arguments}{invalid}{end}}}'
+    )
+
+
+def _signed(name: str, value: str | None) -> str:
+    return "" if value is None else f',"{name}":{_quote(value)}'
+
+
+def _usage(usage: Usage) -> str:
+    parts = _numbers(usage, _TOKENS)
+    if usage.cost is not NO_COST and (cost := _numbers(usage.cost, _DOLLARS)):
+        parts.append(f'"cost":{{{",".join(cost)}}}')
+    return f"{{{','.join(parts)}}}"
+
+
+def _numbers(of: Usage | Cost, names: Sequence[str]) -> list[str]:
+    parts = []
+    for name in names:
+        value = getattr(of, name)
+        if not value:
+            continue
+        if type(value) is int:
+            _whole(value)
+        elif type(value) is not float or not isfinite(value):
+            raise _Unusual
+        parts.append(f'"{name}":{value!r}')
+    return parts
+
+
+def _whole(value: int) -> int:
+    if type(value) is int and -_MAX_INT <= value < _MAX_INT:
+        return value
+    raise _Unusual
+
+
+def _value(value: Any, depth: int) -> str:
+    text = dump_plain(value, depth)
+    if text is None:
+        raise _Unusual
+    return text
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    UserMessage: _user,
+    AssistantMessage: _assistant,
+    ToolResultMessage: _result,
+}
+_SHOWN: dict[type, Callable[[Any], str]] = {TextContent: _text, ImageContent: _image}
+_SAID: dict[type, Callable[[Any], str]] = {
+    TextContent: _text,
+    ToolCall: _call,
+    ThinkingContent: _thinking,
+}

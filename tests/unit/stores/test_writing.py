@@ -1,0 +1,253 @@
+"""What is put together at once is what the general way writes, and refuses what that refuses."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from looopy.errors import ValueRefused
+from looopy.stores import gate, rows, writing
+from looopy.stores.gate import MAX_BODY_BYTES, MAX_DEPTH, dump
+from looopy.stores.records import ContextState
+from looopy.types.event import MessageEnd, ToolExecutionEnd, ToolExecutionStart
+from looopy.types.message import (
+    AssistantMessage,
+    Cost,
+    CustomMessage,
+    ImageContent,
+    StopReason,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+)
+from looopy.types.message_json import message_to_json, usage_to_json
+
+
+class Words(str):
+    """Text of a type that is not Python's own."""
+
+    __slots__ = ()
+
+
+def told(write, *args):
+    """What *write* gives, or the place and the reason of its refusal."""
+    try:
+        return write(*args)
+    except ValueRefused as refused:
+        return refused.path, refused.message
+
+
+def generally(message, path=""):
+    """What the general way says of *message*."""
+    return told(lambda: dump(message_to_json(message, compact=True), path))
+
+
+def at_once(message, path=""):
+    """What is tested says."""
+    return told(writing.message_text, message, path)
+
+
+# What a field may be wrongly given is among them, and what no backend keeps.
+ANY_TEXT = st.text(max_size=12) | st.sampled_from(
+    ["", "\0", "a\0b", "\ud800", "\\u0000", '"\\\n\x01\x7f', "\u2028\u00e9\U0001f600", Words("w")]
+)
+ODD = st.none() | st.booleans() | st.integers() | st.floats() | st.binary(max_size=2)
+WORDS = ANY_TEXT | ANY_TEXT | ANY_TEXT | ODD
+VALUES = st.recursive(
+    ANY_TEXT | ODD,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(ANY_TEXT, inner, max_size=3)
+        | st.dictionaries(st.integers(0, 3), inner, max_size=1)
+    ),
+    max_leaves=6,
+)
+MAYBE = st.none() | WORDS
+COUNTS = st.integers(0, 10**6) | st.just(0) | st.just(2**63) | st.just(-1) | ODD
+MONEY = st.floats(0, 1e3) | st.just(0.0) | st.just(-0.0) | st.just(3) | ODD
+COSTS = st.builds(Cost, input=MONEY, output=MONEY, cache_read=MONEY, cache_write=MONEY, total=MONEY)
+USAGES = st.builds(
+    Usage,
+    input=COUNTS,
+    output=COUNTS,
+    cache_read=COUNTS,
+    cache_write=COUNTS,
+    total_tokens=COUNTS,
+    cost=st.just(Cost()) | COSTS | st.just(Usage().cost),
+)
+STAMPS = st.integers(0, 2**53) | st.sampled_from([2**63, -(2**63), True])
+TEXTS = st.builds(TextContent, WORDS, text_signature=MAYBE)
+IMAGES = st.builds(ImageContent, WORDS, mime_type=WORDS)
+THINKING = st.builds(ThinkingContent, WORDS, thinking_signature=MAYBE, redacted=st.booleans() | ODD)
+CALLS = st.builds(
+    ToolCall,
+    WORDS,
+    WORDS,
+    st.dictionaries(ANY_TEXT, VALUES, max_size=3) | VALUES,
+    thought_signature=MAYBE,
+    invalid_arguments=MAYBE,
+)
+BLOCKS = TEXTS | IMAGES | THINKING | CALLS
+MESSAGES = st.one_of(
+    st.builds(UserMessage, ANY_TEXT | st.lists(BLOCKS, max_size=3), timestamp=STAMPS),
+    st.builds(
+        AssistantMessage,
+        ANY_TEXT | st.lists(BLOCKS, max_size=3),
+        api=WORDS,
+        provider=WORDS,
+        model=WORDS,
+        usage=st.just(Usage()) | USAGES,
+        stop_reason=st.sampled_from(StopReason) | st.sampled_from(["stop", "toolUse", "no reason"]),
+        error_message=MAYBE,
+        timestamp=STAMPS,
+    ),
+    st.builds(
+        ToolResultMessage,
+        tool_call_id=WORDS,
+        tool_name=WORDS,
+        content=st.lists(TEXTS | IMAGES | THINKING, max_size=3),
+        details=VALUES,
+        is_error=st.booleans() | ODD,
+        timestamp=STAMPS,
+    ),
+    st.builds(CustomMessage, st.just("note"), VALUES, timestamp=STAMPS),
+)
+
+
+@settings(max_examples=300)
+@given(message=MESSAGES, path=st.sampled_from(["", "/3"]))
+def test_a_message_is_written_as_the_general_way_does(message, path):
+    """The same text, byte for byte, or the same refusal at the same place."""
+    assert at_once(message, path) == generally(message, path)
+
+
+@given(usage=USAGES)
+def test_usage_is_written_as_the_general_way_does(usage):
+    """The same text, or the same refusal."""
+    assert told(writing.usage_text, usage) == told(dump, usage_to_json(usage, compact=True))
+    assert writing.usage_text(Usage()) == "{}"
+
+
+def _within(depth):
+    value = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+EDGES = {
+    "details as deep as they may be": ToolResultMessage(details=_within(MAX_DEPTH - 1)),
+    "details too deep": ToolResultMessage(details=_within(MAX_DEPTH)),
+    "arguments as deep as they may be": AssistantMessage(
+        [ToolCall("a", "b", {"v": _within(MAX_DEPTH - 4)})]
+    ),
+    "arguments too deep": AssistantMessage([ToolCall("a", "b", {"v": _within(MAX_DEPTH - 3)})]),
+    "a text as long as it may be": UserMessage("x" * (MAX_BODY_BYTES - 53), timestamp=1),
+    "a text too long": UserMessage("x" * MAX_BODY_BYTES, timestamp=1),
+    "too long for its letters": UserMessage("\u00e9" * (MAX_BODY_BYTES // 2), timestamp=1),
+    "details that are no number": ToolResultMessage(details={"a": math.nan}),
+    "a block of a stranger": UserMessage((object(),)),
+    "half a character": UserMessage("a\ud800"),
+    "NUL": AssistantMessage([ToolCall("a\0", "b")]),
+    "a price that is no number": AssistantMessage(usage=Usage(cost=Cost(total=math.nan))),
+    "more tokens than fit": AssistantMessage(usage=Usage(input=2**63)),
+}
+
+
+@pytest.mark.parametrize("message", EDGES.values(), ids=EDGES)
+def test_the_edges_are_those_of_the_general_way(message):
+    """As deep and as long, and no further."""
+    assert at_once(message) == generally(message)
+
+
+USUAL = [
+    UserMessage("How are you?", timestamp=1),
+    UserMessage((TextContent("What is this?"), ImageContent("aGk=")), timestamp=1),
+    AssistantMessage(
+        [
+            ThinkingContent("Hm.", thinking_signature="s"),
+            TextContent("\u201cGood\u201d"),
+            ToolCall("call_1", "look", {"at": ["a", 1, 0.5, None]}),
+        ],
+        api="a",
+        provider="p",
+        model="m",
+        usage=Usage(input=3, output=4, total_tokens=7, cost=Cost(input=0.1, total=0.25)),
+        stop_reason=StopReason.TOOL_USE,
+        timestamp=2,
+    ),
+    ToolResultMessage(
+        tool_call_id="call_1",
+        tool_name="look",
+        content=[TextContent("found")],
+        details={"n": 1},
+        is_error=True,
+        timestamp=3,
+    ),
+]
+
+
+@pytest.mark.parametrize("message", USUAL)
+def test_what_is_usual_is_not_written_twice(message, monkeypatch):
+    """It does not take the general way, or all of this would be for nothing."""
+    wanted = generally(message)
+    monkeypatch.setattr(writing, "dump", None)
+    monkeypatch.setattr(writing, "message_to_json", None)
+    assert writing.message_text(message) == wanted
+    assert json.loads(wanted)["role"] == message.role
+
+
+def test_a_refused_call_names_its_place():
+    """As all that is refused."""
+    start = ToolExecutionStart(context_id="c", tool_call_id="a\0b", tool_name="t", args={})
+    with pytest.raises(ValueRefused) as refused:
+        rows.encode([start])
+    assert refused.value.path == "/tool_call_id"
+
+
+@given(usage=st.just(Usage()) | USAGES)
+def test_a_state_without_anything_is_what_was_used(usage):
+    """The column says no more than `usage`, and says it as in a state that holds something."""
+    try:
+        short = rows.state_column(ContextState(usage=usage))
+    except ValueRefused:
+        return
+    more = json.loads(rows.state_column(ContextState(usage=usage, summary=3)))
+    assert dump({k: v for k, v in more.items() if k != "summary"}) == short
+
+
+@given(
+    attempts=st.integers(1, 9) | st.just(2**63),
+    first_delta_s=st.none() | st.floats(0, 1e6),
+    duration_s=st.floats(0, 1e6) | st.just(1e300),
+    ran=st.booleans(),
+)
+def test_the_facts_of_a_message_are_written_as_json(attempts, first_delta_s, duration_s, ran):
+    """As `dump` would, and refused as by that."""
+    message = ToolResultMessage(tool_call_id="a", content=[TextContent("b")])
+    end = MessageEnd(
+        context_id="c", message=message, attempts=attempts, first_delta_s=first_delta_s
+    )
+    ended = ToolExecutionEnd(
+        context_id="c", tool_call_id="a", tool_name="t", result=message, duration_s=duration_s
+    )
+    events = [ended, end] if ran else [end]
+    if attempts == 2**63 or (ran and duration_s == 1e300):
+        with pytest.raises(ValueRefused):
+            rows.encode(events)
+    else:
+        meta = rows.encode(events).messages[0].meta
+        assert meta is None or dump(json.loads(meta)) == meta
+        assert (meta is None) == (not ran and attempts == 1 and first_delta_s is None)
+
+
+def test_the_plain_way_of_the_gate_is_a_part_of_the_whole():
+    """What it writes is what `dump` writes; it leaves the rest to that."""
+    assert gate.dump_plain({"a": [1, "b"]}, 1) == dump({"a": [1, "b"]})
+    assert gate.dump_plain({"a": math.inf}, 1) is None
+    assert gate.dump({}) == "{}"
