@@ -10,8 +10,10 @@ in the middle of a commit, and asyncio's own cancellation, which may, stays dist
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import TracebackType
 
+from looopy.alarms import after
 from looopy.types.context import CancelToken
 
 
@@ -44,9 +46,7 @@ class CancelScope:
         self._reason: str | None = None  # of an interruption that is not the token's
         self._unsubscribe = token.on_cancel(self._soon)
         self._timer = (
-            None
-            if timeout_s is None
-            else self._loop.call_later(timeout_s, token.cancel, "deadline")
+            None if timeout_s is None else after(timeout_s, partial(token.cancel, "deadline"))
         )
 
     def close(self) -> None:

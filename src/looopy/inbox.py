@@ -14,7 +14,9 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from functools import partial
 
+from looopy.alarms import Alarm, after
 from looopy.errors import StoreError
 from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.stores.stores import Stores
@@ -62,7 +64,7 @@ class TurnInbox:
         self._ending = False
         self._again = False
         self._looking: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Alarm | None = None
         self._bell = ExitStack()
 
     @property
@@ -154,8 +156,7 @@ class TurnInbox:
     def _later(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._stores.journal.bells.poll_s, self._rung, True)  # noqa: FBT003 - as a bell does
+        self._timer = after(self._stores.journal.bells.poll_s, partial(self._rung, inbox=True))
 
     def _rung(self, inbox: bool) -> None:
         if not inbox or self._ending:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from looopy.alarms import Alarm, after
 from looopy.errors import StoreUnavailable
 from looopy.stores.base import StateStore
 
@@ -49,8 +50,8 @@ class Lease:
         if self._renewing is not None:
             self._renewing.cancel()
 
-    def _soon(self) -> asyncio.TimerHandle:
-        return self._loop.call_later(self._ttl_s / _RENEWALS_PER_TTL, self._start)
+    def _soon(self) -> Alarm:
+        return after(self._ttl_s / _RENEWALS_PER_TTL, self._start)
 
     def _start(self) -> None:
         self._renewing = self._loop.create_task(self._renew(), name="looopy lease")

@@ -440,7 +440,8 @@ class LivingAgent:
         over = isinstance(event, TurnEnd) and self._turns.running is None
         if over and self._status is AgentStatus.BUSY:
             self._settle()
-        self._subscribers.tell(event)
+        if self._subscribers:
+            self._subscribers.tell(event)
 
     def __repr__(self) -> str:
         return f"<Agent {self.context_id!r} {self._status}>"

@@ -9,9 +9,10 @@ and of nothing while deltas come.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 
+from looopy.alarms import Alarm, after
 from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.errors import LLMUnavailable
 
@@ -30,7 +31,7 @@ class Patience:
         total_s: The longest call; `None`: any.
     """
 
-    __slots__ = ("_began", "_heard", "_idle_s", "_loop", "_scope", "_seen", "_timers", "_total_s")
+    __slots__ = ("_heard", "_idle", "_idle_s", "_scope", "_seen", "_total", "_total_s")
 
     def __init__(
         self,
@@ -45,18 +46,19 @@ class Patience:
         self._idle_s = idle_s
         self._total_s = total_s
         self._seen = 0
-        loop = self._loop = asyncio.get_running_loop()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._total: Alarm | None = None
+        self._idle: Alarm | None = None
         if total_s is not None:
-            self._timers["total"] = loop.call_later(total_s * _LATER, scope.interrupt, "total")
+            self._total = after(total_s * _LATER, partial(scope.interrupt, "total"))
         if idle_s is not None:
-            first_s = idle_s * _LATER * _FIRST_FACTOR
-            self._timers["idle"] = loop.call_later(first_s, self._look)
+            self._idle = after(idle_s * _LATER * _FIRST_FACTOR, self._look)
 
     def close(self) -> None:
         """Stop watching."""
-        for timer in self._timers.values():
-            timer.cancel()
+        if self._total is not None:
+            self._total.cancel()
+        if self._idle is not None:
+            self._idle.cancel()
 
     def error(self, stop: BaseException, provider: str) -> LLMUnavailable | None:
         """What *stop* means if it was this that interrupted; else `None`."""
@@ -76,4 +78,4 @@ class Patience:
             self._scope.interrupt("idle")
         self._seen = heard
         again_s = (self._idle_s or 0) * _LATER
-        self._timers["idle"] = self._loop.call_later(again_s, self._look)
+        self._idle = after(again_s, self._look)

@@ -61,7 +61,7 @@ from looopy.types.event import (
     is_durable,
     utc_now,
 )
-from looopy.types.maker import amended
+from looopy.types.maker import amended, stamp
 from looopy.types.message import AssistantMessage, Message, ToolCall
 from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
@@ -273,8 +273,8 @@ class RunningTurn:
                         self._show(out)
                     elif first:
                         first = False
-                        events = _as_stored(out.events, stored)
-                        self._announce(events, claimed.first_seq, claimed.first_position)
+                        _date_as_stored(out.events, stored)
+                        self._announce(out.events, claimed.first_seq, claimed.first_position)
                     else:
                         await self._commit(out, plan.state)
             finally:
@@ -376,21 +376,19 @@ class RunningTurn:
         state: ContextState | None = None,
     ) -> None:
         """Give committed events their numbers, take them over, and show the group."""
-        stamped: list[AgentEvent] = []
         for event in events:
-            shown = event
-            if is_durable(event):
-                if isinstance(event, MessageEnd):
-                    shown = amended(event, seq=seq or None, position=position)
-                    if isinstance(event.message, AssistantMessage):
-                        self._assistant_position = position
-                    self._added.append(event.message)
-                    self._last_position = position
-                    position += 1
-                elif seq:
-                    shown = amended(event, seq=seq)
-                seq += 1 if seq else 0
-            stamped.append(shown)
+            if not is_durable(event):
+                continue
+            if isinstance(event, MessageEnd):
+                stamp(event, seq=seq or None, position=position)
+                if isinstance(event.message, AssistantMessage):
+                    self._assistant_position = position
+                self._added.append(event.message)
+                self._last_position = position
+                position += 1
+            elif seq:
+                stamp(event, seq=seq)
+            seq += 1 if seq else 0
         if self._buffer is not None:
             self._buffer[-1].events += [e for e in events if is_durable(e)]
         changes: dict[str, Any] = {"last_position": self._last_position}
@@ -401,7 +399,7 @@ class RunningTurn:
             if self._buffer is not None:
                 self._buffer[-1].state = state
         self.known.remember(now=utc_now(), **changes)
-        for event in stamped:
+        for event in events:
             self._show(event)
 
     def _show(self, event: AgentEvent) -> None:
@@ -550,7 +548,7 @@ class _Writer:
         await settle(self._turn.stores.artifacts.delete(self._turn.known.context_id, artifact_id))
 
 
-def _as_stored(events: Sequence[AgentEvent], stored: Sequence[AgentEvent]) -> list[AgentEvent]:
-    """The first group with the times that the claim has stored for its durable events."""
-    times = iter([event.timestamp for event in stored])
-    return [amended(e, timestamp=next(times)) if is_durable(e) else e for e in events]
+def _date_as_stored(events: Sequence[AgentEvent], stored: Sequence[AgentEvent]) -> None:
+    """Give the first group the times that the claim has stored for its durable events."""
+    for event, same in zip(filter(is_durable, events), stored, strict=True):
+        stamp(event, timestamp=same.timestamp)

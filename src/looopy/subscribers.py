@@ -44,10 +44,11 @@ class Subscribers:
 
         return remove
 
+    def __bool__(self) -> bool:
+        return bool(self._callbacks)
+
     def tell(self, event: AgentEvent) -> None:
         """Call those that are there now; they may come and go meanwhile."""
-        if not self._callbacks:
-            return
         for callback in tuple(self._callbacks.values()):
             try:
                 callback(event)

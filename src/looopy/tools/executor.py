@@ -16,8 +16,10 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
+from looopy.alarms import Alarm, after
 from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
 from looopy.redaction import Redactor
 from looopy.tools.asking import NeedsInput
@@ -211,13 +213,11 @@ class _Attempt:
                 watch.cancel()
         return to_answer(returned)
 
-    def _watch(self, tool: Tool, timeout_s: float | None) -> asyncio.TimerHandle | None:
+    def _watch(self, tool: Tool, timeout_s: float | None) -> Alarm | None:
         """Leave the tool behind when it does not stop in time."""
         if timeout_s is None:
             return None
-        return asyncio.get_running_loop().call_later(
-            timeout_s + self._grace_s, self._give_up, tool, timeout_s
-        )
+        return after(timeout_s + self._grace_s, partial(self._give_up, tool, timeout_s))
 
     def _give_up(self, tool: Tool, timeout_s: float) -> None:
         self.left_behind = True
