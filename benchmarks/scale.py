@@ -24,7 +24,7 @@ from benchmarks.subjects import Looopy
 from benchmarks.workload import question
 
 ROOT = Path(__file__).parent.parent
-TABLES = ("contexts", "turns", "messages", "events")
+ROWS = ("turn_rows", "message_rows", "event_rows")
 
 
 async def late_turns(url: str, turn: int = 10_000) -> Figures:
@@ -82,17 +82,30 @@ def multiply(path: str, count: int) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA synchronous=OFF")
         database.execute("PRAGMA foreign_keys=OFF")
-        for table in TABLES:
-            columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-            taken = ["printf('copy-%08d', n)" if name == "context_id" else name for name in columns]
-            sql = (
-                "WITH RECURSIVE copies(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM copies"
-                f" WHERE n < {count - 1}) INSERT INTO {table} ({', '.join(columns)})"
-                f" SELECT {', '.join(taken)} FROM copies, {table} WHERE context_id = 'seed'"
+        columns = _columns(database, "contexts", but="number")
+        taken = ["printf('copy-%08d', n)" if name == "context_id" else name for name in columns]
+        database.execute(
+            "WITH RECURSIVE copies(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM copies"
+            f" WHERE n < {count - 1}) INSERT INTO contexts ({', '.join(columns)})"
+            f" SELECT {', '.join(taken)} FROM copies, contexts WHERE context_id = 'seed'"
+        )
+        for table in ROWS:
+            columns = _columns(database, table, but="id")
+            database.execute(
+                f"INSERT INTO {table} (id, {', '.join(columns)})"
+                f" SELECT (c.number << 32) | (r.id & 4294967295), r.{', r.'.join(columns)}"
+                f" FROM contexts c CROSS JOIN contexts seed CROSS JOIN {table} r"
+                " WHERE seed.context_id = 'seed' AND c.context_id LIKE 'copy-%'"
+                " AND r.id BETWEEN seed.number << 32 AND (seed.number << 32) | 4294967295"
+                " ORDER BY c.number, r.id"
             )
-            database.execute(sql)
-            database.commit()
+        database.commit()
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _columns(database: sqlite3.Connection, table: str, *, but: str) -> list[str]:
+    names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+    return [name for name in names if name != but]
 
 
 async def many_contexts(folder: str, count: int, few: int = 1000) -> Figures:

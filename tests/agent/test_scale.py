@@ -126,7 +126,9 @@ async def test_a_late_turn_writes_no_more_than_an_early_one(make_agent, sqlite_f
     database = sqlite3.connect(sqlite_file)
     tables = [
         name
-        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        for (name,) in database.execute(
+            "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
+        )
         if {"turn", "context_id"} <= {r[1] for r in database.execute(f"PRAGMA table_info({name})")}
     ]
     assert len(tables) >= 3

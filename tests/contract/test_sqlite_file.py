@@ -53,8 +53,8 @@ def _new_threads():
 
 
 _ORPHAN = (
-    "INSERT INTO messages (tenant_id, context_id, position, turn, iteration, seq, role, created_at,"
-    " meta, body) VALUES ('t', 'nowhere', 1, 0, 0, 1, 'user', 0, NULL, '{}')"
+    "INSERT INTO inbox (tenant_id, context_id, entry, kind, created_at, body)"
+    " VALUES ('t', 'nowhere', 1, 'steer', 0, '{}')"
 )
 
 

@@ -9,6 +9,8 @@ _STATEMENTS = f"{_SQL}/statements.py"
 _COMMIT = f"{_SQL}/commit.py"
 _CONNECTION = f"{_SQL}/connection.py"
 _SQLITE = f"{_SQL}/sqlite.py"
+_NUMBERED = f"{_SQL}/numbered.py"
+_NUMBERS = "migrations/versions/0003_a_mark_of_each_write.py"
 _POSTGRES = f"{_SQL}/postgres.py"
 
 _JOURNAL = "tests/contract/test_journal.py"
@@ -17,6 +19,7 @@ _ORDER = "tests/contract/test_postgres_order.py"
 _SERVER = "tests/contract/test_postgres_server.py"
 _CUTS = "tests/contract/test_postgres_cuts.py"
 _FILE = "tests/contract/test_sqlite_file.py"
+_IN_FILE = "tests/contract/test_sqlite_numbers.py"
 
 MUTANTS = [
     # --- the fence ---
@@ -118,14 +121,66 @@ MUTANTS = [
         f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_it_was_committed",
     ),
     # --- who it belongs to ---
-    mutant(
+    Mutant(
         "read-without-tenant",
         "another tenant reads the conversation",
-        _STATEMENTS,
-        '    f" FROM messages WHERE {_THIS} AND position > :after ',
-        '    " FROM messages WHERE context_id = :context AND position > :after ',
+        (
+            Edit(
+                _STATEMENTS,
+                'seq, body FROM messages WHERE {_THIS} AND position >"\n',
+                'seq, body FROM messages WHERE context_id = :context AND position >"\n',
+            ),
+            Edit(
+                _STATEMENTS,
+                '" FROM contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context)"\n'
+                '    " ORDER BY position',
+                '" FROM contexts c WHERE c.context_id = :context)"\n    " ORDER BY position',
+            ),
+        ),
+        (
+            "tests/contract/test_messages.py::TestMessagesOnAsyncpg::test_another_tenant_sees_nothing",
+        ),
+    ),
+    mutant(
+        "number-without-tenant",
+        "in a file, another tenant reads and writes the conversation of the same name",
+        _NUMBERED,
+        '"c.tenant_id = :tenant AND c.context_id = :context"',
+        '"c.context_id = :context"',
         "tests/contract/test_messages.py::TestMessagesOnSQLite::test_another_tenant_sees_nothing",
-        "tests/contract/test_messages.py::TestMessagesOnAsyncpg::test_another_tenant_sees_nothing",
+    ),
+    mutant(
+        "key-of-any-place",
+        "a turn that there cannot be is one of the context with the next number",
+        _NUMBERED,
+        'return f"CASE WHEN {name} BETWEEN 0 AND {LAST_PLACE} THEN {_at(name)} END"',
+        "return _at(name)",
+        f"{_IN_FILE}::test_a_turn_that_there_cannot_be_is_not_closed",
+    ),
+    mutant(
+        "key-from-any-place",
+        "who reads from before the beginning is shown the context with the number before",
+        _NUMBERED,
+        "MIN(MAX({', '.join(places or (':after',))}, 0), {LAST_PLACE})",
+        "{', '.join(places or (':after',))}",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_a_place_that_no_row_can_have_is_nobodys",
+    ),
+    mutant(
+        "rows-outlive-their-context",
+        "whoever is given the number of a deleted context has its history",
+        _NUMBERS,
+        "for rows, _ in _ROWS.values()",
+        'for rows in ("turn_rows", "event_rows")',
+        f"{_IN_FILE}::test_the_rows_of_a_context_go_with_it",
+        f"{_IN_FILE}::test_who_is_given_the_number_of_a_deleted_context_finds_nothing",
+    ),
+    mutant(
+        "numbers-without-end",
+        "the message after the last place is one of the context with the next number",
+        _NUMBERS,
+        "_LAST_COUNT = 2**32 - 2**16 - 1",
+        "_LAST_COUNT = 2**62",
+        f"{_IN_FILE}::test_a_context_without_room_says_so_and_stores_nothing",
     ),
     mutant(
         "write-without-tenant",

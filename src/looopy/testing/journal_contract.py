@@ -336,6 +336,29 @@ class JournalContract:
         assert await stores.journal.started_calls(CONTEXT, 2) == {"call-2"}
         assert await stores.journal.started_calls(CONTEXT, 3) == set()
 
+    async def test_a_place_that_no_row_can_have_is_nobodys(self, stores: Stores) -> None:
+        """However far off a number is, it does not lead into the context beside this one."""
+        around = ("ada-1", CONTEXT, "ada-3")
+        for name in around:
+            claimed = await begin(stores, context_id=name, text=name)
+            said_so = said(answer("", _ADD), context_id=name)
+            await commit(stores, claimed, [said_so, starts(_ADD, context_id=name)], context_id=name)
+        turns = await stores.journal.turns(CONTEXT)
+        events_of_it = await stores.journal.events(CONTEXT)
+        messages = await stores.messages.list(CONTEXT)
+        assert (len(turns), len(messages)) == (1, 2)
+        for far in (2**31, 2**32, 2**33, 2**62, 2**63 - 1, 2**70):
+            for place in (far, far + 1, far - 1):
+                for before in (-place, 0, -1):
+                    assert await stores.journal.turns(CONTEXT, after=before) == turns
+                    assert await stores.journal.events(CONTEXT, after=before) == events_of_it
+                    assert await stores.messages.list(CONTEXT, after=before) == messages
+                assert await stores.journal.turns(CONTEXT, after=place) == []
+                assert await stores.journal.events(CONTEXT, after=place) == []
+                assert await stores.messages.list(CONTEXT, after=place) == []
+                for turn in (place, -place):
+                    assert await stores.journal.started_calls(CONTEXT, turn) == set()
+
     # --- clearing ---
 
     async def test_a_summary_is_appended_with_its_event(self, stores: Stores) -> None:

@@ -157,6 +157,10 @@ def translate(error: sqlite3.Error, path: Path, *, outcome_known: bool = True) -
             f"the disk of {path} is full: free some space and try again",
             outcome_known=outcome_known,
         )
+    if code == sqlite3.SQLITE_CONSTRAINT_CHECK:
+        _, _, broken = str(error).rpartition(" ck_contexts_")
+        if (way_out := _NO_NUMBER.get(broken)) is not None:
+            return StorageFull(f"the database {path} {way_out}", outcome_known=True)
     sentence = _SENTENCES.get(code & 0xFF, "failed with {name}")
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return StoreUnavailable(
@@ -171,6 +175,15 @@ def _code(error: sqlite3.Error) -> int:
 
 # A write beyond what the disk, the quota or the size limit of the process allows.
 _NO_SPACE = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
+
+# A row lies under a number of 63 bits: 31 for its context, 32 for its place in it; `numbered.py`.
+_CONTEXT_IS_FULL = "has no number left in this context, which has 4 billion {}: go on in a new one"
+_NO_NUMBER = {
+    "number": "has no number left for another context: begin a new file",
+    "last_position": _CONTEXT_IS_FULL.format("messages"),
+    "last_seq": _CONTEXT_IS_FULL.format("events"),
+    "turn_count": _CONTEXT_IS_FULL.format("turns"),
+}
 
 _CANNOT_WRITE = "cannot be opened for writing: check the owner and permissions of it and its folder"
 _DAMAGED = "is damaged, or is no SQLite database: move it away, or put a backup in its place"

@@ -2,88 +2,6 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL, 
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-CREATE TABLE contexts (
-	tenant_id TEXT NOT NULL, 
-	context_id TEXT NOT NULL, 
-	epoch BIGINT NOT NULL, 
-	turn_count BIGINT NOT NULL, 
-	last_position BIGINT NOT NULL, 
-	last_seq BIGINT NOT NULL, 
-	visible_from BIGINT NOT NULL, 
-	cleared_seq BIGINT NOT NULL, 
-	open_turn BIGINT, 
-	holder TEXT, 
-	lease_until BIGINT, 
-	owner_actor TEXT, 
-	state TEXT NOT NULL, 
-	metadata TEXT NOT NULL, 
-	version BIGINT NOT NULL, 
-	created_at BIGINT NOT NULL, 
-	last_activity BIGINT NOT NULL, inbox_last BIGINT DEFAULT '0' NOT NULL, inbox_waiting BIGINT DEFAULT '0' NOT NULL, cancel_turn BIGINT, last_ticket BIGINT DEFAULT '0' NOT NULL, line_until BIGINT, last_write BIGINT, 
-	CONSTRAINT pk_contexts PRIMARY KEY (tenant_id, context_id), 
-	CONSTRAINT ck_contexts_tenant CHECK (tenant_id <> '')
-)
- WITHOUT ROWID
-
-;
-CREATE TABLE turns (
-	tenant_id TEXT NOT NULL, 
-	context_id TEXT NOT NULL, 
-	turn BIGINT NOT NULL, 
-	epoch BIGINT NOT NULL, 
-	continues BIGINT, 
-	actor_id TEXT, 
-	had_auth BIGINT NOT NULL, 
-	outcome TEXT, 
-	stop_reason TEXT, 
-	start_seq BIGINT NOT NULL, 
-	end_seq BIGINT, 
-	first_position BIGINT NOT NULL, 
-	last_position BIGINT NOT NULL, 
-	user_position BIGINT, 
-	started_at BIGINT NOT NULL, 
-	ended_at BIGINT, 
-	usage TEXT NOT NULL, 
-	metadata TEXT NOT NULL, 
-	CONSTRAINT pk_turns PRIMARY KEY (tenant_id, context_id, turn), 
-	CONSTRAINT ck_turns_tenant CHECK (tenant_id <> ''), 
-	CONSTRAINT fk_turns_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES contexts (tenant_id, context_id) ON DELETE CASCADE
-)
- WITHOUT ROWID
-
-;
-CREATE TABLE messages (
-	tenant_id TEXT NOT NULL, 
-	context_id TEXT NOT NULL, 
-	position BIGINT NOT NULL, 
-	turn BIGINT NOT NULL, 
-	iteration BIGINT NOT NULL, 
-	seq BIGINT NOT NULL, 
-	role TEXT NOT NULL, 
-	created_at BIGINT NOT NULL, 
-	meta TEXT, 
-	body TEXT NOT NULL, 
-	CONSTRAINT pk_messages PRIMARY KEY (tenant_id, context_id, position), 
-	CONSTRAINT ck_messages_tenant CHECK (tenant_id <> ''), 
-	CONSTRAINT fk_messages_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES contexts (tenant_id, context_id) ON DELETE CASCADE
-);
-CREATE TABLE events (
-	tenant_id TEXT NOT NULL, 
-	context_id TEXT NOT NULL, 
-	seq BIGINT NOT NULL, 
-	turn BIGINT NOT NULL, 
-	iteration BIGINT NOT NULL, 
-	type TEXT NOT NULL, 
-	created_at BIGINT NOT NULL, 
-	position BIGINT, 
-	body TEXT NOT NULL, 
-	CONSTRAINT pk_events PRIMARY KEY (tenant_id, context_id, seq), 
-	CONSTRAINT ck_events_tenant CHECK (tenant_id <> ''), 
-	CONSTRAINT fk_events_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES contexts (tenant_id, context_id) ON DELETE CASCADE
-)
- WITHOUT ROWID
-
-;
 CREATE TABLE artifacts (
 	tenant_id TEXT NOT NULL, 
 	context_id TEXT NOT NULL, 
@@ -140,4 +58,80 @@ CREATE TABLE waiters (
  WITHOUT ROWID
 
 ;
+CREATE TABLE contexts (
+	number INTEGER NOT NULL, 
+	tenant_id TEXT NOT NULL, 
+	context_id TEXT NOT NULL, 
+	epoch BIGINT NOT NULL, 
+	turn_count BIGINT NOT NULL, 
+	last_position BIGINT NOT NULL, 
+	last_seq BIGINT NOT NULL, 
+	visible_from BIGINT NOT NULL, 
+	cleared_seq BIGINT NOT NULL, 
+	open_turn BIGINT, 
+	holder TEXT, 
+	lease_until BIGINT, 
+	owner_actor TEXT, 
+	state TEXT NOT NULL, 
+	metadata TEXT NOT NULL, 
+	version BIGINT NOT NULL, 
+	created_at BIGINT NOT NULL, 
+	last_activity BIGINT NOT NULL, 
+	inbox_last BIGINT DEFAULT '0' NOT NULL, 
+	inbox_waiting BIGINT DEFAULT '0' NOT NULL, 
+	cancel_turn BIGINT, 
+	last_ticket BIGINT DEFAULT '0' NOT NULL, 
+	line_until BIGINT, 
+	last_write BIGINT, 
+	CONSTRAINT pk_contexts PRIMARY KEY (number), 
+	CONSTRAINT uq_contexts_tenant_id UNIQUE (tenant_id, context_id), 
+	CONSTRAINT ck_contexts_number CHECK (number BETWEEN 1 AND 2147483647), 
+	CONSTRAINT ck_contexts_last_position CHECK (last_position <= 4294901759), 
+	CONSTRAINT ck_contexts_last_seq CHECK (last_seq <= 4294901759), 
+	CONSTRAINT ck_contexts_turn_count CHECK (turn_count <= 4294901759), 
+	CONSTRAINT ck_contexts_tenant CHECK (tenant_id <> '')
+);
+CREATE TABLE turn_rows (
+	id INTEGER NOT NULL, 
+	epoch BIGINT NOT NULL, 
+	continues BIGINT, 
+	actor_id TEXT, 
+	had_auth BIGINT NOT NULL, 
+	outcome TEXT, 
+	stop_reason TEXT, 
+	start_seq BIGINT NOT NULL, 
+	end_seq BIGINT, 
+	first_position BIGINT NOT NULL, 
+	last_position BIGINT NOT NULL, 
+	user_position BIGINT, 
+	started_at BIGINT NOT NULL, 
+	ended_at BIGINT, 
+	usage TEXT, 
+	metadata TEXT, 
+	CONSTRAINT pk_turn_rows PRIMARY KEY (id)
+);
+CREATE VIEW turns AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS turn, r.epoch AS epoch, r.continues AS continues, r.actor_id AS actor_id, r.had_auth AS had_auth, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.outcome, 'completed') END AS outcome, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.stop_reason, 'stop') END AS stop_reason, r.start_seq AS start_seq, r.end_seq AS end_seq, r.first_position AS first_position, r.last_position AS last_position, r.user_position AS user_position, r.started_at AS started_at, r.ended_at AS ended_at, COALESCE(r.usage, '{}') AS usage, COALESCE(r.metadata, '{}') AS metadata FROM contexts c CROSS JOIN turn_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
+CREATE TABLE message_rows (
+	id INTEGER NOT NULL, 
+	turn BIGINT NOT NULL, 
+	iteration BIGINT NOT NULL, 
+	seq BIGINT NOT NULL, 
+	created_at BIGINT NOT NULL, 
+	meta TEXT, 
+	body TEXT NOT NULL, 
+	CONSTRAINT pk_message_rows PRIMARY KEY (id)
+);
+CREATE VIEW messages AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS position, r.turn AS turn, r.iteration AS iteration, r.seq AS seq, json_extract(r.body, '$.role') AS role, r.created_at AS created_at, r.meta AS meta, r.body AS body FROM contexts c CROSS JOIN message_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
+CREATE TABLE event_rows (
+	id INTEGER NOT NULL, 
+	turn BIGINT NOT NULL, 
+	iteration BIGINT NOT NULL, 
+	type TEXT NOT NULL, 
+	created_at BIGINT NOT NULL, 
+	position BIGINT, 
+	body TEXT NOT NULL, 
+	CONSTRAINT pk_event_rows PRIMARY KEY (id)
+);
+CREATE VIEW events AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS seq, r.turn AS turn, r.iteration AS iteration, r.type AS type, r.created_at AS created_at, r.position AS position, r.body AS body FROM contexts c CROSS JOIN event_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
+CREATE TRIGGER rows_of_contexts AFTER DELETE ON contexts BEGIN DELETE FROM turn_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); DELETE FROM message_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); DELETE FROM event_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); END;
 INSERT INTO alembic_version VALUES ('0003');

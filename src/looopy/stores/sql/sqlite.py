@@ -33,6 +33,7 @@ from looopy.stores.bells import Bells, Key
 from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql.driver import Ring, Steps, may_have_written
 from looopy.stores.sql.migrate import ensure_schema
+from looopy.stores.sql.numbered import IN_SQLITE
 
 T = TypeVar("T")
 
@@ -332,11 +333,12 @@ def _close(connection: sqlite3.Connection) -> None:
 def _drive(connection: sqlite3.Connection, work: Callable[[], Steps[T]]) -> T:
     """Run a generator to its end, statement by statement."""
     steps = work()
-    execute = connection.execute
+    execute, own = connection.execute, IN_SQLITE.get
     try:
         query = next(steps)
         while True:
-            query = steps.send(execute(query.sql, query.params).fetchall())
+            sql = own(query.sql, query.sql)
+            query = steps.send(execute(sql, query.params).fetchall())
     except StopIteration as stop:
         answer: T = stop.value
         return answer

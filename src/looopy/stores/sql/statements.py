@@ -47,7 +47,7 @@ TURN_COLUMNS = (
     "t.turn, t.continues, t.actor_id, t.had_auth, t.outcome, t.stop_reason, t.start_seq, t.end_seq,"
     " t.first_position, t.last_position, t.started_at, t.ended_at, t.usage, t.metadata"
 )
-_CONTEXT_COLUMNS = (
+CONTEXT_COLUMNS = (
     "c.context_id, c.epoch, c.turn_count, c.last_position, c.last_seq, c.visible_from,"
     " c.cleared_seq,"
     f" c.holder, c.holder IS NOT NULL AND {_live('c.lease_until')}, c.owner_actor, c.state,"
@@ -55,7 +55,7 @@ _CONTEXT_COLUMNS = (
     " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn"
 )
 _CONTEXT = (
-    f"SELECT {_CONTEXT_COLUMNS}, {TURN_COLUMNS} FROM contexts c"
+    f"SELECT {CONTEXT_COLUMNS}, {TURN_COLUMNS} FROM contexts c"
     " LEFT JOIN turns t ON t.tenant_id = c.tenant_id AND t.context_id = c.context_id"
     " AND t.turn = c.open_turn WHERE c.tenant_id = :tenant"
 )

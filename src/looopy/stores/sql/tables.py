@@ -9,7 +9,9 @@ no number comes from a sequence, no order from a timestamp. Times are integer mi
 1970, UTC; JSON is text, kept as it was written. Rows are found by primary key alone: an event by
 the turn whose range of `seq` holds it, so there is no other index to write.
 
-In SQLite, tables of short rows are clustered by their key: one page to write instead of two.
+In SQLite, tables of short rows are clustered by their key: one page to write instead of two. Of
+turns, messages and events it has rows under the number of their context (`sqlite_metadata`), and
+views that look like the tables here: see `numbered.py`.
 """
 
 from __future__ import annotations
@@ -21,22 +23,25 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ForeignKeyConstraint,
+    Integer,
     LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
+    UniqueConstraint,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(referred_table_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+_NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+metadata = MetaData(naming_convention=_NAMES)
+sqlite_metadata = MetaData(naming_convention=_NAMES)
 
 # Code-point order on both dialects: SQLite compares bytes of UTF-8 anyway.
 _key = Text().with_variant(Text(collation="C"), "postgresql")
@@ -203,3 +208,55 @@ waiters = _table(
     key=("ticket",),
     clustered=True,
 )
+
+
+# --- SQLite's own ---
+
+# The largest number of a context, and of what it counts: see `numbered.py`.
+_LAST_NUMBER = 2**31 - 1
+_LAST_COUNT = 2**32 - 2**16 - 1
+
+
+def _like(table: Table, *without: str, may_lack: tuple[str, ...] = ()) -> list[Column[Any]]:
+    return [
+        Column(
+            column.name,
+            column.type,
+            nullable=bool(column.nullable) or column.name in may_lack,
+            server_default=column.server_default,
+        )
+        for column in table.columns
+        if column.name not in without
+    ]
+
+
+def _rows(name: str, table: Table, *without: str, may_lack: tuple[str, ...] = ()) -> Table:
+    """The rows of *table*, each under the number of its context and its place in it."""
+    return Table(
+        name,
+        sqlite_metadata,
+        Column("id", Integer, nullable=False),
+        *_like(table, "tenant_id", "context_id", *without, may_lack=may_lack),
+        PrimaryKeyConstraint("id"),
+    )
+
+
+Table(
+    "contexts",
+    sqlite_metadata,
+    Column("number", Integer, nullable=False),
+    *_like(contexts),
+    PrimaryKeyConstraint("number"),
+    UniqueConstraint("tenant_id", "context_id"),
+    CheckConstraint("tenant_id <> ''", name="tenant"),
+    CheckConstraint(f"number BETWEEN 1 AND {_LAST_NUMBER}", name="number"),
+    *(
+        CheckConstraint(f"{name} <= {_LAST_COUNT}", name=name)
+        for name in ("last_position", "last_seq", "turn_count")
+    ),
+)
+turn_rows = _rows("turn_rows", turns, "turn", may_lack=("usage", "metadata"))
+message_rows = _rows("message_rows", messages, "position", "role")
+event_rows = _rows("event_rows", events, "seq")
+for _shared in (artifacts, inbox, turn_keys, waiters):
+    _shared.to_metadata(sqlite_metadata)

@@ -1,0 +1,145 @@
+"""
+What SQLite says in place of some statements: messages, turns and events lie under one number.
+
+A row that is found by `(tenant_id, context_id, position)` costs a file those ids twice, in the row
+and in its index, and a commit one more page. In SQLite, which is neither partitioned nor sharded, a
+context has a number, and the key of what belongs to it is that number with the place of the row
+behind it: one integer, which SQLite finds a row by without an index. What nearly every turn says of
+itself is left out as well.
+
+The tables `message_rows`, `turn_rows` and `event_rows` are met by these statements alone. For
+everybody else there are views, named and made as the tables are elsewhere.
+
+A number is told by the row of its context, in the same statement and under its tenant, so that no
+other context's rows can be met; places that no row can have are compared, never added. The number
+of a deleted context may be given again, because the trigger of `contexts` takes all rows of the old
+one in the same transaction; and as the number is no proof of anything, whoever still writes to the
+old context is fenced by its epoch.
+"""
+
+from __future__ import annotations
+
+from looopy.stores.sql import statements as s
+
+BITS = 32
+LAST_PLACE = 2**BITS - 1
+"""The largest position, turn or `seq` that a key has room for; the row of a context checks it."""
+
+_OWNER = "c.tenant_id = :tenant AND c.context_id = :context"
+
+
+def _at(place: str) -> str:
+    """The key of the row at a *place* that is known to be one."""
+    return f"c.number << {BITS} | {place}"
+
+
+def _given(name: str) -> str:
+    """The key of the row at a place that somebody gave, null where no row can be."""
+    return f"CASE WHEN {name} BETWEEN 0 AND {LAST_PLACE} THEN {_at(name)} END"
+
+
+def _place(key: str) -> str:
+    return f"{key} & {LAST_PLACE}"
+
+
+def _after(key: str, *places: str) -> str:
+    """The keys of a context's rows behind all *places*, which may be any numbers."""
+    after = f"MIN(MAX({', '.join(places or (':after',))}, 0), {LAST_PLACE})"
+    return f"{key} > ({_at(after)}) AND {key} <= ({_at(str(LAST_PLACE))})"
+
+
+# What a turn that is over has to say, unless it is what nearly all of them say.
+_ENDED = "CASE WHEN t.end_seq IS NOT NULL THEN COALESCE(t.{0}, '{1}') END"
+_TURN_COLUMNS = (
+    f"{_place('t.id')}, t.continues, t.actor_id, t.had_auth,"
+    f" {_ENDED.format('outcome', 'completed')}, {_ENDED.format('stop_reason', 'stop')},"
+    " t.start_seq, t.end_seq, t.first_position, t.last_position, t.started_at, t.ended_at,"
+    " COALESCE(t.usage, '{}'), COALESCE(t.metadata, '{}')"
+)
+_CONTEXT = (
+    f"SELECT {s.CONTEXT_COLUMNS}, {_TURN_COLUMNS} FROM contexts c"
+    f" LEFT JOIN turn_rows t ON t.id = ({_at('c.open_turn')}) WHERE c.tenant_id = :tenant"
+)
+
+_MESSAGES_AFTER = (
+    f" FROM contexts c JOIN message_rows m ON {_after('m.id')} WHERE {_OWNER}"
+    " ORDER BY m.id LIMIT :limit"
+)
+
+_RECORDS = (
+    f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.body FROM contexts c"
+    f" JOIN message_rows m ON {_after('m.id', '{after}', 'c.visible_from - 1')} WHERE {_OWNER}"
+    " ORDER BY m.id LIMIT :limit"
+)
+
+# As in `statements.py`, with keys in the place of places; their sum may be more than a number.
+_HALVE = (
+    "WITH RECURSIVE halve(low, high) AS (SELECT"
+    f" {_at(':low')}, {_at(':high')} FROM contexts c WHERE {_OWNER}"
+    " UNION ALL"
+    " SELECT CASE WHEN r.{seq} > :after THEN h.low ELSE h.low + (h.high - h.low) / 2 + 1 END,"
+    " CASE WHEN r.{seq} > :after THEN h.low + (h.high - h.low) / 2 ELSE h.high END"
+    " FROM halve h JOIN {table} r ON r.id = h.low + (h.high - h.low) / 2 WHERE h.low < h.high)"
+    f" SELECT {_place('low')} FROM halve WHERE low = high"
+)
+
+IN_SQLITE = {
+    s.LOAD_CONTEXT: f"{_CONTEXT} AND c.context_id = :context",
+    s.LIST_CONTEXTS: f"{_CONTEXT} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit",
+    # --- turns ---
+    s.OPEN_TURN: (
+        "INSERT INTO turn_rows (id, epoch, continues, actor_id, had_auth, start_seq,"
+        " first_position, last_position, user_position, started_at, metadata)"
+        f" SELECT {_at(':turn')}, :epoch, :continues, :actor, :had_auth, :start_seq,"
+        " :first_position, :first_position - 1, :user_position, :started_at,"
+        f" NULLIF(:metadata, '{{}}') FROM contexts c WHERE {_OWNER}"
+    ),
+    s.CLOSE_TURN: (
+        "UPDATE turn_rows SET outcome = NULLIF(:outcome, 'completed'),"
+        " stop_reason = NULLIF(:stop_reason, 'stop'), end_seq = :end_seq,"
+        " last_position = :last_position, ended_at = :ended_at, usage = NULLIF(:usage, '{}')"
+        f" WHERE id = (SELECT {_given(':turn')} FROM contexts c WHERE {_OWNER})"
+        f" AND end_seq IS NULL RETURNING {_place('id')}"
+    ),
+    s.LIST_TURNS: (
+        f"SELECT {_TURN_COLUMNS}, t.user_position FROM contexts c"
+        f" JOIN turn_rows t ON {_after('t.id')} WHERE {_OWNER} ORDER BY t.id LIMIT :limit"
+    ),
+    s.TURN_ACTOR: (
+        "SELECT t.actor_id FROM contexts c"
+        f" JOIN turn_rows t ON t.id = ({_given(':turn')}) WHERE {_OWNER}"
+    ),
+    # --- messages ---
+    s.ADD_MESSAGE: (
+        "INSERT INTO message_rows (id, turn, iteration, seq, created_at, meta, body)"
+        f" SELECT {_at(':position')}, :turn, :iteration, :seq, :created_at, :meta, :body"
+        f" FROM contexts c WHERE {_OWNER}"
+    ),
+    s.LIST_MESSAGES: (
+        f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.created_at, m.meta, m.body"
+        f"{_MESSAGES_AFTER}"
+    ),
+    s.LIST_RECORDS: _RECORDS.format(after=":after"),
+    s.LIST_NEWEST: _RECORDS.format(after="c.last_position - :limit"),
+    # --- events ---
+    s.ADD_EVENT: (
+        "INSERT INTO event_rows (id, turn, iteration, type, created_at, position, body)"
+        f" SELECT {_at(':seq')}, :turn, :iteration, :type, :created_at, :position, :body"
+        f" FROM contexts c WHERE {_OWNER}"
+    ),
+    s.LIST_EVENTS: (
+        f"SELECT {_place('e.id')}, e.turn, e.iteration, e.type, e.created_at, e.position, e.body"
+        f" FROM contexts c JOIN event_rows e ON {_after('e.id')} WHERE {_OWNER}"
+        " ORDER BY e.id LIMIT :limit"
+    ),
+    s.STARTED_CALLS: (
+        "SELECT e.body FROM contexts c"
+        f" JOIN turn_rows t ON t.id = ({_given(':turn')})"
+        f" JOIN event_rows e ON e.id > ({_at('t.start_seq')})"
+        f" AND e.id <= ({_at(str(LAST_PLACE))})"
+        f" WHERE {_OWNER} AND e.turn = :turn AND e.type = 'tool_execution_start'"
+    ),
+    s.FIND_POSITION: _HALVE.format(table="message_rows", seq="seq"),
+    s.FIND_TURN: _HALVE.format(table="turn_rows", seq="start_seq"),
+}
+"""What SQLite is to be told in the place of a statement, with the same parameters and columns."""

@@ -1,0 +1,258 @@
+"""
+In SQLite the rows of a context lie under its number, and in nobody's way.
+
+That they are found by the context's own name alone, in one search; that they go with their context,
+and whoever is given its number next finds nothing; that a number which has no room is refused; and
+that those who read by hand see the tables that Postgres has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from dataclasses import replace
+
+import pytest
+
+from looopy.errors import StorageFull
+from looopy.folding import summary_message
+from looopy.stores import open_stores
+from looopy.stores.records import NewSummary
+from looopy.stores.sql import connection as sqlite
+from looopy.stores.sql import statements
+from looopy.stores.sql.numbered import IN_SQLITE
+from looopy.stores.sql.tables import metadata
+from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, said, starts, user
+from looopy.types.message import StopReason, ToolCall
+
+_CALL = ToolCall("call-1", "add", {"a": 1})
+_TABLES = ("turns", "messages", "events")
+_ROWS = ("turn_rows", "message_rows", "event_rows")
+_NAMES = {
+    sql: name
+    for name, sql in vars(statements).items()
+    if name.isupper() and name[0] != "_" and isinstance(sql, str)
+}
+_OWN = [pytest.param(old, new, id=_NAMES[old]) for old, new in IN_SQLITE.items()]
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+
+
+@contextlib.contextmanager
+def _by_hand(path):
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.create_function("now_us", 0, lambda: 0)
+        yield connection
+
+
+def _dump(path):
+    with _by_hand(path) as connection:
+        return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in _ROWS}
+
+
+async def _fill(stores, name):
+    """A turn with a call, and an open one."""
+    claimed = await begin(stores, context_id=name)
+    events = [said(answer("", _CALL), context_id=name), starts(_CALL, context_id=name)]
+    await commit(stores, claimed, events, context_id=name)
+    over = [ends(StopReason.INTERRUPTED, context_id=name)]
+    await commit(stores, claimed, over, context_id=name, release=True)
+    return await begin(stores, claimed.epoch, context_id=name, ttl_s=0.0)
+
+
+# --- the statements ---
+
+
+def test_whatever_names_a_table_of_rows_is_said_otherwise_in_sqlite():
+    """There is no statement about turns, messages or events that would meet a view."""
+    named = re.compile(rf"(FROM|JOIN|INTO|UPDATE) ({'|'.join(_TABLES)})\b")
+    assert {sql for sql in _NAMES if named.search(sql)} == set(IN_SQLITE)
+    assert not any(named.search(sql) for sql in IN_SQLITE.values())
+
+
+@pytest.mark.parametrize(("old", "new"), _OWN)
+def test_what_is_said_otherwise_asks_and_answers_the_same(old, new, sqlite_file):
+    """The same parameters, the tenant and the context among them, and as many columns."""
+    asked = set(_PARAMETER.findall(new))
+    assert set(_PARAMETER.findall(old)) - asked <= {"role"}
+    assert asked <= set(_PARAMETER.findall(old))
+    assert "tenant_id = :tenant" in new
+    assert "context_id = :context" in new or "context_id > :after_id" in new
+    values = dict.fromkeys(set(_PARAMETER.findall(old)) | {"role"}, 1)
+    with _by_hand(sqlite_file) as connection:
+        columns = (
+            [len(connection.execute(sql, values).description or ()) for sql in (old, new)]
+            if not old.startswith(("INSERT", "UPDATE"))
+            else [0, 0]
+        )
+    assert columns[0] == columns[1]
+
+
+@pytest.mark.parametrize(("old", "new"), _OWN)
+def test_a_row_is_found_by_its_key(old, new, sqlite_file):
+    """By the name of its context and the place in it: nothing is read to find it, or sorted."""
+    values = dict.fromkeys(_PARAMETER.findall(new), 1)
+    with _by_hand(sqlite_file) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {new}", values).fetchall()
+    steps = [step for *_, step in plan]
+    assert any("contexts" in step and "(tenant_id=? AND context_id" in step for step in steps)
+    found = [s for s in steps if "INTEGER PRIMARY KEY" in s]
+    assert found or old.startswith("INSERT")
+    wrong = [s for s in steps if re.match("SCAN (?!h$|halve$)|.*TEMP B-TREE|.*AUTOMATIC", s)]
+    assert wrong == []
+
+
+# --- rows go with their context ---
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_the_rows_of_a_context_go_with_it(sqlite_file, by_hand):
+    """All of them and no others, also where somebody deletes it who enforces no foreign keys."""
+    around = ("ada-1", "ada-3")
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        for name in around:
+            await _fill(stores, name)
+        before = _dump(sqlite_file)
+        assert all(before.values())
+        await stores.state.delete("ada-3")
+        await _fill(stores, CONTEXT)
+        await _fill(stores, "ada-3")
+        after = _dump(sqlite_file)
+        assert all(len(after[name]) > len(before[name]) for name in _ROWS)
+        if not by_hand:
+            await stores.state.delete(CONTEXT)
+        else:
+            with _by_hand(sqlite_file) as connection:
+                connection.execute("DELETE FROM contexts WHERE context_id = ?", (CONTEXT,))
+        left = _dump(sqlite_file)
+        assert {name: len(rows) for name, rows in left.items()} == {
+            name: len(rows) for name, rows in before.items()
+        }
+        for name in around:
+            assert len(await stores.journal.events(name)) == 7
+            assert len(await stores.messages.list(name)) == 3
+
+
+async def test_who_is_given_the_number_of_a_deleted_context_finds_nothing(sqlite_file):
+    """And what is written there is met under the new name alone."""
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        await _fill(stores, "old")
+        with _by_hand(sqlite_file) as connection:
+            ((number,),) = connection.execute("SELECT number FROM contexts").fetchall()
+        await stores.state.delete("old")
+        assert await stores.messages.append("new", [user("first")]) == 1
+        with _by_hand(sqlite_file) as connection:
+            assert connection.execute("SELECT number FROM contexts").fetchall() == [(number,)]
+        assert await stores.messages.list("new") == [user("first")]
+        assert await stores.journal.turns("new") == []
+        assert len(await stores.journal.events("new")) == 1
+        assert await stores.messages.list("old") == []
+
+
+@pytest.mark.parametrize("turn", [2**32 + 1, 1 - 2**32, 0, -1])
+async def test_a_turn_that_there_cannot_be_is_not_closed(sqlite_file, turn):
+    """Nor is that of the context beside this one, which its number leads to."""
+    names = ("before", CONTEXT, "behind")
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        held = {name: await begin(stores, context_id=name) for name in names}
+        with pytest.raises(ValueError, match="not open"):
+            await commit(stores, replace(held[CONTEXT], turn=turn), [ends()])
+        for name in names:
+            (still,) = await stores.journal.turns(name)
+            assert still.outcome is None
+
+
+# --- no room ---
+
+
+@pytest.mark.parametrize(
+    ("column", "what", "refused"),
+    [
+        ("last_position", "messages", ["turn", "append", "compact"]),
+        ("last_seq", "events", ["turn", "append", "compact", "clear"]),
+        ("turn_count", "turns", ["turn"]),
+    ],
+)
+async def test_a_context_without_room_says_so_and_stores_nothing(
+    sqlite_file, column, what, refused
+):
+    """Four billion rows: no row is put where those of the next context are."""
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        await a_turn(stores)
+        await stores.messages.append("next", [user("neighbour")])
+        with _by_hand(sqlite_file) as connection:
+            connection.execute(
+                f"UPDATE contexts SET {column} = ? WHERE context_id = ?",
+                (2**32 - 2**16 - 1, CONTEXT),
+            )
+        before = _dump(sqlite_file), await stores.state.load(CONTEXT)
+        new = NewSummary(message=summary_message("in short", kept=0), epoch=1)
+        writes = {
+            "turn": lambda: begin(stores, 1),
+            "append": lambda: stores.messages.append(CONTEXT, [user("more")]),
+            "compact": lambda: stores.journal.compact(CONTEXT, new),
+            "clear": lambda: stores.journal.clear(CONTEXT),
+        }
+        for name in refused:
+            with pytest.raises(StorageFull, match=f"4 billion {what}: go on in a new one") as told:
+                await writes[name]()
+            assert told.value.outcome_known
+        assert (_dump(sqlite_file), await stores.state.load(CONTEXT)) == before
+        assert await stores.messages.list("next") == [user("neighbour")]
+
+
+async def test_a_file_without_room_for_a_context_says_so(sqlite_file):
+    """Two billion contexts: no number is given that a key has no bits for."""
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        await a_turn(stores)
+        with _by_hand(sqlite_file) as connection:
+            connection.execute("UPDATE contexts SET number = 2147483647")
+            connection.execute(
+                "UPDATE message_rows SET id = (2147483647 << 32) | (id & 4294967295)"
+            )
+        with pytest.raises(StorageFull, match="another context: begin a new file") as told:
+            await stores.messages.append("one-more", [user("hello")])
+        assert told.value.outcome_known
+        assert [c.context_id for c in await stores.state.list()] == [CONTEXT]
+        assert len(await stores.messages.list(CONTEXT)) == 2  # the largest number works
+
+
+def test_only_what_has_no_number_is_called_full(tmp_path):
+    """A row without a tenant is refused too, and that is no matter of room."""
+    path = tmp_path / "chat.db"
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for name, full in (("ck_contexts_number", True), ("ck_contexts_tenant", False)):
+            connection.execute(f"CREATE TABLE {name} (x, CONSTRAINT {name} CHECK (x > 0))")
+            with pytest.raises(sqlite3.IntegrityError) as raw:
+                connection.execute(f"INSERT INTO {name} VALUES (0)")
+            assert isinstance(sqlite.translate(raw.value, path), StorageFull) is full
+
+
+# --- by hand ---
+
+
+async def test_whoever_reads_by_hand_sees_the_tables_that_a_server_has(sqlite_file):
+    """Columns of the same names in the same order, holding what the stores tell."""
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        for name in ("other", CONTEXT):
+            await _fill(stores, name)
+        records = await stores.messages.records(CONTEXT)
+        turns = await stores.journal.turns(CONTEXT)
+    with _by_hand(sqlite_file) as connection:
+        connection.row_factory = sqlite3.Row
+        found = {}
+        for name in _TABLES:
+            asked = f"SELECT * FROM {name} WHERE context_id = ?"
+            found[name] = [dict(row) for row in connection.execute(asked, (CONTEXT,))]
+            assert list(found[name][0]) == [c.name for c in metadata.tables[name].columns]
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {asked}", (CONTEXT,)).fetchall()
+            assert any("INTEGER PRIMARY KEY (rowid>? AND rowid<?)" in row[3] for row in plan)
+    shown = [(m["position"], m["turn"], m["seq"], m["role"]) for m in found["messages"]]
+    assert shown == [(r.position, r.turn, r.seq, r.message.role) for r in records]
+    assert [(t["turn"], t["outcome"], t["stop_reason"]) for t in found["turns"]] == [
+        (t.turn, t.outcome, t.stop_reason) for t in turns
+    ]
+    assert [(t["usage"], t["metadata"]) for t in found["turns"]] == [("{}", "{}")] * 2
+    assert [(e["seq"], e["type"], e["position"]) for e in found["events"]] == [
+        (4, "tool_execution_start", 2)
+    ]
