@@ -36,7 +36,7 @@ MUTANTS = [
     mutant(
         "memory-without-fence",
         "the specification by example allows what the databases refuse",
-        "src/looopy/stores/memory.py",
+        "src/looopy/stores/memory_journal.py",
         "context.epoch != commit.epoch",
         "context.epoch < commit.epoch",
         f"{_JOURNAL}::TestJournalInMemory::test_a_fenced_commit_writes_nothing",

@@ -12,36 +12,27 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from looopy.errors import AgentBusy, ArtifactNotFound, StoreConflict, StoreUnavailable
+from looopy.errors import AgentBusy, ArtifactNotFound, StoreConflict
 from looopy.stores import rows
-from looopy.stores.bells import Bells
 from looopy.stores.gate import dump
+from looopy.stores.memory_base import Contexts, MemoryStore
 from looopy.stores.memory_context import (
     Place,
-    StoredContext,
-    StoredEntry,
-    append,
     begin_turn,
-    close_turn,
     context_record,
     insert_messages,
-    interrupt,
     message_records,
     save_artifact,
 )
-from looopy.stores.memory_log import read_log
-from looopy.stores.meta import to_us
+from looopy.stores.memory_journal import InMemoryJournal
 from looopy.stores.names import (
     LINE_MESSAGE,
     artifact_write,
     busy_message,
     check_context_id,
     check_key,
-    check_post,
-    fenced,
     key_used,
     moved_on,
     no_context,
@@ -50,32 +41,18 @@ from looopy.stores.names import (
 from looopy.stores.records import (
     Claim,
     Claimed,
-    Commit,
-    Committed,
     ContextRecord,
-    ContextState,
-    Entry,
-    EntryKind,
-    InboxHead,
-    InboxNews,
     MessageRecord,
-    NewSummary,
-    TurnRecord,
     Waiter,
 )
 from looopy.stores.stores import Stores
 from looopy.types.artifact import Artifact, ArtifactKind
-from looopy.types.event import AgentEvent, Compaction, HistoryCleared, utc_now
-from looopy.types.message import Message, UserMessage
+from looopy.types.event import utc_now
+from looopy.types.message import Message
 
 
-class MemoryBackend:
+class MemoryBackend(Contexts):
     """The contexts of all tenants; shared by the stores that are made on it."""
-
-    def __init__(self) -> None:
-        self.bells = Bells()
-        self._contexts: dict[tuple[str, str], StoredContext] = {}
-        self._closed = False
 
     def stores(self, tenant: str = "default") -> Stores:
         """The stores of one tenant."""
@@ -89,50 +66,8 @@ class MemoryBackend:
             bind=self.stores,
         )
 
-    async def open(self) -> None:
-        """Allow use, again or for the first time; what was kept is still there."""
-        self._closed = False
 
-    async def close(self) -> None:
-        """Refuse use from now on, as a closed database does."""
-        self._closed = True
-
-    @property
-    def contexts(self) -> dict[tuple[str, str], StoredContext]:
-        """All contexts by tenant and id."""
-        if self._closed:
-            raise StoreUnavailable("these stores are closed: open them again with `async with`")
-        return self._contexts
-
-    def get(self, tenant: str, context_id: str) -> StoredContext | None:
-        """The context, or `None`."""
-        return self.contexts.get((tenant, context_id))
-
-    def make(self, tenant: str, context_id: str) -> StoredContext:
-        """The context, created on first use."""
-        check_context_id(context_id)
-        found = self.contexts.get((tenant, context_id))
-        if found is None:
-            now = utc_now()
-            found = self.contexts[tenant, context_id] = StoredContext(now, now)
-        return found
-
-
-class _Store:
-    outlasts = True  # nothing is waited for
-
-    def __init__(self, backend: MemoryBackend | None = None, tenant: str = "default") -> None:
-        self.backend = backend or MemoryBackend()
-        self.tenant = tenant
-
-    def _get(self, context_id: str) -> StoredContext | None:
-        return self.backend.get(self.tenant, context_id)
-
-    def _ring(self, context_id: str, *, inbox: bool = False) -> None:
-        self.backend.bells.ring(self.tenant, context_id, inbox=inbox)
-
-
-class InMemoryMessageStore(_Store):
+class InMemoryMessageStore(MemoryStore):
     """`MessageStore` in a list; see there for the contract."""
 
     async def append(self, context_id: str, messages: Sequence[Message]) -> int:
@@ -196,7 +131,7 @@ class InMemoryMessageStore(_Store):
         return [r.message for r in found]
 
 
-class InMemoryArtifactStore(_Store):
+class InMemoryArtifactStore(MemoryStore):
     """`ArtifactStore` in a dictionary; see there for the contract."""
 
     async def save(
@@ -240,7 +175,7 @@ class InMemoryArtifactStore(_Store):
         self._ring(context_id)
 
 
-class InMemoryStateStore(_Store):
+class InMemoryStateStore(MemoryStore):
     """`StateStore` in a dictionary; see there for the contract."""
 
     def make_journal(self) -> InMemoryJournal:
@@ -377,193 +312,6 @@ class InMemoryStateStore(_Store):
             Waiter(ticket=ticket, holder=place.holder, alive=place.alive)
             for ticket, place in (context.places.items() if context else ())
         ]
-
-
-class InMemoryJournal(_Store):
-    """`Journal` in lists; see there for the contract."""
-
-    @property
-    def bells(self) -> Bells:
-        """Rung when a context has changed."""
-        return self.backend.bells
-
-    async def commit(self, commit: Commit) -> Committed:
-        """Apply one step of a turn."""
-        encoded = rows.encode(commit.events)
-        state = None if commit.state is None else rows.state_column(commit.state)
-        context = self._get(commit.context_id)
-        if context is None or context.epoch != commit.epoch or context.holder is None:
-            raise fenced(commit.context_id)
-        closing = encoded.closing is not None
-        if closing and commit.heard is not None and context.inbox_last > commit.heard:
-            raise InboxNews(context.inbox_head)
-        context.take_out(commit.delivered)
-        if state is not None:
-            context.state = state
-        context.lease_until = time.monotonic() + commit.ttl_s
-        artifact = None
-        if commit.artifact is not None:
-            artifact = save_artifact(context, commit.artifact)
-            encoded = rows.with_version(encoded, artifact.version)
-        done = append(context, commit.turn, encoded, commit.assistant_position)
-        if encoded.closing is not None:
-            close_turn(context, encoded.closing, done)
-        if commit.release:
-            context.holder = None
-        context.last_activity = utc_now()
-        self._ring(commit.context_id, inbox=closing or commit.release)
-        return replace(done, artifact=artifact, inbox=context.inbox_head)
-
-    async def clear(self, context_id: str, *, force: bool = False) -> int:
-        """Hide the history."""
-        context = self._get(context_id)
-        if context is None:
-            raise no_context(context_id)
-        if context.open_turn is not None:
-            if not force:
-                raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
-            interrupt(context)
-        covers = (context.visible_from, context.last_position)
-        encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
-        append(context, context.turn_count, encoded, None)
-        context.raise_epoch()
-        context.holder = None
-        context.visible_from = context.last_position + 1
-        context.cleared_seq = context.last_seq
-        context.artifacts.clear()
-        context.inbox.clear()
-        kept = rows.decode_state(context.state)
-        context.state = rows.state_column(ContextState(usage=kept.usage))
-        context.last_activity = utc_now()
-        self._ring(context_id, inbox=True)
-        return context.epoch
-
-    async def compact(self, context_id: str, compaction: NewSummary) -> tuple[int, Compaction]:
-        """Append a summary."""
-        context = self._get(context_id)
-        if context is None:
-            raise no_context(context_id)
-        if context.open_turn is not None:
-            raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
-        if context.epoch != compaction.epoch:
-            raise moved_on(compaction.epoch, context.epoch)
-        made = compaction.events(
-            context_id,
-            turn=context.turn_count,
-            last_position=context.last_position,
-            visible_from=context.visible_from,
-        )
-        encoded = rows.encode(made)
-        append(context, context.turn_count, encoded, None)
-        context.raise_epoch()
-        state = replace(rows.decode_state(context.state), summary=context.last_position)
-        context.state = rows.state_column(state)
-        context.last_activity = utc_now()
-        self._ring(context_id)
-        return context.epoch, replace(made[1], seq=context.last_seq)
-
-    async def events(
-        self, context_id: str, *, after: int = 0, limit: int | None = None
-    ) -> list[AgentEvent]:
-        """The durable events over *after*."""
-        context = self._get(context_id)
-        if context is None:
-            return []
-        return read_log(context_id, context, max(after, context.cleared_seq - 1), limit)
-
-    async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
-        """The turns over *after*."""
-        context = self._get(context_id)
-        return [] if context is None else context.turns[max(after, 0) : max(after, 0) + limit]
-
-    async def started_calls(self, context_id: str, turn: int) -> set[str]:
-        """Which calls of a turn were started."""
-        context = self._get(context_id)
-        if context is None:
-            return set()
-        return {
-            json.loads(e.body)["tool_call_id"]
-            for e in context.events
-            if e.turn == turn and e.type == "tool_execution_start"
-        }
-
-    async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
-        """Which turn was claimed with a key."""
-        context = self._get(context_id)
-        return None if context is None else context.keys.get(key)
-
-    # --- the inbox ---
-
-    async def post(
-        self,
-        context_id: str,
-        kind: EntryKind,
-        message: UserMessage,
-        *,
-        actor_id: str | None = None,
-        expected_turn: int | None = None,
-    ) -> int:
-        """Put a message into the inbox."""
-        check_context_id(context_id)
-        body = rows.entry_body(message, actor_id)
-        found = self._get(context_id)
-        turn = found.open_turn if found else None
-        check_post(
-            open_turn=turn,
-            belongs_to=(found.turns[turn - 1].actor_id if turn else found.owner_actor)
-            if found
-            else None,
-            waiting=sum(e.actor_id == actor_id for e in found.inbox.values()) if found else 0,
-            actor_id=actor_id,
-            expected_turn=expected_turn,
-        )
-        context = self.backend.make(self.tenant, context_id)
-        now = utc_now()
-        context.inbox_last += 1
-        context.inbox[context.inbox_last] = StoredEntry(kind, actor_id, to_us(now), body)
-        context.last_activity = now
-        self._ring(context_id, inbox=True)
-        return context.inbox_last
-
-    async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
-        """What waits over *after*."""
-        context = self._get(context_id)
-        if context is None:
-            return InboxHead(), []
-        return context.inbox_head, [
-            rows.decode_entry(number, e.kind, e.actor_id, e.created_us, e.body)
-            for number, e in context.inbox.items()
-            if number > after
-        ]
-
-    async def withdraw(
-        self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
-    ) -> int:
-        """Take messages of an actor out again."""
-        context = self._get(context_id)
-        if context is None:
-            return 0
-        taken = [
-            number
-            for number, entry in context.inbox.items()
-            if entry.actor_id == actor_id and kind in (None, entry.kind)
-        ]
-        for number in taken:
-            del context.inbox[number]
-        if taken:
-            context.inbox_last += 1
-            self._ring(context_id, inbox=True)
-        return len(taken)
-
-    async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
-        """Ask the open turn to stop."""
-        context = self._get(context_id)
-        if context is None or context.open_turn is None or turn not in (None, context.open_turn):
-            return None
-        context.cancel_turn = context.open_turn
-        context.inbox_last += 1
-        self._ring(context_id, inbox=True)
-        return context.open_turn
 
 
 def _no_artifact(artifact_id: str, version: int | None) -> ArtifactNotFound:

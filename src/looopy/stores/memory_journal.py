@@ -1,0 +1,235 @@
+"""
+`Journal` in memory: the log of a context and its one write path, and the inbox beside it.
+
+See `looopy.stores.memory` for the idea.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+from looopy.errors import AgentBusy
+from looopy.stores import rows
+from looopy.stores.bells import Bells
+from looopy.stores.memory_base import MemoryStore
+from looopy.stores.memory_context import (
+    StoredEntry,
+    append,
+    close_turn,
+    interrupt,
+    save_artifact,
+)
+from looopy.stores.memory_log import read_log
+from looopy.stores.meta import to_us
+from looopy.stores.names import (
+    busy_message,
+    check_context_id,
+    check_post,
+    fenced,
+    moved_on,
+    no_context,
+)
+from looopy.stores.records import (
+    Commit,
+    Committed,
+    ContextState,
+    Entry,
+    EntryKind,
+    InboxHead,
+    InboxNews,
+    NewSummary,
+    TurnRecord,
+)
+from looopy.types.event import AgentEvent, Compaction, HistoryCleared, utc_now
+from looopy.types.message import UserMessage
+
+
+class InMemoryInbox(MemoryStore):
+    """The inbox of a `Journal` in a dictionary; see there for the contract."""
+
+    async def post(
+        self,
+        context_id: str,
+        kind: EntryKind,
+        message: UserMessage,
+        *,
+        actor_id: str | None = None,
+        expected_turn: int | None = None,
+    ) -> int:
+        """Put a message into the inbox."""
+        check_context_id(context_id)
+        body = rows.entry_body(message, actor_id)
+        found = self._get(context_id)
+        turn = found.open_turn if found else None
+        check_post(
+            open_turn=turn,
+            belongs_to=(found.turns[turn - 1].actor_id if turn else found.owner_actor)
+            if found
+            else None,
+            waiting=sum(e.actor_id == actor_id for e in found.inbox.values()) if found else 0,
+            actor_id=actor_id,
+            expected_turn=expected_turn,
+        )
+        context = self.backend.make(self.tenant, context_id)
+        now = utc_now()
+        context.inbox_last += 1
+        context.inbox[context.inbox_last] = StoredEntry(kind, actor_id, to_us(now), body)
+        context.last_activity = now
+        self._ring(context_id, inbox=True)
+        return context.inbox_last
+
+    async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
+        """What waits over *after*."""
+        context = self._get(context_id)
+        if context is None:
+            return InboxHead(), []
+        return context.inbox_head, [
+            rows.decode_entry(number, e.kind, e.actor_id, e.created_us, e.body)
+            for number, e in context.inbox.items()
+            if number > after
+        ]
+
+    async def withdraw(
+        self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
+    ) -> int:
+        """Take messages of an actor out again."""
+        context = self._get(context_id)
+        if context is None:
+            return 0
+        taken = [
+            number
+            for number, entry in context.inbox.items()
+            if entry.actor_id == actor_id and kind in (None, entry.kind)
+        ]
+        for number in taken:
+            del context.inbox[number]
+        if taken:
+            context.inbox_last += 1
+            self._ring(context_id, inbox=True)
+        return len(taken)
+
+    async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
+        """Ask the open turn to stop."""
+        context = self._get(context_id)
+        if context is None or context.open_turn is None or turn not in (None, context.open_turn):
+            return None
+        context.cancel_turn = context.open_turn
+        context.inbox_last += 1
+        self._ring(context_id, inbox=True)
+        return context.open_turn
+
+
+class InMemoryJournal(InMemoryInbox):
+    """`Journal` in lists; see there for the contract."""
+
+    @property
+    def bells(self) -> Bells:
+        """Rung when a context has changed."""
+        return self.backend.bells
+
+    async def commit(self, commit: Commit) -> Committed:
+        """Apply one step of a turn."""
+        encoded = rows.encode(commit.events)
+        state = None if commit.state is None else rows.state_column(commit.state)
+        context = self._get(commit.context_id)
+        if context is None or context.epoch != commit.epoch or context.holder is None:
+            raise fenced(commit.context_id)
+        closing = encoded.closing is not None
+        if closing and commit.heard is not None and context.inbox_last > commit.heard:
+            raise InboxNews(context.inbox_head)
+        context.take_out(commit.delivered)
+        if state is not None:
+            context.state = state
+        context.lease_until = time.monotonic() + commit.ttl_s
+        artifact = None
+        if commit.artifact is not None:
+            artifact = save_artifact(context, commit.artifact)
+            encoded = rows.with_version(encoded, artifact.version)
+        done = append(context, commit.turn, encoded, commit.assistant_position)
+        if encoded.closing is not None:
+            close_turn(context, encoded.closing, done)
+        if commit.release:
+            context.holder = None
+        context.last_activity = utc_now()
+        self._ring(commit.context_id, inbox=closing or commit.release)
+        return replace(done, artifact=artifact, inbox=context.inbox_head)
+
+    async def clear(self, context_id: str, *, force: bool = False) -> int:
+        """Hide the history."""
+        context = self._get(context_id)
+        if context is None:
+            raise no_context(context_id)
+        if context.open_turn is not None:
+            if not force:
+                raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
+            interrupt(context)
+        covers = (context.visible_from, context.last_position)
+        encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
+        append(context, context.turn_count, encoded, None)
+        context.raise_epoch()
+        context.holder = None
+        context.visible_from = context.last_position + 1
+        context.cleared_seq = context.last_seq
+        context.artifacts.clear()
+        context.inbox.clear()
+        kept = rows.decode_state(context.state)
+        context.state = rows.state_column(ContextState(usage=kept.usage))
+        context.last_activity = utc_now()
+        self._ring(context_id, inbox=True)
+        return context.epoch
+
+    async def compact(self, context_id: str, compaction: NewSummary) -> tuple[int, Compaction]:
+        """Append a summary."""
+        context = self._get(context_id)
+        if context is None:
+            raise no_context(context_id)
+        if context.open_turn is not None:
+            raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
+        if context.epoch != compaction.epoch:
+            raise moved_on(compaction.epoch, context.epoch)
+        made = compaction.events(
+            context_id,
+            turn=context.turn_count,
+            last_position=context.last_position,
+            visible_from=context.visible_from,
+        )
+        encoded = rows.encode(made)
+        append(context, context.turn_count, encoded, None)
+        context.raise_epoch()
+        state = replace(rows.decode_state(context.state), summary=context.last_position)
+        context.state = rows.state_column(state)
+        context.last_activity = utc_now()
+        self._ring(context_id)
+        return context.epoch, replace(made[1], seq=context.last_seq)
+
+    async def events(
+        self, context_id: str, *, after: int = 0, limit: int | None = None
+    ) -> list[AgentEvent]:
+        """The durable events over *after*."""
+        context = self._get(context_id)
+        if context is None:
+            return []
+        return read_log(context_id, context, max(after, context.cleared_seq - 1), limit)
+
+    async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
+        """The turns over *after*."""
+        context = self._get(context_id)
+        return [] if context is None else context.turns[max(after, 0) : max(after, 0) + limit]
+
+    async def started_calls(self, context_id: str, turn: int) -> set[str]:
+        """Which calls of a turn were started."""
+        context = self._get(context_id)
+        if context is None:
+            return set()
+        return {
+            json.loads(e.body)["tool_call_id"]
+            for e in context.events
+            if e.turn == turn and e.type == "tool_execution_start"
+        }
+
+    async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
+        """Which turn was claimed with a key."""
+        context = self._get(context_id)
+        return None if context is None else context.keys.get(key)
