@@ -11,24 +11,26 @@ import pytest
 
 from looopy.errors import (
     AccessDenied,
-    Fenced,
     LimitExceeded,
-    StoreConflict,
     TurnMismatch,
     ValueRefused,
 )
 from looopy.stores.records import (
     INBOX_LIMIT,
-    Claimed,
-    ContextState,
     EntryKind,
     InboxHead,
-    InboxNews,
 )
 from looopy.stores.stores import Stores
+from looopy.testing.delivery_contract import (
+    DeliveryContract,
+    head_of,
+    leave,
+    news_of,
+    numbers_of,
+    says,
+)
 from looopy.testing.turns import (
     CONTEXT,
-    WHEN,
     a_claim,
     a_turn,
     answer,
@@ -42,43 +44,14 @@ from looopy.testing.turns import (
     user,
 )
 from looopy.testing.withdraw_contract import WithdrawContract
-from looopy.types.event import AgentEvent, MessageEnd
+from looopy.types.event import AgentEvent
 from looopy.types.message import ImageContent, TextContent, ToolCall, UserMessage
 
 _STEER, _FOLLOW_UP = EntryKind.STEER, EntryKind.FOLLOW_UP
 _CALL = ToolCall("call-1", "add", {"a": 1})
 
 
-async def _post(stores: Stores, *texts: str, context_id: str = CONTEXT) -> None:
-    for text in texts:
-        await stores.journal.post(context_id, _STEER, user(text))
-
-
-async def _numbers(stores: Stores, context_id: str = CONTEXT) -> list[int]:
-    return [entry.number for entry in (await stores.journal.inbox(context_id))[1]]
-
-
-async def _head(stores: Stores, context_id: str = CONTEXT) -> InboxHead:
-    """As all who look at it are told: who reads the inbox, and who loads the context."""
-    head, entries = await stores.journal.inbox(context_id)
-    found = await stores.state.load(context_id)
-    assert head == (found.inbox if found else InboxHead())
-    assert head.waiting == len(entries)
-    return head
-
-
-def _says(text: str) -> MessageEnd:
-    return MessageEnd(context_id=CONTEXT, timestamp=WHEN, iteration=1, message=user(text))
-
-
-async def _news(stores: Stores, claimed: Claimed, heard: int) -> InboxHead:
-    """What holds up the end of a turn that has heard so much."""
-    with pytest.raises(InboxNews) as news:
-        await commit(stores, claimed, [said(answer("bye")), ends()], heard=heard, release=True)
-    return news.value.inbox
-
-
-class InboxContract(WithdrawContract):
+class InboxContract(DeliveryContract, WithdrawContract):
     """Messages that wait to be said, and the wish that a turn stops."""
 
     @pytest.fixture
@@ -120,7 +93,7 @@ class InboxContract(WithdrawContract):
         """It takes no position and no number of the log, and fences nobody."""
         claimed = await begin(stores)
         before = await stores.state.load(CONTEXT)
-        await _post(stores, "soon")
+        await leave(stores, "soon")
         after = await stores.state.load(CONTEXT)
         assert before is not None
         assert after is not None
@@ -175,14 +148,14 @@ class InboxContract(WithdrawContract):
     async def test_an_inbox_is_bounded(self, stores: Stores) -> None:
         """The error names limit and value; who takes one out makes room for one."""
         claimed = await begin(stores)
-        await _post(stores, *map(str, range(INBOX_LIMIT)))
+        await leave(stores, *map(str, range(INBOX_LIMIT)))
         with pytest.raises(LimitExceeded) as refused:
-            await _post(stores, "too much")
+            await leave(stores, "too much")
         assert (refused.value.limit, refused.value.value) == ("inbox", INBOX_LIMIT)
-        assert await _head(stores) == InboxHead(last=INBOX_LIMIT, waiting=INBOX_LIMIT)
-        await commit(stores, claimed, [_says("7")], delivered=[8])
-        await _post(stores, "fits")
-        assert (await _numbers(stores))[-1] == INBOX_LIMIT + 1
+        assert await head_of(stores) == InboxHead(last=INBOX_LIMIT, waiting=INBOX_LIMIT)
+        await commit(stores, claimed, [says("7")], delivered=[8])
+        await leave(stores, "fits")
+        assert (await numbers_of(stores))[-1] == INBOX_LIMIT + 1
 
     async def test_one_actor_does_not_fill_the_inbox_of_another(self, stores: Stores) -> None:
         """While nobody owns the context, anybody may leave a message; the limit is each one's."""
@@ -192,156 +165,7 @@ class InboxContract(WithdrawContract):
             await stores.journal.post(CONTEXT, EntryKind.STEER, user("more"), actor_id="mallory")
         await stores.journal.post(CONTEXT, EntryKind.STEER, user("hello"), actor_id="ada")
         await stores.journal.post(CONTEXT, EntryKind.STEER, user("hello"))
-        assert (await _head(stores)).waiting == INBOX_LIMIT + 2
-
-    # --- delivery ---
-
-    async def test_a_commit_that_says_messages_takes_them_out(self, stores: Stores) -> None:
-        """Out of the inbox and into the history in one step; their numbers are not used again."""
-        claimed = await begin(stores)
-        await _post(stores, "a", "b", "c")
-        done = await commit(stores, claimed, [_says("a"), _says("c")], delivered=[1, 3])
-        assert (done.first_position, done.inbox) == (2, InboxHead(last=3, waiting=1))
-        assert await _numbers(stores) == [2]
-        texts = [getattr(m, "content", None) for m in await stores.messages.list(CONTEXT)]
-        assert texts == ["hello", "a", "c"]
-        await _post(stores, "d")
-        assert await _numbers(stores) == [2, 4]
-
-    async def test_a_turn_may_begin_with_what_waits(self, stores: Stores) -> None:
-        """A claim takes messages out as a commit does, and tells what is left."""
-        await _post(stores, "a", "b")
-        claimed = await begin(stores, text="a", delivered=[1])
-        assert claimed.inbox == InboxHead(last=2, waiting=1)
-        assert await _numbers(stores) == [2]
-        await commit(stores, claimed, [ends()], release=True)
-        again = await begin(stores, claimed.epoch, text="b", delivered=[2])
-        assert again.inbox == InboxHead(last=2)
-        assert await _head(stores) == InboxHead(last=2)
-
-    async def test_a_message_is_delivered_once(self, stores: Stores) -> None:
-        """Whoever says one that is not there any more is refused, and nothing is written."""
-        claimed = await begin(stores)
-        await _post(stores, "a", "b")
-        await commit(stores, claimed, [_says("a")], delivered=[1])
-        before = await stores.state.load(CONTEXT)
-        for delivered in ([1], [2, 1], [2, 2], [3], [0], [-1], [2**70]):
-            with pytest.raises(StoreConflict):
-                await commit(
-                    stores,
-                    claimed,
-                    [_says("x"), said(answer("y")), ends()],
-                    delivered=delivered,
-                    state=ContextState(resumable=1),
-                )
-            assert await stores.state.load(CONTEXT) == before
-            assert await _numbers(stores) == [2]
-        await commit(stores, claimed, [ends()], release=True)
-        before = await stores.state.load(CONTEXT)
-        for delivered in ([1], [2, 2], [3]):
-            with pytest.raises(StoreConflict):
-                await begin(stores, claimed.epoch, delivered=delivered, key="k", input_hash="h")
-            assert await stores.state.load(CONTEXT) == before
-            assert await _numbers(stores) == [2]
-        with pytest.raises(StoreConflict):
-            await begin(stores, context_id="new", delivered=[1])
-        assert await stores.state.load("new") is None
-
-    async def test_a_stale_owner_delivers_nothing(self, stores: Stores) -> None:
-        """What it would have said waits for the one that owns the context now."""
-        claimed = await begin(stores, ttl_s=0)
-        await _post(stores, "a")
-        taken = await begin(stores, claimed.epoch, holder="h2", recover=True)
-        assert taken.inbox == InboxHead(last=1, waiting=1)
-        with pytest.raises(Fenced):
-            await commit(stores, claimed, [_says("a")], delivered=[1])
-        assert await _numbers(stores) == [1]
-        await commit(stores, taken, [_says("a")], delivered=[1])
-        assert await _numbers(stores) == []
-
-    async def test_a_claim_that_recovers_says_nothing(self, stores: Stores) -> None:
-        """It begins no turn, so there is nothing to say or to name."""
-        await begin(stores, ttl_s=0)
-        await _post(stores, "a")
-        with pytest.raises(ValueError, match="recover"):
-            await begin(stores, 1, recover=True, delivered=[1])
-        with pytest.raises(ValueError, match="recover"):
-            await begin(stores, 1, recover=True, key="k", input_hash="h")
-        assert await _numbers(stores) == [1]
-
-    # --- the end of a turn ---
-
-    async def test_a_turn_ends_only_when_it_has_heard_everything(self, stores: Stores) -> None:
-        """Held up, nothing is written; who has heard of the news may end."""
-        claimed = await begin(stores)
-        await _post(stores, "wait!")
-        before = await stores.state.load(CONTEXT)
-        events = await stores.journal.events(CONTEXT)
-        assert await _news(stores, claimed, 0) == InboxHead(last=1, waiting=1)
-        assert await stores.state.load(CONTEXT) == before
-        assert await stores.journal.events(CONTEXT) == events
-        done = await commit(stores, claimed, [ends()], heard=1, release=True)
-        assert done.inbox == InboxHead(last=1, waiting=1)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
-        assert (found.open_turn, found.holder) == (None, None)
-
-    async def test_only_the_end_is_held_up(self, stores: Stores) -> None:
-        """Another commit tells of the news; an end that asks for nothing is written."""
-        claimed = await begin(stores)
-        await _post(stores, "wait!")
-        done = await commit(stores, claimed, [said(answer("hi"))], heard=0)
-        assert done.inbox == InboxHead(last=1, waiting=1)
-        done = await commit(stores, claimed, [ends()])
-        assert done.inbox == InboxHead(last=1, waiting=1)
-
-    async def test_a_turn_that_says_what_waited_may_end_at_once(self, stores: Stores) -> None:
-        """`heard` is the newest number, whatever still waits."""
-        claimed = await begin(stores)
-        await _post(stores, "a")
-        done = await commit(
-            stores, claimed, [_says("a"), said(answer("b")), ends()], delivered=[1], heard=1
-        )
-        assert done.inbox == InboxHead(last=1)
-
-    async def test_a_lost_context_is_fenced_whatever_came_in(self, stores: Stores) -> None:
-        """News are for the owner alone."""
-        claimed = await begin(stores, ttl_s=0)
-        await _post(stores, "a")
-        taken = await begin(stores, claimed.epoch, holder="h2", recover=True)
-        for epoch in (claimed.epoch, taken.epoch + 1, 0, -1):
-            with pytest.raises(Fenced):
-                await commit(stores, replace(claimed, epoch=epoch), [ends()], heard=0)
-        await stores.state.release(CONTEXT, taken.epoch)
-        with pytest.raises(Fenced):
-            await commit(stores, taken, [ends()], heard=0)
-        with pytest.raises(Fenced):
-            await commit(stores, taken, [ends()], context_id="nobody", heard=0)
-
-    async def test_nothing_slips_in_between_hearing_and_ending(self, stores: Stores) -> None:
-        """Of messages that come while a turn ends, each was heard of, or came after the end."""
-        claimed = await begin(stores)
-
-        async def end() -> InboxHead:
-            heard = 0
-            while True:
-                try:
-                    done = await commit(stores, claimed, [ends()], heard=heard, release=True)
-                except InboxNews as news:
-                    newest = news.inbox.last
-                else:
-                    assert done.inbox.last == heard
-                    return done.inbox
-                assert newest > heard
-                heard = newest
-
-        async with asyncio.TaskGroup() as group:
-            posts = [group.create_task(_post(stores, str(n))) for n in range(6)]
-            ended = group.create_task(end())
-            posts += [group.create_task(_post(stores, str(n))) for n in range(6)]
-        head = ended.result()
-        assert head == InboxHead(last=head.last, waiting=head.last)
-        assert await _head(stores) == InboxHead(last=12, waiting=12)
+        assert (await head_of(stores)).waiting == INBOX_LIMIT + 2
 
     # --- who may post ---
 
@@ -354,7 +178,7 @@ class InboxContract(WithdrawContract):
                 for other in others:
                     with pytest.raises(AccessDenied):
                         await stores.journal.post(context_id, _STEER, user("x"), actor_id=other)
-                assert await _numbers(stores, context_id) == []
+                assert await numbers_of(stores, context_id) == []
                 post = stores.journal.post(context_id, _STEER, user("x"), actor_id=actor)
                 assert await post == 1
 
@@ -394,7 +218,7 @@ class InboxContract(WithdrawContract):
         with pytest.raises(TurnMismatch) as refused:
             await post(2)
         assert (refused.value.expected, refused.value.actual) == (2, None)
-        assert await _head(stores) == InboxHead(last=1, waiting=1)
+        assert await head_of(stores) == InboxHead(last=1, waiting=1)
 
     async def test_a_stranger_learns_nothing_but_that(self, stores: Stores) -> None:
         """Whose it is comes first: not which turn is open, nor whether there is room."""
@@ -409,12 +233,12 @@ class InboxContract(WithdrawContract):
         claimed = await begin(stores)
         assert await stores.journal.ask_cancel(CONTEXT) == 1
         asked = InboxHead(last=1, cancel_turn=1)
-        assert await _head(stores) == asked
+        assert await head_of(stores) == asked
         done = await commit(stores, claimed, [said(answer("hm", _CALL)), starts(_CALL)])
         assert done.inbox == asked
-        assert await _news(stores, claimed, 0) == asked
+        assert await news_of(stores, claimed, 0) == asked
         assert await stores.journal.ask_cancel(CONTEXT, 1) == 1
-        assert await _news(stores, claimed, 1) == InboxHead(last=2, cancel_turn=1)
+        assert await news_of(stores, claimed, 1) == InboxHead(last=2, cancel_turn=1)
         group: Sequence[AgentEvent] = [*finishes(_CALL, "never mind"), ends()]
         done = await commit(stores, claimed, group, assistant_position=2, heard=2, release=True)
         assert done.inbox == InboxHead(last=2)
@@ -424,7 +248,7 @@ class InboxContract(WithdrawContract):
         claimed = await begin(stores)
         await stores.journal.ask_cancel(CONTEXT, 1)
         await commit(stores, claimed, [ends()], release=True)
-        assert await _head(stores) == InboxHead(last=1)
+        assert await head_of(stores) == InboxHead(last=1)
         assert (await begin(stores, 1)).inbox == InboxHead(last=1)
 
     async def test_whoever_takes_a_turn_over_is_asked_as_well(self, stores: Stores) -> None:
@@ -452,30 +276,30 @@ class InboxContract(WithdrawContract):
     async def test_clearing_empties_the_inbox(self, stores: Stores) -> None:
         """And forgets the wish to stop; numbers go on, and there is room again."""
         await begin(stores)
-        await _post(stores, "a", "b")
+        await leave(stores, "a", "b")
         await stores.journal.ask_cancel(CONTEXT)
         await stores.journal.clear(CONTEXT, force=True)
         assert await stores.journal.inbox(CONTEXT) == (InboxHead(last=3), [])
-        await _post(stores, "c")
-        assert await _head(stores) == InboxHead(last=4, waiting=1)
+        await leave(stores, "c")
+        assert await head_of(stores) == InboxHead(last=4, waiting=1)
         await stores.journal.clear(CONTEXT)
-        assert await _head(stores) == InboxHead(last=4)
+        assert await head_of(stores) == InboxHead(last=4)
 
     async def test_appending_leaves_the_inbox_alone(self, stores: Stores) -> None:
         """Messages from outside are another matter."""
-        await _post(stores, "a")
+        await leave(stores, "a")
         await stores.messages.append(CONTEXT, [user("b")])
-        assert await _head(stores) == InboxHead(last=1, waiting=1)
+        assert await head_of(stores) == InboxHead(last=1, waiting=1)
 
     async def test_deleting_leaves_nothing_in_the_inbox(self, stores: Stores) -> None:
         """The id can be used afresh."""
         await begin(stores, ttl_s=0)
-        await _post(stores, "a")
+        await leave(stores, "a")
         await stores.journal.ask_cancel(CONTEXT)
         await stores.state.delete(CONTEXT)
         assert await stores.journal.inbox(CONTEXT) == (InboxHead(), [])
-        await _post(stores, "b")
-        assert await _head(stores) == InboxHead(last=1, waiting=1)
+        await leave(stores, "b")
+        assert await head_of(stores) == InboxHead(last=1, waiting=1)
 
     async def test_a_tenant_neither_sees_nor_fills_the_inbox_of_another(
         self, stores: Stores
@@ -490,9 +314,9 @@ class InboxContract(WithdrawContract):
         assert await other.journal.post(CONTEXT, _STEER, user("theirs")) == 1
         await other.state.claim(a_claim(0, text=None, events=opening("x"), delivered=[1]))
         assert await other.journal.ask_cancel(CONTEXT) == 1
-        assert await _head(stores) == InboxHead(last=1, waiting=1)
+        assert await head_of(stores) == InboxHead(last=1, waiting=1)
         await other.journal.clear(CONTEXT, force=True)
-        assert await _numbers(stores) == [1]
+        assert await numbers_of(stores) == [1]
 
     # --- bells ---
 
@@ -511,9 +335,9 @@ class InboxContract(WithdrawContract):
         with stores.journal.bells.listen(stores.tenant, CONTEXT, rung.append):
             claimed = await begin(stores)
             assert since()
-            await _post(stores, "a")
+            await leave(stores, "a")
             assert True in since()
-            await commit(stores, claimed, [_says("a")], delivered=[1])
+            await commit(stores, claimed, [says("a")], delivered=[1])
             assert since()
             await stores.journal.ask_cancel(CONTEXT)
             assert True in since()
@@ -527,5 +351,5 @@ class InboxContract(WithdrawContract):
             assert True in since()
             await stores.journal.clear(CONTEXT)
             assert True in since()
-        await _post(stores, "b")
+        await leave(stores, "b")
         assert not since()
