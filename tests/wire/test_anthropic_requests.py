@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import json
 from itertools import pairwise
@@ -11,6 +10,7 @@ from types import MappingProxyType
 import pytest
 from tests.wire.anthropic_rules import check_body
 from tests.wire.fake_anthropic import FakeAnthropic, answers, calls, says, sign, text, thinks
+from tests.wire.three import ADD, ASK, PNG
 
 from looopy.errors import ConfigurationError, HistoryRejected
 from looopy.llm.anthropic import AnthropicProvider
@@ -28,9 +28,6 @@ from looopy.types.message import (
 from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel, ToolSpec
 
 BUDGET, EITHER, ADAPTIVE = "claude-sonnet-4-5", "claude-opus-4-6", "claude-sonnet-5-5"
-PNG = base64.b64encode(b"\x89PNG").decode()
-ADD = ToolSpec(name="add", description="Add.", parameters={"type": "object", "properties": {}})
-ASK = LLMRequest(messages=[UserMessage("hello")])
 MARK = {"type": "ephemeral"}
 DROPS = {
     "type": "adaptive",

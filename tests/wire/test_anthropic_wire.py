@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import warnings
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 
 import pytest
+from tests.wire import three
 from tests.wire.fake_anthropic import (
     MODEL,
     FakeAnthropic,
@@ -28,6 +29,7 @@ from tests.wire.fake_anthropic import (
     thinks,
 )
 from tests.wire.fake_openai import CUT, HOLD, Answer
+from tests.wire.three import ADD, ASK, play
 
 from looopy.errors import (
     ContextOverflow,
@@ -48,37 +50,12 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
-from looopy.types.request import LLMRequest, StreamOptions, ToolSpec
+from looopy.types.request import LLMRequest
 
 KEY = "sk-ant-a-very-secret-key-0123456789"
-ASK = LLMRequest(messages=[UserMessage("hello")])
-PNG = base64.b64encode(b"\x89PNG").decode()
-ADD = ToolSpec(name="add", description="Add.", parameters={"type": "object", "properties": {}})
-
-
-@asynccontextmanager
-async def serving(*script, model=MODEL, **options):
-    """A server with a script, and a provider that talks to it."""
-    async with FakeAnthropic(*script) as server:
-        provider = AnthropicProvider(model, base_url=server.url, **options)
-        try:
-            yield server, provider
-        finally:
-            await provider.aclose()
-
-
-async def play(provider, request=ASK, **options):
-    """All events of one call."""
-    return [e async for e in provider.stream(request, StreamOptions(**options))]
-
-
-async def failing(*script, request=ASK, **options):
-    """The error that one call ends with, and the message that carries it."""
-    async with serving(*script, **options) as (_, provider):
-        last = (await play(provider, request))[-1]
-    assert last.type == "error"
-    assert last.message.stop_reason == StopReason.ERROR
-    return last.error, last.message
+API = "anthropic"
+serving = partial(three.serving, API)
+failing = partial(three.failing, API)
 
 
 # --- what comes --------------------------------------------------------------------------------

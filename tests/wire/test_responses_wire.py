@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
-from tests.wire.fake_openai import CUT, DONE, HOLD, Answer, FakeOpenAI, refuses
+from tests.wire import three
+from tests.wire.fake_openai import CUT, DONE, HOLD, Answer, refuses
 from tests.wire.fake_responses import (
     answers,
     calls,
-    check_request,
     ends,
     reasons,
     replies,
     speaks,
     sse,
 )
+from tests.wire.three import ADD, ASK, PNG, play
 
 from looopy import Agent, LoopConfig, tool
 from looopy.errors import (
@@ -43,45 +43,13 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
-from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel, ToolSpec
+from looopy.types.request import LLMRequest, ThinkingLevel
 
 KEY = "a-very-secret-key-0123456789"
-ASK = LLMRequest(messages=[UserMessage("hello")])
-PNG = base64.b64encode(b"\x89PNG").decode()
-ADD = ToolSpec(name="add", description="Add.", parameters={"type": "object", "properties": {}})
-
-
-@asynccontextmanager
-async def serving(*given, **options):
-    """A server with a script, and a provider that talks to it."""
-    async with FakeOpenAI(*given, check=check_request) as server:
-        provider = OpenAIProvider("fake", api="responses", base_url=server.url, **options)
-        try:
-            yield server, provider
-        finally:
-            await provider.aclose()
-
-
-async def play(provider, request=ASK, **options):
-    """All events of one call."""
-    return [e async for e in provider.stream(request, StreamOptions(**options))]
-
-
-async def answered(*given, request=ASK, **options):
-    """The final message of one call."""
-    async with serving(*given) as (_, provider):
-        last = (await play(provider, request, **options))[-1]
-    assert last.type == "done", last.error
-    return last.message
-
-
-async def failing(*given, request=ASK, **options):
-    """The error that one call ends with, and the message that carries it."""
-    async with serving(*given, **options) as (_, provider):
-        last = (await play(provider, request))[-1]
-    assert last.type == "error"
-    assert last.message.stop_reason == StopReason.ERROR
-    return last.error, last.message
+API = "responses"
+serving = partial(three.serving, API)
+failing = partial(three.failing, API)
+answered = partial(three.answered, API)
 
 
 async def sent(request=ASK, *, official=False, monkeypatch=None, **options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,11 +12,13 @@ from tests.wire.fake_openai import Answer, FakeOpenAI
 
 from looopy.llm.anthropic import AnthropicProvider
 from looopy.llm.openai import OpenAIProvider
-from looopy.types.message import UserMessage
-from looopy.types.request import LLMRequest, StreamOptions
+from looopy.types.message import StopReason, UserMessage
+from looopy.types.request import LLMRequest, StreamOptions, ToolSpec
 
 APIS = pytest.mark.parametrize("api", ["completions", "responses", "anthropic"])
 ASK = LLMRequest(messages=[UserMessage("hello")])
+PNG = base64.b64encode(b"\x89PNG").decode()
+ADD = ToolSpec(name="add", description="Add.", parameters={"type": "object", "properties": {}})
 MODELS = {"anthropic": fake_anthropic.MODEL}
 
 
@@ -70,6 +73,28 @@ async def serving(api: str, *answers: Answer, **options):
             await made.aclose()
 
 
+async def play(made, request=ASK, **options):
+    """All events of one call."""
+    return [e async for e in made.stream(request, StreamOptions(**options))]
+
+
 async def last_event(made, request=ASK, **options):
     """The last event of a call."""
-    return [e async for e in made.stream(request, StreamOptions(**options))][-1]
+    return (await play(made, request, **options))[-1]
+
+
+async def answered(api: str, *answers: Answer, request=ASK, **options):
+    """The final message of one call."""
+    async with serving(api, *answers) as (_, made):
+        last = await last_event(made, request, **options)
+    assert last.type == "done", last.error
+    return last.message
+
+
+async def failing(api: str, *answers: Answer, request=ASK, **options):
+    """The error that one call ends with, and the message that carries it."""
+    async with serving(api, *answers, **options) as (_, made):
+        last = await last_event(made, request)
+    assert last.type == "error"
+    assert last.message.stop_reason == StopReason.ERROR
+    return last.error, last.message
