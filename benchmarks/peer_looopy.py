@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from importlib import import_module
 from typing import Any
 
 from common import REPLY, SCRIPT, SYSTEM, TOOL_ARGS, TOOL_NAME, TOOL_RESULT, USER, Adapter
@@ -69,6 +70,16 @@ class Peer(Adapter):
     """See `common.Adapter`."""
 
     backends = ("sqlite", "pg", "memory")
+
+    def __init__(self, backend: str, target: str) -> None:
+        super().__init__(backend, target)
+        # Imports are not part of what S3 times, as with the other peers.
+        late = {"sqlite": ("sql.engine",), "pg": ("sql.engine", "sql.postgres")}
+        for name in late.get(backend, ()):
+            import_module(f"looopy.stores.{name}")
+        import_module("looopy.streams")
+        if backend == "pg":
+            import_module("asyncpg")
 
     async def open(self) -> None:
         """Open the stores."""

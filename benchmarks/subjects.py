@@ -8,6 +8,7 @@ keeps each message safe can be faster; the ratio to it is what the library costs
 
 import asyncio
 import contextlib
+import importlib
 import json
 from typing import Any, Protocol
 
@@ -20,6 +21,18 @@ _SQLITE = (
     " body TEXT NOT NULL, PRIMARY KEY (context, position)) WITHOUT ROWID"
 )
 _POSTGRES = _SQLITE.removesuffix(" WITHOUT ROWID")
+
+
+_LOADED = {
+    "sqlite": ("aiosqlite", "looopy.stores.sql.engine"),
+    "postgresql": ("asyncpg", "looopy.stores.sql.engine", "looopy.stores.sql.postgres"),
+}
+
+
+def _load(url: str, *others: str) -> None:
+    """Import what is imported late: no subject pays for it where opening a context is timed."""
+    for name in (*_LOADED.get(url.partition(":")[0], ()), *others):
+        importlib.import_module(name)
 
 
 class Subject(Protocol):
@@ -64,6 +77,7 @@ class Looopy:
     """
 
     def __init__(self, url: str, *, window: int | None = None) -> None:
+        _load(url, "looopy.streams", "looopy.llm.resolve")
         self.url = url
         self.model = Model()
         self.config = LoopConfig(history_tokens=None, max_messages=window)
@@ -142,6 +156,7 @@ class Floor:
     """
 
     def __init__(self, url: str, *, window: int | None = None) -> None:
+        _load(url)
         self.url = url
         self.model = Model()
         self.window = window
