@@ -31,7 +31,7 @@ from looopy.stores.sql.pg_url import PostgresURL
 CHANNEL = "looopy"
 
 _LEAD_S = 0.005  # what is committed right after goes with it
-_EAR_LEAD_S = 0.1  # whoever listens no longer than that needs no connection for it
+_EAR_LEAD_S = 0.25  # whoever listens no longer than that needs no connection for it
 _PAUSE_S = 0.02
 _MOST_NAMES = 400  # in one payload, which the server limits to 8,000 bytes
 _FLUSH_S = 2.0
