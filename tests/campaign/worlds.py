@@ -37,7 +37,6 @@ from looopy.testing.turns import answer, begin, said, starts
 from looopy.types.context import LoopConfig
 from looopy.types.event import AgentEvent, HistoryCleared, MessageEnd
 from looopy.types.message import ToolCall
-from looopy.watch import watching
 
 Case = TypeVar("Case")
 
@@ -75,8 +74,11 @@ class Place:
     async def __aenter__(self) -> Self:
         await self._opened.__aenter__()
         await self._opened.state.list(limit=1)
-        with watching(self._opened, "nobody"):  # the first who waits makes a connection that stays
-            await asyncio.sleep(0)
+        heard = asyncio.Event()  # the first who listens for a while makes a connection that stays
+        bells = self._opened.journal.bells
+        with bells.listen(self._opened.tenant, "nobody", lambda _: heard.set()):
+            if self._pool() is not None:
+                await heard.wait()
         return self
 
     async def __aexit__(self, *_: object) -> None:
