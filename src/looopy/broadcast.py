@@ -21,6 +21,7 @@ from looopy.types.event import AgentEvent, MessageUpdate, ToolExecutionUpdate
 from looopy.types.result import TurnResult
 
 _logger = logging.getLogger("looopy")
+_PASSING = frozenset({MessageUpdate, ToolExecutionUpdate})
 _MERGE_ABOVE = 1024  # waiting events of one reader from which on its deltas are merged
 
 
@@ -116,13 +117,12 @@ class Broadcast:
 
     def push(self, event: AgentEvent) -> None:
         """Show an event to every view."""
-        if not isinstance(event, (MessageUpdate, ToolExecutionUpdate)):
+        if event.__class__ not in _PASSING:
             self._log.append(event)
         for reader in self._readers:
             reader.push(event)
-        if self._observers:
-            for observer in list(self._observers):
-                self._tell(observer, event)
+        for observer in tuple(self._observers):
+            self._tell(observer, event)
 
     def finish(self, result: TurnResult) -> None:
         """End every view; awaiting gives *result*."""

@@ -440,7 +440,7 @@ class LivingAgent:
         over = isinstance(event, TurnEnd) and self._turns.running is None
         if over and self._status is AgentStatus.BUSY:
             self._settle()
-        if self._subscribers:
+        if self._subscribers.present:
             self._subscribers.tell(event)
 
     def __repr__(self) -> str:

@@ -70,11 +70,15 @@ class Redactor:
             `get_secret_value()`.
 
     It dies with its turn: it is never copied or pickled, and its `repr` shows nothing.
+
+    Attributes:
+        free: Whether it knows no secret, and changes nothing.
     """
 
-    __slots__ = ("__weakref__", "_bytes", "_firsts", "_forms", "_pattern", "_sorted")
+    __slots__ = ("__weakref__", "_bytes", "_firsts", "_forms", "_pattern", "_sorted", "free")
 
     def __init__(self, auth_context: AuthContext | None = None) -> None:
+        self.free = True
         self._forms: tuple[str, ...] = ()  # longest first
         self._bytes: tuple[bytes, ...] = ()
         self._sorted: list[str] = []
@@ -92,16 +96,12 @@ class Redactor:
         raw.update(self._bytes)
         raw.update(form.encode("utf-8", "surrogatepass") for form in texts)
         self._forms = tuple(sorted(texts, key=len, reverse=True))
+        self.free = not self._forms
         self._bytes = tuple(sorted(raw, key=len, reverse=True))
         self._sorted = sorted(texts)
         self._firsts = frozenset(form[0] for form in texts)
         self._pattern = None
         _watch(self)
-
-    @property
-    def free(self) -> bool:
-        """Whether it knows no secret, and changes nothing."""
-        return not self._forms
 
     def __repr__(self) -> str:
         return "<Redactor>"

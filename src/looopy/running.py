@@ -45,7 +45,7 @@ from looopy.stores.names import artifact_write
 from looopy.stores.owner import Owner
 from looopy.stores.records import ArtifactWrite, Commit, Committed, ContextState, InboxNews
 from looopy.stores.stores import Stores
-from looopy.tally import Tally
+from looopy.tally import COUNTED, Tally
 from looopy.tools.provider import ToolSource
 from looopy.turn import Asked, Group
 from looopy.types.artifact import Artifact, ArtifactKind
@@ -55,7 +55,6 @@ from looopy.types.event import (
     ArtifactUpdate,
     Compaction,
     MessageEnd,
-    MessageUpdate,
     TurnEnd,
     TurnError,
     is_durable,
@@ -346,7 +345,7 @@ class RunningTurn:
 
     def _placed(self, events: Sequence[AgentEvent]) -> Sequence[AgentEvent]:
         """*events* with the positions that a compaction among them speaks of."""
-        if not any(isinstance(event, Compaction) for event in events):
+        if Compaction not in {event.__class__ for event in events}:
             return events
         placed: list[AgentEvent] = []
         position, kept = self._last_position, 0
@@ -403,17 +402,13 @@ class RunningTurn:
             self._show(event)
 
     def _show(self, event: AgentEvent) -> None:
-        if event.path:
-            pass  # another agent's, shown here and no more
-        elif isinstance(event, MessageUpdate):
-            pass  # as most of them are
-        elif isinstance(event, TurnError):
-            self._error = event.error
-        elif isinstance(event, TurnEnd):
-            self._finish(event)
-        else:
-            self._tally.see(event)
-        if not event.path:
+        if not event.path:  # another agent's is shown here and no more
+            if event.__class__ in COUNTED:
+                self._tally.see(event)
+            elif isinstance(event, TurnError):
+                self._error = event.error
+            elif isinstance(event, TurnEnd):
+                self._finish(event)
             self._iteration = event.iteration
         self._announce_to_agent(event)
         self.broadcast.push(event)

@@ -18,11 +18,15 @@ class Subscribers:
 
     Args:
         name: Of the agent, for the log.
+
+    Attributes:
+        present: Whether there is one: nobody else need be told of an event.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._callbacks: dict[object, Callable[[AgentEvent], object]] = {}
+        self.present = False
 
     def add(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
         """
@@ -38,14 +42,13 @@ class Subscribers:
             )
         key = object()
         self._callbacks[key] = callback
+        self.present = True
 
         def remove() -> None:
             self._callbacks.pop(key, None)
+            self.present = bool(self._callbacks)
 
         return remove
-
-    def __bool__(self) -> bool:
-        return bool(self._callbacks)
 
     def tell(self, event: AgentEvent) -> None:
         """Call those that are there now; they may come and go meanwhile."""

@@ -15,6 +15,9 @@ from looopy.types.event import (
 from looopy.types.message import AssistantMessage
 from looopy.types.result import ExecutedCall, IterationResult
 
+COUNTED = frozenset({MessageEnd, ToolExecutionStart, ToolExecutionEnd})
+"""Kinds of events that say something of an iteration."""
+
 
 @dataclass(slots=True)
 class _Part:

@@ -347,7 +347,7 @@ class Turn:
             context_id=context.context_id,
             turn=context.turn,
             iteration=self.iteration,
-            **self.redactor.fields(fields),
+            **(fields if self.redactor.free else self.redactor.fields(fields)),
         )
 
     def own_call_id(self, wanted: str) -> str:

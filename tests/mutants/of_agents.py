@@ -107,8 +107,8 @@ MUTANTS = [
         "another-turn-ends-this-one",
         "a turn is over for its viewers when an agent that works for it is done",
         "src/looopy/running.py",
-        "        if event.path:\n            pass",
-        "        if False:\n            pass",
+        "        if not event.path:  # another",
+        "        if True:  # another",
         "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
     ),
     # --- an answer in a type ---

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_OFTEN = 64  # instances after which it pays to have made a constructor; most programs need few
+_OFTEN = 8  # instances after which a constructor is made; a program that takes one turn needs few
 
 
 def maker(cls: Callable[P, T]) -> Callable[P, T]:
