@@ -163,7 +163,7 @@ class Claiming:
         buffer: list[BufferedTurn] | None,
         keys: KeyRing | None = None,
     ) -> None:
-        self.first = asyncio.Event()
+        self.first = False
         self.placed = asyncio.Event()
         self._known = known
         self._request = request
@@ -228,7 +228,7 @@ class Claiming:
         self, before: Claiming | None, deadline: float, scope: CancelScope
     ) -> None:
         """Let the agent's earlier turns end, in order of arrival."""
-        if self.first.is_set():
+        if self.first:
             return
         if self._busy_here:
             raise AgentBusy(
@@ -242,20 +242,20 @@ class Claiming:
                     async with asyncio.timeout_at(deadline):
                         with scope:
                             await before.placed.wait()
-            if self._waits and not self.first.is_set():
+            if self._waits and not self.first:
                 await self._line.join()
             self.placed.set()
-            while not self.first.is_set() and _now() < deadline:
+            while not self.first and _now() < deadline:
                 await self._line.tick(deadline - _now())
         finally:
             leave()
-        if not self.first.is_set():
+        if not self.first:
             turn = self._known.record.turn_count if self._known.record else None
             raise self._too_long("an earlier turn is still running", turn)
 
     def go(self) -> None:
         """No earlier turn of the agent is left."""
-        self.first.set()
+        self.first = True
         self._line.ring()
 
     async def _claim(self, deadline: float, scope: CancelScope) -> Begun:

@@ -38,10 +38,9 @@ class Line:
         self._holder = holder
         self._token = token
         self._kept_until = 0.0
-        self._watch = Watch(_TICK_S)
+        self._watch: Watch | None = None  # most never wait
         self._pause_s = _SOON_S
-        self._held = ExitStack()
-        self._listening = False
+        self._held: ExitStack | None = None
         self._next: Line | None = None
         self._overtakes = False
 
@@ -51,16 +50,23 @@ class Line:
 
     def ring(self) -> None:
         """Have whoever waits here look again."""
-        self._watch.ring()
+        if self._watch is not None:  # else nobody waits yet, and the first look is soon
+            self._watch.ring()
+
+    def _watching(self) -> Watch:
+        """What wakes whoever waits here, made when it is needed."""
+        if self._watch is None:
+            self._watch = Watch(_TICK_S)
+        return self._watch
 
     async def join(self) -> None:
         """Take a place at the end, if this one has none."""
         if self.ticket is not None:
             return
-        if not self._listening:
-            self._listening = True
-            self._held.enter_context(watching(self._stores, self._context_id, self._watch))
-            self._held.callback(self._token.on_cancel(self._watch.ring))
+        if self._held is None:
+            self._held, watch = ExitStack(), self._watching()
+            self._held.enter_context(watching(self._stores, self._context_id, watch))
+            self._held.callback(self._token.on_cancel(watch.ring))
         state = self._stores.state
         self.ticket = await settle(
             state.join_line(self._context_id, self._holder, _TTL_S), self._token.cancel
@@ -85,7 +91,7 @@ class Line:
 
     async def tick(self, at_most_s: float) -> None:
         """Wait for news or a while, at first a short one, and keep the place, if there is one."""
-        await self._watch.news(min(at_most_s, self._pause_s))
+        await self._watching().news(min(at_most_s, self._pause_s))
         self._pause_s = min(1.5 * self._pause_s, _TICK_S)
         if self.ticket is None:
             return
@@ -123,7 +129,8 @@ class Line:
 
     async def leave(self) -> None:
         """Give the place up, if there is one."""
-        self._held.close()
+        if self._held is not None:
+            self._held.close()
         await self._leave_place()
 
     async def _leave_place(self) -> None:

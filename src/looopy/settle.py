@@ -76,7 +76,14 @@ def _told() -> Callable[[], object] | None:
 
 
 class Answer(asyncio.Future[T]):
-    """What is waited for in any case: cancelling the one who waits does not reach it."""
+    """
+    What is waited for in any case: cancelling the one who waits does not reach it.
+
+    Attributes:
+        told: What is told of that cancellation.
+    """
+
+    told: Callable[[], object]
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - as in the base
         """Do nothing; the task is told of its cancellation when the answer is there."""
@@ -85,7 +92,12 @@ class Answer(asyncio.Future[T]):
 
 def new_answer(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
     """What a driver resolves when an operation is over; to be awaited by `outlast`."""
-    return loop.create_future() if _told() is None else Answer(loop=loop)
+    told = _told()
+    if told is None:
+        return loop.create_future()
+    answer: Answer[Any] = Answer(loop=loop)
+    answer.told = told
+    return answer
 
 
 async def outlast(answer: asyncio.Future[T]) -> T:
@@ -95,14 +107,13 @@ async def outlast(answer: asyncio.Future[T]) -> T:
     Raises:
         asyncio.CancelledError: Outside of it; the operation is carried out all the same.
     """
-    told = _told()
     while True:
         try:
             return await answer
         except asyncio.CancelledError:
-            if told is None or not isinstance(answer, Answer):
+            if not isinstance(answer, Answer):
                 raise
-            told()
+            answer.told()
             if answer.done():
                 break
     found: T = answer.result()

@@ -38,6 +38,9 @@ def encode_meta(event: MessageEnd, ended: ToolExecutionEnd | None, created: int)
     the row was *created*: the call of the model began, its first delta came so much later, and how
     often it was tried; then of a tool, when it began, how long it ran, and when it was over.
     """
+    is_usual = event.started is None and event.first_delta_s is None and event.attempts == 1
+    if is_usual and ended is None:
+        return None
     facts: list[int | None] = [
         None if event.started is None else created - to_us(event.started),
         None if event.first_delta_s is None else _in_us(event.first_delta_s),
@@ -49,10 +52,8 @@ def encode_meta(event: MessageEnd, ended: ToolExecutionEnd | None, created: int)
             _in_us(ended.duration_s),
             created - to_us(ended.timestamp),
         ]
-    while facts and facts[-1] is None:
+    while facts[-1] is None:
         facts.pop()
-    if not facts:
-        return None
     said = []
     for fact in facts:
         if fact is None:

@@ -77,8 +77,6 @@ def usage_text(usage: Usage) -> str:
     Raises:
         ValueRefused: It cannot be stored.
     """
-    if usage is NO_USAGE:
-        return "{}"
     try:
         return _usage(usage)
     except _Unusual:
@@ -120,9 +118,8 @@ def _user(message: UserMessage) -> str:
 def _assistant(message: AssistantMessage) -> str:
     blocks = _blocks(_SAID, message.content)
     made_by = _made_by(message.api, message.provider, message.model)
-    usage = ""
-    if message.usage is not NO_USAGE and (used := _usage(message.usage)) != "{}":
-        usage = f',"usage":{used}'
+    used = _usage(message.usage)
+    usage = "" if used == "{}" else f',"usage":{used}'
     why = message.error_message
     error = "" if why is None else f',"error_message":{_quote(why)}'
     return (
@@ -190,10 +187,17 @@ def _signed(name: str, value: str | None) -> str:
 
 
 def _usage(usage: Usage) -> str:
+    if usage is NO_USAGE or (usage.cost is NO_COST and not _counted(usage)):
+        return "{}"
     parts = _numbers(usage, _TOKENS)
     if usage.cost is not NO_COST and (cost := _numbers(usage.cost, _DOLLARS)):
         parts.append(f'"cost":{{{",".join(cost)}}}')
     return f"{{{','.join(parts)}}}"
+
+
+def _counted(usage: Usage) -> object:
+    read = usage.input or usage.cache_read or usage.cache_write
+    return read or usage.output or usage.total_tokens
 
 
 def _numbers(of: Usage | Cost, names: Sequence[str]) -> list[str]:

@@ -279,7 +279,7 @@ def commit_steps(given: CommitRows) -> Steps[Committed]:
     if (closing := encoded.closing) is not None:
         end_seq = done.first_seq + closing.seq_offset
         yield from _close_turn(given.params, commit.turn, closing, end_seq, last_position)
-    return replace(done, artifact=artifact)
+    return done if artifact is None else replace(done, artifact=artifact)
 
 
 def save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifact | None]:

@@ -59,7 +59,9 @@ def can_exist(context_id: str) -> bool:
 
 def bounded(value: int | None) -> int:
     """*value* within what both dialects hold; `None` means no limit."""
-    return NO_LIMIT if value is None else max(-NO_LIMIT, min(value, NO_LIMIT))
+    if value is None:
+        return NO_LIMIT
+    return value if -NO_LIMIT <= value <= NO_LIMIT else max(-NO_LIMIT, min(value, NO_LIMIT))
 
 
 def as_us(seconds: float) -> int:
