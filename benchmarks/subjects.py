@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import importlib
 import json
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from benchmarks.workload import ANSWER, ARGUMENTS, FOUND, SYSTEM, Model, conversation, lookup
 
-from looopy import Agent, LoopConfig, open_stores
+from looopy import Agent, AgentEvent, LoopConfig, open_stores
 
 _SQLITE = (
     "CREATE TABLE IF NOT EXISTS said (context TEXT NOT NULL, position INTEGER NOT NULL,"
@@ -120,9 +121,9 @@ class Looopy:
     async def stream(self, context: str, text: str, readers: int = 1) -> int:
         """See `Subject`."""
         agent = await self.agent(context)
-        view = agent.execute_turn(text)
+        turn = agent.execute_turn(text)
 
-        async def read() -> int:
+        async def read(view: AsyncIterator[AgentEvent]) -> int:
             count = 0
             async for event in view:
                 if event.type == "message_update" and event.delta:
@@ -130,8 +131,9 @@ class Looopy:
             return count
 
         if readers == 1:
-            return await read()
-        return min(await asyncio.gather(*(read() for _ in range(readers))))
+            return await read(aiter(turn))
+        views = [aiter(turn) for _ in range(readers)]  # before their tasks come to run
+        return min(await asyncio.gather(*map(read, views)))
 
     async def fill(self, context: str, count: int) -> None:
         """See `Subject`."""

@@ -2,10 +2,9 @@
 What one turn says, kept and handed to any number of views.
 
 A turn must not hang on who looks at it. So it speaks to a `Broadcast`, which keeps what matters and
-never
-waits: every view begins at `turn_start`, deltas come from the moment of attachment, a view that
-raises or goes away harms nobody. A slow reader loses nothing but granularity: when many events wait
-for it, the deltas among them are merged, and of the reports of a tool the newest stands.
+never waits: every view begins at `turn_start`, deltas come from the moment of attachment, a view
+that raises or goes away harms nobody. A slow reader loses nothing but granularity: when many events
+wait for it, the deltas among them are merged, and of the reports of a tool the newest stands.
 """
 
 from __future__ import annotations
@@ -180,10 +179,13 @@ class Broadcast:
 
         return detach
 
-    async def read(self) -> AsyncIterator[AgentEvent]:
-        """What was said, then what comes, until the turn is over."""
+    def read(self) -> AsyncIterator[AgentEvent]:
+        """What was said, then what comes from now on, until the turn is over."""
         reader = _Reader(self._log)
         self._readers.append(reader)
+        return self._read(reader)
+
+    async def _read(self, reader: _Reader) -> AsyncIterator[AgentEvent]:
         waiting = reader.queue
         try:
             while True:

@@ -266,6 +266,18 @@ async def test_readers_keep_up_with_a_model_that_never_waits(make_agent, memory_
         assert len([e for e in events if isinstance(e, MessageUpdate) and e.delta]) == 5_000
 
 
+async def test_an_iterator_is_attached_before_it_is_first_asked(make_agent, memory_stores):
+    """Whoever hands it to a task of its own misses nothing until that task comes to run."""
+    agent = await make_agent(Torrent(), stores=memory_stores)
+    stream = agent.execute_turn("hi")
+    views = [aiter(stream) for _ in range(3)]
+
+    async def count(view):
+        return len([e async for e in view if isinstance(e, MessageUpdate) and e.delta])
+
+    assert await asyncio.gather(*map(count, views)) == [5_000] * 3
+
+
 async def test_a_model_that_never_waits_can_be_stopped(make_agent, memory_stores):
     """Others come to run while it speaks: one who cancels among them."""
     model = Torrent()
