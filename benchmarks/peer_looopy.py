@@ -74,7 +74,7 @@ class Peer(Adapter):
     def __init__(self, backend: str, target: str) -> None:
         super().__init__(backend, target)
         # Imports are not part of what S3 times, as with the other peers.
-        late = {"sqlite": ("sql.engine",), "pg": ("sql.engine", "sql.postgres")}
+        late = {"sqlite": ("sql.engine", "sql.sqlite"), "pg": ("sql.engine", "sql.postgres")}
         for name in late.get(backend, ()):
             import_module(f"looopy.stores.{name}")
         import_module("looopy.streams")

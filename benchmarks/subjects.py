@@ -25,7 +25,7 @@ _POSTGRES = _SQLITE.removesuffix(" WITHOUT ROWID")
 
 
 _LOADED = {
-    "sqlite": ("aiosqlite", "looopy.stores.sql.engine"),
+    "sqlite": ("aiosqlite", "looopy.stores.sql.engine", "looopy.stores.sql.sqlite"),
     "postgresql": ("asyncpg", "looopy.stores.sql.engine", "looopy.stores.sql.postgres"),
 }
 

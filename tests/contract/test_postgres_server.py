@@ -206,7 +206,9 @@ async def test_what_an_administrator_set_stays(fresh_postgres, name):
 
 
 def test_a_database_at_the_head_is_opened_without_its_schema(postgres, name):
-    """The names of the tables are known beside the statements: SQLAlchemy is not loaded."""
+    """
+    The names of the tables are known beside the statements: SQLAlchemy is not loaded, nor SQLite.
+    """
     assert set(metadata.tables) == statements.TABLES
     code = (
         "import asyncio, sys\n"
@@ -215,7 +217,7 @@ def test_a_database_at_the_head_is_opened_without_its_schema(postgres, name):
         "    async with open_stores(sys.argv[1]) as stores:\n"
         "        print(await stores.messages.count('ada'))\n"
         "asyncio.run(main())\n"
-        "print(*sorted({'alembic', 'sqlalchemy'} & set(sys.modules)))\n"
+        "print(*sorted({'alembic', 'sqlalchemy', 'sqlite3'} & set(sys.modules)))\n"
     )
     command = [sys.executable, "-c", code, as_driver(postgres, name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,5 +1,8 @@
 """
 How a URL becomes stores: one driver for the database, bound to as many tenants as are asked for.
+
+A driver is imported when the first URL names it: a process that opens a context has no time for the
+other one.
 """
 
 from __future__ import annotations
@@ -10,9 +13,7 @@ from looopy.stores.sql.artifacts import SQLArtifactStore
 from looopy.stores.sql.driver import Driver
 from looopy.stores.sql.events import SQLJournal
 from looopy.stores.sql.messages import SQLMessageStore
-from looopy.stores.sql.migrate import sqlite_path
 from looopy.stores.sql.pg_url import check_driver, parse
-from looopy.stores.sql.sqlite import SQLiteDriver
 from looopy.stores.sql.state import SQLStateStore
 from looopy.stores.stores import Stores
 
@@ -29,6 +30,9 @@ def sqlite_stores(url: str, *, tenant: str = "default", migrate: bool = True) ->
     Raises:
         ConfigurationError: The URL names no file.
     """
+    from looopy.stores.sql.migrate import sqlite_path
+    from looopy.stores.sql.sqlite import SQLiteDriver
+
     return bind(SQLiteDriver(sqlite_path(url), migrate=migrate), tenant)
 
 

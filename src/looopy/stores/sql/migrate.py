@@ -27,14 +27,11 @@ from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql import fresh
 from looopy.stores.sql.pg_url import PostgresURL, is_postgres, parse
-from looopy.stores.sql.statements import TABLES
+from looopy.stores.sql.statements import HEAD, TABLES
 
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
-
-HEAD = "0003"
-"""The newest revision in `migrations/`, known here so that opening a file needs no alembic."""
 
 _VERSION = "SELECT version_num FROM alembic_version"
 

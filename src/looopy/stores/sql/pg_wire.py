@@ -152,7 +152,7 @@ class _Asyncpg:
         text, names = numbered(query.sql, write=write)
         values = [query.params[name] for name in names]
         try:
-            return [tuple(row) for row in await self._connection.fetch(text, *values)]
+            return list(map(tuple, await self._connection.fetch(text, *values)))
         except Exception as error:  # noqa: BLE001 - sorted out by the next function
             raise self._trouble(error) from None
 

@@ -37,7 +37,7 @@ from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.pg_notify import News
 from looopy.stores.sql.pg_pool import TIMEOUTS, Pool, Session
 from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.statements import TABLES
+from looopy.stores.sql.statements import HEAD, TABLES
 
 T = TypeVar("T")
 
@@ -124,10 +124,10 @@ class PostgresDriver:
 
     async def _was_migrated(self, found: str | None) -> bool:
         """Whether a schema at *found* had to be made or changed first."""
+        if found == HEAD:
+            return False
         from looopy.stores.sql import migrate
 
-        if found == migrate.HEAD:
-            return False
         if not self._migrate:
             raise migrate.out_of_date(found)
         await asyncio.to_thread(migrate.bring_to_head, self._url)

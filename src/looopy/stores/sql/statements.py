@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from looopy.types.context import LONGEST_LEASE_S
 
+HEAD = "0003"
+"""The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
+
 # All there are, known here so that nothing has to load `tables.py` for their names.
 TABLES = frozenset(
     {"contexts", "turns", "messages", "events", "artifacts", "inbox", "turn_keys", "waiters"}
