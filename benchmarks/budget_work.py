@@ -8,8 +8,10 @@ import asyncio
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import CodeType
 
 from benchmarks.counting import Steps, loops
 
@@ -28,16 +30,15 @@ def import_steps() -> int:
     return steps.stop()
 
 
-async def measure(name: str, url: str, *, traced: bool) -> float:
+async def measure(name: str, url: str, steps: Steps | None = None) -> float:
     """
     Steps or loops of one unit of *name*: a turn, a delta, a context that is opened.
 
     Args:
         name: A key of `budgets.WORK`, with its backend left out.
         url: The stores.
-        traced: Count steps, rather than loops.
+        steps: Counted with this, rather than loops.
     """
-    steps = Steps() if traced else None
     from benchmarks.subjects import Looopy
     from benchmarks.workload import question
 
@@ -87,15 +88,36 @@ async def measure(name: str, url: str, *, traced: bool) -> float:
     return found / units
 
 
+def by_area(places: Counter[CodeType]) -> dict[str, int]:
+    """Steps by module of looopy, and by what else took them."""
+    areas: Counter[str] = Counter()
+    for code, count in places.items():
+        path = Path(code.co_filename).as_posix()
+        if "/looopy/" in path:
+            area = "looopy/" + path.rpartition("/looopy/")[2]
+        elif "/benchmarks/" in path:
+            area = "the model and the tool of the benchmark"
+        elif "/asyncio/" in path or path.endswith("/selectors.py"):
+            area = "the event loop"
+        elif path == "<string>":
+            area = "making objects"
+        else:
+            area = "the rest of the standard library, and packages"
+        areas[area] += count
+    return dict(areas.most_common())
+
+
 def main() -> None:
-    """`python -m benchmarks.budget_work NAME BACKEND steps|loops`."""
+    """`python -m benchmarks.budget_work NAME BACKEND steps|loops|shares`."""
     name, backend, kind = sys.argv[1:]
     if name == "import":
         print(json.dumps(import_steps()))
         return
     with tempfile.TemporaryDirectory() as folder:
         url = "memory:" if backend == "memory" else f"sqlite:///{Path(folder) / 'budget.db'}"
-        print(json.dumps(asyncio.run(measure(name, url, traced=kind == "steps"))))
+        steps = None if kind == "loops" else Steps()
+        found = asyncio.run(measure(name, url, steps))
+        print(json.dumps(found if kind != "shares" or steps is None else by_area(steps.places)))
 
 
 if __name__ == "__main__":

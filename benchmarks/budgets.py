@@ -18,6 +18,7 @@ import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 FIGURES = Path(__file__).parent / "budgets.toml"
@@ -47,6 +48,16 @@ HEAD = """\
 
 def measure(name: str, kind: str) -> float:
     """One figure, from a process of its own."""
+    return float(_run(name, kind))
+
+
+def shares(name: str) -> dict[str, int]:
+    """The steps of one figure by where they were taken, most first."""
+    found: dict[str, int] = _run(name, "shares")
+    return found
+
+
+def _run(name: str, kind: str) -> Any:
     work, _, backend = name.rpartition(" ")
     env = os.environ | {"PYTHONHASHSEED": "0"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody compiles at each start
@@ -58,7 +69,7 @@ def measure(name: str, kind: str) -> float:
         text=True,
         check=True,
     )
-    return float(json.loads(done.stdout))
+    return json.loads(done.stdout)
 
 
 def read() -> dict[str, dict[str, dict[str, float]]]:

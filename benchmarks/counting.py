@@ -16,9 +16,10 @@ import statistics
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 
@@ -45,10 +46,13 @@ class Steps:
 
     Tracing is on from the constructor on, since a thread takes it over when it starts; only what
     happens between `start()` and `stop()` counts.
+
+    Attributes:
+        places: The steps by the function that took them.
     """
 
     def __init__(self) -> None:
-        self._count = 0
+        self.places: Counter[CodeType] = Counter()
         self._on = False
         threading.settrace(self._traced)
         threading.setprofile(self._called)
@@ -60,21 +64,22 @@ class Steps:
             frame.f_trace_opcodes = self._on
             frame.f_trace_lines = False
         elif event == "opcode" and self._on:
-            self._count += 1
+            self.places[frame.f_code] += 1
         return self._traced
 
     def _called(self, frame: FrameType, event: str, _: object) -> None:
         if event == "c_call" and self._on:
-            self._count += 1
+            self.places[frame.f_code] += 1
 
     def start(self) -> None:
         """Count from here on."""
-        self._count, self._on = 0, True
+        self.places.clear()
+        self._on = True
 
     def stop(self) -> int:
         """The steps since `start()`."""
         self._on = False
-        return self._count
+        return self.places.total()
 
     def end(self) -> None:
         """Trace no more, so that what follows has its own speed."""
