@@ -94,10 +94,9 @@ def multiply(path: str, count: int) -> None:
             database.execute(
                 f"INSERT INTO {table} (id, {', '.join(columns)})"
                 f" SELECT (c.number << 32) | (r.id & 4294967295), r.{', r.'.join(columns)}"
-                f" FROM contexts c CROSS JOIN contexts seed CROSS JOIN {table} r"
+                f" FROM contexts seed CROSS JOIN contexts c CROSS JOIN {table} r"
                 " WHERE seed.context_id = 'seed' AND c.context_id LIKE 'copy-%'"
                 " AND r.id BETWEEN seed.number << 32 AND (seed.number << 32) | 4294967295"
-                " ORDER BY c.number, r.id"
             )
         database.commit()
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
