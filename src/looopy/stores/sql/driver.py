@@ -7,7 +7,8 @@ SQLite runs it as one function on the thread of its connection (one hop for a co
 for each statement), and a driver with a network in between may send the same statements in another
 way.
 
-The statements are text that both dialects read, with `:named` parameters. One function is not
+The statements are text that both dialects read, with `:named` parameters; a driver may know another
+one that asks and answers the same (`numbered.py`). One function is not
 standard and is supplied by each driver: `now_us()`, the database's clock in microseconds since
 1970. Where a row must be locked before it is looked at, a statement ends in `/* FOR UPDATE */`: a
 comment where one transaction writes at a time, a clause elsewhere.

@@ -6,6 +6,8 @@ bound to a tenant, so another tenant's rows cannot be met. Numbers are handed ou
 the context's row, which comes first in every write: that one row gives order, gaplessness and the
 fence together, and its lock keeps other writers of the context out until the transaction ends.
 
+Where SQLite keeps rows in another way, it says something else instead: see `numbered.py`.
+
 `now_us()` is the database's clock, see `driver.py`.
 """
 
