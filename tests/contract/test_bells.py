@@ -231,6 +231,16 @@ async def test_a_listener_hears_nothing_after_its_block(url):
     assert gone.rings == []
 
 
+async def test_whoever_writes_hears_no_less_of_others(url):
+    """Also of a write that comes right after some of this process."""
+    async with open_stores(url) as stores, _listening(stores) as heard:
+        for _ in range(2):
+            for _ in range(5):
+                await stores.messages.append("mine", [user("a")])
+            await _write_elsewhere(url)
+            await heard.again()
+
+
 async def test_a_listener_stays_while_the_stores_are_closed_and_opened_again(url):
     """What came meanwhile is news, and so is what comes then."""
     stores = open_stores(url)

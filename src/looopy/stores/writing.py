@@ -187,17 +187,12 @@ def _signed(name: str, value: str | None) -> str:
 
 
 def _usage(usage: Usage) -> str:
-    if usage is NO_USAGE or (usage.cost is NO_COST and not _counted(usage)):
+    if usage is NO_USAGE or usage == NO_USAGE:
         return "{}"
     parts = _numbers(usage, _TOKENS)
     if usage.cost is not NO_COST and (cost := _numbers(usage.cost, _DOLLARS)):
         parts.append(f'"cost":{{{",".join(cost)}}}')
     return f"{{{','.join(parts)}}}"
-
-
-def _counted(usage: Usage) -> object:
-    read = usage.input or usage.cache_read or usage.cache_write
-    return read or usage.output or usage.total_tokens
 
 
 def _numbers(of: Usage | Cost, names: Sequence[str]) -> list[str]:

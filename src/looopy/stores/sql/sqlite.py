@@ -237,51 +237,61 @@ class _Worker:
             return
         self._tell(self._opened, None, None)
         try:
-            going_on = True
+            going_on, rest_s = True, None
             while going_on:
-                jobs, going_on = self._take()
+                jobs, going_on = self._take(rest_s)
                 if jobs:
                     self._carry_out(connection, jobs, self._path, self._patience_s)
                     self._call(_hand_out, jobs, self._bells)
                 jobs = []  # while waiting, keep nothing alive
-                self._compare(connection)
+                rest_s = self._compare(connection)
         finally:
             _close(connection)
             self._tell(self._closed, None, None)
 
-    def _take(self) -> tuple[list[_Job], bool]:
-        """All jobs that wait, none when told to stop or to look; and whether to go on."""
+    def _take(self, rest_s: float | None) -> tuple[list[_Job], bool]:
+        """
+        All jobs that wait, none when told to stop or to look; and whether to go on.
+
+        Args:
+            rest_s: How long to wait for the first one; `None`: until there is one.
+        """
+        queue = self._queue
         jobs: list[_Job] = []
-        while not jobs or (len(jobs) < _LARGEST_BATCH and not self._queue.empty()):
-            try:
-                job = self._queue.get(timeout=self._rest_s())
-            except Empty:
-                break
-            if job is _Order.STOP:
-                return jobs, False
-            if job is _Order.LOOK:
-                self._next_look = 0.0
-                break
+        try:
+            job = queue.get(timeout=rest_s)
+        except Empty:
+            return jobs, True
+        while isinstance(job, _Job):
             jobs.append(job)
-        return jobs, True
+            if len(jobs) == _LARGEST_BATCH or queue.empty():
+                return jobs, True
+            job = queue.get_nowait()  # nobody else takes from it
+        if job is _Order.LOOK:
+            self._next_look = 0.0
+        return jobs, job is not _Order.STOP
 
-    def _rest_s(self) -> float | None:
-        """How long to wait for a job before looking; `None`: until there is one."""
-        if self._bells is None or not self._bells.heard:
+    def _compare(self, connection: sqlite3.Connection) -> float | None:
+        """
+        Ring for everybody if somebody else has committed, now and then while anybody listens.
+
+        Returns:
+            How long to wait for a job before looking again; `None`: until there is one.
+        """
+        bells = self._bells
+        if bells is None or not bells.heard:
             return None
-        return max(0.0, self._next_look - time.monotonic())
-
-    def _compare(self, connection: sqlite3.Connection) -> None:
-        """Ring for everybody if somebody else has committed, now and then while anybody listens."""
-        if self._bells is None or not self._bells.heard or time.monotonic() < self._next_look:
-            return
+        rest_s = self._next_look - time.monotonic()
+        if rest_s > 0:
+            return rest_s
         # Should it fail, the next look finds the same difference.
         with contextlib.suppress(sqlite3.Error):
             found = sqlite.data_version(connection)
             if found != self._seen:
                 self._seen = found
-                self._call(self._bells.ring_all)
+                self._call(bells.ring_all)
         self._next_look = time.monotonic() + _LOOK_S
+        return _LOOK_S
 
     def _tell(
         self, future: asyncio.Future[None], result: None, error: BaseException | None
