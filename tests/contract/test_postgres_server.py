@@ -163,6 +163,21 @@ async def test_a_long_history_is_read_in_order_and_not_sorted(driver):
         assert "Sort" not in plan
 
 
+async def test_a_statement_is_planned_once(driver, name):
+    """For all values: not five times for those that it is given, as a server does by itself."""
+    stores = bind(driver, "t")
+    await stores.messages.append("c", [user("a")])
+    for _ in range(2):
+        assert len(await stores.messages.records("c")) == 1
+    assert await driver.run(_one("SHOW plan_cache_mode"), write=False) == [("force_generic_plan",)]
+    if name == "asyncpg":  # the other one prepares what it has run five times
+        plans = (
+            "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE"
+        )
+        work = _one(f"{plans} 'SELECT position, turn%'")
+        assert await driver.run(work, write=False) == [(2, 0)]
+
+
 async def test_a_server_that_cannot_see_that_a_client_is_gone_serves_all_the_same(
     postgres, name, monkeypatch
 ):
