@@ -59,19 +59,31 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def heads(session: nox.Session) -> None:
+    """Show that the migrations have one head."""
+    found = session.run("alembic", "heads", silent=True)
+    if not isinstance(found, str) or found.count("(head)") != 1:
+        session.error(f"exactly one head is wanted: {found}")
+
+
+@nox.session
 def migrations(session: nox.Session) -> None:
     """Show that there is one head and that it equals the tables."""
-    heads = session.run("alembic", "heads", silent=True)
-    if not isinstance(heads, str) or heads.count("(head)") != 1:
-        session.error(f"exactly one head is wanted: {heads}")
+    session.notify("heads")
     session.run("pytest", "-q", "tests/migrations")
+
+
+@nox.session
+def changelog(session: nox.Session) -> None:
+    """Draft the changelog."""
+    session.run("towncrier", "build", "--draft", "--version", "next", "--date", "unreleased")
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """Run the code of the README and the examples, follow the links, draft the changelog."""
+    session.notify("changelog")
     session.run("pytest", "-q", "tests/docs")
-    session.run("towncrier", "build", "--draft", "--version", "next", "--date", "unreleased")
 
 
 @nox.session

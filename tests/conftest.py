@@ -1,16 +1,54 @@
-"""Postgres for the tests that ask for it: one server a run, started when the first one does."""
+"""
+What all tests share: the ground of a run, the order of its tests, and Postgres.
+
+Postgres is for the tests that ask for it: one server a process, started when the first one does.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
+from tests import ground
 from tests.postgres import Server, ask
 
 from looopy.stores.sql import migrate
+
+_GROUND = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare the ground before a worker is started, and tell each worker of it."""
+    if hasattr(config, "workerinput"):
+        ground.keep_bytecode(Path(config.workerinput["ground"]))
+        return
+    folder, remove = ground.prepare()
+    config.stash[_GROUND] = folder
+    config.add_cleanup(remove)
+    if not config.getoption("numprocesses", None):
+        ground.keep_bytecode(folder)
+
+
+@pytest.hookimpl(optionalhook=True)  # of xdist
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of the ground."""
+    node.workerinput["ground"] = str(node.config.stash[_GROUND])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes long, in every worker."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = ground.spread(items, _takes_long, workers)
+
+
+def _takes_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("campaign") is not None
 
 
 @pytest.fixture(scope="session")

@@ -2,29 +2,19 @@
 Kill a process at every point of an approval and of a question, and see what the next one does (T9).
 
 One story: the model asks for a payment that a person approves, a booking that asks for a day, and a
-look around. It is told once for each boundary of a turn and each pass of it, killed there, and told
-on by a process of its own; then again, with the recovery killed as well.
+look around. See `tests.campaign.stories` for how it is told.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import shutil
-import signal
-import sys
-import tempfile
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tests.agent.kit import assert_whole
-from tests.campaign.children import fork, run, wait
-from tests.campaign.databases import new_sqlite
+from tests.campaign.stories import TURNS, Ledger, Story
 
 from looopy import Agent, ToolContext, open_stores, tool
-from looopy._failpoints import NAMES, arm
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.recovery import DENIED
 from looopy.testing import ScriptedProvider, text, tool_call
@@ -32,25 +22,6 @@ from looopy.types.event import ToolExecutionStart, TurnEnd
 from looopy.types.message import ToolResultMessage
 from looopy.types.request import LLMRequest
 from looopy.types.state import Outcome, PendingKind
-
-_STEPS = 12  # turns that a story takes at most
-
-
-class Ledger:
-    """What happened, a line each, in the order in which it did; it outlives whoever wrote it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.touch()
-
-    def note(self, *words: str) -> None:
-        """Write a line."""
-        with self.path.open("a") as file:
-            file.write(" ".join(words) + "\n")
-
-    def lines(self) -> list[str]:
-        """All of it."""
-        return self.path.read_text().splitlines()
 
 
 def _reply(request: LLMRequest) -> Any:
@@ -84,7 +55,7 @@ def _agent(url: str, ledger: Ledger) -> Agent:
 
 async def _tell(url: str, ledger: Ledger, *, in_parts: bool, denied: bool) -> None:
     """Tell the story to its end, from wherever it stands; each turn with an agent of its own."""
-    for _ in range(_STEPS):
+    for _ in range(TURNS):
         async with _agent(url, ledger) as agent:
             state = agent.state
             inputs: dict[str, Any] = {}
@@ -104,11 +75,6 @@ async def _tell(url: str, ledger: Ledger, *, in_parts: bool, denied: bool) -> No
                     ledger.note("answered", request.tool_name, request.request_id)
             await stream
     raise RuntimeError("the story does not end")
-
-
-def _live(url: str, ledger: Ledger, failpoint: str | None, how: dict[str, bool]) -> None:
-    arm(failpoint)
-    asyncio.run(_tell(url, ledger, **how))
 
 
 async def _judge(url: str, ledger: Ledger, *, denied: bool) -> list[str]:
@@ -155,68 +121,18 @@ def _asked_in_vain(name: str, lines: list[str]) -> list[str]:
     return [f"{name} was asked about as {seen}"] if len(seen) > 1 else []
 
 
-def _case(ends: list[str], how: dict[str, bool]) -> tuple[int, list[str]]:
-    """How many of the lives were killed, and what is wrong afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="looopy-answers-"))
-    try:
-        url, ledger, log = new_sqlite(folder), Ledger(folder / "ledger"), folder / "log"
-        kills = 0
-        for end in ends:
-            status = wait(fork(partial(_live, url, ledger, end, how), log))
-            if status not in (0, -signal.SIGKILL):
-                return kills, [f"{ends}: {log.read_text()[-2000:]}"]
-            kills += status != 0
-        report = folder / "report"
-
-        def finish() -> None:
-            _live(url, ledger, None, how)
-            wrong = asyncio.run(_judge(url, ledger, denied=how["denied"]))
-            report.write_text(json.dumps(wrong))
-
-        try:
-            run(finish, log)
-        except RuntimeError as error:
-            return kills, [f"{ends}, {how}: {str(error)[-2000:]}"]
-        return kills, [f"{ends}, {how}: {wrong}" for wrong in json.loads(report.read_text())]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _story(name: str, full: int, *, in_parts: bool, denied: bool) -> Story:
+    return Story(
+        name,
+        full,
+        partial(_tell, in_parts=in_parts, denied=denied),
+        partial(_judge, denied=denied),
+        twice=not in_parts,
+    )
 
 
-def main() -> None:
-    """Tell what was killed where, and what was wrong, as JSON."""
-    asyncio.run(_tell_once())
-    kills: Counter[str] = Counter()
-    wrong: list[str] = []
-    again = [name for name in NAMES if name.startswith("R")]
-    for in_parts, denied in ((False, False), (True, False), (True, True)):
-        how = {"in_parts": in_parts, "denied": denied}
-        for name in (n for n in NAMES if n.startswith("B")):
-            for number in range(1, 40):
-                first = f"{name}:{number}"
-                killed, problems = _case([first], how)
-                wrong += problems
-                kills[name] += killed
-                if not killed:
-                    break
-                if not in_parts:
-                    second = again[number % len(again)]
-                    killed, problems = _case([first, second], how)
-                    wrong += problems
-                    kills[second] += killed - 1
-    json.dump({"kills": kills, "wrong": wrong}, sys.stdout)
-
-
-async def _tell_once() -> None:
-    """Load what every child needs, with no connection left open."""
-    folder = Path(tempfile.mkdtemp(prefix="looopy-answers-"))
-    try:
-        url = new_sqlite(folder)
-        ledger = Ledger(folder / "ledger")
-        await _tell(url, ledger, in_parts=False, denied=False)
-        assert await _judge(url, ledger, denied=False) == []
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    main()
+TRIALS = [
+    _story("approval and question", 92, in_parts=False, denied=False).trial,
+    _story("approval and question, one by one", 55, in_parts=True, denied=False).trial,
+    _story("approval denied, question answered", 50, in_parts=True, denied=True).trial,
+]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+from tests.campaign.command import campaign as command
 from tests.campaign.worlds import KINDS
 from tests.postgres import as_driver
 
@@ -21,3 +24,9 @@ def url(kind: str, request, tmp_path) -> str:
     if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'trial.db'}"
     return as_driver(request.getfixturevalue("postgres"), kind)
+
+
+@pytest.fixture
+def campaign(postgres_server):
+    """The command of the campaign, on the server of this run."""
+    return partial(command, server=postgres_server("postgres"))

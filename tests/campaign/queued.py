@@ -2,35 +2,21 @@
 Kill a process at every point of a turn that is steered, and see what the next one says (T9).
 
 One story: while its first tool runs, a turn is steered, is told something to follow, and something
-else that is taken back. It is told once for each boundary of a turn and each pass of it, killed
-there, and told on by a process of its own; then again, with the recovery killed as well.
+else that is taken back. See `tests.campaign.stories` for how it is told.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import shutil
-import signal
-import sys
-import tempfile
 from collections import Counter
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tests.agent.kit import assert_whole
-from tests.campaign.answers import Ledger
-from tests.campaign.children import fork, run, wait
-from tests.campaign.databases import new_sqlite
+from tests.campaign.stories import TURNS, Ledger, Story
 
 from looopy import Agent, open_stores, tool
-from looopy._failpoints import NAMES, arm
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.message import ToolResultMessage, UserMessage
 from looopy.types.request import LLMRequest
-
-_STEPS = 12  # turns that a story takes at most
 
 
 def _reply(request: LLMRequest) -> Any:
@@ -64,7 +50,7 @@ def _agent(url: str, ledger: Ledger) -> Agent:
 
 async def _tell(url: str, ledger: Ledger) -> None:
     """Tell the story to its end, from wherever it stands; each turn with an agent of its own."""
-    for _ in range(_STEPS):
+    for _ in range(TURNS):
         async with _agent(url, ledger) as agent:
             first = agent.state.turn_count == 0
             queued = await agent.has_queued_messages()
@@ -72,11 +58,6 @@ async def _tell(url: str, ledger: Ledger) -> None:
                 return
             await agent.execute_turn("go" if first else None)
     raise RuntimeError("the story does not end")
-
-
-def _live(url: str, ledger: Ledger, failpoint: str | None) -> None:
-    arm(failpoint)
-    asyncio.run(_tell(url, ledger))
 
 
 async def _judge(url: str, ledger: Ledger) -> list[str]:
@@ -108,64 +89,4 @@ async def _judge(url: str, ledger: Ledger) -> list[str]:
     return found
 
 
-def _case(ends: list[str]) -> tuple[int, list[str]]:
-    """How many of the lives were killed, and what is wrong afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="looopy-queued-"))
-    try:
-        url, ledger, log = new_sqlite(folder), Ledger(folder / "ledger"), folder / "log"
-        kills = 0
-        for end in ends:
-            status = wait(fork(partial(_live, url, ledger, end), log))
-            if status not in (0, -signal.SIGKILL):
-                return kills, [f"{ends}: {log.read_text()[-2000:]}"]
-            kills += status != 0
-        report = folder / "report"
-
-        def finish() -> None:
-            _live(url, ledger, None)
-            report.write_text(json.dumps(asyncio.run(_judge(url, ledger))))
-
-        try:
-            run(finish, log)
-        except RuntimeError as error:
-            return kills, [f"{ends}: {str(error)[-2000:]}"]
-        return kills, [f"{ends}: {wrong}" for wrong in json.loads(report.read_text())]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def main() -> None:
-    """Tell what was killed where, and what was wrong, as JSON."""
-    asyncio.run(_tell_once())
-    kills: Counter[str] = Counter()
-    wrong: list[str] = []
-    again = [name for name in NAMES if name.startswith("R")]
-    for name in (n for n in NAMES if n.startswith("B")):
-        for number in range(1, 40):
-            first = f"{name}:{number}"
-            killed, problems = _case([first])
-            wrong += problems
-            kills[name] += killed
-            if not killed:
-                break
-            second = again[number % len(again)]
-            killed, problems = _case([first, second])
-            wrong += problems
-            kills[second] += killed - 1
-    json.dump({"kills": kills, "wrong": wrong}, sys.stdout)
-
-
-async def _tell_once() -> None:
-    """Load what every child needs, with no connection left open."""
-    folder = Path(tempfile.mkdtemp(prefix="looopy-queued-"))
-    try:
-        url = new_sqlite(folder)
-        ledger = Ledger(folder / "ledger")
-        await _tell(url, ledger)
-        assert await _judge(url, ledger) == []
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    main()
+TRIALS = [Story("steered, and told to go on", 69, _tell, _judge).trial]

@@ -65,6 +65,7 @@ class Program:
         self.home = home
         self.server = server
         kept = ("PATH", "SYSTEMROOT", "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
+        kept += ("PYTHONPATH", "PYTHONPYCACHEPREFIX")
         self.env = {
             **{name: os.environ[name] for name in kept if name in os.environ},
             "HOME": str(home),

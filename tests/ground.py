@@ -1,0 +1,100 @@
+"""
+What a run of the tests stands on: a disk in memory, bytecode for its processes, an order.
+
+Some hundred processes are started, most of which load the library, SQLAlchemy and an SDK. Where
+Python was told to write no bytecode, and in a fresh environment there is none, each of them would
+compile all of that again: it is compiled once, into a folder of the run's own.
+
+Files and databases of tests live as long as the run. What survives a kill is shown as well on a
+disk that is memory, and nothing that a test does can cut the power; that each commit asks for a
+sync is what tests/contract/test_sqlite_file.py looks at. `TMPDIR` names another place.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - if it is there
+_PREFIX = "looopy-tests-"
+_FREE_BYTES = 4 << 30  # a run takes less than half of that
+_SPARE_BYTES = 8 << 30  # of memory, so that what else runs keeps its own
+_BYTECODE, _NO_BYTECODE = "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"
+
+_Item = TypeVar("_Item")
+
+
+def prepare() -> tuple[Path, Callable[[], None]]:
+    """Make the folder of a run, where its files are; and a function that removes it."""
+    before = os.environ.get("TMPDIR")
+    in_memory = before is None and _has_room()
+    if in_memory:
+        _sweep()
+    parent = _MEMORY if in_memory else None
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+    folder.chmod(0o711)  # a server that may not be root goes down to its own folder
+    if in_memory:
+        os.environ["TMPDIR"] = str(folder)
+        tempfile.tempdir = None  # looked up anew
+
+    def remove() -> None:
+        if in_memory:
+            del os.environ["TMPDIR"]
+            tempfile.tempdir = None
+        shutil.rmtree(folder, ignore_errors=True)
+
+    return folder, remove
+
+
+def keep_bytecode(folder: Path) -> None:
+    """
+    Let the processes that this one starts keep their bytecode in *folder*, unless it may be kept.
+
+    This one has none of it: those that run the tests begin at the same time, and would all write
+    the same.
+    """
+    if sys.dont_write_bytecode and _BYTECODE not in os.environ:
+        os.environ.pop(_NO_BYTECODE, None)
+        os.environ[_BYTECODE] = str(folder / "bytecode")
+
+
+def _has_room() -> bool:
+    try:
+        free = shutil.disk_usage(_MEMORY).free
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return False
+    spare = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return free >= _FREE_BYTES and sum(spare) >= _SPARE_BYTES and os.access(_MEMORY, os.W_OK)
+
+
+def _sweep() -> None:
+    """Remove what a run left that was killed: it would take memory until the next start."""
+    for folder in _MEMORY.glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def spread(items: Sequence[_Item], is_long: Callable[[_Item], bool], workers: int) -> list[_Item]:
+    """
+    The *items* in another order: the long ones first, for each of *workers* alike.
+
+    Each worker begins with an equal part of the list and takes from the ends of others' parts when
+    it has done its own, so that a long test that comes late is waited for.
+    """
+    long = [item for item in items if is_long(item)]
+    short = [item for item in items if not is_long(item)]
+    mixed: list[_Item] = []
+    for n in range(workers, 0, -1):
+        size = (len(long) + len(short)) // n
+        first = min(size, math.ceil(len(long) / n))
+        mixed += long[:first] + short[: size - first]
+        long, short = long[first:], short[size - first :]
+    return mixed
