@@ -410,4 +410,12 @@ MUTANTS = [
         "tests/contract/test_messages.py::TestMessagesOnAsyncpg::"
         "test_text_that_some_database_refuses_is_refused",
     ),
+    mutant(
+        "nul-passes-in-messages",
+        "a message that was put together at once is kept by one database and refused by another",
+        "src/looopy/stores/writing.py",
+        '    if len(text) * 4 > MAX_BODY_BYTES or "\\\\u0000" in text:\n',
+        "    if len(text) * 4 > MAX_BODY_BYTES:\n",
+        "tests/unit/stores/test_writing.py::test_the_edges_are_those_of_the_general_way",
+    ),
 ]

@@ -173,7 +173,8 @@ def claim_steps(given: ClaimRows) -> Steps[Claimed]:
         named = {**given.params, "key": claim.key, "turn": turn, "input_hash": claim.input_hash}
         if not (yield Query(s.ADD_KEY, named)):
             raise key_used()
-    yield from _take_entries(given.params, claim.delivered)
+    if claim.delivered:
+        yield from _take_entries(given.params, claim.delivered)
     numbers = Committed(first_seq=claimed.first_seq, first_position=claimed.first_position)
     yield from _insert(given.params, turn, encoded, numbers, None)
     return claimed
@@ -270,7 +271,8 @@ def commit_steps(given: CommitRows) -> Steps[Committed]:
         first_position=last_position - len(encoded.messages) + 1,
         inbox=_inbox_head(*inbox),
     )
-    yield from _take_entries(given.params, commit.delivered)
+    if commit.delivered:
+        yield from _take_entries(given.params, commit.delivered)
     artifact = None
     if commit.artifact is not None:
         artifact = yield from save_artifact(given.params, commit.artifact)
