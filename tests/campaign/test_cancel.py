@@ -11,7 +11,7 @@ from tests.campaign.trial import Tally
 from tests.campaign.worlds import Place, World
 
 # Every suspension where a run costs next to nothing, else some of them; each scene has its turn.
-_STEP = {"memory": 1, "sqlite": 3, "asyncpg": 7, "psycopg": 7}
+_STEP = {"memory": 1, "sqlite": 4, "asyncpg": 11, "psycopg": 11}
 
 
 @pytest.mark.parametrize("way", WAYS)

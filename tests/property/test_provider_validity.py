@@ -32,7 +32,7 @@ from looopy.types.message import (
 )
 
 search = settings(
-    max_examples=int(os.environ.get("LOOOPY_EXAMPLES", "150")),
+    max_examples=int(os.environ.get("LOOOPY_EXAMPLES", "100")),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],

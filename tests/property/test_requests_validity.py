@@ -30,7 +30,7 @@ from looopy.types.message import AssistantMessage, Message, ThinkingContent
 from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel, ToolSpec
 
 search = settings(
-    max_examples=int(os.environ.get("LOOOPY_EXAMPLES", "100")),
+    max_examples=int(os.environ.get("LOOOPY_EXAMPLES", "60")),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],

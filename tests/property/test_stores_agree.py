@@ -15,7 +15,7 @@ from tests.postgres import as_driver
 from looopy.stores import names, open_stores
 from looopy.testing.machines import StoresAgree
 
-RUNS = int(os.environ.get("LOOOPY_MACHINE_RUNS", "40"))
+RUNS = int(os.environ.get("LOOOPY_MACHINE_RUNS", "25"))
 
 
 def agree(url: str, runs: int, seed: int | None = None) -> None:
