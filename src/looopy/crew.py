@@ -157,6 +157,7 @@ class Crew:
         if call.id in self._reporting:
             with contextlib.suppress(asyncio.CancelledError):  # it is over, whoever cancels it
                 await asyncio.sleep(0)  # what it reported last comes before its end
+        self._news.set()  # one round before the task tells: by then it is done
         return result
 
     async def _run(self, call: ToolCall) -> ToolResultMessage:
