@@ -111,7 +111,7 @@ class Server:
     def remove(self) -> None:
         """Stop, and leave nothing behind."""
         self.stop()
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)  # the run may have removed all it stood on
 
     def log(self) -> str:
         """What the server said."""

@@ -9,13 +9,16 @@ asked again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from looopy.compacting import part_to_cover, summarise
 from looopy.errors import ContextOverflow
+from looopy.folding import is_summary, kept_by
 from looopy.history import Limits
 from looopy.turn import Turn
-from looopy.types.event import Compaction, MessageStart, TurnWarning
+from looopy.types.event import AgentEvent, Compaction, MessageEnd, MessageStart, TurnWarning
+from looopy.types.maker import amended
 from looopy.types.request import ThinkingLevel
 
 _logger = logging.getLogger("looopy")
@@ -93,3 +96,29 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         )
     )
     return True
+
+
+def placed(
+    events: Sequence[AgentEvent], last_position: int, visible_from: int
+) -> tuple[Sequence[AgentEvent], int | None]:
+    """
+    *events* with the positions that the compaction among them speaks of, and that of its summary.
+
+    Args:
+        last_position: Of the newest message before them.
+        visible_from: Where the readable history begins.
+    """
+    done: list[AgentEvent] = []
+    position, kept, summary = last_position, 0, None
+    for event in events:
+        if isinstance(event, MessageEnd):
+            position += 1
+            if is_summary(event.message):
+                kept = kept_by(event.message)
+        elif isinstance(event, Compaction):
+            summary = position
+            covers = (visible_from, position - kept - 1)
+            done.append(amended(event, position=position, covers=covers))
+            continue
+        done.append(event)
+    return done, summary

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from looopy._failpoints import reach
+from looopy.artifact_writer import TurnArtifacts
 from looopy.auth.sealing import KeyRing
 from looopy.broadcast import Broadcast
 from looopy.buffered import BufferedTurn
 from looopy.claiming import Begun, Claiming, TurnRequest
+from looopy.compaction import placed
 from looopy.ending import failed_end, state_after
 from looopy.errors import (
     Fenced,
@@ -29,7 +31,6 @@ from looopy.errors import (
     StoreError,
     StoreUnavailable,
 )
-from looopy.folding import is_summary, kept_by
 from looopy.holding import state_beside
 from looopy.inbox import TurnInbox
 from looopy.known import Known
@@ -39,16 +40,15 @@ from looopy.loop import run_turn
 from looopy.output import OutputType, output_type_of, with_output
 from looopy.recovery import OpenCall
 from looopy.redaction import Redactor
-from looopy.settle import settle, settle_write
+from looopy.settle import settle_write
 from looopy.spending import spent_before
-from looopy.stores.names import artifact_write
 from looopy.stores.owner import Owner
 from looopy.stores.records import ArtifactWrite, Commit, Committed, ContextState, InboxNews
 from looopy.stores.stores import Stores
 from looopy.tally import COUNTED, Tally
 from looopy.tools.provider import ToolSource
 from looopy.turn import Asked, Group
-from looopy.types.artifact import Artifact, ArtifactKind
+from looopy.types.artifact import Artifact
 from looopy.types.context import CancelToken, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
@@ -60,7 +60,7 @@ from looopy.types.event import (
     is_durable,
     utc_now,
 )
-from looopy.types.maker import amended, stamp
+from looopy.types.maker import stamp
 from looopy.types.message import AssistantMessage, Message, ToolCall
 from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
@@ -138,11 +138,6 @@ class RunningTurn:
             buffer=buffer,
             keys=keys,
         )
-
-    @property
-    def buffered(self) -> bool:
-        """Whether nothing of this turn is stored before somebody saves it."""
-        return self._buffer is not None
 
     @property
     def stores(self) -> Stores:
@@ -234,7 +229,13 @@ class RunningTurn:
             auth_context=self.request.auth_context,
             system_prompt=self.system_prompt,
             metadata=self.request.metadata,
-            artifacts=_Writer(self),
+            artifacts=TurnArtifacts(
+                self.stores.artifacts,
+                self.known.context_id,
+                self._save_artifact if self._buffer is None else None,
+                redactor=self.redactor,
+                token=self.token,
+            ),
             stores=self.stores,
             cancel=self.token,
         )
@@ -344,24 +345,11 @@ class RunningTurn:
             self._announce(events, done.first_seq, done.first_position, state=state)
 
     def _placed(self, events: Sequence[AgentEvent]) -> Sequence[AgentEvent]:
-        """*events* with the positions that a compaction among them speaks of."""
         if Compaction not in {event.__class__ for event in events}:
             return events
-        placed: list[AgentEvent] = []
-        position, kept = self._last_position, 0
-        for event in events:
-            if isinstance(event, MessageEnd):
-                position += 1
-                if is_summary(event.message):
-                    kept = kept_by(event.message)
-            elif isinstance(event, Compaction):
-                first = 1 if self.known.record is None else self.known.record.visible_from
-                covers = (first, position - kept - 1)
-                placed.append(amended(event, position=position, covers=covers))
-                self._summary = position
-                continue
-            placed.append(event)
-        return placed
+        first = 1 if self.known.record is None else self.known.record.visible_from
+        events, self._summary = placed(events, self._last_position, first)
+        return events
 
     def _hear(self, done: Committed) -> None:
         if self._inbox is not None:
@@ -465,15 +453,8 @@ class RunningTurn:
 
     # --- artifacts -----------------------------------------------------------------------------
 
-    async def save_artifact(self, write: ArtifactWrite) -> Artifact:
-        """
-        Save a version together with its event, under this turn's epoch, and show the event.
-
-        A tool whose time is up, or that is stopped, waits for the end of this, and stops then.
-        """
-        return await settle(self._save_artifact(write))
-
     async def _save_artifact(self, write: ArtifactWrite) -> Artifact:
+        """Save a version together with its event, under this turn's epoch, and show the event."""
         event = ArtifactUpdate(
             context_id=self.known.context_id,
             turn=self.turn,
@@ -501,46 +482,6 @@ class RunningTurn:
                 [replace(event, version=artifact.version)], done.first_seq, done.first_position
             )
         return artifact
-
-
-class _Writer:
-    """`ArtifactWriter` of one turn."""
-
-    def __init__(self, turn: RunningTurn) -> None:
-        self._turn = turn
-
-    async def save(
-        self,
-        artifact_id: str,
-        content: bytes | str | Mapping[str, Any],
-        *,
-        kind: ArtifactKind | str | None = None,
-        media_type: str | None = None,
-    ) -> Artifact:
-        """Save a new version."""
-        turn = self._turn
-        turn.redactor.refuse(artifact_id=artifact_id, content=content, media_type=media_type)
-        if turn.buffered:
-            return await turn.stores.artifacts.save(
-                turn.known.context_id, artifact_id, content, kind=kind, media_type=media_type
-            )
-        return await turn.save_artifact(artifact_write(artifact_id, content, kind, media_type))
-
-    async def load(self, artifact_id: str, version: int | None = None) -> Any:
-        """Load a version, the newest by default."""
-        return await self._turn.stores.artifacts.load(
-            self._turn.known.context_id, artifact_id, version
-        )
-
-    async def list(self) -> list[Artifact]:
-        """The newest version of each artifact."""
-        return await self._turn.stores.artifacts.list(self._turn.known.context_id)
-
-    async def delete(self, artifact_id: str) -> None:
-        """Remove all versions of an artifact."""
-        if self._turn.token.reason == "fenced":
-            raise Fenced("another owner has this context: nothing was deleted")
-        await settle(self._turn.stores.artifacts.delete(self._turn.known.context_id, artifact_id))
 
 
 def _date_as_stored(events: Sequence[AgentEvent], stored: Sequence[AgentEvent]) -> None:

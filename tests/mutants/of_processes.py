@@ -144,9 +144,9 @@ MUTANTS = [
     mutant(
         "a-late-tool-cancels-its-turn",
         "a tool that takes too long to save an artifact ends the whole turn",
-        "src/looopy/running.py",
-        "await settle(self._save_artifact(write))",
-        "await settle(self._save_artifact(write), self.token.cancel)",
+        "src/looopy/artifact_writer.py",
+        "return await settle(self._save(artifact_write(artifact_id, content, kind, media_type)))",
+        "return await settle(\n            self._save(artifact_write(artifact_id, content, kind, media_type)), self._token.cancel\n        )",
         f"{_WAITING}::test_a_tool_that_takes_too_long_to_save_ends_alone",
     ),
     # --- following ---
