@@ -146,7 +146,10 @@ MUTANTS = [
         "a tool that takes too long to save an artifact ends the whole turn",
         "src/looopy/artifact_writer.py",
         "return await settle(self._save(artifact_write(artifact_id, content, kind, media_type)))",
-        "return await settle(\n            self._save(artifact_write(artifact_id, content, kind, media_type)), self._token.cancel\n        )",
+        "return await settle(\n"
+        "            self._save(artifact_write(artifact_id, content, kind, media_type)),\n"
+        "            self._token.cancel,\n"
+        "        )",
         f"{_WAITING}::test_a_tool_that_takes_too_long_to_save_ends_alone",
     ),
     # --- following ---
