@@ -47,6 +47,7 @@ from looopy.types.state import Outcome
 from looopy.view import View
 
 _WINDOW = 256  # messages read at first; doubled while the model could see more
+_BEFORE = 32  # read beside `max_messages`: what is shown begins with a turn
 _TRIM_ABOVE = 4 * _WINDOW  # messages in memory from which on the oldest are let go
 
 
@@ -182,7 +183,9 @@ class Known:
     async def _read_newest(self, visible_from: int) -> list[MessageRecord]:
         if self.config.max_messages is None and self.config.history_tokens is None:
             return await self.stores.messages.records(self.context_id)
-        records = await self.stores.messages.recent(self.context_id, limit=_WINDOW)
+        most = self.config.max_messages
+        limit = _WINDOW if most is None else min(_WINDOW, most + _BEFORE)
+        records = await self.stores.messages.recent(self.context_id, limit=limit)
         while records and records[0].position > visible_from:
             messages = [r.message for r in records]
             if self._holds_what_is_seen(messages):

@@ -35,7 +35,7 @@ async def test_opening_a_long_context_reads_a_bounded_window(make_agent, stores)
     )
     await agent.execute_turn("now?")
     assert spy.of("records", "list") == []
-    assert [options["limit"] for _, options in spy.of("recent")] == [256]
+    assert [options["limit"] for _, options in spy.of("recent")] == [50 + 32]
     assert len(provider.requests[0].messages) <= 50
     assert provider.requests[0].messages[-1].text == "now?"
     assert agent.state.turn_count == 1
