@@ -1,0 +1,69 @@
+"""
+What waiting costs: the CPU of a tool turn on memory, when each of its commits waits for nothing.
+
+    python -m benchmarks.waits
+
+A turn that waits for a disk or a server four times finds its caches cold four times. How much that
+is depends on the machine; it is in every figure that is measured with a store, whoever's.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from benchmarks.subjects import Looopy
+from benchmarks.workload import question
+
+_TURNS = 300
+_WAITS_S = (0.0, 0.0005, 0.002)
+
+
+def waiting(work: Callable[[Any], Awaitable[Any]], seconds: float) -> Callable[[Any], Any]:
+    """*work*, after waiting."""
+
+    async def waited(given: Any) -> Any:
+        await asyncio.sleep(seconds)
+        return await work(given)
+
+    return waited
+
+
+async def measure(seconds: float) -> float:
+    """Milliseconds of CPU a turn, if each commit waits so long."""
+    subject = Looopy("memory:")
+    await subject.open()
+    subject.model.calls_tool = True
+    stores = subject.stores
+    if seconds:
+        stores.journal.commit = waiting(stores.journal.commit, seconds)  # type: ignore[method-assign]
+        stores.state.claim = waiting(stores.state.claim, seconds)  # type: ignore[method-assign]
+    for number in range(50):
+        await subject.turn("waits", question(number))
+    began = time.process_time()
+    for number in range(_TURNS):
+        await subject.turn("waits", question(number))
+    spent = (time.process_time() - began) / _TURNS * 1e3
+    await subject.close()
+    return spent
+
+
+async def bare(seconds: float) -> float:
+    """Milliseconds of CPU of four waits that nobody works between."""
+    began = time.process_time()
+    for _ in range(_TURNS):
+        for _ in range(4):
+            await asyncio.sleep(seconds)
+    return (time.process_time() - began) / _TURNS * 1e3
+
+
+def main() -> None:
+    """See the module."""
+    print("each commit waits   CPU of a tool turn   of four bare waits")
+    for seconds in _WAITS_S:
+        turn, waits = asyncio.run(measure(seconds)), asyncio.run(bare(seconds))
+        print(f"{seconds * 1e3:>12.1f} ms {turn:>17.2f} ms {waits:>17.2f} ms")
+
+
+if __name__ == "__main__":
+    main()
