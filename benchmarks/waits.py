@@ -36,8 +36,8 @@ async def measure(seconds: float) -> float:
     subject.model.calls_tool = True
     stores = subject.stores
     if seconds:
-        stores.journal.commit = waiting(stores.journal.commit, seconds)  # type: ignore[method-assign]
-        stores.state.claim = waiting(stores.state.claim, seconds)  # type: ignore[method-assign]
+        for store, name in ((stores.journal, "commit"), (stores.state, "claim")):
+            setattr(store, name, waiting(getattr(store, name), seconds))
     for number in range(50):
         await subject.turn("waits", question(number))
     began = time.process_time()
