@@ -321,6 +321,21 @@ async def test_a_tool_that_returns_what_cannot_be_written(bad, value):
     assert result.text == "fine"
 
 
+@pytest.mark.parametrize("said", ["x" * (9 << 20), "\x01" * (3 << 19)], ids=["long", "escaped"])
+async def test_a_tool_that_returns_more_than_a_store_keeps(bad, said):
+    """Its limit lets it through; whether it fits is a matter of the JSON, not of the characters."""
+
+    @tool(max_result_bytes=64 << 20)
+    def give() -> str:
+        """Give much."""
+        return said
+
+    result, [answer] = await bad(Says(calls(call("give"))), give)
+    assert answer.is_error
+    assert "its result cannot be stored" in answer.text
+    assert result.text == "fine"
+
+
 async def test_a_tool_whose_details_cannot_be_written(bad):
     """They are for programs; the result stands."""
 
