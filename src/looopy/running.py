@@ -43,12 +43,19 @@ from looopy.redaction import Redactor
 from looopy.settle import settle_write
 from looopy.spending import spent_before
 from looopy.stores.owner import Owner
-from looopy.stores.records import ArtifactWrite, Commit, Committed, ContextState, InboxNews
+from looopy.stores.records import (
+    ArtifactDeletion,
+    ArtifactWrite,
+    Commit,
+    Committed,
+    ContextState,
+    InboxNews,
+)
 from looopy.stores.stores import Stores
 from looopy.tally import COUNTED, Tally
 from looopy.tools.provider import ToolSource
 from looopy.turn import Asked, Group
-from looopy.types.artifact import Artifact
+from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.context import CancelToken, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
@@ -232,9 +239,8 @@ class RunningTurn:
             artifacts=TurnArtifacts(
                 self.stores.artifacts,
                 self.known.context_id,
-                self._save_artifact if self._buffer is None else None,
+                self._change_artifact if self._buffer is None else None,
                 redactor=self.redactor,
-                token=self.token,
             ),
             stores=self.stores,
             cancel=self.token,
@@ -453,22 +459,30 @@ class RunningTurn:
 
     # --- artifacts -----------------------------------------------------------------------------
 
-    async def _save_artifact(self, write: ArtifactWrite) -> Artifact:
-        """Save a version together with its event, under this turn's epoch, and show the event."""
+    async def _change_artifact(self, change: ArtifactWrite | ArtifactDeletion) -> Artifact:
+        """
+        Save a version, or delete an artifact, together with its event, under this turn's epoch.
+
+        Raises:
+            Fenced: Another owner has the context; nothing was changed.
+            ArtifactNotFound: There is no artifact to delete.
+        """
+        deleted = isinstance(change, ArtifactDeletion)
         event = ArtifactUpdate(
             context_id=self.known.context_id,
             turn=self.turn,
             iteration=self._iteration,
-            artifact_id=write.artifact_id,
-            kind=write.kind,
+            artifact_id=change.artifact_id,
+            kind=ArtifactKind.FILE,  # kind and version are what the store finds
             version=0,
+            deleted=deleted,
         )
         commit = Commit(
             context_id=self.known.context_id,
             epoch=self._epoch,
             turn=self.turn,
             events=[event],
-            artifact=write,
+            artifact=change,
             ttl_s=self.config.lease_ttl_s,
         )
         async with self._committing:
@@ -476,11 +490,14 @@ class RunningTurn:
             self._hear(done)
             artifact = done.artifact
             if artifact is None:
-                raise StoreUnavailable("the store saved no artifact and did not say why")
-            self._artifacts.append(artifact)
-            self._announce(
-                [replace(event, version=artifact.version)], done.first_seq, done.first_position
-            )
+                raise StoreUnavailable("the store changed no artifact and did not say why")
+            if deleted:
+                left = [one for one in self._artifacts if one.artifact_id != artifact.artifact_id]
+                self._artifacts[:] = left
+            else:
+                self._artifacts.append(artifact)
+            event = replace(event, kind=artifact.kind, version=artifact.version)
+            self._announce([event], done.first_seq, done.first_position)
         return artifact
 
 

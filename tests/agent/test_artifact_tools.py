@@ -10,6 +10,7 @@ from tests.agent.kit import assert_whole
 from looopy import agent_loop
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import ArtifactTools
+from looopy.types.event import ArtifactUpdate
 from looopy.types.message import ImageContent, ToolResultMessage
 
 ALL = {
@@ -137,6 +138,42 @@ async def test_what_there_is_is_listed_described_and_deleted(ask, stores):
     assert results[4] == "deleted f"
     assert [one["artifact_id"] for one in results[5]] == ["t"]
     assert [one.artifact_id for one in await stores.artifacts.list("ada")] == ["t"]
+
+
+async def test_a_deletion_is_a_step_of_the_turn_with_an_event(make_agent, stores):
+    """Stored before `tool_execution_end`; the result names no version that is gone."""
+    calls = (
+        tool_call("create_data_artifact", artifact_id="plan", data={"a": 1}),
+        tool_call("update_data_artifact", artifact_id="plan", data={"a": 2}),
+        tool_call("create_file_artifact", artifact_id="notes"),
+        tool_call("delete_artifact", artifact_id="plan"),
+    )
+    agent = await make_agent([calls, text("ok")], tools=[ArtifactTools()], stores=stores)
+    result = await agent.execute_turn("go")
+    assert [one.artifact_id for one in result.artifacts] == ["notes"]
+    log = await stores.journal.events("ada")
+    updates = [one for one in log if isinstance(one, ArtifactUpdate)]
+    assert [(u.artifact_id, u.kind, u.version, u.deleted) for u in updates] == [
+        ("plan", "data", 1, False),
+        ("plan", "data", 2, False),
+        ("notes", "file", 1, False),
+        ("plan", "data", 2, True),
+    ]
+    following = log[updates[-1].seq]  # the log counts from 1
+    assert (following.type, following.tool_name) == ("tool_execution_end", "delete_artifact")
+    await assert_whole(stores)
+
+
+async def test_a_deletion_of_a_buffered_turn_is_done_at_once(make_agent, stores):
+    """With `auto_save=False` an artifact is written and deleted when the tool asks for it."""
+    await stores.artifacts.save("ada", "plan", {"a": 1})
+    deletion = tool_call("delete_artifact", artifact_id="plan")
+    agent = await make_agent(
+        [deletion, text("ok")], tools=[ArtifactTools()], stores=stores, auto_save=False
+    )
+    await agent.execute_turn("go")
+    assert await stores.artifacts.list("ada") == []
+    assert [e for e in await stores.journal.events("ada") if e.type == "artifact_update"] == []
 
 
 @pytest.mark.parametrize(

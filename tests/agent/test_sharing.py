@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.agent.kit import Gate, add, assert_whole, collect, types
 
-from looopy import Agent, LoopConfig, open_stores
+from looopy import Agent, LoopConfig, ToolContext, open_stores, tool
 from looopy.errors import (
     AgentBusy,
     ContextNotFound,
@@ -20,6 +20,7 @@ from looopy.stores.records import ContextState
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.testing.turns import begin
+from looopy.tools import ArtifactTools
 from looopy.types.message import ToolResultMessage
 from looopy.types.state import AgentStatus, Outcome
 
@@ -197,6 +198,49 @@ async def test_an_owner_that_lost_its_lease_is_fenced(make_agent, stores):
         "two",
         "c",
     ]
+    await assert_whole(stores)
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "asyncpg", "psycopg"], indirect=True)
+async def test_an_owner_that_lost_its_lease_deletes_no_artifact(make_agent, stores):
+    """The artifact of who took over stays, and the tool of the stale owner hears `Fenced`."""
+    entered, displaced = asyncio.Event(), asyncio.Event()
+    refused = []
+
+    @tool
+    async def tidy(context: ToolContext) -> str:
+        """Delete a report, late."""
+        entered.set()
+        await displaced.wait()
+        try:
+            await context.artifacts.delete("report")
+        except Fenced as error:
+            refused.append(error)
+            raise
+        return "deleted"
+
+    stale = await make_agent(
+        [tool_call("tidy"), text("never")],
+        tools=[tidy],
+        stores=NoRenewal(stores).stores,
+        loop_config=LoopConfig(lease_ttl_s=0.05),
+    )
+    stream = stale.execute_turn("a")
+    await entered.wait()
+    await lease_is_over(stores)
+    other = await make_agent(
+        [tool_call("create_file_artifact", artifact_id="report", content="mine"), text("two")],
+        tools=[ArtifactTools()],
+        stores=stores,
+    )
+    await other.execute_turn("b")
+    before = await stores.journal.events("ada")
+    displaced.set()
+    with pytest.raises(Fenced):
+        await stream
+    assert len(refused) == 1
+    assert await stores.artifacts.load("ada", "report") == b"mine"
+    assert await stores.journal.events("ada") == before
     await assert_whole(stores)
 
 

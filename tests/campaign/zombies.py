@@ -3,8 +3,8 @@ Five hundred zombies: a process is stopped in the middle of a turn, displaced, a
 
 A stopped process is not provably dead, so nothing but the expiry of its lease lets another one in.
 That one ends the dead turn as interrupted and takes a turn of its own; then the first goes on where
-it was, in its tool, in the model's stream, before a commit. It has to write nothing: every row of
-the context is compared before and after. And it has to say so, by `Fenced`.
+it was, in its tool, in the model's stream, before a commit. It has to write nothing, and delete
+nothing: every row of the context is compared before and after. And it has to say so, by `Fenced`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.campaign.places import (
 from tests.campaign.trial import Tally, Trial
 from tests.campaign.verdict import answer, judge
 
-from looopy import Agent, LoopConfig, UserMessage, tool
+from looopy import Agent, LoopConfig, ToolContext, UserMessage, tool
 from looopy.errors import LooopyError
 from looopy.stores.sql import statements
 from looopy.testing import ScriptedProvider, text, tool_call
@@ -49,7 +49,13 @@ _TTL_S = 0.3
 _PATIENCE_S = 30.0
 _UNDER_WAY_S = 0.1  # what it had sent before it was stopped may still end its turn
 _AT_ONCE = 6  # they mostly sleep
-_TABLES = {"contexts": "context_id", "turns": "turn", "messages": "position", "events": "seq"}
+_TABLES = {
+    "contexts": "context_id",
+    "turns": "turn",
+    "messages": "position",
+    "events": "seq",
+    "artifacts": "artifact_id, version",
+}
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,11 @@ async def be_stopped(grave: Grave) -> None:
     ledger = FileLedger(grave.ledgers[0])
 
     @tool(effects="external")
-    async def work() -> str:
-        """Take a while."""
+    async def work(context: ToolContext) -> str:
+        """Keep a plan for a while."""
+        await context.artifacts.save("plan", "of the first")
         await asyncio.sleep(rng.random() * 0.03)
+        await context.artifacts.delete("plan")
         return "worked"
 
     def reply(request: LLMRequest) -> Any:
@@ -125,8 +133,9 @@ async def come_next(grave: Grave, *, in_turn: bool) -> None:
     ledger = FileLedger(grave.ledgers[1])
 
     @tool
-    async def hold() -> str:
-        """Wait for the gate."""
+    async def hold(context: ToolContext) -> str:
+        """Keep a plan for good, and wait for the gate."""
+        await context.artifacts.save("plan", "of the next")
         ledger.write("holding")
         while in_turn and not grave.gate.exists():  # noqa: ASYNC110 - another process opens it
             await asyncio.sleep(0.005)

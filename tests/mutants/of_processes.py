@@ -145,12 +145,30 @@ MUTANTS = [
         "a-late-tool-cancels-its-turn",
         "a tool that takes too long to save an artifact ends the whole turn",
         "src/looopy/artifact_writer.py",
-        "return await settle(self._save(artifact_write(artifact_id, content, kind, media_type)))",
+        "return await settle(self._change(artifact_write(artifact_id, content, kind, media_type)))",
         "return await settle(\n"
-        "            self._save(artifact_write(artifact_id, content, kind, media_type)),\n"
-        "            self._token.cancel,\n"
+        "            self._change(artifact_write(artifact_id, content, kind, media_type)),\n"
+        "            self._change.__self__.cancel,\n"
         "        )",
         f"{_WAITING}::test_a_tool_that_takes_too_long_to_save_ends_alone",
+    ),
+    mutant(
+        "a-fenced-owner-deletes",
+        "a process that was stopped and displaced deletes an artifact of the turn that runs now",
+        "src/looopy/artifact_writer.py",
+        "            await settle(self._change(artifact_deletion(artifact_id)))\n",
+        "            await settle(self._artifacts.delete(self._context_id, artifact_id))\n",
+        "tests/agent/test_sharing.py::test_an_owner_that_lost_its_lease_deletes_no_artifact",
+        "tests/agent/test_artifact_tools.py::test_a_deletion_is_a_step_of_the_turn_with_an_event",
+    ),
+    mutant(
+        "a-deletion-of-nothing-is-stored",
+        "subscribers hear of the deletion of an artifact that was never there",
+        "src/looopy/stores/sql/commit.py",
+        "    if not deleted:\n        raise no_artifact(artifact_id)\n",
+        "",
+        "tests/contract/test_journal.py::TestJournalOnSQLite"
+        "::test_deleting_no_artifact_commits_nothing",
     ),
     # --- following ---
     mutant(

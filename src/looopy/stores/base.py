@@ -144,6 +144,9 @@ class ArtifactStore(Protocol):
         """
         Remove all versions of an artifact.
 
+        This is for the application, outside of turns: it asks for no owner and stores no event. A
+        tool deletes by `ToolContext.artifacts`, as a step of its turn (`Commit.artifact`).
+
         Raises:
             ArtifactNotFound: There is none.
         """
@@ -244,6 +247,7 @@ class Journal(Protocol):
         Raises:
             Fenced: The context has another epoch; nothing was written.
             InboxNews: `heard` is not the newest; nothing was written.
+            ArtifactNotFound: There is no artifact to delete; nothing was written.
             ValueRefused: A value cannot be stored faithfully; nothing was written.
             StoreUnavailable: The store did not answer; `outcome_known` says whether nothing was
                 written.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from looopy.errors import AgentBusy, ArtifactNotFound, StoreConflict
+from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
 from looopy.stores.gate import dump
 from looopy.stores.memory_base import Contexts, MemoryStore
@@ -22,6 +22,7 @@ from looopy.stores.memory_context import (
     Place,
     begin_turn,
     context_record,
+    delete_artifact,
     insert_messages,
     message_records,
     save_artifact,
@@ -35,6 +36,7 @@ from looopy.stores.names import (
     check_key,
     key_used,
     moved_on,
+    no_artifact,
     no_context,
     no_entry,
 )
@@ -158,7 +160,7 @@ class InMemoryArtifactStore(MemoryStore):
         for artifact, stored in reversed(context.artifacts.get(artifact_id, ()) if context else ()):
             if version is None or artifact.version == version:
                 return json.loads(stored) if isinstance(stored, str) else stored
-        raise _no_artifact(artifact_id, version)
+        raise no_artifact(artifact_id, version)
 
     async def list(self, context_id: str) -> list[Artifact]:
         """The newest version of each."""
@@ -170,8 +172,9 @@ class InMemoryArtifactStore(MemoryStore):
     async def delete(self, context_id: str, artifact_id: str) -> None:
         """Remove all versions."""
         context = self._get(context_id)
-        if context is None or context.artifacts.pop(artifact_id, None) is None:
-            raise _no_artifact(artifact_id, None)
+        if context is None:
+            raise no_artifact(artifact_id)
+        delete_artifact(context, artifact_id)
         self._ring(context_id)
 
 
@@ -312,8 +315,3 @@ class InMemoryStateStore(MemoryStore):
             Waiter(ticket=ticket, holder=place.holder, alive=place.alive)
             for ticket, place in (context.places.items() if context else ())
         ]
-
-
-def _no_artifact(artifact_id: str, version: int | None) -> ArtifactNotFound:
-    of = "" if version is None else f" version {version} of"
-    return ArtifactNotFound(f"there is no{of} artifact {artifact_id!r} in this context")

@@ -15,9 +15,10 @@ from datetime import datetime
 
 from looopy.stores import names, rows
 from looopy.stores.meta import from_us, to_us
-from looopy.stores.names import made_artifact, no_entry
+from looopy.stores.names import made_artifact, no_artifact, no_entry
 from looopy.stores.reading import decode_records
 from looopy.stores.records import (
+    ArtifactDeletion,
     ArtifactWrite,
     Claim,
     Claimed,
@@ -263,6 +264,26 @@ def save_artifact(context: StoredContext, write: ArtifactWrite) -> Artifact:
     )
     versions.append((artifact, write.stored))
     return artifact
+
+
+def change_artifact(context: StoredContext, change: ArtifactWrite | ArtifactDeletion) -> Artifact:
+    """Do what a commit asks for, and return the version it is about."""
+    if isinstance(change, ArtifactDeletion):
+        return delete_artifact(context, change.artifact_id)
+    return save_artifact(context, change)
+
+
+def delete_artifact(context: StoredContext, artifact_id: str) -> Artifact:
+    """
+    Remove all versions of an artifact, and return the newest.
+
+    Raises:
+        ArtifactNotFound: There is none.
+    """
+    versions = context.artifacts.pop(artifact_id, None)
+    if versions is None:
+        raise no_artifact(artifact_id)
+    return versions[-1][0]
 
 
 def insert_messages(context: StoredContext, encoded: rows.Rows, turn: int) -> None:

@@ -17,9 +17,9 @@ from looopy.stores.memory_base import MemoryStore
 from looopy.stores.memory_context import (
     StoredEntry,
     append,
+    change_artifact,
     close_turn,
     interrupt,
-    save_artifact,
 )
 from looopy.stores.memory_log import read_log
 from looopy.stores.meta import to_us
@@ -29,9 +29,11 @@ from looopy.stores.names import (
     check_post,
     fenced,
     moved_on,
+    no_artifact,
     no_context,
 )
 from looopy.stores.records import (
+    ArtifactDeletion,
     Commit,
     Committed,
     ContextState,
@@ -139,14 +141,17 @@ class InMemoryJournal(InMemoryInbox):
         closing = encoded.closing is not None
         if closing and commit.heard is not None and context.inbox_last > commit.heard:
             raise InboxNews(context.inbox_head)
+        change = commit.artifact
+        if isinstance(change, ArtifactDeletion) and change.artifact_id not in context.artifacts:
+            raise no_artifact(change.artifact_id)
         context.take_out(commit.delivered)
         if state is not None:
             context.state = state
         context.lease_until = time.monotonic() + commit.ttl_s
         artifact = None
-        if commit.artifact is not None:
-            artifact = save_artifact(context, commit.artifact)
-            encoded = rows.with_version(encoded, artifact.version)
+        if change is not None:
+            artifact = change_artifact(context, change)
+            encoded = rows.with_artifact(encoded, artifact)
         done = append(context, commit.turn, encoded, commit.assistant_position)
         if encoded.closing is not None:
             close_turn(context, encoded.closing, done)

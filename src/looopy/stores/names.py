@@ -11,6 +11,7 @@ from typing import Any
 
 from looopy.errors import (
     AccessDenied,
+    ArtifactNotFound,
     ContextNotFound,
     Fenced,
     LimitExceeded,
@@ -19,7 +20,7 @@ from looopy.errors import (
     ValueRefused,
 )
 from looopy.stores.gate import MAX_BODY_BYTES, check_text, dump
-from looopy.stores.records import INBOX_LIMIT, ArtifactWrite, Claim
+from looopy.stores.records import INBOX_LIMIT, ArtifactDeletion, ArtifactWrite, Claim
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 
 _CONTEXT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -92,6 +93,26 @@ def artifact_write(
     check_artifact_id(artifact_id)
     actual, stored, media = _content(content, kind, media_type)
     return ArtifactWrite(artifact_id=artifact_id, kind=actual, stored=stored, media_type=media)
+
+
+def artifact_deletion(artifact_id: str) -> ArtifactDeletion:
+    """
+    The deletion of an artifact.
+
+    Raises:
+        ArtifactNotFound: No artifact can have that id.
+    """
+    try:
+        check_artifact_id(artifact_id)
+    except ValueRefused:
+        raise no_artifact(artifact_id) from None
+    return ArtifactDeletion(artifact_id=artifact_id)
+
+
+def no_artifact(artifact_id: str, version: int | None = None) -> ArtifactNotFound:
+    """The error for an artifact, or a version of it, that is not there."""
+    of = "" if version is None else f" version {version} of"
+    return ArtifactNotFound(f"there is no{of} artifact {artifact_id!r} in this context")
 
 
 def made_artifact(

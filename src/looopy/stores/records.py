@@ -250,6 +250,13 @@ class ArtifactWrite:
         return self.stored.encode() if isinstance(self.stored, str) else self.stored
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactDeletion:
+    """An artifact to remove with all its versions; the id is one that an artifact can have."""
+
+    artifact_id: str
+
+
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
@@ -263,8 +270,9 @@ class Commit:
             the turn; each takes the next `seq`.
         assistant_position: Position of the assistant message whose calls are being run, when it is
             not among `events`.
-        artifact: A version to save in the same step; `events` is then its one `ArtifactUpdate`, and
-            the version in that is the one handed out.
+        artifact: A version to save, or an artifact to delete, in the same step; `events` is then
+            its one `ArtifactUpdate`. The store fills in its version: the one handed out, or the
+            newest that it deletes; for a deletion also its kind.
         state: Replaces the stored one, or `None` to leave it.
         delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
         heard: For a commit that ends the turn: write it only if nothing has come into the inbox
@@ -277,7 +285,7 @@ class Commit:
     turn: int
     events: Sequence[AgentEvent]
     assistant_position: int | None = None
-    artifact: ArtifactWrite | None = None
+    artifact: ArtifactWrite | ArtifactDeletion | None = None
     state: ContextState | None = None
     delivered: Sequence[int] = ()
     heard: int | None = None
@@ -290,6 +298,8 @@ class Commit:
 class Committed:
     """
     The numbers a commit handed out: of its first event, and of its first message (or the next one).
+
+    `artifact` is the version that it saved, or the newest one that it deleted.
     """
 
     first_seq: int

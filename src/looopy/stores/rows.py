@@ -22,7 +22,7 @@ from looopy.stores.meta import decode_meta, encode_meta, from_us, to_us
 from looopy.stores.reading import decode_message
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.stores.writing import message_text, quoted, usage_text
-from looopy.types.artifact import ArtifactKind
+from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.auth import AuthRequest
 from looopy.types.event import (
     AgentEvent,
@@ -166,10 +166,11 @@ def encode(events: Sequence[AgentEvent]) -> Rows:
     return Rows(messages, others, opening, closing, len(events))
 
 
-def with_version(encoded: Rows, version: int) -> Rows:
-    """*encoded* with the version of the artifact that its `artifact_update` tells of."""
+def with_artifact(encoded: Rows, artifact: Artifact) -> Rows:
+    """*encoded* with kind and version of the artifact that its `artifact_update` is about."""
+    facts = {"kind": artifact.kind.value, "version": artifact.version}
     events = [
-        replace(row, body=dump({**json.loads(row.body), "version": version}))
+        replace(row, body=dump({**json.loads(row.body), **facts}))
         if row.type == ArtifactUpdate.type
         else row
         for row in encoded.events

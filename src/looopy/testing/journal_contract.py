@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
-from looopy.errors import AgentBusy, ContextNotFound, Fenced, StoreConflict, ValueRefused
+from looopy.errors import (
+    AgentBusy,
+    ArtifactNotFound,
+    ContextNotFound,
+    Fenced,
+    StoreConflict,
+    ValueRefused,
+)
 from looopy.folding import summary_message
-from looopy.stores.names import artifact_write
+from looopy.stores.names import artifact_deletion, artifact_write
 from looopy.stores.records import Claimed, Commit, Committed, ContextState, NewSummary
 from looopy.stores.stores import Stores
 from looopy.testing.state_contract import STATE
@@ -55,6 +62,14 @@ from looopy.types.state import Outcome
 
 _ADD = ToolCall("call-1", "add", {"a": 1, "b": [2.5]})
 _SEND = ToolCall("call-2", "send", {"to": "bob"})
+_DELETED = ArtifactUpdate(
+    context_id=CONTEXT,
+    timestamp=WHEN,
+    artifact_id="report",
+    kind=ArtifactKind.FILE,
+    version=0,
+    deleted=True,
+)
 
 
 def _as_replayed(
@@ -224,6 +239,47 @@ class JournalContract:
             await commit(stores, claimed, [update], artifact=write)
         assert (await stores.artifacts.list(CONTEXT))[0].version == 2
         assert len(await stores.journal.events(CONTEXT, after=2)) == 1
+
+    async def test_a_deleted_artifact_and_its_event_are_one_commit(self, stores: Stores) -> None:
+        """All versions go; the event has the kind and the version of the newest."""
+        claimed = await begin(stores)
+        await stores.artifacts.save(CONTEXT, "report", {"n": 1})
+        saved = await stores.artifacts.save(CONTEXT, "report", {"n": 2})
+        await stores.artifacts.save(CONTEXT, "other", "kept")
+        done = await commit(stores, claimed, [_DELETED], artifact=artifact_deletion("report"))
+        assert done.artifact == saved
+        assert [one.artifact_id for one in await stores.artifacts.list(CONTEXT)] == ["other"]
+        for version in (None, 1, 2):
+            with pytest.raises(ArtifactNotFound):
+                await stores.artifacts.load(CONTEXT, "report", version)
+        (shown,) = await stores.journal.events(CONTEXT, after=2)
+        assert isinstance(shown, ArtifactUpdate)
+        assert (shown.seq, shown.deleted) == (done.first_seq, True)
+        assert (shown.kind, shown.version) == (ArtifactKind.DATA, 2)
+        assert (await stores.artifacts.save(CONTEXT, "report", "new")).version == 1
+
+    async def test_a_stale_owner_deletes_no_artifact(self, stores: Stores) -> None:
+        """Neither the artifact of its successor nor an event of it is touched."""
+        claimed = await begin(stores, ttl_s=0)
+        await begin(stores, claimed.epoch, holder="h2", recover=True)
+        await stores.artifacts.save(CONTEXT, "report", "of the successor")
+        before = await stores.state.load(CONTEXT)
+        with pytest.raises(Fenced):
+            await commit(stores, claimed, [_DELETED], artifact=artifact_deletion("report"))
+        assert await stores.artifacts.load(CONTEXT, "report") == b"of the successor"
+        assert await stores.state.load(CONTEXT) == before
+
+    async def test_deleting_no_artifact_commits_nothing(self, stores: Stores) -> None:
+        """`ArtifactNotFound`; no number is used up, and the state stays."""
+        claimed = await begin(stores)
+        await stores.artifacts.save(CONTEXT, "other", "kept")
+        before = await stores.state.load(CONTEXT)
+        gone = artifact_deletion("report")
+        with pytest.raises(ArtifactNotFound):
+            await commit(stores, claimed, [_DELETED], artifact=gone, state=STATE)
+        assert await stores.state.load(CONTEXT) == before
+        assert await stores.journal.events(CONTEXT, after=2) == []
+        assert (await commit(stores, claimed, [said(answer("fine"))])).first_seq == 3
 
     async def test_one_bad_value_refuses_the_whole_commit(self, stores: Stores) -> None:
         """Nothing of it is written and no number is used up."""

@@ -71,5 +71,13 @@ class ArtifactWriter(Protocol):
         ...
 
     async def delete(self, artifact_id: str) -> None:
-        """Remove all versions of an artifact. See `ArtifactStore.delete`."""
+        """
+        Remove all versions of an artifact; they are gone for good when it returns.
+
+        In a turn that is stored as it runs, this is a step of the turn, with its event.
+
+        Raises:
+            ArtifactNotFound: There is none.
+            Fenced: Another owner has the context; nothing was deleted.
+        """
         ...

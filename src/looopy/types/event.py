@@ -181,7 +181,13 @@ class ToolExecutionEnd(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactUpdate(Event):
-    """An artifact was written."""
+    """
+    An artifact was written or deleted.
+
+    Attributes:
+        version: That was written; the newest one, when the artifact was deleted.
+        deleted: All versions of the artifact are gone.
+    """
 
     type: ClassVar[str] = "artifact_update"
     durable: ClassVar[bool] = True
@@ -190,6 +196,7 @@ class ArtifactUpdate(Event):
     version: int
     append: bool = False
     last_chunk: bool = True
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

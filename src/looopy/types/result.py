@@ -94,7 +94,7 @@ class TurnResult:
             ended before there was such an answer.
         messages: What the turn added, oldest first.
         pending: What it waits for, when the outcome is `input_required` or `auth_required`.
-        artifacts: Versions it saved, in order.
+        artifacts: Versions it saved and did not delete, in order.
         error: Why it failed, or `None`.
     """
 

@@ -6,14 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from looopy.errors import ArtifactNotFound, ValueRefused
-from looopy.stores.meta import from_us
-from looopy.stores.names import artifact_write, check_artifact_id, check_context_id, no_context
+from looopy.errors import ValueRefused
+from looopy.stores.names import (
+    artifact_write,
+    check_artifact_id,
+    check_context_id,
+    no_artifact,
+    no_context,
+)
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.commit import peek, save_artifact
+from looopy.stores.sql.commit import delete_artifact, peek, save_artifact, stored_artifact
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
-from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+from looopy.types.artifact import Artifact, ArtifactKind
 
 
 class SQLArtifactStore(SQLStore):
@@ -49,14 +54,14 @@ class SQLArtifactStore(SQLStore):
     ) -> bytes | dict[str, Any]:
         """Load a version, the newest by default."""
         if not _can_hold(context_id, artifact_id):
-            raise _no_artifact(artifact_id, version)
+            raise no_artifact(artifact_id, version)
         low, high = (1, NO_LIMIT) if version is None else (bounded(version), bounded(version))
         params = self.params(context_id, artifact=artifact_id, low=low, high=high)
 
         def work() -> Steps[bytes | dict[str, Any]]:
             found = yield Query(s.LOAD_ARTIFACT, params, alone=True)
             if not found:
-                raise _no_artifact(artifact_id, version)
+                raise no_artifact(artifact_id, version)
             kind, data, raw = found[0]
             if kind == ArtifactKind.DATA.value:
                 content: dict[str, Any] = json.loads(data)
@@ -70,42 +75,17 @@ class SQLArtifactStore(SQLStore):
 
         def work() -> Steps[list[Artifact]]:
             found = yield Query(s.LIST_ARTIFACTS, self.params(context_id), alone=True)
-            return [
-                Artifact(
-                    artifact_id=artifact_id,
-                    kind=ArtifactKind(kind),
-                    version=version,
-                    status=ArtifactStatus(status),
-                    size=size,
-                    media_type=media_type,
-                    sha256=sha256,
-                    created_at=from_us(created_us),
-                    turn=turn,
-                )
-                for (
-                    artifact_id,
-                    kind,
-                    version,
-                    status,
-                    size,
-                    media_type,
-                    sha256,
-                    created_us,
-                    turn,
-                ) in found
-            ]
+            return [stored_artifact(row) for row in found]
 
         return await self.backend.run(work, write=False) if can_exist(context_id) else []
 
     async def delete(self, context_id: str, artifact_id: str) -> None:
         """Remove all versions."""
         if not _can_hold(context_id, artifact_id):
-            raise _no_artifact(artifact_id, None)
+            raise no_artifact(artifact_id)
 
         def work() -> Steps[None]:
-            params = self.params(context_id, artifact=artifact_id)
-            if not (yield Query(s.DELETE_ARTIFACT, params)):
-                raise _no_artifact(artifact_id, None)
+            yield from delete_artifact(self.params(context_id), artifact_id)
 
         await self.write(work, context_id)
 
@@ -119,8 +99,3 @@ def _can_hold(context_id: str, artifact_id: str) -> bool:
     except ValueRefused:
         return False
     return can_exist(context_id)
-
-
-def _no_artifact(artifact_id: str, version: int | None) -> ArtifactNotFound:
-    of = "" if version is None else f" version {version} of"
-    return ArtifactNotFound(f"there is no{of} artifact {artifact_id!r} in this context")

@@ -26,10 +26,12 @@ from looopy.stores.names import (
     key_used,
     made_artifact,
     moved_on,
+    no_artifact,
     no_context,
     no_entry,
 )
 from looopy.stores.records import (
+    ArtifactDeletion,
     ArtifactWrite,
     Claim,
     Claimed,
@@ -43,7 +45,7 @@ from looopy.stores.records import (
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import as_us, bounded
-from looopy.types.artifact import Artifact
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.event import Compaction, HistoryCleared, utc_now
 from looopy.types.maker import quick
 from looopy.types.state import Outcome
@@ -275,8 +277,8 @@ def commit_steps(given: CommitRows) -> Steps[Committed]:
         yield from _take_entries(given.params, commit.delivered)
     artifact = None
     if commit.artifact is not None:
-        artifact = yield from save_artifact(given.params, commit.artifact)
-        encoded = rows.with_version(encoded, artifact.version if artifact else 0)
+        artifact = yield from _change_artifact(given.params, commit.artifact)
+        encoded = rows.with_artifact(encoded, artifact)
     yield from _insert(given.params, commit.turn, encoded, done, commit.assistant_position)
     if (closing := encoded.closing) is not None:
         end_seq = done.first_seq + closing.seq_offset
@@ -303,6 +305,47 @@ def save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifac
         return None
     version, created_us, turn = saved[0]
     return made_artifact(write, version=version, created_at=from_us(created_us), turn=turn)
+
+
+def delete_artifact(key: Mapping[str, Any], artifact_id: str) -> Steps[Artifact]:
+    """
+    Remove all versions of an artifact, and return the newest.
+
+    Raises:
+        ArtifactNotFound: There is none.
+    """
+    deleted = yield Query(s.DELETE_ARTIFACT, {**key, "artifact": artifact_id})
+    if not deleted:
+        raise no_artifact(artifact_id)
+    return max(map(stored_artifact, deleted), key=lambda artifact: artifact.version)
+
+
+def stored_artifact(row: Sequence[Any]) -> Artifact:
+    """The artifact of a row of `LIST_ARTIFACTS` or `DELETE_ARTIFACT`."""
+    artifact_id, kind, version, status, size, media_type, sha256, created_us, turn = row
+    return Artifact(
+        artifact_id=artifact_id,
+        kind=ArtifactKind(kind),
+        version=version,
+        status=ArtifactStatus(status),
+        size=size,
+        media_type=media_type,
+        sha256=sha256,
+        created_at=from_us(created_us),
+        turn=turn,
+    )
+
+
+def _change_artifact(
+    key: Mapping[str, Any], change: ArtifactWrite | ArtifactDeletion
+) -> Steps[Artifact]:
+    """Do what a commit asks for, and return the version it is about."""
+    if isinstance(change, ArtifactDeletion):
+        return (yield from delete_artifact(key, change.artifact_id))
+    saved = yield from save_artifact(key, change)
+    if saved is None:
+        raise no_context(key["context"])  # never: the commit has just locked its row
+    return saved
 
 
 def _close_turn(

@@ -369,7 +369,8 @@ LIST_ARTIFACTS = (
 )
 
 DELETE_ARTIFACT = (
-    f"DELETE FROM artifacts WHERE {_THIS} AND artifact_id = :artifact RETURNING version"
+    f"DELETE FROM artifacts WHERE {_THIS} AND artifact_id = :artifact RETURNING artifact_id, kind,"
+    " version, status, size, media_type, sha256, created_at, turn"
 )
 
 DELETE_ARTIFACTS = f"DELETE FROM artifacts WHERE {_THIS}"
