@@ -373,7 +373,8 @@ class Agent(LivingAgent):
         The durable events of the context: those stored, then those to come, from any process.
 
         Args:
-            after: Start behind this `seq`; 0 for the beginning, `None` for the head.
+            after: Start behind this `seq`; 0 for the beginning, `None` for the head at the call:
+                the follower gives every event that this agent makes after it.
 
         Raises:
             ContextNotFound: While iterating: the context was deleted, or *after* is beyond its
@@ -473,6 +474,7 @@ class Agent(LivingAgent):
         # What a dead process left is no turn that runs.
         await end_dead_turn(known, self.loop_config, self._tools)
         known.stale = True  # whatever becomes of it
+        await known.heads_read()
         with contextlib.suppress(ContextNotFound):  # then there is nothing to hide
             await settle(known.stores.journal.clear(self.context_id, force=force))
         self._buffer.clear()  # not before: a clear that is refused loses nothing

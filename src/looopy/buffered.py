@@ -57,6 +57,7 @@ async def save_turns(known: Known, turns: list[BufferedTurn], ttl_s: float) -> N
     owner, state = Owner.new(), known.stores.state
     known.stale = True
     tickets: list[int] = []
+    await known.heads_read()
     try:
         if len(turns) > 1:  # or whoever begins to wait while one is stored comes in between
             for turn in turns:

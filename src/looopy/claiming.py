@@ -368,6 +368,8 @@ class Claiming:
                 first_seq=0,
                 first_position=(record.last_position if record else 0) + 1,
             )
+        if known.heads:
+            await known.heads_read()
         reach("B1")
         claimed: Claimed = await settle_write(
             known.stores.state.claim(

@@ -91,6 +91,7 @@ async def condense(
             tokens_before=part.tokens_before,
             tokens_after=summary.tokens_after(part),
         )
+        await known.heads_read()
         try:
             write = known.stores.journal.compact(known.context_id, new)
             _, event = await settle(write)

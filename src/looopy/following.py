@@ -33,7 +33,7 @@ _PAGE = 500
 async def follow(
     stores: Stores,
     context_id: str,
-    after: int | None,
+    after: int | Awaitable[int] | None,
     *,
     idle: Callable[[], bool],
     end_dead_turn: Callable[[], Awaitable[int]],
@@ -43,7 +43,8 @@ async def follow(
     The durable events of a context: those stored, then those to come, from any process.
 
     Args:
-        after: Start behind this `seq`; `None` for the head.
+        after: Start behind this `seq`, such as the one that `Known.head` is reading; `None` for the
+            head at the first iteration.
         idle: Whether no turn of this agent runs, so that an open one may be a dead one's.
         end_dead_turn: Ends it, and tells the newest `seq` there was before.
         longest_s: How often to look for one.
@@ -57,6 +58,8 @@ async def follow(
         if after is None:
             record = await stores.state.load(context_id)
             after = record.last_seq if record else 0
+        elif not isinstance(after, int):
+            after = await after
         clock = asyncio.get_running_loop().time
         look_at = clock()
         while True:

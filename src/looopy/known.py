@@ -10,6 +10,7 @@ it here, in one fenced commit, before anything else happens.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -72,6 +73,7 @@ class Known:
         window_tokens: What the model's window holds, if known.
         saved_epoch, saved_position: Where the store stood when it was last read (for
             `auto_save=False`).
+        heads: Readings by `head` that the store has not answered yet.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Known:
         self.stale = True
         self.saved_epoch = 0
         self.saved_position = 0
+        self.heads: set[asyncio.Task[int]] = set()
         self._places: list[tuple[int, int]] = []  # position and turn of each message of `history`
         self._position = 0
         self._trim_above = _TRIM_ABOVE
@@ -228,6 +231,35 @@ class Known:
         """Take the last turn's failure as seen; what it left can still be continued."""
         if self.record is not None and self.record.state.error is not None:
             self.record = replace(self.record, state=replace(self.record.state, error=None))
+
+    def head(self) -> asyncio.Task[int]:
+        """
+        Begin to read the newest `seq`; a commit that awaits `heads_read` first comes behind it.
+
+        Nobody has to await the task: a follower may never be iterated.
+
+        Raises:
+            RuntimeError: No event loop runs in this thread.
+        """
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._head())
+        self.heads.add(task)
+        task.add_done_callback(self._head_read)
+        return task
+
+    async def _head(self) -> int:
+        record = await self.stores.state.load(self.context_id)
+        return record.last_seq if record else 0
+
+    def _head_read(self, task: asyncio.Task[int]) -> None:
+        self.heads.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, or asyncio reports one that nobody awaits
+
+    async def heads_read(self) -> None:
+        """Wait until each `head` is read, or could not be."""
+        while self.heads:
+            await asyncio.wait(self.heads)
 
     def _append(self, messages: Sequence[Message]) -> None:
         """Put *messages* behind what is committed, in place of what a turn of ours has said."""

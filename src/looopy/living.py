@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, ParamSpec, Self
 
@@ -213,6 +213,7 @@ class LivingAgent:
             finally:
                 self._buffer.clear()
                 if self._known is not None:
+                    await settle(self._known.heads_read())
                     self._last_record, self._known = self._known.record, None
                 await self._let_go()
 
@@ -370,10 +371,14 @@ class LivingAgent:
 
     def _follow(self, known: Known, after: int | None) -> AsyncGenerator[AgentEvent, None]:
         config = self.loop_config
+        behind: int | Awaitable[int] | None = after
+        if after is None:
+            with contextlib.suppress(RuntimeError):  # called in a thread: at the first iteration
+                behind = known.head()
         return follow(
             known.stores,
             self.context_id,
-            after,
+            behind,
             idle=lambda: not self._turns,
             end_dead_turn=lambda: end_dead_turn(known, config, self._tools),
             longest_s=config.lease_ttl_s,

@@ -316,6 +316,8 @@ class RunningTurn:
             self._open = end is None
             self._announce(events, 0, self._last_position + 1, state=state)
             return
+        if self.known.heads:
+            await self.known.heads_read()
         reach("B6" if end is None else "B13")
         async with self._committing:
             commit = Commit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 from tests.agent.kit import Gate, add, assert_whole, collect, types
@@ -536,11 +537,96 @@ async def test_events_begin_where_they_are_asked_to(make_agent, stores):
     assert (await first(0)).seq == 1
     assert (await first(2)).seq == 3
     events = agent.events()
-    waiting = asyncio.create_task(anext(events))
-    await asyncio.sleep(0)
-    stream = agent.execute_turn("b")
-    await stream
-    assert (await waiting).seq >= 5
+    await agent.execute_turn("b")
+    assert (await anext(events)).seq == 5
+    await events.aclose()
+
+
+@pytest.mark.parametrize("what", ["turn", "turn that runs", "clear", "compact", "saved turn"])
+async def test_the_head_is_that_of_the_call_however_late_it_is_read(
+    make_agent, stores, monkeypatch, what
+):
+    """An event that the agent makes after `events()` is shown, though the store is slow to read."""
+    gate = Gate()
+    third = [text("3")] if what == "compact" else [tool_call("gate"), text("3")]
+    agent = await make_agent(
+        [text("1"), text("2"), *third],
+        stores=stores,
+        tools=[gate.tool],
+        auto_save=what != "saved turn",
+    )
+    await agent.execute_turn("a")
+    await agent.execute_turn("b")
+    if what == "turn that runs":
+        stream = agent.execute_turn("c")
+        await gate.entered.wait()
+    head = 0 if what == "saved turn" else (await stores.state.load("ada")).last_seq
+    load = stores.state.load
+    read = asyncio.Event()
+    late = asyncio.Event()
+
+    async def slow(context_id):
+        if not read.is_set():
+            read.set()
+            await late.wait()
+        return await load(context_id)
+
+    monkeypatch.setattr(stores.state, "load", slow)
+    events = agent.events()
+    await read.wait()  # nobody else may be the first
+    asyncio.get_running_loop().call_later(0.2, late.set)  # a commit that does not wait is earlier
+    if what == "clear":
+        await agent.clear()
+    elif what == "compact":
+        await agent.compact()
+    elif what == "saved turn":
+        await agent.save_state()
+    else:
+        gate.open.set()
+        await (stream if what == "turn that runs" else agent.execute_turn("c"))
+    assert (await anext(events)).seq == head + 1
+    await events.aclose()
+
+
+async def test_a_follower_that_nobody_iterates_is_no_trouble(
+    make_agent, stores, monkeypatch, caplog
+):
+    """Its reading of the head ends before the stores are let go, and its failure is nobody's."""
+    agent = await make_agent([text("1")], stores=stores)
+
+    async def gone(context_id):
+        raise StoreUnavailable("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stores.state, "load", gone)
+        agent.events()
+        await agent.execute_turn("a")
+    agent.events()
+    await agent.shutdown()
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+async def test_a_follower_made_in_a_thread_begins_when_it_is_iterated(
+    make_agent, stores, monkeypatch
+):
+    """Web frameworks call a blocking endpoint in a thread, and iterate on the loop."""
+    agent = await make_agent([text("1"), text("2")], stores=stores)
+    events = await asyncio.to_thread(agent.events)
+    await agent.execute_turn("a")
+    load, read = stores.state.load, asyncio.Event()
+
+    async def seen(context_id):
+        record = await load(context_id)
+        read.set()
+        return record
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stores.state, "load", seen)
+        waiting = asyncio.create_task(anext(events))
+        await read.wait()
+    await agent.execute_turn("b")
+    assert (await waiting).seq == 5
     await events.aclose()
 
 

@@ -179,4 +179,20 @@ MUTANTS = [
         "                if False:\n",
         "tests/agent/test_sharing.py::test_following_ends_the_turn_of_a_dead_owner",
     ),
+    mutant(
+        "head-at-the-first-look",
+        "a client that follows from now on misses the turn it asked for",
+        "src/looopy/living.py",
+        "                behind = known.head()\n",
+        "                behind = None\n",
+        "tests/agent/test_sharing.py::test_events_begin_where_they_are_asked_to",
+    ),
+    mutant(
+        "claimed-before-the-head-is-read",
+        "a client that follows from now on misses the turn it asked for, if the store is slow",
+        _CLAIMING,
+        "            await known.heads_read()\n",
+        "            pass\n",
+        "tests/agent/test_sharing.py::test_the_head_is_that_of_the_call_however_late_it_is_read",
+    ),
 ]
