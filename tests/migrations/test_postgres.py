@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import subprocess
 import sys
 from urllib.parse import urlsplit
@@ -183,6 +184,77 @@ async def test_a_migration_waits_for_the_one_that_runs(url):
         assert _tables(_plain(url)) == set()
     await second
     assert "contexts" in _tables(_plain(url))
+
+
+# A lock of a table that somebody waits for, behind those who use it.
+_QUEUED = (
+    "SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
+    " WHERE datname = current_database() AND locktype = 'relation' AND NOT granted"
+)
+
+
+async def test_a_migration_behind_a_reader_lets_the_others_pass(url):
+    """It waits in front of them for two seconds and comes again, until the reader is done."""
+    plain = _plain(url)
+    await asyncio.to_thread(migrate.upgrade, url, "0002")
+    with psycopg.connect(plain) as reader:
+        reader.execute("SELECT count(*) FROM contexts")
+        migrating = asyncio.create_task(asyncio.to_thread(migrate.upgrade, url))
+        while not (migrating.done() or ask(plain, _QUEUED)):  # noqa: ASYNC110 - in the server
+            await asyncio.sleep(0)
+        # As patient as the stores are, and as long as they have to be.
+        with psycopg.connect(plain, options="-c lock_timeout=10s", autocommit=True) as other:
+            assert await asyncio.to_thread(_count, other) == 0
+        assert not migrating.done()
+    await migrating
+    assert await asyncio.to_thread(migrate.check, url) == (migrate.HEAD, migrate.HEAD)
+
+
+def _count(connection):
+    ((count,),) = connection.execute("SELECT count(*) FROM contexts").fetchall()
+    return count
+
+
+def test_a_migration_gives_up_when_somebody_never_ends(url, monkeypatch):
+    """It says who stands in the way, and nothing is changed; `secure` does the same."""
+    monkeypatch.setattr(pg_migrate, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(pg_migrate, "STANDSTILL_S", 0.05)
+    migrate.upgrade(url, "0002")
+    with psycopg.connect(_plain(url)) as reader:
+        reader.execute("SELECT count(*) FROM messages")
+        with pytest.raises(StoreUnavailable, match="nothing was changed") as refused:
+            migrate.upgrade(url)
+        assert f"server processes {reader.info.backend_pid})" in str(refused.value)
+        assert migrate.check(url) == ("0002", migrate.HEAD)
+    migrate.upgrade(url)
+    role = f"looopy_{secrets.token_hex(6)}"
+    ask(_plain(url), f"CREATE ROLE {role}")
+    with psycopg.connect(_plain(url)) as reader:
+        reader.execute("SELECT count(*) FROM messages")
+        with pytest.raises(StoreUnavailable, match=f"{reader.info.backend_pid}"):
+            migrate.secure(url, role)
+    migrate.secure(url, role)
+    ask(_plain(url), f"DROP OWNED BY {role}")
+    ask(_plain(url), f"DROP ROLE {role}")
+
+
+def test_a_migration_does_not_wait_for_ever_behind_another(url, monkeypatch):
+    """It says which lock is held, and nothing is changed."""
+    monkeypatch.setattr(pg_migrate, "_BEHIND_ANOTHER_S", 0.05)
+    with psycopg.connect(_plain(url)) as running:
+        running.execute("SELECT pg_advisory_xact_lock(%s::bigint)", (pg_migrate._LOCK,))
+        with pytest.raises(StoreUnavailable, match="migrated by somebody else"):
+            migrate.upgrade(url)
+    assert migrate.check(url) == (None, migrate.HEAD)
+
+
+async def test_an_upgrade_with_nothing_to_do_waits_for_nobody(url):
+    """It may be run at each deployment, whatever reads meanwhile."""
+    await asyncio.to_thread(migrate.upgrade, url)
+    with psycopg.connect(_plain(url)) as reader:
+        reader.execute("LOCK TABLE contexts IN ACCESS EXCLUSIVE MODE")
+        await asyncio.to_thread(migrate.upgrade, url)
+        assert ask(_plain(url), _QUEUED) == []
 
 
 # Children that are killed before one statement of the migration: the first, the second, and so on.

@@ -392,6 +392,31 @@ MUTANTS = [
         "tests/migrations/test_postgres.py::test_a_migration_waits_for_the_one_that_runs",
     ),
     mutant(
+        "migration-in-everybodys-way",
+        "a migration waits behind one open reader, and every turn behind the migration",
+        f"{_SQL}/pg_migrate.py",
+        "{max(int(longest_s * 1000), 1)}",
+        "0",
+        "tests/migrations/test_postgres.py::"
+        "test_a_migration_behind_a_reader_lets_the_others_pass[asyncpg]",
+    ),
+    mutant(
+        "migration-that-asks-as-it-goes",
+        "a migration waits for each table anew while it keeps the ones before from everybody",
+        f"{_SQL}/pg_migrate.py",
+        'f"LOCK TABLE {quote(name)} IN ACCESS EXCLUSIVE MODE"',
+        '"SELECT 1"',
+        "tests/migrations/test_postgres.py::test_a_migration_gives_up_when_somebody_never_ends",
+    ),
+    mutant(
+        "read-only-is-overruled",
+        "a database that its administrator has frozen is written to",
+        _POSTGRES,
+        '"BEGIN ISOLATION LEVEL READ COMMITTED"',
+        '"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"',
+        f"{_SERVER}::test_a_database_that_is_set_to_be_read_only_is_not_written_to",
+    ),
+    mutant(
         "migration-of-a-file-without-lock",
         "the same on one file",
         f"{_SQL}/migrate.py",

@@ -5,6 +5,11 @@ Changes of tables are transactional in Postgres, so a migration that is killed l
 as it was. The lock is taken before the revision is read: of two starters one migrates, and the
 other finds the work done. It belongs to the transaction, so no connection can keep it.
 
+A change of a table waits for every transaction that has read it, and whoever comes later waits
+behind the change. So a migration asks for all tables before it changes any, and gives up after two
+seconds: the others run again, and it comes back a little later. Only the lock that keeps two
+migrations apart is waited for patiently, because nobody else wants it.
+
 Row-level security, once it is on, stays on through every migration, new tables included.
 """
 
@@ -12,15 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from looopy.stores.sql import pg_rls
+from looopy.stores.sql.driver import Query
 from looopy.stores.sql.pg_errors import Trouble, translate
 from looopy.stores.sql.pg_pool import Pool, connect_args, no_connection
 from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.postgres import found_revision
+from looopy.stores.sql.postgres import ask_once, found_revision
+from looopy.stores.sql.statements import TABLES
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -28,6 +37,30 @@ if TYPE_CHECKING:
 
 # Any number of 64 bits will do, as long as nobody else on the server uses it.
 _LOCK = 0x6C6F6F6F7079
+
+STANDSTILL_S = 2.0
+"""How long one attempt may keep others waiting: their statements wait for 10 s."""
+PATIENCE_S = 60.0
+"""How long to try again while somebody else uses the tables."""
+_PAUSE_S = (0.5, 2.0)  # for those who waited to get on
+_BEHIND_ANOTHER_S = 600.0
+
+_IN_USE = "55P03"  # lock_not_available
+_COLLIDED = (_IN_USE, "40P01")  # deadlock_detected: ours is the transaction that was given up
+
+_random = random.SystemRandom()
+
+_NAMES = ", ".join(f"'{name}'" for name in sorted(TABLES))
+# The longest transactions first.
+_USERS = Query(
+    "SELECT l.pid FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"  # noqa: S608 - constants
+    " LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.granted AND l.pid <> pg_backend_pid()"
+    " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    f" AND c.relname IN ({_NAMES}) AND pg_table_is_visible(c.oid)"
+    " GROUP BY l.pid, a.xact_start ORDER BY a.xact_start LIMIT 3",
+    {},
+    alone=True,
+)
 
 
 def revision(url: PostgresURL) -> str | None:
@@ -53,12 +86,33 @@ async def run_online(url: PostgresURL) -> None:
     Carry out the migration that alembic was asked for.
 
     Raises:
-        StoreUnavailable: The server refused it or was lost; nothing was changed.
+        StoreUnavailable: The server refused it or was lost, or somebody used the tables all the
+            time; nothing was changed.
     """
-    await _on_one_connection(url, _run_in_one_transaction)
+    await _carry_out(url, _run_in_one_transaction)
 
 
-async def _on_one_connection(url: PostgresURL, work: Callable[[Connection], None]) -> None:
+async def _carry_out(url: PostgresURL, work: Callable[[Connection], None]) -> None:
+    """Do *work*, again while somebody else uses the tables."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await _try(url, work)
+        except Trouble as trouble:
+            if trouble.sqlstate not in _COLLIDED:
+                raise translate(trouble, url.place) from None
+            if time.monotonic() >= deadline:
+                raise translate(await _in_use(url), url.place) from None
+        await asyncio.sleep(_random.uniform(*_PAUSE_S))
+
+
+async def _try(url: PostgresURL, work: Callable[[Connection], None]) -> None:
+    """
+    Do *work* on a connection of its own.
+
+    Raises:
+        Trouble: The server refused it or was lost; nothing was changed.
+    """
     from sqlalchemy.exc import DBAPIError
 
     engine = _make_engine(url)
@@ -72,10 +126,25 @@ async def _on_one_connection(url: PostgresURL, work: Callable[[Connection], None
         if isinstance(trouble, Trouble):
             # A statement that the server refused says nothing about reaching it.
             trouble.lost = (trouble.sqlstate or "08").startswith(("08", "57P"))
-            raise translate(trouble, url.place) from None
+            raise trouble from None
         raise
     finally:
         await engine.dispose()
+
+
+async def _in_use(url: PostgresURL) -> Trouble:
+    """The refusal to wait longer for the tables, with those who use them."""
+    pool = Pool(url)
+    try:
+        pids = [str(pid) for (pid,) in await ask_once(pool, _USERS, url)]
+    finally:
+        await pool.close()
+    users = f" (such as those of the server processes {', '.join(pids)})" if pids else ""
+    return Trouble(
+        _IN_USE,
+        words=f"has had transactions{users} that use our tables for {PATIENCE_S:.0f} s, and nothing"
+        " was changed: end them (pg_stat_activity shows them), then try again",
+    )
 
 
 def _make_engine(url: PostgresURL) -> AsyncEngine:
@@ -111,8 +180,11 @@ def _run_in_one_transaction(connection: Connection) -> None:
     from looopy.stores.sql.tables import metadata
 
     with _alone(connection):
-        roles = pg_rls.lift(connection)
         context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True)
+        current = context.get_context().get_current_revision()
+        if current != context.get_revision_argument() or pg_rls.is_on(connection):
+            _take_tables(connection)
+        roles = pg_rls.lift(connection)
         context.run_migrations()
         if roles is not None:
             pg_rls.secure(connection, roles)
@@ -121,12 +193,39 @@ def _run_in_one_transaction(connection: Connection) -> None:
 @contextlib.contextmanager
 def _alone(connection: Connection) -> Iterator[None]:
     """A transaction that no other migration runs beside."""
+    from sqlalchemy.exc import DBAPIError
+
     with connection.begin():
         # Two starters may wait for each other longer than an administrator lets statements run.
-        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        _wait_for_locks(connection, _BEHIND_ANOTHER_S)
+        try:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) != _IN_USE:
+                raise
+            raise Trouble(
+                None,
+                words=f"has been migrated by somebody else for {_BEHIND_ANOTHER_S:.0f} s: see who"
+                " holds an advisory lock in pg_locks, then try again",
+            ) from None
+        _wait_for_locks(connection, STANDSTILL_S)
         yield
+
+
+def _take_tables(connection: Connection) -> None:
+    """Keep everybody out of our tables until the transaction ends, soon or not at all."""
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    until = time.monotonic() + STANDSTILL_S
+    for name in pg_rls.present(connection):
+        _wait_for_locks(connection, until - time.monotonic())
+        connection.exec_driver_sql(f"LOCK TABLE {quote(name)} IN ACCESS EXCLUSIVE MODE")
+    _wait_for_locks(connection, STANDSTILL_S)
+
+
+def _wait_for_locks(connection: Connection, longest_s: float) -> None:
+    """Let each statement wait so long for a lock; what is over by now still gets a moment."""
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {max(int(longest_s * 1000), 1)}")
 
 
 def secure(url: PostgresURL, role: str) -> None:
@@ -135,12 +234,14 @@ def secure(url: PostgresURL, role: str) -> None:
 
     Raises:
         ConfigurationError: There is no such role, or the policies would not hold it.
-        StoreUnavailable: The server refused it or was lost; nothing was changed.
+        StoreUnavailable: The server refused it or was lost, or somebody used the tables all the
+            time; nothing was changed.
     """
 
     def work(connection: Connection) -> None:
         with _alone(connection):
+            _take_tables(connection)
             roles = pg_rls.lift(connection) or []
             pg_rls.secure(connection, sorted({*roles, role}))
 
-    asyncio.run(_on_one_connection(url, work))
+    asyncio.run(_carry_out(url, work))

@@ -91,7 +91,7 @@ def secure(connection: Connection, roles: list[str]) -> None:
     for role in roles:
         _check_role(connection, role)
     quote = connection.dialect.identifier_preparer.quote_identifier
-    for table in _present(connection):
+    for table in present(connection):
         name = quote(table)
         for statement in (
             f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY",
@@ -116,11 +116,7 @@ def lift(connection: Connection) -> list[str] | None:
     """
     from sqlalchemy import text
 
-    on = (
-        "SELECT relname FROM pg_class WHERE relname = 'contexts' AND relrowsecurity"
-        " AND pg_table_is_visible(oid)"
-    )
-    if connection.execute(text(on)).first() is None:
+    if not is_on(connection):
         return None
     granted = (
         "SELECT DISTINCT r.rolname FROM pg_class c CROSS JOIN aclexplode(c.relacl) a"
@@ -129,14 +125,25 @@ def lift(connection: Connection) -> list[str] | None:
     )
     roles = [str(name) for name in connection.execute(text(granted)).scalars()]
     quote = connection.dialect.identifier_preparer.quote_identifier
-    for table in _present(connection):
+    for table in present(connection):
         connection.execute(text(f"ALTER TABLE {quote(table)} NO FORCE ROW LEVEL SECURITY"))
     # What would still be hidden is an error then, and not a row that was passed over.
     connection.execute(text("SET LOCAL row_security = off"))
     return roles
 
 
-def _present(connection: Connection) -> list[str]:
+def is_on(connection: Connection) -> bool:
+    """Whether row-level security was turned on for our tables."""
+    from sqlalchemy import text
+
+    on = (
+        "SELECT relname FROM pg_class WHERE relname = 'contexts' AND relrowsecurity"
+        " AND pg_table_is_visible(oid)"
+    )
+    return connection.execute(text(on)).first() is not None
+
+
+def present(connection: Connection) -> list[str]:
     """Our tables, as far as the schema has them."""
     from sqlalchemy import text
 
