@@ -108,6 +108,10 @@ class Server:
             self._process.wait(_PATIENCE_S)
             self._process = None
 
+    def follow(self) -> None:
+        """From its next start on be a standby, whose primary never sends anything."""
+        (self._data / "standby.signal").touch()
+
     def remove(self) -> None:
         """Stop, and leave nothing behind."""
         self.stop()

@@ -274,11 +274,11 @@ async def test_an_operation_that_is_ended_before_it_begins_is_over(stores):
 
 
 async def test_a_statement_alone_is_a_transaction_like_any_other(fresh_postgres, name):
-    """An administrator has made transactions stricter, or read-only, by default."""
+    """An administrator has made transactions stricter by default."""
     await asyncio.to_thread(migrate.upgrade, fresh_postgres)
     ((database,),) = ask(fresh_postgres, "SELECT current_database()")
-    for setting in ("isolation = 'serializable'", "read_only = on"):
-        ask(fresh_postgres, f"ALTER DATABASE {database} SET default_transaction_{setting}")
+    setting = "default_transaction_isolation = 'serializable'"
+    ask(fresh_postgres, f"ALTER DATABASE {database} SET {setting}")
     opened = _driver(fresh_postgres, name)
     await opened.open()
     stores = bind(opened, "default")

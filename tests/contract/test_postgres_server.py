@@ -246,6 +246,64 @@ async def test_a_read_cannot_write_a_row(driver):
     assert refused.value.sqlstate == "25006"
 
 
+@pytest.mark.parametrize("option", ["", "&pooler=transaction"])
+async def test_a_database_that_is_set_to_be_read_only_is_not_written_to(
+    fresh_postgres, postgres_server, name, option
+):
+    """An administrator has frozen it: reads are answered, writes and migrations refused."""
+    url = as_driver(fresh_postgres, name) + option
+    async with open_stores(url, migrate=True) as stores:
+        await a_turn(stores)
+    ((database,),) = ask(fresh_postgres, "SELECT current_database()")
+    admin = postgres_server("postgres")
+    ask(admin, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    async with open_stores(url) as stores:
+        await _assert_only_read(stores)
+    with pytest.raises(StoreUnavailable, match="default_transaction_read_only"):
+        await asyncio.to_thread(migrate.downgrade, url, "base")
+    ask(admin, f"ALTER DATABASE {database} RESET default_transaction_read_only")
+    async with open_stores(url) as stores:
+        assert await stores.messages.count(CONTEXT) == 2
+        await stores.messages.append(CONTEXT, [user("more")])
+
+
+async def _assert_only_read(stores):
+    """Reads work; a turn, a message and a deletion are refused before anything is written."""
+    record = await stores.state.load(CONTEXT)
+    assert await stores.messages.list(CONTEXT) == [user("hello"), answer("hi")]
+    for writing in (
+        begin(stores, record.epoch),
+        stores.messages.append(CONTEXT, [user("more")]),
+        stores.artifacts.save(CONTEXT, "doc", b"x"),
+        stores.state.delete(CONTEXT),
+        begin(stores, context_id="new"),
+    ):
+        with pytest.raises(StoreUnavailable, match="is read-only, so nothing was") as refused:
+            await writing
+        assert (refused.value.outcome_known, refused.value.sqlstate) == (True, "25006")
+    assert await stores.state.load(CONTEXT) == record
+
+
+async def test_a_standby_is_read_and_not_written_to(name):
+    """A server in recovery, as a replica is: it says that the primary has to be named."""
+    server = Server("hot_standby=on")
+    try:
+        server.start()
+        url = as_driver(server.url("postgres"), name)
+        async with open_stores(url, migrate=True) as stores:
+            await a_turn(stores)
+        server.stop()
+        server.follow()
+        server.start()
+        assert ask(server.url("postgres"), "SELECT pg_is_in_recovery()") == [(True,)]
+        async with open_stores(url) as stores:
+            await _assert_only_read(stores)
+        with pytest.raises(StoreUnavailable, match="name the primary server"):
+            await asyncio.to_thread(migrate.downgrade, url, "base")
+    finally:
+        server.remove()
+
+
 async def test_a_read_of_many_statements_sees_one_snapshot(driver, postgres):
     """Two statements of one read see the same rows, though another commits in between."""
 

@@ -68,7 +68,8 @@ _SENTENCES = {
     "53300": "has no connection left for us: raise max_connections, or use a pooler",
     "55P03": "kept a row locked for too long",
     "57014": "took too long for a statement",
-    "25006": "is read-only: name the primary server",
+    "25006": "is read-only, so nothing was written: name the primary server, or ask the"
+    " administrator who set default_transaction_read_only",
     "42P01": "has lost a table of ours: run `looopy db check`",
 }
 # A statement is tried again only when nothing is wrong with what was asked.

@@ -41,12 +41,12 @@ def _set_up(settings: Mapping[str, str]) -> Query:
     What makes a connection ready, in one statement; it also asks which session it is.
 
     What an administrator set on purpose stays, but for a commit that would not be durable, and for
-    transactions of one statement that would not be like those of several.
+    transactions of one statement that would not be like those of several. A server that is set to
+    be read-only stays so, and refuses our writes.
     """
     values = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
     sql = (
         "SELECT set_config('default_transaction_isolation', 'read committed', false),"  # noqa: S608 - made of constants
-        " set_config('default_transaction_read_only', 'off', false),"
         " (SELECT count(set_config(s.name, COALESCE(w.value, 'on'), false))"
         f" FROM pg_settings s LEFT JOIN (VALUES {values}) AS w (name, value) ON w.name = s.name"
         " WHERE w.name IS NOT NULL AND s.source = 'default'"

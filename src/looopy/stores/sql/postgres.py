@@ -48,7 +48,7 @@ _COLLISIONS = 20
 _COLLISION_PAUSE_S = 0.02
 _random = random.SystemRandom()
 
-_BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # Through a proxy no setting may outlive its transaction.
 _LOCALLY = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in TIMEOUTS.items())
