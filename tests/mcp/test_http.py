@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 
 import pytest
@@ -238,6 +239,20 @@ async def test_a_server_that_was_restarted_is_found_again(make_agent, memory_sto
             assert result.iterations[0].tool_results[0].text.startswith(said)
 
 
+async def test_a_failure_that_is_kept_holds_no_credentials():
+    """Neither the link's nor the connection's: a traceback's frames would hold the headers."""
+    source = MCPTools(url="http://127.0.0.1:1/mcp", headers=bearer)
+    warnings = []
+    for _ in range(2):  # the second is answered with what is kept
+        assert not await source.list_for(a_turn(user("ada")), warnings.append)
+    assert ["cannot be reached" in one or "not on offer" in one for one in warnings] == [True] * 2
+    [link] = source.pool._links.values()
+    assert link._failed[1].__traceback__ is None
+    gc.collect()
+    held = [one for one in gc.get_objects() if type(one) is dict and "Authorization" in one]
+    assert "Bearer token-of-ada" not in [one["Authorization"] for one in held]
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -245,6 +260,8 @@ async def test_a_server_that_was_restarted_is_found_again(make_agent, memory_sto
         {"command": "x", "url": "http://x"},
         {"url": "ftp://x"},
         {"url": "http://user:secret@x"},
+        {"url": "http://x:99999/mcp"},
+        {"url": "http://[::1/mcp"},
         {"url": "http://x", "args": ["a"]},
         {"command": "x", "headers": {}},
         {"command": "x", "args": "a b"},

@@ -8,6 +8,7 @@ _BAD = "tests/agent/test_bad_input.py"
 _OPTIONS = "tests/agent/test_tool_options.py"
 _DOOM = "tests/agent/test_doom_loop.py"
 _QUEUES = "tests/agent/test_queues.py"
+_CARDS = "tests/remote/test_cards.py"
 
 MUTANTS = [
     mutant(
@@ -105,5 +106,62 @@ MUTANTS = [
         "        return Spent(state.usage)\n",
         "        return Spent()\n",
         "tests/agent/test_budgets.py::test_a_budget_of_the_context_outlives_its_agents",
+    ),
+    mutant(
+        "one-card-for-all",
+        "Bob is offered what an agent showed to Alice",
+        "src/looopy/tools/remote/agent.py",
+        "key = self._keys.key_of(headers)",
+        'key = b""',
+        f"{_CARDS}::test_a_card_is_for_those_who_fetched_it",
+        f"{_CARDS}::test_a_failure_is_for_those_who_met_it",
+    ),
+    mutant(
+        "card-breaks-the-turn",
+        "an agent elsewhere stops every turn with a port of 99999 in its card",
+        "src/looopy/tools/remote/sdk.py",
+        "except ValueError:  # no address: it is as good as not there",
+        "except KeyError:",
+        f"{_CARDS}::test_an_address_that_is_none_is_passed_over",
+    ),
+    mutant(
+        "deep-card-breaks-the-turn",
+        "an agent elsewhere stops every turn with deep JSON",
+        "src/looopy/tools/remote/agent.py",
+        "except Exception as error:  # noqa: BLE001 - whatever its card makes of the SDK",
+        "except MemoryError as error:",
+        f"{_CARDS}::test_whatever_the_sdk_raises_costs_the_tool",
+    ),
+    mutant(
+        "card-shows-a-token",
+        "the model reads a token that the agent elsewhere repeated",
+        "src/looopy/tools/remote/agent.py",
+        'description=redactor.text(self._description or "\\n".join(described))[',
+        'description=(self._description or "\\n".join(described))[',
+        f"{_CARDS}::test_a_card_that_repeats_a_token_does_not_show_it",
+    ),
+    mutant(
+        "failure-keeps-headers",
+        "a token outlives its turn in the traceback of an error that is kept",
+        "src/looopy/tools/remote/agent.py",
+        "known.failure, known.retry_at = copy.copy(error), time.monotonic() + _RETRY_S",
+        "known.failure, known.retry_at = error, time.monotonic() + _RETRY_S",
+        f"{_CARDS}::test_a_failure_that_is_kept_holds_no_credentials",
+    ),
+    mutant(
+        "mcp-failure-keeps-headers",
+        "a token outlives its turn in the traceback of an error that is kept",
+        "src/looopy/tools/mcp/pool.py",
+        "self._failed = (time.monotonic() + _RETRY_S, copy.copy(error))",
+        "self._failed = (time.monotonic() + _RETRY_S, error)",
+        "tests/mcp/test_http.py::test_a_failure_that_is_kept_holds_no_credentials",
+    ),
+    mutant(
+        "listing-shows-a-token",
+        "the model reads a token that an MCP server repeated",
+        "src/looopy/tools/mcp/listing.py",
+        'description=_description(redactor.text(tool.description or "")),',
+        'description=_description(tool.description or ""),',
+        "tests/unit/tools/test_mcp_listing.py::test_no_part_of_a_listing_shows_a_secret_of_the_server",
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from a2a.helpers import new_task_from_user_message, new_text_message, new_text_part
@@ -143,3 +144,49 @@ def make_app(clerk, url, *, streaming=True, binding="JSONRPC", at=None):
         + create_jsonrpc_routes(handler, "/")
         + create_rest_routes(handler, path_prefix="/rest")
     )
+
+
+class Cards:
+    """
+    Shows a card of its own to each `Authorization`, and nothing else.
+
+    Attributes:
+        asked: The `Authorization` of each request for the card.
+    """
+
+    def __init__(self, card) -> None:
+        self._card = card  # a function of the `Authorization`; bytes, or JSON
+        self.asked: list[str | None] = []
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return
+        sender = dict(scope["headers"]).get(b"authorization", b"").decode() or None
+        self.asked.append(sender)
+        body = self._card(sender)
+        if not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def card_of(**changes):
+    """A card as JSON; *changes* replace its parts."""
+    one = {"url": "http://127.0.0.1:1/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+    return {
+        "name": "Front desk",
+        "description": "Knows the house.",
+        "version": "1",
+        "supportedInterfaces": [one],
+        "capabilities": {},
+        "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [],
+        **changes,
+    }
+
+
+def interface_at(url):
+    """One interface of a card, at *url*."""
+    return {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}

@@ -28,6 +28,13 @@ def open_desk(clerk, *, around=lambda app: app, **options):
         yield url
 
 
+@contextmanager
+def open_cards(cards):
+    """A server of nothing but cards; the address."""
+    with over_http(cards) as url:
+        yield url
+
+
 @pytest.fixture
 def clerk():
     """Who does the work."""

@@ -6,8 +6,11 @@ They are made for each use and kept nowhere; what they hold is kept out of what 
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -52,6 +55,25 @@ async def make_headers(
     ):
         raise ToolServerError(f"{where}: headers must be texts by name", server=server)
     return made
+
+
+class HeaderKeys:
+    """
+    Keys under which to keep what a server said to those who brought certain headers.
+
+    A key is a digest under a secret of this object: it tells nothing about the headers, and is
+    worth nothing elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+
+    def key_of(self, headers: Mapping[str, str] | None) -> bytes:
+        """The key of *headers*, whose order and whose names' case do not count."""
+        if headers is None:
+            return b""
+        text = json.dumps(sorted((name.lower(), value) for name, value in headers.items()))
+        return hashlib.blake2b(text.encode(), key=self._secret, digest_size=32).digest()
 
 
 def redactor_of(*named: Mapping[str, str] | None) -> Redactor:

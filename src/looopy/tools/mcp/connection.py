@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import importlib
 import logging
 import sys
@@ -76,7 +77,11 @@ class Connection:
             ToolServerError: It did not, or is gone.
             ConfigurationError: There is nothing to connect to: no such command, or no SDK.
         """
-        return await asyncio.shield(self._ready)
+        try:
+            return await asyncio.shield(self._ready)
+        except LooopyError as error:
+            # A copy: what is kept would gather the frames, and headers, of all who have asked.
+            raise copy.copy(error) from None
 
     async def close(self) -> None:
         """Leave the server, and wait until that is done."""

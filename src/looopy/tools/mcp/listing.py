@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from looopy.errors import InvalidTool
+from looopy.redaction import Redactor
 from looopy.tools.provider import Effects
+from looopy.tools.results import error_text
 from looopy.tools.schema import check_schema
 
 MAX_NAME_CHARS = 64
@@ -52,6 +54,7 @@ def read_listing(
     only: Collection[str] | None = None,
     trust_annotations: bool = True,
     problems: Sequence[str] = (),
+    redactor: Redactor | None = None,
 ) -> Listing:
     """
     Read what a server listed.
@@ -62,25 +65,30 @@ def read_listing(
         only: The server's names of those to offer; `None`: all.
         trust_annotations: Believe the server that a tool only looks, or may be repeated.
         problems: What was found before.
+        redactor: Knows the secrets that the server was given, which it may repeat in its names and
+            descriptions.
     """
+    redactor = redactor or Redactor()
     offers: dict[str, Offer] = {}
     found = list(problems)
     for tool in tools:
         if only is not None and tool.name not in only:
             continue
         try:
-            offer = _offer(tool, prefix, trust_annotations=trust_annotations)
-        except InvalidTool as error:
-            found.append(f"its tool {_shown(tool.name)} was left out: {error}")
+            offer = _offer(tool, prefix, redactor, trust_annotations=trust_annotations)
+        except Exception as error:  # noqa: BLE001 - a schema too deep to be read, say
+            name = _shown(redactor.text(tool.name))
+            found.append(f"its tool {name} was left out: {error_text(error)}")
             continue
         if offer.name.casefold() in offers:
-            found.append(f"its tool {_shown(tool.name)} was left out: another has that name")
+            name = _shown(redactor.text(tool.name))
+            found.append(f"its tool {name} was left out: another has that name")
             continue
         offers[offer.name.casefold()] = offer
     if only is not None:
         there = {tool.name for tool in tools}
         found += [f"it has no tool {_shown(name)}" for name in only if name not in there]
-    return Listing(tuple(offers.values()), tuple(found))
+    return Listing(tuple(offers.values()), tuple(map(redactor.text, found)))
 
 
 def usable_name(name: str) -> str:
@@ -110,16 +118,16 @@ def object_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return kept, lied
 
 
-def _offer(tool: Any, prefix: str, *, trust_annotations: bool) -> Offer:
-    schema = tool.input_schema
+def _offer(tool: Any, prefix: str, redactor: Redactor, *, trust_annotations: bool) -> Offer:
+    schema = redactor.value(tool.input_schema)
     if len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
         raise InvalidTool(f"its schema is longer than {_MAX_SCHEMA_CHARS:,} characters")
     check_schema(schema)
     return Offer(
-        name=usable_name(f"{prefix}{tool.name}"),
+        name=usable_name(f"{prefix}{redactor.text(tool.name)}"),
         remote_name=tool.name,
-        label=tool.title or getattr(tool.annotations, "title", None) or None,
-        description=_description(tool.description or ""),
+        label=redactor.text(tool.title or getattr(tool.annotations, "title", None) or "") or None,
+        description=_description(redactor.text(tool.description or "")),
         parameters=schema,
         effects=_effects(tool.annotations) if trust_annotations else "external",
     )

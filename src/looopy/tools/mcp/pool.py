@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
+import copy
 import logging
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from looopy.errors import ConfigurationError, LooopyError
 from looopy.redaction import Redactor
+from looopy.tools.headers import HeaderKeys
 from looopy.tools.mcp.connection import Connection
 from looopy.tools.mcp.target import Target
 
@@ -129,7 +128,7 @@ class Link:
             if self._listing is not None and not anew and time.monotonic() < self._listing.until:
                 return self._listing
             if self._failed is not None and not patient and time.monotonic() < self._failed[0]:
-                raise self._failed[1]
+                raise copy.copy(self._failed[1])
             self._asking_list = asyncio.create_task(self._ask_list(), name="looopy mcp list")
             self._asking_list.add_done_callback(self._asked)
         return await asyncio.shield(self._asking_list)
@@ -177,7 +176,8 @@ class Link:
 
     def _note(self, error: LooopyError) -> None:
         _logger.warning("%s", error)
-        self._failed = (time.monotonic() + _RETRY_S, error)
+        # A copy without its traceback, whose frames hold the headers.
+        self._failed = (time.monotonic() + _RETRY_S, copy.copy(error))
 
     async def _elicit(self, params: Any) -> Any:
         from looopy.tools.mcp import sdk
@@ -200,7 +200,7 @@ class Pool:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._key = secrets.token_bytes(32)
+        self._keys = HeaderKeys()
         self._links: OrderedDict[bytes, Link] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._left = asyncio.Event()
@@ -214,7 +214,7 @@ class Pool:
             ConfigurationError: Another event loop, which still runs, uses the source.
         """
         self._check_loop()
-        key = self._digest(headers)
+        key = self._keys.key_of(headers)
         while key not in self._links and len(self._links) >= self._target.max_sessions:
             await self._make_room()
         link = self._links.setdefault(key, Link(self._target))
@@ -239,12 +239,6 @@ class Pool:
                 return
         self._left.clear()
         await self._left.wait()
-
-    def _digest(self, headers: Mapping[str, str] | None) -> bytes:
-        if headers is None:
-            return b""
-        text = json.dumps(sorted((name.lower(), value) for name, value in headers.items()))
-        return hashlib.blake2b(text.encode(), key=self._key, digest_size=32).digest()
 
     def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from looopy.errors import ConfigurationError, LooopyError, ToolServerError
+from looopy.redaction import Redactor
 from looopy.tools.headers import Headers, make_headers
 from looopy.tools.mcp.listing import read_listing
 from looopy.tools.mcp.pool import Pool, RawListing
@@ -200,9 +201,11 @@ class MCPTools:
         self, auth_context: AuthContext | None, warn: Callable[[str], object], *, patient: bool
     ) -> Sequence[Tool]:
         found: RawListing | None = None
+        redactor = Redactor()
         try:
             headers = await self.headers_for(auth_context)
             async with self._pool.link(headers) as link:
+                redactor = link.redactor
                 try:
                     found = await link.tools(patient=patient)
                 except ToolServerError:
@@ -214,14 +217,14 @@ class MCPTools:
             warn(f"{error}; its tools are {'those it had' if found else 'not on offer'}")
         if found is None:
             return []
-        tools = self._tools(found)
+        tools = self._tools(found, redactor)
         there = {one.name for one in found.tools}
         for name in self._only or ():
             if name not in there:
                 warn(f"{self.target.where} has no tool {name!r}, which only= asks for")
         return tools
 
-    def _tools(self, found: RawListing) -> Sequence[Tool]:
+    def _tools(self, found: RawListing, redactor: Redactor) -> Sequence[Tool]:
         if found.read is None:
             listing = read_listing(
                 found.tools,
@@ -229,6 +232,7 @@ class MCPTools:
                 only=self._only,
                 trust_annotations=self._trust,
                 problems=found.problems,
+                redactor=redactor,
             )
             found.read = [MCPTool(self, offer, **self._options) for offer in listing.offers]
             self.problems = listing.problems

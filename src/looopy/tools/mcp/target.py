@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from looopy.errors import ConfigurationError
 from looopy.redaction import Redactor
@@ -87,12 +87,12 @@ def make_target(
     if url is not None:
         if args or env or cwd:
             raise ConfigurationError("MCPTools: args, env and cwd go with command=, not with url=")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        parts = _address(url)
+        if parts is None:
             raise ConfigurationError("MCPTools: url must be an http or https address")
         if parts.username or parts.password:
             raise ConfigurationError("MCPTools: credentials go into headers=, not into url=")
-        default = parts.hostname
+        default = str(parts.hostname)
     else:
         default = Path(str(command)).stem
     if isinstance(args, str) or not all(isinstance(arg, str) for arg in args):
@@ -109,6 +109,16 @@ def make_target(
         legacy=protocol == "legacy",
         **limits,
     )
+
+
+def _address(url: str) -> SplitResult | None:
+    """The parts of an http address; `None` for anything else, such as one with port 99999."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if usable else None
 
 
 def _is_program(command: object, cwd: str | Path | None) -> bool:

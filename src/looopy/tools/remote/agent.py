@@ -9,20 +9,30 @@ there. A question of its ends the turn, and the answer goes on with its task.
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
 import sys
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from looopy.errors import ConfigurationError, LooopyError, MissingExtra, ToolServerError
+from looopy.errors import (
+    ConfigurationError,
+    InvalidTool,
+    LooopyError,
+    MissingExtra,
+    ToolServerError,
+)
+from looopy.redaction import Redactor
 from looopy.tools.asking import Ask, NeedsInput
-from looopy.tools.headers import Headers, make_headers, redactor_of
+from looopy.tools.headers import HeaderKeys, Headers, make_headers, redactor_of
 from looopy.tools.mcp.listing import usable_name
 from looopy.tools.provider import NeedsApproval, Tool, ToolContext, ToolResult
-from looopy.tools.results import to_json_text
+from looopy.tools.results import error_text, to_json_text
 from looopy.types.context import AuthContext, TurnContext
 from looopy.types.event import MessageUpdate
 from looopy.types.state import PendingKind
@@ -32,6 +42,8 @@ if TYPE_CHECKING:
 
 _MAX_PROMPT_CHARS = 4000
 _MAX_DESCRIPTION_CHARS = 4000
+_MAX_ERROR_CHARS = 1000
+_MAX_KNOWN = 256  # sets of headers whose cards are kept
 _RETRY_S = 10.0  # a card that could not be had is asked for again after this
 _PARAMETERS = {
     "type": "object",
@@ -59,12 +71,16 @@ class RemoteAgent:
             each user (tenant and actor of the turn's `AuthContext`).
         timeout_s: For one call.
         card_timeout_s: For the card.
-        cache_s: How long the card counts.
+        cache_s: How long the card counts, for those who bring the same headers.
         max_bytes: Longest answer that is read.
         needs_approval: See `Tool`.
         parallel: Calls may run beside other parallel tools.
         required: An agent whose card cannot be had fails `start()`, and a turn, with
             `ToolServerError`; otherwise it costs the tool and a warning.
+
+    Attributes:
+        name: For messages: *name*, or the host. The card names the tool, and is not believed
+            further.
 
     Raises:
         ConfigurationError: An option is not one of its values.
@@ -87,18 +103,19 @@ class RemoteAgent:
         parallel: bool = False,
         required: bool = False,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError("RemoteAgent: url must be an http or https address")
-        if parts.username or parts.password:
-            raise ConfigurationError("RemoteAgent: credentials go into headers=, not into url=")
         if isinstance(origins, str):
             raise ConfigurationError("RemoteAgent: origins takes a list of addresses")
+        for option, address in (("url", url), *(("origins", one) for one in origins)):
+            if not _is_address(address):
+                raise ConfigurationError(f"RemoteAgent: {option} must be an http or https address")
+        parts = urlsplit(url)
+        if parts.username or parts.password:
+            raise ConfigurationError("RemoteAgent: credentials go into headers=, not into url=")
         for key, value in (("card_timeout_s", card_timeout_s), ("max_bytes", max_bytes)):
             if value <= 0:
                 raise ConfigurationError(f"RemoteAgent: {key} must be more than 0")
         self.url = url
-        self.name = name or parts.hostname
+        self.name = name or str(parts.hostname)
         self.card_timeout_s = card_timeout_s
         self.max_bytes = max_bytes
         self.origins = frozenset(origin_of(one) for one in (url, *origins))
@@ -113,8 +130,8 @@ class RemoteAgent:
             "parallel": parallel,
             "timeout_s": timeout_s,
         }
-        self._tool: tuple[float, RemoteAgentTool] | None = None
-        self._failed: tuple[float, LooopyError] | None = None
+        self._keys = HeaderKeys()
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()  # those used last at the end
 
     @property
     def where(self) -> str:
@@ -140,35 +157,78 @@ class RemoteAgent:
     async def _list(
         self, auth_context: AuthContext | None, warn: Callable[[str], object], *, patient: bool
     ) -> Sequence[Tool]:
-        now = time.monotonic()
-        if self._tool is not None and now < self._tool[0]:
-            return [self._tool[1]]
+        known: _Known | None = None
         try:
-            if self._failed is not None and not patient and now < self._failed[0]:
-                raise self._failed[1]
-            tool = await self._fetch(auth_context)
+            headers = await self.headers_for(auth_context)
+            known = self._known_to(headers)
+            return [await self._tool(known, headers, patient=patient)]
         except LooopyError as error:
-            self._failed = (time.monotonic() + _RETRY_S, error)
             if self._required or (patient and isinstance(error, ConfigurationError)):
                 raise
-            warn(f"{error}; its tool is {'as it was' if self._tool else 'not on offer'}")
-            return [] if self._tool is None else [self._tool[1]]
-        self._failed, self._tool = None, (time.monotonic() + self._cache_s, tool)
-        return [tool]
+            kept = known.tool if known is not None else None
+            warn(f"{error}; its tool is {'as it was' if kept else 'not on offer'}")
+            return [] if kept is None else [kept]
 
-    async def _fetch(self, auth_context: AuthContext | None) -> RemoteAgentTool:
+    def _known_to(self, headers: Mapping[str, str] | None) -> _Known:
+        key = self._keys.key_of(headers)
+        known = self._known.setdefault(key, _Known())
+        self._known.move_to_end(key)
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+        return known
+
+    async def _tool(
+        self, known: _Known, headers: Mapping[str, str] | None, *, patient: bool
+    ) -> RemoteAgentTool:
+        now = time.monotonic()
+        if known.tool is not None and now < known.until:
+            return known.tool
+        if known.failure is not None and not patient and now < known.retry_at:
+            raise copy.copy(known.failure)
+        try:
+            known.tool = await self._fetch(headers)
+        except LooopyError as error:
+            # A copy without its traceback, whose frames hold the headers.
+            known.failure, known.retry_at = copy.copy(error), time.monotonic() + _RETRY_S
+            raise
+        known.failure, known.until = None, time.monotonic() + self._cache_s
+        return known.tool
+
+    async def _fetch(self, headers: Mapping[str, str] | None) -> RemoteAgentTool:
         sdk = await load_sdk()
-        headers = await self.headers_for(auth_context)
-        card = await sdk.fetch_card(self, headers)
-        self.name = self._named or card.name or self.name
-        described = [card.description, *(f"- {s.name}: {s.description}" for s in card.skills)]
-        return RemoteAgentTool(
-            self,
-            name=usable_name(f"agent__{usable_name(self.name)[:40]}__invoke"),
-            description=(self._description or "\n".join(described))[:_MAX_DESCRIPTION_CHARS],
-            card=card,
-            **self._options,
-        )
+        redactor = redactor_of(headers)
+        try:
+            card = await sdk.fetch_card(self, headers)
+            described = [card.description, *(f"- {s.name}: {s.description}" for s in card.skills)]
+            return RemoteAgentTool(
+                self,
+                name=self._tool_name(redactor.text(card.name)),
+                description=redactor.text(self._description or "\n".join(described))[
+                    :_MAX_DESCRIPTION_CHARS
+                ],
+                card=card,
+                **self._options,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever its card makes of the SDK
+            raise self.failure(error, redactor, "did not show a card that can be read") from None
+
+    def _tool_name(self, said: str) -> str:
+        for name in (self._named, said, self.name):
+            try:
+                return usable_name(f"agent__{usable_name(name or '')[:40]}__invoke")
+            except InvalidTool:  # no letter or digit of it may be in a tool's name
+                continue
+        return "agent__remote__invoke"
+
+    def failure(self, error: Exception, redactor: Redactor, did: str) -> ToolServerError:
+        """*error* as one to show: without secrets, not longer than a few lines."""
+        known = isinstance(error, ToolServerError)
+        text = str(error) if known else f"{self.where} {did}: {error_text(error)}"
+        text = redactor.text(text)
+        if len(text) > _MAX_ERROR_CHARS:
+            text = f"{text[:_MAX_ERROR_CHARS]}..."
+        facts = error.facts if isinstance(error, ToolServerError) else {"outcome_known": False}
+        return ToolServerError(text, **{"server": self.name, **facts})
 
     async def headers_for(self, auth_context: AuthContext | None) -> Mapping[str, str] | None:
         """
@@ -181,6 +241,22 @@ class RemoteAgent:
 
     def __repr__(self) -> str:
         return f"<RemoteAgent {self.name}>"
+
+
+@dataclass(slots=True)
+class _Known:
+    """
+    The agent as those know it who bring the same headers.
+
+    Attributes:
+        until: The tool counts until then; monotonic seconds, as `retry_at`.
+        failure: Of the last request for the card, if that failed.
+    """
+
+    tool: RemoteAgentTool | None = None
+    until: float = 0.0
+    failure: LooopyError | None = None
+    retry_at: float = 0.0
 
 
 class RemoteAgentTool(Tool):
@@ -220,12 +296,13 @@ class RemoteAgentTool(Tool):
 
         try:
             outcome = await sdk.converse(agent, self._card, headers, request, say)
-        except ToolServerError as error:
-            raise ToolServerError(redactor.text(error.message), **error.facts) from None
+            blocks = redactor.blocks(outcome.blocks)
+        except Exception as error:  # noqa: BLE001 - whatever its answer makes of the SDK
+            raise agent.failure(error, redactor, "gave an answer that cannot be read") from None
         if outcome.asks:
             raise _question(outcome, asked + 1, redactor.text(outcome.text))
         return ToolResult(
-            redactor.blocks(outcome.blocks),
+            blocks,
             details={"task_id": outcome.task_id, "state": outcome.state},
             is_error=outcome.failed,
         )
@@ -251,8 +328,21 @@ def _question(outcome: Outcome, asked: int, prompt: str) -> NeedsInput:
     return NeedsInput([Ask(_key(asked), kind, prompt)], state)
 
 
+def _is_address(url: str) -> bool:
+    try:
+        scheme, host, _port = origin_of(url)
+    except ValueError:
+        return False
+    return scheme in ("http", "https") and bool(host)
+
+
 def origin_of(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port of *url*, as they are compared."""
+    """
+    Scheme, host and port of *url*, as they are compared.
+
+    Raises:
+        ValueError: It is no address: a port of 99999, say, or half an IPv6 address.
+    """
     parts = urlsplit(url)
     default = {"http": 80, "https": 443}.get(parts.scheme)
     return parts.scheme, (parts.hostname or "").lower(), parts.port or default

@@ -31,11 +31,14 @@ from google.protobuf.json_format import (  # type: ignore[import-untyped]  # it 
 )
 
 from looopy.errors import ToolServerError
+from looopy.tools.remote.agent import origin_of
 from looopy.types.message import ImageContent, TextContent, UserBlock
 
 if TYPE_CHECKING:
     from looopy.tools.remote.agent import RemoteAgent
 
+_MAX_CARD_BYTES = 256 * 1024  # a card is read at once, while other turns wait
+_MAX_ELSEWHERE = 5
 _BINDINGS = ["JSONRPC", "HTTP+JSON"]
 _CANCEL_S = 3.0
 _PAUSE_S = 0.2  # before a task is looked at again; doubling
@@ -179,11 +182,12 @@ async def fetch_card(agent: RemoteAgent, headers: Mapping[str, str] | None) -> A
     if parts.path.endswith(".json"):
         base, path = f"{parts.scheme}://{parts.netloc}", parts.path
     try:
-        async with asyncio.timeout(agent.card_timeout_s), _http(agent, headers) as http:
+        max_bytes = min(agent.max_bytes, _MAX_CARD_BYTES)
+        async with asyncio.timeout(agent.card_timeout_s), _http(agent, headers, max_bytes) as http:
             card = await A2ACardResolver(http, base).get_agent_card(relative_card_path=path)
     except TimeoutError:
         raise _failure(agent, f"did not show its card within {agent.card_timeout_s:g} s") from None
-    except (A2AError, httpx.HTTPError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - a card too deep for the parser, say
         raise _failure(agent, f"did not show its card: {_said(error)}") from None
     _choose(agent, card)
     return card
@@ -203,9 +207,12 @@ async def converse(
         ToolServerError: It cannot be reached, or is lost on the way.
     """
     outcome = Outcome(task_id=request.task_id, conversation=request.conversation)
-    async with _http(agent, headers) as http:
+    async with _http(agent, headers, agent.max_bytes) as http:
         config = ClientConfig(httpx_client=http, supported_protocol_bindings=_BINDINGS)
-        client = ClientFactory(config).create(_choose(agent, card))
+        try:
+            client = ClientFactory(config).create(_choose(agent, card))
+        except (A2AError, ValueError) as error:
+            raise _failure(agent, f"cannot be asked: {_said(error)}") from None
         try:
             await _listen(agent, client, request, outcome, say)
             await _wait(agent, client, outcome)
@@ -283,26 +290,30 @@ async def _cancel(client: Client, outcome: Outcome) -> None:
 
 def _choose(agent: RemoteAgent, card: AgentCard) -> AgentCard:
     """*card* with the interfaces that may be used; what it says of elsewhere is not believed."""
-    from looopy.tools.remote.agent import origin_of
-
     usable = AgentCard()
     usable.CopyFrom(card)
     del usable.supported_interfaces[:]
     offered = [one for one in card.supported_interfaces if one.protocol_binding in _BINDINGS]
-    usable.supported_interfaces.extend(
-        one for one in offered if origin_of(one.url) in agent.origins
-    )
-    if not offered:
-        raise _failure(agent, f"speaks none of {', '.join(_BINDINGS)}")
-    if not usable.supported_interfaces:
-        elsewhere = ", ".join(
-            sorted({f"{p.scheme}://{p.netloc}" for p in (urlsplit(o.url) for o in offered)})
-        )
-        raise _failure(
-            agent,
-            f"is elsewhere, its card says: allow it by origins=[...], if it is right ({elsewhere})",
-        )
-    return usable
+    elsewhere: set[str] = set()
+    for one in offered:
+        try:
+            scheme, host, port = origin_of(one.url)
+        except ValueError:  # no address: it is as good as not there
+            continue
+        if (scheme, host, port) in agent.origins:
+            usable.supported_interfaces.append(one)
+        else:
+            elsewhere.add(f"{scheme}://{host}:{port}")
+    if usable.supported_interfaces:
+        return usable
+    if elsewhere:
+        there = ", ".join(sorted(elsewhere)[:_MAX_ELSEWHERE])
+        text = f"is elsewhere, its card says: allow it by origins=[...], if it is right ({there})"
+    elif offered:
+        text = "has a card without an address that can be used"
+    else:
+        text = f"speaks none of {', '.join(_BINDINGS)}"
+    raise _failure(agent, text)
 
 
 # --- HTTP ----------------------------------------------------------------------------------------
@@ -327,9 +338,11 @@ class _Bounded(httpx.AsyncByteStream):
         await self._stream.aclose()
 
 
-def _http(agent: RemoteAgent, headers: Mapping[str, str] | None) -> httpx.AsyncClient:
+def _http(
+    agent: RemoteAgent, headers: Mapping[str, str] | None, max_bytes: int
+) -> httpx.AsyncClient:
     async def bound(response: httpx.Response) -> None:
-        response.stream = _Bounded(response.stream, agent.max_bytes)
+        response.stream = _Bounded(response.stream, max_bytes)
 
     # Compressed, a small body could be a large one.
     kept = {**(headers or {}), "Accept-Encoding": "identity"}
