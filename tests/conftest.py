@@ -1,5 +1,5 @@
 """
-What all tests share: the ground of a run, the order of its tests, and Postgres.
+What all tests share: the ground of a run, the order of its tests, their examples, Postgres.
 
 Postgres is for the tests that ask for it: one server a process, started when the first one does.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import hypothesis
 import pytest
 from tests import ground
 from tests.postgres import Server, ask
@@ -21,9 +22,20 @@ from looopy.stores.sql import migrate
 
 _GROUND = pytest.StashKey[Path]()
 
+# No test fails because the machine is slow. CI tries the same examples each time, so that a change
+# is not refused for what an earlier one did; whoever asks for more examples wants new ones.
+hypothesis.settings.register_profile(
+    "looopy",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=ground.in_ci() and "LOOOPY_EXAMPLES" not in os.environ,
+)
+hypothesis.settings.load_profile("looopy")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the ground before a worker is started, and tell each worker of it."""
+    ground.hear_ctrl_c()
     if hasattr(config, "workerinput"):
         ground.keep_bytecode(Path(config.workerinput["ground"]))
         return

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -62,6 +63,21 @@ def keep_bytecode(folder: Path) -> None:
     if sys.dont_write_bytecode and _BYTECODE not in os.environ:
         os.environ.pop(_NO_BYTECODE, None)
         os.environ[_BYTECODE] = str(folder / "bytecode")
+
+
+def in_ci() -> bool:
+    """Whether a machine runs the tests for everybody; `CI` says so."""
+    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+def hear_ctrl_c() -> None:
+    """
+    Let this process and those it starts be interrupted, as Ctrl-C does.
+
+    A shell starts what runs in its background with the signal ignored, and children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _has_room() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -115,3 +116,61 @@ def test_no_test_is_lost_however_few_there_are(long, workers):
     """Also where all of them take long, and where some workers have nothing to do."""
     items = list(range(7))
     assert sorted(ground.spread(items, lambda n: n < long, workers)) == items
+
+
+def test_ctrl_c_is_heard_where_it_was_inherited_ignored():
+    """As in the background of a shell; a child that is started then can be interrupted."""
+    child = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    code = (
+        "import subprocess, sys\n"
+        "from tests import ground\n"
+        f"ask = [sys.executable, '-c', {child!r}]\n"
+        "subprocess.run(ask, check=True)\n"
+        "ground.hear_ctrl_c()\n"
+        "subprocess.run(ask, check=True)\n"
+    )
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        shell = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert shell.stdout.split() == ["True", "False"]
+
+
+def test_a_run_hears_ctrl_c():
+    """Whatever this run was started from."""
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("ci", "is_ci"), [("true", True), ("1", True), ("false", False), ("0", False), ("", False)]
+)
+def test_a_run_knows_whether_it_is_cis(monkeypatch, ci, is_ci):
+    """By the variable that every service sets."""
+    monkeypatch.setenv("CI", ci)
+    assert ground.in_ci() is is_ci
+
+
+@pytest.mark.parametrize(
+    ("set_to", "same_each_time"),
+    [({"CI": "true"}, True), ({}, False), ({"CI": "true", "LOOOPY_EXAMPLES": "9"}, False)],
+)
+def test_examples_are_the_same_each_time_in_ci_alone(set_to, same_each_time):
+    """Elsewhere, and in the long run, they are new; a slow machine fails neither."""
+    code = (
+        "import tests.conftest, hypothesis\n"
+        "chosen = hypothesis.settings()\n"
+        "print(chosen.derandomize, chosen.deadline)"
+    )
+    kept = {k: v for k, v in os.environ.items() if k not in {"CI", "LOOOPY_EXAMPLES"}}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        env=kept | set_to,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(same_each_time), "None"]

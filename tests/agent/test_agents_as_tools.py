@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from pydantic import BaseModel
 from tests.agent.kit import Gate, add, assert_whole, collect
+from tests.loop_time import advance
 
 from looopy import (
     Agent,
@@ -300,12 +301,15 @@ async def test_a_call_that_takes_too_long_cancels_the_agent(make_agent, memory_s
     slow = LoopConfig(tool_timeout_s=0.001)
     agent = await make_agent(
         [ASKS, text("ok")],
-        tools=[helper.as_tool(timeout_s=0.05)],
+        tools=[helper.as_tool(timeout_s=60)],
         stores=memory_stores,
         loop_config=slow,
     )
-    result = await agent.execute_turn("go")
-    assert "timed out after 0.05 s" in result_of(result).text
+    stream = agent.execute_turn("go")
+    await gate.entered.wait()
+    advance(61)
+    result = await stream
+    assert "timed out after 60 s" in result_of(result).text
     (context_id,) = await contexts(memory_stores)
     (turn,) = await memory_stores.journal.turns(context_id)
     assert turn.outcome is Outcome.CANCELLED

@@ -12,6 +12,7 @@ import itertools
 
 import pytest
 from tests.agent.kit import Gate, Sluggish, add, assert_valid, assert_whole, collect, types
+from tests.loop_time import advance
 
 from looopy import Agent, tool
 from looopy.errors import TurnIncomplete
@@ -413,14 +414,18 @@ async def test_the_turn_ends_at_its_deadline(make_agent, memory_stores):
     """A turn that takes too long fails as `deadline`, keeping what happened."""
     model = Silent()
     agent = await make_agent(
-        model, stores=memory_stores, loop_config=LoopConfig(turn_timeout_s=0.05)
+        model, stores=memory_stores, loop_config=LoopConfig(turn_timeout_s=60)
     )
-    events = await collect(agent.execute_turn("go"))
+    events = []
+    async for event in agent.execute_turn("go"):
+        events.append(event)
+        if isinstance(event, MessageUpdate):
+            advance(61)
     end = events[-1]
     assert (end.outcome, end.stop_reason) == (Outcome.FAILED, StopReason.DEADLINE)
     assert types(events)[-2] == "error"
     assert events[-2].code == "deadline"
-    assert "0.05" in events[-2].text
+    assert "60" in events[-2].text
     assert "".join(e.delta for e in events if isinstance(e, MessageUpdate)) == "half a"
     assert agent.state.status is AgentStatus.FAILED
     assert (await agent.get_messages())[-1].stop_reason is StopReason.ABORTED

@@ -107,6 +107,8 @@ class FakeOpenAI:
     Attributes:
         answers: What is still to be said, in order; a function makes one of the request.
         received: The requests so far.
+        asked: Set when the first request has come.
+        held: Set when all is said up to a `HOLD`.
         left: Set when a client goes away before its answer ended.
         connections: How many were opened.
     """
@@ -120,6 +122,7 @@ class FakeOpenAI:
         self._check = check or check_request
         self.received: list[Received] = []
         self.left = asyncio.Event()
+        self.held = asyncio.Event()
         self.asked = asyncio.Event()
         self.connections = 0
         self._server: asyncio.Server | None = None
@@ -195,6 +198,8 @@ class FakeOpenAI:
             writer.write((head + "transfer-encoding: chunked\r\n\r\n").encode())
             for piece in answer.pieces:
                 if piece is HOLD:
+                    await writer.drain()
+                    self.held.set()
                     await gone
                     self.left.set()
                     return False

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
+from tests.loop_time import advance
 from tests.wire.fake_anthropic import (
     MODEL,
     FakeAnthropic,
@@ -187,9 +188,13 @@ async def test_a_passing_failure_is_tried_again(url, failure):
     """Once more, visibly; nothing of the failed attempt is in the history or was run."""
     async with (
         FakeAnthropic(failure, says("there")) as server,
-        opened(server, url, idle_timeout_s=0.1) as agent,
+        opened(server, url, idle_timeout_s=60) as agent,
     ):
-        events = [e async for e in agent.execute_turn("hello")]
+        events = []
+        async for event_ in agent.execute_turn("hello"):
+            events.append(event_)
+            if event_.type == "message_update" and len(server.received) == 1:
+                advance(61)  # the one that stalls says no more
         messages = await agent.get_messages()
     assert [m.text for m in messages] == ["hello", "there"]
     assert events[-1].outcome == "completed"

@@ -29,7 +29,7 @@ from tests.wire.fake_anthropic import (
     thinks,
 )
 from tests.wire.fake_openai import CUT, HOLD, Answer
-from tests.wire.three import ADD, ASK, play
+from tests.wire.three import ADD, ASK, given_up, play
 
 from looopy.errors import (
     ContextOverflow,
@@ -371,7 +371,7 @@ async def test_the_reason_to_stop_ends_an_answer(tail):
 async def test_a_server_that_never_closes_is_not_waited_for():
     """After the reason to stop only a short while, though the connection stays open."""
     answer = Answer(pieces=[*says("all").pieces, HOLD])
-    async with serving(answer, idle_timeout_s=0.05) as (server, provider):
+    async with serving(answer) as (server, provider):
         last = (await play(provider))[-1]
         await server.left.wait()
     assert (last.type, last.message.text) == ("done", "all")
@@ -380,8 +380,8 @@ async def test_a_server_that_never_closes_is_not_waited_for():
 async def test_a_stalled_answer_is_given_up():
     """Silence within an answer: the idle timeout ends it, and the connection is closed."""
     answer = Answer(pieces=[started(), *text(0, "hm"), HOLD])
-    async with serving(answer, idle_timeout_s=0.05) as (server, provider):
-        last = (await play(provider))[-1]
+    async with serving(answer, idle_timeout_s=60) as (server, provider):
+        last = await given_up(provider, "text_delta", 61)
         await server.left.wait()
     assert isinstance(last.error, LLMUnavailable)
     assert last.error.retryable
@@ -391,8 +391,8 @@ async def test_a_stalled_answer_is_given_up():
 
 async def test_a_server_that_never_speaks_is_given_up():
     """No byte at all: the same timeout, with more patience."""
-    async with serving(Answer(gate=asyncio.Event()), idle_timeout_s=0.02) as (server, provider):
-        last = (await play(provider))[-1]
+    async with serving(Answer(gate=asyncio.Event()), idle_timeout_s=60) as (server, provider):
+        last = await given_up(provider, server.asked, 181)
         await server.left.wait()
     assert isinstance(last.error, LLMUnavailable)
 
@@ -402,7 +402,7 @@ async def test_a_call_has_a_total_time():
     ping = event({"type": "ping"})
     answer = Answer(pieces=[started(), *[ping] * 400, HOLD])
     async with serving(answer) as (server, provider):
-        last = (await play(provider, timeout_s=0.3))[-1]
+        last = await given_up(provider, server.held, 61, timeout_s=60)
         await server.left.wait()
     assert isinstance(last.error, LLMUnavailable)
     assert "time of one call" in str(last.error)

@@ -23,7 +23,7 @@ from tests.wire.fake_openai import (
     refuses,
     says,
 )
-from tests.wire.three import ADD, ASK, PNG, play
+from tests.wire.three import ADD, ASK, PNG, given_up, play
 
 from looopy.errors import (
     ContextOverflow,
@@ -366,7 +366,7 @@ async def test_one_sign_of_the_end_is_enough(tail):
 async def test_a_server_that_never_closes_is_not_waited_for():
     """After the reason to finish only a short while, though the connection stays open."""
     answer = Answer(pieces=[chunk({"content": "all"}, finish="stop"), HOLD])
-    async with serving(answer, idle_timeout_s=0.05) as (server, provider):
+    async with serving(answer) as (server, provider):
         last = (await play(provider))[-1]
         await server.left.wait()
     assert (last.type, last.message.text) == ("done", "all")
@@ -375,8 +375,8 @@ async def test_a_server_that_never_closes_is_not_waited_for():
 async def test_a_stalled_answer_is_given_up():
     """Silence within an answer: the idle timeout ends it, and the connection is closed."""
     answer = Answer(pieces=[chunk({"content": "hm"}), HOLD])
-    async with serving(answer, idle_timeout_s=0.05) as (server, provider):
-        last = (await play(provider))[-1]
+    async with serving(answer, idle_timeout_s=60) as (server, provider):
+        last = await given_up(provider, "text_delta", 61)
         await server.left.wait()
     assert isinstance(last.error, LLMUnavailable)
     assert last.error.retryable
@@ -386,8 +386,8 @@ async def test_a_stalled_answer_is_given_up():
 async def test_a_server_that_never_speaks_is_given_up():
     """No byte at all: the same timeout, with more patience."""
     answer = Answer(gate=asyncio.Event())
-    async with serving(answer, idle_timeout_s=0.02) as (server, provider):
-        last = (await play(provider))[-1]
+    async with serving(answer, idle_timeout_s=60) as (server, provider):
+        last = await given_up(provider, server.asked, 181)
         await server.left.wait()
     assert isinstance(last.error, LLMUnavailable)
     assert "silent" in str(last.error)
@@ -409,7 +409,7 @@ async def test_a_call_has_a_total_time():
     """A server that keeps talking is cut off at `timeout_s`."""
     drip = [piece for _ in range(400) for piece in (chunk({"content": "x"}), b": still here\n\n")]
     async with serving(Answer(pieces=[*drip, HOLD])) as (server, provider):
-        last = (await play(provider, timeout_s=0.3))[-1]
+        last = await given_up(provider, server.held, 61, timeout_s=60)
         await server.left.wait()
     assert isinstance(last.error, LLMUnavailable)
     assert "time of one call" in str(last.error)

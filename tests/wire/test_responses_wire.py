@@ -18,7 +18,7 @@ from tests.wire.fake_responses import (
     speaks,
     sse,
 )
-from tests.wire.three import ADD, ASK, PNG, play
+from tests.wire.three import ADD, ASK, PNG, given_up, play
 
 from looopy import Agent, LoopConfig, tool
 from looopy.errors import (
@@ -452,7 +452,7 @@ async def test_one_sign_of_the_end_is_enough(tail):
 async def test_a_server_that_never_closes_is_not_waited_for():
     """After the last event only a short while, though the connection stays open."""
     given = Answer(pieces=[*speaks(0, "all"), ends(), HOLD])
-    async with serving(given, idle_timeout_s=0.05) as (server, provider):
+    async with serving(given) as (server, provider):
         last = (await play(provider))[-1]
         await server.left.wait()
     assert (last.type, last.message.text) == ("done", "all")
@@ -461,8 +461,8 @@ async def test_a_server_that_never_closes_is_not_waited_for():
 async def test_a_stalled_answer_is_given_up():
     """Silence within an answer: the idle timeout ends it, and the connection is closed."""
     given = Answer(pieces=[*list(speaks(0, "hm well"))[:3], HOLD])
-    async with serving(given, idle_timeout_s=0.05) as (server, provider):
-        last = (await play(provider))[-1]
+    async with serving(given, idle_timeout_s=60) as (server, provider):
+        last = await given_up(provider, "text_delta", 61)
         await server.left.wait()
     assert isinstance(last.error, LLMUnavailable)
     assert last.message.text == "hm"
@@ -472,7 +472,7 @@ async def test_a_call_has_a_total_time():
     """A server that keeps talking is cut off at `timeout_s`."""
     drip = [sse("response.in_progress") for _ in range(400)]
     async with serving(Answer(pieces=[*drip, HOLD])) as (server, provider):
-        last = (await play(provider, timeout_s=0.3))[-1]
+        last = await given_up(provider, server.held, 61, timeout_s=60)
         await server.left.wait()
     assert "time of one call" in str(last.error)
 

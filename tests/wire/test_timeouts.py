@@ -6,8 +6,9 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.loop_time import advance
 from tests.wire.fake_openai import HOLD, Answer
-from tests.wire.three import APIS, half, last_event, provider, serving
+from tests.wire.three import APIS, given_up, half, last_event, provider, serving
 
 from looopy import Agent, LoopConfig, RetryPolicy
 from looopy.errors import LLMUnavailable
@@ -43,7 +44,7 @@ def client_of(api, url):
 async def test_silence_within_an_answer_ends_a_call(api):
     """`idle_timeout_s` of the call, not of the provider; what came is kept."""
     async with serving(api, Answer(pieces=[*half(api), HOLD])) as (server, made):
-        last = await last_event(made, idle_timeout_s=0.05)
+        last = await given_up(made, "text_delta", 61, idle_timeout_s=60)
         await server.left.wait()
     assert isinstance(last.error, LLMUnavailable)
     assert last.error.retryable
@@ -55,7 +56,7 @@ async def test_silence_within_an_answer_ends_a_call(api):
 async def test_silence_before_an_answer_ends_a_call(api):
     """With more patience, as a model may think."""
     async with serving(api, Answer(gate=asyncio.Event())) as (server, made):
-        last = await last_event(made, idle_timeout_s=0.02)
+        last = await given_up(made, server.asked, 181, idle_timeout_s=60)
         await server.left.wait()
     assert "fell silent" in str(last.error)
 
@@ -64,7 +65,7 @@ async def test_silence_before_an_answer_ends_a_call(api):
 async def test_the_total_time_ends_a_call(api):
     """However patient it is with silence."""
     async with serving(api, Answer(pieces=[*half(api), HOLD])) as (server, made):
-        last = await last_event(made, timeout_s=0.2)
+        last = await given_up(made, "text_delta", 61, timeout_s=60, idle_timeout_s=600)
         await server.left.wait()
     assert "time of one call" in str(last.error)
 
@@ -88,12 +89,16 @@ async def test_a_connection_that_does_not_come_about_ends_a_call(api, own_client
 @APIS
 async def test_a_turn_sets_them_all(api):
     """From the `LoopConfig` to the wire; the turn fails as it would for any failed call."""
-    config = LoopConfig(retry=RetryPolicy(attempts=0), llm_idle_timeout_s=0.05)
+    config = LoopConfig(retry=RetryPolicy(attempts=0), llm_idle_timeout_s=60)
     async with (
         serving(api, Answer(pieces=[*half(api), HOLD])) as (server, made),
         Agent("ada", llm_provider=made, loop_config=config) as agent,
     ):
-        result = await agent.execute_turn("go")
+        stream = agent.execute_turn("go")
+        async for event in stream:
+            if event.type == "message_update":
+                advance(61)
+        result = await stream
         await server.left.wait()
     assert "fell silent" in str(result.error)
     assert result.messages[-1].text == "half"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.loop_time import advance
 from tests.wire import fake_anthropic, fake_openai, fake_responses
 from tests.wire.fake_anthropic import FakeAnthropic
 from tests.wire.fake_openai import Answer, FakeOpenAI
@@ -81,6 +83,28 @@ async def play(made, request=ASK, **options):
 async def last_event(made, request=ASK, **options):
     """The last event of a call."""
     return (await play(made, request, **options))[-1]
+
+
+async def given_up(made, event: asyncio.Event | str, seconds: float, **options):
+    """
+    The last event of a call during which *seconds* pass.
+
+    Args:
+        event: When they do: at an event of the server, or a type of event of the call.
+    """
+    seen = asyncio.Event() if isinstance(event, str) else event
+
+    async def read():
+        last = None
+        async for last in made.stream(ASK, StreamOptions(**options)):
+            if last.type == event:
+                seen.set()
+        return last
+
+    reading = asyncio.create_task(read())
+    await seen.wait()
+    advance(seconds)
+    return await reading
 
 
 async def answered(api: str, *answers: Answer, request=ASK, **options):
