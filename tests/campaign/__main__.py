@@ -8,7 +8,9 @@ The fault campaign as one command: break looopy in every way there is a trial fo
 
 A row is printed when its trial is over. Run *k* of a trial that began with seed *s* has the seed
 *s + k*; a violation names the seed of its run. The status is 1 when something was violated, and
-when a trial made no runs: one that cannot do what it is there for proves nothing.
+when a trial made no runs: one that cannot do what it is there for proves nothing. What has to be
+found out (`--wrong`) needs a race to be lost, so a trial that found nothing is run again, a few
+times.
 """
 
 # ruff: noqa: T201 - a command: its output is its result
@@ -30,6 +32,7 @@ from pathlib import Path
 from tests.campaign.trial import Tally, Trial
 
 _FIRST = 200  # the first round of a budget makes one of so many runs
+_TRIES = 8  # rounds of a trial that has to find something; all of them are needed by a blind one
 _SHOWN = 5  # violations of a trial that are printed; the number of all is in its row
 _WIDTH = 46
 
@@ -49,6 +52,7 @@ class Row:
     entry: Entry
     tally: Tally
     seconds: float
+    broke: bool = False  # it raised, and so looked at nothing
 
     @property
     def pace(self) -> float:
@@ -89,11 +93,23 @@ def entries(kind: str, only: Sequence[str]) -> list[Entry]:
 def run(entry: Entry, count: int, seed: int) -> Row:
     """Make *count* runs of a trial; what it raises is a violation."""
     began = time.monotonic()
+    broke = False
     try:
         tally = entry.trial.run(count, seed)
     except Exception as error:  # noqa: BLE001 - the other trials still have to be run
         tally = Tally(entry.trial.name, violations=[f"seed {seed}: the trial failed: {error!r}"])
-    return Row(entry, tally, time.monotonic() - began)
+        broke = True
+    return Row(entry, tally, time.monotonic() - began, broke)
+
+
+def until_found(entry: Entry, count: int, seed: int) -> Row:
+    """Make rounds of *count* runs until one of them finds something."""
+    row = run(entry, count, seed)
+    for n in range(1, _TRIES):
+        if row.tally.violations:
+            break
+        row = merge(row, run(entry, count, seed + n * max(count, entry.trial.full)))
+    return row
 
 
 def merge(first: Row, second: Row) -> Row:
@@ -104,7 +120,7 @@ def merge(first: Row, second: Row) -> Row:
         violations=a.violations + b.violations,
         notes=b.notes,  # of the longer round
     )
-    return Row(first.entry, tally, first.seconds + second.seconds)
+    return Row(first.entry, tally, first.seconds + second.seconds, first.broke or second.broke)
 
 
 def head() -> None:
@@ -123,9 +139,12 @@ def show(row: Row, seed: int) -> Row:
     return row
 
 
-def at_length(chosen: Sequence[Entry], count: Callable[[Trial], int], seed: int) -> list[Row]:
-    """Run each trial once, with as many runs as *count* says."""
-    return [show(run(entry, count(entry.trial), seed), seed) for entry in chosen]
+def at_length(
+    chosen: Sequence[Entry], count: Callable[[Trial], int], seed: int, *, wrong: bool
+) -> list[Row]:
+    """Run each trial with as many runs as *count* says; what has to be found, until it is."""
+    make = until_found if wrong else run
+    return [show(make(entry, count(entry.trial), seed), seed) for entry in chosen]
 
 
 def within(chosen: Sequence[Entry], budget_s: float, seed: int) -> list[Row]:
@@ -152,6 +171,8 @@ def within(chosen: Sequence[Entry], budget_s: float, seed: int) -> list[Row]:
 
 def missing(entry: Entry, row: Row, *, wrong: bool) -> str | None:
     """Why the campaign fails because of this trial; `None` when it does not."""
+    if wrong and row.broke:
+        return f"{entry.trial.name} broke, and found nothing out"
     if not row.tally.runs:
         return f"{entry.trial.name} made no runs"
     if wrong and not row.tally.violations:
@@ -195,7 +216,12 @@ def main() -> int:
         rows = within(chosen, args.budget, args.seed)
     else:
         fixed, share = args.runs, args.share
-        rows = at_length(chosen, lambda t: fixed or max(1, round(t.full * share)), args.seed)
+        rows = at_length(
+            chosen,
+            lambda trial: fixed or max(1, round(trial.full * share)),
+            args.seed,
+            wrong=args.wrong,
+        )
     failures = [
         f for e, r in zip(chosen, rows, strict=True) if (f := missing(e, r, wrong=args.wrong))
     ]

@@ -13,12 +13,14 @@ class Tried:
         self.asked = []
         self._finds = finds
         self._idle = idle
+        self.finds_at = 0  # in which round it finds what it could not before
         self.entry = Entry("fake", Trial(name, full, self._run))
 
     def _run(self, count, seed):
         self.asked.append((count, seed))
         runs = 0 if self._idle else count
-        return Tally("a trial", runs=runs, violations=[f"seed {seed}: {f}" for f in self._finds])
+        finds = ["lost"] if len(self.asked) == self.finds_at else self._finds
+        return Tally("a trial", runs=runs, violations=[f"seed {seed}: {f}" for f in finds])
 
 
 @pytest.fixture
@@ -73,8 +75,26 @@ def test_a_trial_that_breaks_is_a_violation_and_stops_no_other(run, capsys):
 def test_what_has_to_be_found_out_fails_the_command_when_it_is_not(run, capsys):
     """A check that sees nothing wrong with a wrong order is blind."""
     assert run([Tried(finds=["lost"])], "--wrong", "--runs", "2") == 0
-    assert run([Tried()], "--wrong", "--runs", "2") == 1
+    blind = Tried()
+    assert run([blind], "--wrong", "--runs", "2") == 1
     assert "blind" in capsys.readouterr().out
+    assert len(blind.asked) == len({seed for _, seed in blind.asked}) > 1
+
+
+def test_what_has_to_be_found_out_may_need_a_second_round(run):
+    """A race is not lost in every round; no round follows the one that found it."""
+    late = Tried()
+    late.finds_at = 3
+    assert run([late], "--wrong", "--runs", "2") == 0
+    assert len(late.asked) == 3
+
+
+def test_what_has_to_be_found_out_is_not_found_by_breaking(run, capsys):
+    """An error of the trial is no violation that it saw."""
+    broken = Tried()
+    broken.entry = Entry("fake", Trial("broken", 1, lambda _count, _seed: 1 / 0))
+    assert run([broken], "--wrong", "--runs", "2") == 1
+    assert "broken broke" in capsys.readouterr().out
 
 
 def test_a_large_budget_runs_everything_whole(run):
