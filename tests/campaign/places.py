@@ -59,7 +59,7 @@ def file_of(url: str) -> Path:
 
 
 @contextlib.contextmanager
-def broken(module: ModuleType, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+def broken(module: ModuleType | type, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
     """Break looopy on purpose, in this process and those that are forked from it meanwhile."""
     was = getattr(module, name)
     instead = change(was)

@@ -47,9 +47,18 @@ def test_a_full_disk_loses_nothing_and_serving_goes_on_when_there_is_space():
     assert status == 0, output
 
 
+def test_nothing_is_acknowledged_into_files_that_vanished(campaign):
+    """Removed, renamed or replaced under two processes: a typed error, and nothing lost before."""
+    status, output = _found(campaign, "vanished", 1)
+    assert status == 0, output
+
+
 @pytest.mark.parametrize(
     ("module", "runs"),
-    [("race", 60), ("zombies", 3), ("clock", 60), ("contention", 200), ("disk", 2)],
+    [
+        *(("race", 60), ("zombies", 3), ("clock", 60), ("contention", 200), ("disk", 2)),
+        ("vanished", 1),
+    ],
 )
 def test_each_trial_finds_what_it_looks_for(campaign, module, runs):
     """On code that is broken on purpose each of them finds violations."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from looopy import Agent
 from looopy.errors import (
     ConfigurationError,
     SchemaOutOfDate,
@@ -25,6 +27,7 @@ from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.sqlite import SQLiteDriver
+from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
 
 PROCESSES = 8
@@ -270,6 +273,7 @@ async def test_a_file_locked_for_too_long_is_unavailable(driver, sqlite_file):
 _WRITER = """
 import asyncio, sys
 from looopy.stores import open_stores
+from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import user
 
 async def main(url, name, count):
@@ -376,6 +380,7 @@ async def test_a_program_that_forgets_to_close_ends_without_complaint(sqlite_fil
     code = """
 import asyncio, sys
 from looopy.stores import open_stores
+from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import user
 
 async def main():
@@ -396,6 +401,7 @@ async def test_a_forked_child_is_told_to_open_for_itself(sqlite_file):
 import asyncio, os, sys
 from looopy.errors import StoreUnavailable
 from looopy.stores import open_stores
+from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import user
 
 async def main():
@@ -423,6 +429,7 @@ async def test_opening_a_file_at_the_head_loads_no_database_library(sqlite_file)
     code = """
 import asyncio, sys
 from looopy.stores import open_stores
+from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import a_turn
 
 async def main():
@@ -453,6 +460,218 @@ print(sorted({"http.client", "email.parser", "difflib"} & set(sys.modules)))
 """
     out, errors = await asyncio.to_thread(_start(code, _url(sqlite_file)).communicate, "", 20)
     assert (out, errors) == ("[]\n", "")
+
+
+# --- a file that is gone ---
+
+
+def _remove(path):
+    path.unlink()
+
+
+def _remove_all(path):
+    for name in _names(path):
+        name.unlink()
+
+
+def _names(path):
+    return [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")]
+
+
+def _remove_folder(path):
+    shutil.rmtree(path.parent)
+
+
+def _rename(path):
+    path.rename(path.with_name("other.db"))
+
+
+def _replace(path):
+    other = path.with_name("other.db")
+    with contextlib.closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    other.replace(path)
+
+
+def _remove_the_name_of_two(path):
+    path.with_name("link.db").hardlink_to(path)
+    path.unlink()
+
+
+def _remove_the_log(path):
+    _names(path)[1].unlink()
+
+
+def _remove_the_shared_memory(path):
+    _names(path)[2].unlink()
+
+
+_LOSSES = [
+    _remove,
+    _remove_all,
+    _remove_folder,
+    _rename,
+    _replace,
+    _remove_the_name_of_two,
+    _remove_the_log,
+    _remove_the_shared_memory,
+]
+
+
+@pytest.mark.parametrize("lose", _LOSSES)
+async def test_nothing_is_acknowledged_into_a_file_that_is_gone(tmp_path, lose):
+    """Writes and reads are refused from then on, and the error names what is gone."""
+    path = tmp_path / "kept" / "chat.db"
+    path.parent.mkdir()
+    async with open_stores(_url(path)) as stores:
+        await stores.messages.append(CONTEXT, [user("kept")])
+        lose(path)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match=r"removed|replaced") as refused:
+                await stores.messages.append(CONTEXT, [user("lost")])
+            assert refused.value.outcome_known
+            assert str(path) in str(refused.value)
+        with pytest.raises(StoreUnavailable, match=r"removed|replaced"):
+            await stores.messages.list(CONTEXT)
+
+
+async def test_every_turn_on_a_file_that_is_gone_fails(sqlite_file):
+    """The agent that runs does not answer as if it kept what is said."""
+    agent = Agent("ada", llm_provider=ScriptedProvider([text("one")]), stores=_url(sqlite_file))
+    await agent.start()
+    await agent.execute_turn("first")
+    _remove_all(sqlite_file)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="removed"):
+            await agent.execute_turn("second")
+    await agent.shutdown()
+    assert not sqlite_file.exists()
+
+
+async def test_a_turn_whose_file_goes_meanwhile_does_not_complete(sqlite_file):
+    """What the model says then is shown to nobody as stored."""
+
+    def lose(_request):
+        _remove_all(sqlite_file)
+        return text("one")
+
+    agent = Agent("ada", llm_provider=ScriptedProvider(lose), stores=_url(sqlite_file))
+    await agent.start()
+    with pytest.raises(StoreUnavailable, match="removed"):
+        await agent.execute_turn("first")
+    await agent.shutdown()
+
+
+async def test_a_file_that_goes_during_the_commit_has_no_acknowledged_commit(driver, sqlite_file):
+    """The outcome is unknown: the commit is in a file that may be put back."""
+    committing = driver._writer._carry_out
+
+    def carry_out(connection, *rest):
+        connection.set_trace_callback(
+            lambda sql: sqlite_file.unlink(missing_ok=True) if sql == "COMMIT" else None
+        )
+        committing(connection, *rest)
+
+    driver._writer._carry_out = carry_out
+    with pytest.raises(StoreUnavailable, match="removed") as refused:
+        await driver.run(_one(_INSERT, tenant="t", context="c"), write=True)
+    assert not refused.value.outcome_known
+
+
+async def test_a_file_that_is_put_back_is_written_to_again(tmp_path):
+    """It is the same file, with all that was acknowledged; of the refused there is no trace."""
+    path, away = tmp_path / "chat.db", tmp_path / "away.db"
+    async with open_stores(_url(path)) as stores:
+        await stores.messages.append(CONTEXT, [user("one")])
+        path.rename(away)
+        with pytest.raises(StoreUnavailable, match="removed"):
+            await stores.messages.append(CONTEXT, [user("refused")])
+        away.rename(path)
+        assert await stores.messages.append(CONTEXT, [user("two")]) == 2
+    async with open_stores(_url(path)) as stores:
+        assert [m.content for m in await stores.messages.list(CONTEXT)] == ["one", "two"]
+
+
+async def test_a_log_is_left_to_those_who_have_it_with_another_file(tmp_path):
+    """Its old user closes and moves nothing out of it: what others have stored since is theirs."""
+    path, away = tmp_path / "chat.db", tmp_path / "away.db"
+    stores = await open_stores(_url(path)).__aenter__()
+    await stores.messages.append(CONTEXT, [user("one")])
+    path.rename(away)
+    before = away.read_bytes()
+    with pytest.raises(StoreUnavailable, match="removed"):
+        await stores.messages.append(CONTEXT, [user("refused")])
+    await stores.__aexit__(None, None, None)
+    assert away.read_bytes() == before
+    away.rename(path)
+    async with open_stores(_url(path)) as stores:
+        assert [m.content for m in await stores.messages.list(CONTEXT)] == ["one"]
+
+
+_LOSES_ITS_LOG = """
+import asyncio, os, signal, sys
+from looopy.errors import StoreUnavailable
+from looopy.stores import open_stores
+from looopy.testing import ScriptedProvider, text
+from looopy.testing.turns import user
+
+async def main():
+    stores = await open_stores("sqlite:///" + sys.argv[1]).__aenter__()
+    for n in range(20):
+        await stores.messages.append("c", [user(f"{n}")])
+    os.unlink(sys.argv[1] + "-wal")
+    try:
+        await stores.messages.append("c", [user("refused")])
+    except StoreUnavailable as error:
+        print(error, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_was_acknowledged_is_saved_from_a_log_that_is_gone(tmp_path):
+    """It is moved into the database at the first refusal, before anything else can happen."""
+    path = tmp_path / "chat.db"
+    out, errors = await asyncio.to_thread(_start(_LOSES_ITS_LOG, path).communicate, "", 30)
+    assert "chat.db-wal was removed" in out, errors
+    async with open_stores(_url(path)) as stores:
+        said = [m.content for m in await stores.messages.list("c")]
+    assert said == [str(n) for n in range(20)]
+
+
+async def test_a_process_that_changes_its_folder_keeps_its_file(tmp_path, monkeypatch):
+    """A relative path is looked up once, and links are followed."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "chat.db").symlink_to(tmp_path / "real" / "kept.db")
+    monkeypatch.chdir(tmp_path)
+    async with open_stores("sqlite:///chat.db") as stores:
+        await stores.messages.append(CONTEXT, [user("one")])
+        monkeypatch.chdir(tmp_path / "real")
+        assert await stores.messages.append(CONTEXT, [user("two")]) == 2
+        assert (tmp_path / "real" / "kept.db-wal").exists()
+
+
+async def test_a_file_that_is_replaced_while_it_is_opened_is_not_taken_for_the_other(
+    sqlite_file, monkeypatch
+):
+    """The connection is made anew; should it happen again and again, opening is refused."""
+    make_settings = sqlite._make_settings
+    times = iter(range(1, 100))
+    replaced = 1
+
+    def replace(connection, path):
+        make_settings(connection, path)
+        if next(times) <= replaced:
+            copy = shutil.copy(path, path.with_name("copy.db"))
+            Path(copy).replace(path)
+
+    monkeypatch.setattr(sqlite, "_make_settings", replace)
+    with contextlib.closing(sqlite.connect(sqlite_file)) as connection:
+        assert connection.check_files() is None
+    replaced = 100
+    with pytest.raises(StoreUnavailable, match="replaced"):
+        sqlite.connect(sqlite_file)
 
 
 # --- what can be wrong with a file ---
@@ -585,6 +804,7 @@ _FULL = """
 import asyncio, resource, signal, sys
 from looopy.errors import StorageFull
 from looopy.stores import open_stores
+from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import user
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

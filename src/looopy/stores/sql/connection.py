@@ -10,27 +10,39 @@ in C for long.
 
 A database file is never opened as a plain file: closing that would drop the locks that SQLite holds
 on it in this process.
+
+SQLite goes on with the files that it has opened, also when their names lead elsewhere by now: it
+commits to a file that was removed as to any other. So a connection remembers which files it has,
+and `Connection.check_files` says whether a next process would open the same ones.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from looopy.errors import StorageFull, StoreUnavailable
 
 T = TypeVar("T")
 
+FileId: TypeAlias = tuple[int, int]
+"""Inode and device: two names of one file have the same."""
+
 PATIENCE_S = 30.0
 _BUSY_TIMEOUT_MS = 200
 _LONGEST_PAUSE_S = 0.02
+_OPENINGS = 3
 _OLDEST = (3, 35, 0)  # RETURNING
 _random = random.SystemRandom()
+_making = threading.Lock()
 
 # What each setting must read as once it was made.
 SETTINGS = {
@@ -41,13 +53,88 @@ SETTINGS = {
 }
 
 
+class Connection(sqlite3.Connection):
+    """A connection that notices when its files are no longer there."""
+
+    _path: Path
+    _names: tuple[str, ...]
+    _ids: list[FileId | None]
+
+    def remember_files(self, path: Path) -> FileId | None:
+        """
+        Take the files at *path* for those that this connection has open.
+
+        Returns:
+            Which file the database is; `None` if there is none by now.
+        """
+        # Absolute, as the process may change its folder. SQLite follows links, and has its log
+        # beside the file that they lead to.
+        real = os.path.realpath(path)
+        self._path = path
+        self._names = (str(path.absolute()), f"{real}-wal", f"{real}-shm")
+        self._ids = [_file_id(name) for name in self._names]
+        return self._ids[0]
+
+    def check_files(self, *, outcome_known: bool = True) -> StoreUnavailable | None:
+        """
+        Compare the files that this connection has open with those that others would open.
+
+        Args:
+            outcome_known: Whether it is certain that nothing was written.
+
+        Returns:
+            An error that says which one is gone, or `None`. An open file keeps its inode, so no
+            other one is taken for it.
+        """
+        # Short, as it is on the way of every commit.
+        stat, (database, log, shared) = os.stat, self._names
+        try:
+            if [stat(database)[1:3], stat(log)[1:3], stat(shared)[1:3]] == self._ids:
+                return None
+        except OSError:
+            pass
+        found = [_file_id(name) for name in self._names]
+        if found == self._ids:  # it was away for a moment
+            return None
+        lost = next(n for n, known in enumerate(self._ids) if found[n] != known)
+        name = self._path if lost == 0 else Path(self._names[lost])
+        became = "was removed" if found[lost] is None else "was replaced by another file"
+        return StoreUnavailable(
+            f"{name} {became} while the database was open here: nothing can be stored in it; shut"
+            " down all that use it, and open it again",
+            outcome_known=outcome_known,
+        )
+
+    def save_log(self) -> None:
+        """
+        Move what the log holds into the database, as far as other processes let it.
+
+        Should the log be gone, this saves it: nobody else can read it any more. Without the
+        database, or the memory that its users share, others may use the log in another way, and
+        this would take from them what they have stored.
+        """
+        database, _, shared = map(_file_id, self._names)
+        if (database, shared) == (self._ids[0], self._ids[2]):
+            # On a full disk the log keeps every commit, and the next opening reads it.
+            with contextlib.suppress(sqlite3.Error):
+                self.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def _file_id(name: str) -> FileId | None:
+    try:
+        return os.stat(name)[1:3]  # noqa: PTH116 - on the way of every commit
+    except OSError:
+        return None
+
+
 def connect(
-    path: Path, *, query_only: bool = False, patience_s: float = PATIENCE_S
-) -> sqlite3.Connection:
+    path: Path, *, create: bool = True, query_only: bool = False, patience_s: float = PATIENCE_S
+) -> Connection:
     """
-    Open the database at *path*, created if it is not there, with its settings made and read back.
+    Open the database at *path* with its settings made and read back.
 
     Args:
+        create: Whether the file is made if it is not there.
         query_only: Refuse every write on this connection.
         patience_s: How long other processes may keep the file locked.
 
@@ -55,25 +142,57 @@ def connect(
         StoreUnavailable: The file cannot be used; the message says why and what to do.
     """
     _check_place(path)
+    if create:
+        _make_file(path)
+    for _ in range(_OPENINGS):
+        before = _file_id(str(path.absolute()))
+        connection = _open(path, patience_s)
+        # Another one may have taken its place in between. Some file systems give a file another
+        # number when it is first opened for writing.
+        if connection.remember_files(path) == before:
+            break
+        connection.close()
+    else:
+        raise StoreUnavailable(f"{path} was replaced by another file while it was being opened")
+    if query_only:
+        connection.execute("PRAGMA query_only = ON")
+    connection.create_function("now_us", 0, _now_us)
+    return connection
+
+
+def _make_file(path: Path) -> None:
+    """Make an empty file for its owner alone, unless there is one; its log takes its mode over."""
+    # Nobody here may have it open as a database when it is closed as a plain file.
+    with _making:
+        try:
+            os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFull(f"the disk of {path} is full: {_FREE_SPACE}") from None
+            raise StoreUnavailable(f"the database {path} {_CANNOT_WRITE}") from None
+
+
+def _open(path: Path, patience_s: float) -> Connection:
     try:
         connection = sqlite3.connect(
-            path,
+            f"{path.absolute().as_uri()}?mode=rw",
+            uri=True,
             timeout=_BUSY_TIMEOUT_MS / 1000,
             isolation_level=None,
             check_same_thread=False,
+            factory=Connection,
         )
     except sqlite3.Error as error:
         raise translate(error, path) from None
     try:
         retry(lambda: _make_settings(connection, path), patience_s)
-        if query_only:
-            connection.execute("PRAGMA query_only = ON")
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.Error):
             raise translate(error, path) from None
         raise
-    connection.create_function("now_us", 0, _now_us)
     return connection
 
 
@@ -117,6 +236,7 @@ def _make_settings(connection: sqlite3.Connection, path: Path) -> None:
             raise StoreUnavailable(
                 f"SQLite keeps {name} at {found!r} for {path}: it must be {wanted!r}"
             )
+    connection.execute("PRAGMA schema_version").fetchall()  # from the first read on there is a log
 
 
 def data_version(connection: sqlite3.Connection) -> int:
@@ -154,7 +274,7 @@ def translate(error: sqlite3.Error, path: Path, *, outcome_known: bool = True) -
     code = _code(error)
     if code & 0xFF == sqlite3.SQLITE_FULL or code in _NO_SPACE:
         return StorageFull(
-            f"the disk of {path} is full: free some space and try again",
+            f"the disk of {path} is full: {_FREE_SPACE}",
             outcome_known=outcome_known,
         )
     if code == sqlite3.SQLITE_CONSTRAINT_CHECK:
@@ -185,6 +305,7 @@ _NO_NUMBER = {
     "turn_count": _CONTEXT_IS_FULL.format("turns"),
 }
 
+_FREE_SPACE = "free some space and try again"
 _CANNOT_WRITE = "cannot be opened for writing: check the owner and permissions of it and its folder"
 _DAMAGED = "is damaged, or is no SQLite database: move it away, or put a backup in its place"
 _LOCKED = "was kept locked by another process for too long: nothing was written, try again"

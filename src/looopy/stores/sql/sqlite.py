@@ -31,6 +31,7 @@ from looopy.errors import LooopyError, StoreUnavailable
 from looopy.settle import new_answer, outlast
 from looopy.stores.bells import Bells, Key
 from looopy.stores.sql import connection as sqlite
+from looopy.stores.sql.connection import Connection
 from looopy.stores.sql.driver import Ring, Steps, may_have_written
 from looopy.stores.sql.migrate import ensure_schema
 from looopy.stores.sql.numbered import IN_SQLITE
@@ -83,12 +84,12 @@ class SQLiteDriver:
         # Not `self`: a driver that the threads refer to is never forgotten.
         path, patience_s, migrate = self._path, self._patience_s, self._migrate
 
-        def connect_writer() -> sqlite3.Connection:
+        def connect_writer() -> Connection:
             ensure_schema(path, migrate=migrate, patience_s=patience_s)
-            return sqlite.connect(path, patience_s=patience_s)
+            return sqlite.connect(path, create=False, patience_s=patience_s)
 
-        def connect_reader() -> sqlite3.Connection:
-            return sqlite.connect(path, query_only=True, patience_s=patience_s)
+        def connect_reader() -> Connection:
+            return sqlite.connect(path, create=False, query_only=True, patience_s=patience_s)
 
         writer = _Worker("looopy-writer", path, connect_writer, _write, patience_s, self.bells)
         reader = _Worker("looopy-reader", path, connect_reader, _read, patience_s)
@@ -164,8 +165,8 @@ class _Worker:
         self,
         name: str,
         path: Path,
-        connect: Callable[[], sqlite3.Connection],
-        carry_out: Callable[[sqlite3.Connection, Sequence[_Job], Path, float], None],
+        connect: Callable[[], Connection],
+        carry_out: Callable[[Connection, Sequence[_Job], Path, float], None],
         patience_s: float,
         bells: Bells | None = None,
     ) -> None:
@@ -246,7 +247,8 @@ class _Worker:
                 jobs = []  # while waiting, keep nothing alive
                 rest_s = self._compare(connection)
         finally:
-            _close(connection)
+            connection.save_log()
+            connection.close()
             self._tell(self._closed, None, None)
 
     def _take(self, rest_s: float | None) -> tuple[list[_Job], bool]:
@@ -329,18 +331,10 @@ def _stop(workers: Sequence[_Worker], pid: int) -> None:
             worker.stop()
 
 
-def _close(connection: sqlite3.Connection) -> None:
-    """Move what the log holds into the file, as far as other processes let it, and close."""
-    # On a full disk the log keeps every commit, and the next opening reads it.
-    with contextlib.suppress(sqlite3.Error):
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-    connection.close()
-
-
 # --- on the thread ---
 
 
-def _drive(connection: sqlite3.Connection, work: Callable[[], Steps[T]]) -> T:
+def _drive(connection: Connection, work: Callable[[], Steps[T]]) -> T:
     """Run a generator to its end, statement by statement."""
     steps = work()
     execute, own = connection.execute, IN_SQLITE.get
@@ -356,9 +350,7 @@ def _drive(connection: sqlite3.Connection, work: Callable[[], Steps[T]]) -> T:
         steps.close()
 
 
-def _read(
-    connection: sqlite3.Connection, jobs: Sequence[_Job], path: Path, patience_s: float
-) -> None:
+def _read(connection: Connection, jobs: Sequence[_Job], path: Path, patience_s: float) -> None:
     """Run operations that only read, all of them on one snapshot."""
     try:
         connection.execute("BEGIN")
@@ -369,9 +361,13 @@ def _read(
         _roll_back(connection)
         for job in jobs:
             job.error = job.error or sqlite.translate(error, path)
+    # What is in a file that is gone is in no history.
+    if (gone := connection.check_files()) is not None:
+        for job in jobs:
+            job.error = gone
 
 
-def _read_one(connection: sqlite3.Connection, job: _Job, path: Path, patience_s: float) -> None:
+def _read_one(connection: Connection, job: _Job, path: Path, patience_s: float) -> None:
     try:
         job.result = sqlite.retry(lambda: _drive(connection, job.work), patience_s)
     except sqlite3.Error as error:
@@ -380,9 +376,7 @@ def _read_one(connection: sqlite3.Connection, job: _Job, path: Path, patience_s:
         job.error = error
 
 
-def _write(
-    connection: sqlite3.Connection, jobs: Sequence[_Job], path: Path, patience_s: float
-) -> None:
+def _write(connection: Connection, jobs: Sequence[_Job], path: Path, patience_s: float) -> None:
     """
     Run operations that write: several in one transaction, else, or after trouble, each in its own.
     """
@@ -393,7 +387,7 @@ def _write(
 
 
 def _write_together(
-    connection: sqlite3.Connection, jobs: Sequence[_Job], path: Path, patience_s: float
+    connection: Connection, jobs: Sequence[_Job], path: Path, patience_s: float
 ) -> bool:
     """Commit all *jobs* at once; false when nothing was written and each is to be tried alone."""
     try:
@@ -420,20 +414,25 @@ def _write_together(
     return True
 
 
-def _write_alone(connection: sqlite3.Connection, job: _Job, path: Path, patience_s: float) -> None:
+def _write_alone(connection: Connection, job: _Job, path: Path, patience_s: float) -> None:
     try:
         sqlite.retry(lambda: connection.execute("BEGIN IMMEDIATE"), patience_s)
         job.result = _drive(connection, job.work)
     except Exception as error:  # noqa: BLE001 - handed to the one who asked
         _roll_back(connection)
-        job.error = sqlite.translate(error, path) if isinstance(error, sqlite3.Error) else error
+        ours = sqlite.translate(error, path) if isinstance(error, sqlite3.Error) else error
+        job.error = connection.check_files() or ours
         return
     job.error = _commit(connection, path, patience_s)
 
 
-def _commit(connection: sqlite3.Connection, path: Path, patience_s: float) -> LooopyError | None:
+def _commit(connection: Connection, path: Path, patience_s: float) -> LooopyError | None:
     """Commit; or take all of it back and say what went wrong."""
     reach("B2")
+    if (gone := connection.check_files()) is not None:
+        _roll_back(connection)
+        connection.save_log()
+        return gone
     try:
         sqlite.retry(lambda: connection.execute("COMMIT"), patience_s)
     except sqlite3.Error as error:
@@ -442,10 +441,13 @@ def _commit(connection: sqlite3.Connection, path: Path, patience_s: float) -> Lo
         # back.
         unsure = error.sqlite_errorcode == sqlite3.SQLITE_IOERR_FSYNC
         return sqlite.translate(error, path, outcome_known=not unsure)
-    return None
+    # Once more: only what was there after the commit has it.
+    if (gone := connection.check_files(outcome_known=False)) is not None:
+        connection.save_log()
+    return gone
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
+def _roll_back(connection: Connection) -> None:
     """End the transaction, unless SQLite has done so itself, as it does when the disk is full."""
     if connection.in_transaction:
         # Were it still open after an error, the next BEGIN would say so.
