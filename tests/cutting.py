@@ -1,4 +1,4 @@
-"""A proxy before a Postgres server that cuts a connection at the worst moment."""
+"""A proxy before a Postgres server that cuts a connection, or stands still, at the worst moment."""
 
 from __future__ import annotations
 
@@ -17,12 +17,22 @@ _READY = b"Z\x00\x00\x00\x05I"  # for the next command, outside a transaction
 
 class Cutter:
     """
-    Passes everything on, until it is told to cut.
+    Passes everything on, until it is told to cut or to stand still.
+
+    Args:
+        url: Of a database behind it.
+        tcp: Listen on a port of the loopback, and not on a socket in a folder.
 
     Attributes:
         cuts: Where each of the next commits is cut: `before` it reaches the server, `after` it was
             applied and before the client hears of it, or in the `middle`, as soon as the server has
             it. One that comes `late` reaches the server when the client has long been cut off.
+            `hang before`, `hang middle` and `hang after` stand still instead: nothing of the commit
+            has reached the server then, or its first half, or all of it, and no reply has come
+            back. `freeze before` and so on do that to all connections. Nothing is lost: what was
+            said is passed on by `thaw`.
+        hang_at: The next connection on which this is said hangs before it.
+        frozen: Whether everything stands still; new connections are taken.
         late: Lets what is late go on to the server.
         delivering: How many are late.
         refusing: Whether connections are cut as soon as they are made.
@@ -31,10 +41,14 @@ class Cutter:
         asked: How often a client spoke and the server had its turn.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, tcp: bool = False) -> None:
+        self._tcp = tcp
         self._upstream = urlsplit(url)
         self._folder = tempfile.TemporaryDirectory(prefix="lpx-")
         self._pairs: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._gates: dict[asyncio.Task[None], asyncio.Event] = {}
+        self.frozen = False
+        self.hang_at: bytes | None = None
         self.cuts: list[str] = []
         self.refusing = False
         self.on_cut: Callable[[], object] = _nothing
@@ -46,19 +60,26 @@ class Cutter:
     @property
     def url(self) -> str:
         """The URL of the same database, through here."""
-        query = urlencode({"host": self._folder.name})
         database = self._upstream.path
         netloc = f"{self._upstream.username}@"
+        query = urlencode({"host": self._folder.name})
+        if self._tcp:
+            host, port = self._server.sockets[0].getsockname()
+            query = urlencode({"host": host, "port": port})
         return urlunsplit(("postgresql", netloc, database, query, ""))
 
     async def __aenter__(self) -> Self:
         path = Path(self._folder.name) / ".s.PGSQL.5432"
-        self._server = await asyncio.start_unix_server(self._serve, path)
+        if self._tcp:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        else:
+            self._server = await asyncio.start_unix_server(self._serve, path)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         self.late.set()
+        self.thaw()
         self.sever()
         await asyncio.gather(*self._pairs, return_exceptions=True)
         self._folder.cleanup()
@@ -74,6 +95,22 @@ class Cutter:
             if task is not but:
                 writer.transport.abort()
 
+    def hold(self) -> None:
+        """Stand still on every connection there is; others are served."""
+        for gate in self._gates.values():
+            gate.clear()
+
+    def freeze(self) -> None:
+        """Stand still."""
+        self.frozen = True
+        self.hold()
+
+    def thaw(self) -> None:
+        """Pass on what was said meanwhile, also where the one who said it is gone."""
+        self.frozen = False
+        for gate in self._gates.values():
+            gate.set()
+
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         folder = parse_qs(self._upstream.query).get("host")
         if folder:
@@ -84,14 +121,18 @@ class Cutter:
         task = asyncio.current_task()
         assert task is not None
         self._pairs[task] = writer
+        gate = self._gates[task] = asyncio.Event()
+        if not self.frozen:
+            gate.set()
         server_writer = None
         try:
             if self.refusing:
                 return
+            await gate.wait()
             server_reader, server_writer = await self._connect()
-            back = asyncio.create_task(_copy(server_reader, writer))
+            back = asyncio.create_task(_copy(server_reader, writer, gate))
             try:
-                cut = await self._pass_on(reader, server_writer, back)
+                cut = await self._pass_on(reader, server_writer, back, gate)
                 if cut == "after":
                     back.cancel()
                     await _answered(server_reader)
@@ -103,7 +144,7 @@ class Cutter:
         except OSError:
             return  # one of both ends is gone, and so is the other
         finally:
-            del self._pairs[task]
+            del self._pairs[task], self._gates[task]
             for end in (writer, server_writer):
                 if end is not None:
                     end.transport.abort()
@@ -130,9 +171,14 @@ class Cutter:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         back: asyncio.Task[None],
+        gate: asyncio.Event,
     ) -> str | None:
         client = _Client()
         while data := await reader.read(65536):
+            if self.hang_at is not None and self.hang_at in data:
+                self.hang_at = None
+                gate.clear()
+            await gate.wait()
             self.asked += b"NOTIFY" not in data  # goes its own way, whenever it suits
             if client.commits(data):
                 self.seen += 1
@@ -151,6 +197,16 @@ class Cutter:
                     writer.write(data)
                     await writer.drain()
                     return cut
+                how, _, where = cut.partition(" ")
+                if where:
+                    gate.clear()
+                    if how == "freeze":
+                        self.freeze()
+                    there = {"before": 0, "middle": len(data) // 2}.get(where, len(data))
+                    writer.write(data[:there])
+                    await writer.drain()
+                    await gate.wait()
+                    data = data[there:]
             writer.write(data)
             await writer.drain()
         return None
@@ -210,9 +266,12 @@ def _nothing() -> None:
     pass
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
+) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(65536):
+            await gate.wait()
             writer.write(data)
             await writer.drain()
     writer.transport.abort()

@@ -50,7 +50,8 @@ Batch = Callable[[int, int], Awaitable[tuple[int, Traffic]]]
 """From a seed and a number of runs to the runs that were made, and the users who saw them."""
 
 
-def _in_batches(name: str, batch: Batch, size: int, count: int, seed: int) -> Tally:
+def in_batches(name: str, batch: Batch, size: int, count: int, seed: int) -> Tally:
+    """Make *count* runs, *size* at a time in an event loop of their own."""
     tally = Tally(name)
     told = {True: 0, False: 0}
     turns = 0
@@ -83,7 +84,7 @@ def _stops(count: int, seed: int) -> Tally:
         with tempfile.TemporaryDirectory() as folder:
             run(partial(migrate.upgrade, server.url("app")), Path(folder) / "log")
         batch = partial(_stop_often, server)
-        return _in_batches("immediate stops of the server", batch, _BATCH_OF_STOPS, count, seed)
+        return in_batches("immediate stops of the server", batch, _BATCH_OF_STOPS, count, seed)
     finally:
         server.remove()
 
@@ -162,7 +163,7 @@ TRIALS = [
             f"cuts {when} COMMIT, {driver}",
             500,
             partial(
-                _in_batches,
+                in_batches,
                 f"cuts {when} COMMIT, {driver}",
                 partial(_cut_often, where, driver),
                 _BATCH_OF_CUTS,
@@ -174,6 +175,6 @@ TRIALS = [
     Trial(
         "connections that are ended",
         1000,
-        partial(_in_batches, "connections that are ended", _end_often, _BATCH_OF_ENDS),
+        partial(in_batches, "connections that are ended", _end_often, _BATCH_OF_ENDS),
     ),
 ]

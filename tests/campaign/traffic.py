@@ -120,6 +120,7 @@ class Traffic:
         over: Set when they shall stop after their turn.
         unavailable: How often they were told so, by `outcome_known`.
         turns: How many turns came to an end.
+        at_work: The number of the turn that each user waits for.
     """
 
     witness: Witness
@@ -129,6 +130,7 @@ class Traffic:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     unavailable: Counter[bool] = field(default_factory=Counter)
     turns: int = 0
+    at_work: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     _ledgers: dict[str, MemoryLedger] = field(default_factory=dict)
     _agents: list[Agent] = field(default_factory=list)
@@ -168,6 +170,7 @@ class Traffic:
             else:
                 said, inputs = what_next(agent, str(number), rng)
                 key = said if rng.random() < _NAMED else None
+            self.at_work[agent.context_id] = number
             try:
                 interject = self._interjecting(agent, str(number), rng)
                 await take_turn(agent, ledger, said, inputs, key=key, interject=interject)
@@ -183,6 +186,7 @@ class Traffic:
                     self.problems.append(f"a user was told, out of nothing: {error!r}")
             except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer
                 self.problems.append(f"a user was told: {error!r}")
+            del self.at_work[agent.context_id]
             await asyncio.sleep(rng.random() * self.think_s)
 
     def _interjecting(self, agent: Agent, name: str, rng: random.Random) -> Interject:

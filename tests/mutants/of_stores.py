@@ -17,6 +17,7 @@ _JOURNAL = "tests/contract/test_journal.py"
 _STATE = "tests/contract/test_state.py"
 _ORDER = "tests/contract/test_postgres_order.py"
 _SERVER = "tests/contract/test_postgres_server.py"
+_SILENCE = "tests/contract/test_postgres_silence.py"
 _CUTS = "tests/contract/test_postgres_cuts.py"
 _FILE = "tests/contract/test_sqlite_file.py"
 _IN_FILE = "tests/contract/test_sqlite_numbers.py"
@@ -354,24 +355,24 @@ MUTANTS = [
         "blind-retry",
         "what was stored already is stored twice, or refused as another's",
         _POSTGRES,
-        "return await fate_of_transaction(pool, self._url.place, mark, until), answer",
-        "return False, answer",
+        "if not await fate_of_transaction(pool, self._url.place, mark, until):",
+        "if True:",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
     ),
     mutant(
         "blind-failure",
         "a turn that was stored is reported as failed",
         _POSTGRES,
-        "return await fate_of_transaction(pool, self._url.place, mark, until), answer",
-        "raise translate(Trouble(None, lost=True), self._url.place)",
+        "if not await fate_of_transaction(pool, self._url.place, mark, until):",
+        "raise translate(Trouble(None, lost=True), self._url.place)\n        if True:",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
     ),
     mutant(
         "blind-success",
         "a turn that was lost is reported as stored",
         _POSTGRES,
-        "return await fate_of_transaction(pool, self._url.place, mark, until), answer",
-        "return True, answer",
+        "if not await fate_of_transaction(pool, self._url.place, mark, until):",
+        "if False:",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
     ),
     mutant(
@@ -398,6 +399,47 @@ MUTANTS = [
         "    if (facts.outcome, facts.stop_reason, facts.ended_at) != ours:\n",
         "    if facts.outcome is None:\n",
         f"{_CUTS}::test_an_end_that_was_cut_is_known_when_others_have_gone_on",
+    ),
+    # --- an answer that never comes ---
+    mutant(
+        "endless-wait",
+        "a turn waits for ever for a server that has fallen silent",
+        f"{_SQL}/pg_watch.py",
+        "        self._cut()\n",
+        "        pass\n",
+        f"{_SILENCE}::test_a_commit_whose_reply_never_comes_is_made_exactly_once",
+    ),
+    mutant(
+        "closed-number",
+        "a connection that is given up is closed under whoever reads from it",
+        f"{_SQL}/pg_wire.py",
+        "                same.shutdown(socket.SHUT_RDWR)\n",
+        "                pass\n",
+        f"{_SILENCE}::test_a_read_whose_reply_never_comes_is_made_on_another_connection",
+    ),
+    mutant(
+        "silent-ones-kept",
+        "each idle connection is found out to be silent by another long wait",
+        f"{_SQL}/pg_pool.py",
+        "                await self._forget_idle()\n",
+        "                pass\n",
+        f"{_SILENCE}::test_a_silent_connection_takes_the_idle_ones_with_it",
+    ),
+    mutant(
+        "blamed-while-asleep",
+        "a process that stood still cuts connections whose answers have arrived",
+        f"{_SQL}/pg_watch.py",
+        "        if now - timer.when() > _LATE_S:\n",
+        "        if False:\n",
+        f"{_SILENCE}::test_an_answer_that_came_while_this_process_stood_still_counts",
+    ),
+    mutant(
+        "no-second-try",
+        "a write fails although the server answers and nothing was written",
+        _POSTGRES,
+        "                    deadline = max(deadline, _now() + self._patience_s)\n",
+        "                    pass\n",
+        f"{_SILENCE}::test_a_commit_whose_reply_never_comes_is_made_exactly_once",
     ),
     # --- Postgres alone ---
     mutant(

@@ -19,10 +19,16 @@ class Trouble(Exception):
         sqlstate: What the server said, five characters; `None` when it said nothing.
         lost: Whether the connection is gone with it, or was never there.
         words: For connecting alone: a sentence of ours, when more is known than the SQLSTATE says.
+        silent: Whether no answer came in time, so that the connection was cut.
     """
 
     def __init__(
-        self, sqlstate: str | None, *, lost: bool = False, words: str | None = None
+        self,
+        sqlstate: str | None,
+        *,
+        lost: bool = False,
+        words: str | None = None,
+        silent: bool = False,
     ) -> None:
         super().__init__(sqlstate, lost)
         self.sqlstate = sqlstate
@@ -30,6 +36,8 @@ class Trouble(Exception):
         self.words = words
         self.stale = False  # on a connection that had been idle: another may work
         self.sent = False  # a write of one statement was, and may have been carried out
+        self.silent = silent
+        self.undone = False  # the server has said since that nothing was written
 
     @property
     def collided(self) -> bool:
@@ -122,6 +130,11 @@ def translate(trouble: Trouble, place: str, *, outcome_known: bool = True) -> St
         words = trouble.words
     elif state in _SENTENCES:
         words = _SENTENCES[state]
+    elif trouble.silent:
+        words = (
+            "did not answer in time, and the connection was cut: check the server and all that is"
+            " between it and here"
+        )
     elif trouble.lost or state in _RESTARTING:
         words = "cannot be reached: check that the server runs and that the URL names it"
     elif trouble.collided:

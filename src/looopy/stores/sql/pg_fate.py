@@ -57,7 +57,7 @@ async def _find_out(
     pause_s = _SHORTEST_PAUSE_S
     while asyncio.get_running_loop().time() < deadline:
         try:
-            async with pool.session() as opened:
+            async with pool.session(until=deadline) as opened:
                 return await look(opened)
         except _Unknown:
             break

@@ -19,7 +19,7 @@ import contextlib
 import hashlib
 import random
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from looopy.stores.bells import Bells, Key
@@ -27,6 +27,7 @@ from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.pg_errors import Trouble
 from looopy.stores.sql.pg_pool import Pool, connect, no_connection
 from looopy.stores.sql.pg_url import PostgresURL
+from looopy.stores.sql.pg_wire import Wire, wire_of
 
 CHANNEL = "looopy"
 
@@ -139,7 +140,8 @@ class News:
         text = f"BEGIN; SET LOCAL synchronous_commit = off; {notifies}; COMMIT"
         while True:
             try:
-                async with self._pool.session(brief=True) as opened:
+                until = self._loop.time() + self._answer_s
+                async with self._pool.session(brief=True, until=until) as opened:
                     await opened.command_alone(text)
             except Trouble as trouble:
                 if trouble.stale:  # the next one may be fresh
@@ -175,7 +177,7 @@ class News:
         while True:
             # Without a connection, whoever waits looks from time to time.
             with contextlib.suppress(Trouble):
-                async with _ear(self._url) as ear:
+                async with _ear(self._url, self._answer_s) as ear:
                     self._bells.ring_all()  # for what was told while nobody heard it
                     pause_s = _SHORTEST_PAUSE_S
                     while True:
@@ -183,7 +185,7 @@ class News:
                         for payload in heard:
                             self._ring(payload)
                         if not heard:
-                            await _check(ear, self._answer_s)
+                            await ear.ask()
             await asyncio.sleep(_random.uniform(pause_s / 2, pause_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -214,7 +216,7 @@ class _Ear(Protocol):
         Begin.
 
         Raises:
-            Trouble: The connection is lost.
+            Trouble: The connection is lost, or the server does not answer in time.
         """
         ...
 
@@ -228,7 +230,12 @@ class _Ear(Protocol):
         ...
 
     async def ask(self) -> None:
-        """Have the server say that it is there."""
+        """
+        Have the server say that it is there.
+
+        Raises:
+            Trouble: It does not, or not in time.
+        """
         ...
 
     async def close(self) -> None:
@@ -237,7 +244,7 @@ class _Ear(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def _ear(url: PostgresURL) -> AsyncIterator[_Ear]:
+async def _ear(url: PostgresURL, answer_s: float) -> AsyncIterator[_Ear]:
     """
     A connection of its own that listens to the channel.
 
@@ -245,7 +252,8 @@ async def _ear(url: PostgresURL) -> AsyncIterator[_Ear]:
         Trouble: There is none to be had, or it was lost inside the block.
     """
     connection = await connect(url)
-    ear: _Ear = _AsyncpgEar(connection) if url.driver == "asyncpg" else _PsycopgEar(connection)
+    make = _AsyncpgEar if url.driver == "asyncpg" else _PsycopgEar
+    ear: _Ear = make(connection, answer_s)
     try:
         await ear.listen()
         yield ear
@@ -253,43 +261,29 @@ async def _ear(url: PostgresURL) -> AsyncIterator[_Ear]:
         await ear.close()
 
 
-@contextlib.contextmanager
-def _troubles() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - sorted out by the next function
-        raise no_connection(error) from None
-
-
-async def _check(ear: _Ear, at_most_s: float) -> None:
-    """
-    See that the server still answers.
-
-    Raises:
-        Trouble: It does not, or not in time.
-    """
-    # Not by a timeout around it: to cancel a statement, a driver may wait for its answer.
-    asking = asyncio.ensure_future(ear.ask())
-    try:
-        await asyncio.wait([asking], timeout=at_most_s)
-    finally:
-        if not asking.done():
-            await ear.close()
-            await asyncio.gather(asking, return_exceptions=True)
-    with _troubles():
-        await asking
-
-
-class _AsyncpgEar:
-    def __init__(self, connection: Any) -> None:
+class _Wired:
+    def __init__(self, connection: Any, answer_s: float) -> None:
         self._connection = connection
+        self._answer_s = answer_s
+        self._wire: Wire = wire_of(connection)
+
+    async def ask(self) -> None:
+        await self._wire.command("SELECT 1", within_s=self._answer_s)
+
+    async def close(self) -> None:
+        await self._wire.close(at_once=True)
+
+
+class _AsyncpgEar(_Wired):
+    def __init__(self, connection: Any, answer_s: float) -> None:
+        super().__init__(connection, answer_s)
         self._heard: list[str] = []
         self._news = asyncio.Event()
 
     async def listen(self) -> None:
         self._connection.add_termination_listener(lambda _: self._news.set())
-        with _troubles():
-            await self._connection.add_listener(CHANNEL, self._take)
+        listening = self._connection.add_listener(CHANNEL, self._take)
+        await self._wire.within(listening, self._answer_s)
 
     def _take(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
         self._heard.append(payload)
@@ -305,28 +299,14 @@ class _AsyncpgEar:
         heard, self._heard = self._heard, []
         return heard
 
-    async def ask(self) -> None:
-        await self._connection.execute("SELECT 1")
 
-    async def close(self) -> None:
-        self._connection.terminate()
-
-
-class _PsycopgEar:
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
+class _PsycopgEar(_Wired):
     async def listen(self) -> None:
-        with _troubles():
-            await self._connection.execute(f"LISTEN {CHANNEL}")
+        await self._wire.command(f"LISTEN {CHANNEL}", within_s=self._answer_s)
 
     async def hear(self, at_most_s: float) -> list[str]:
-        with _troubles():
+        try:
             notifies = self._connection.notifies(timeout=at_most_s, stop_after=1)
             return [notify.payload async for notify in notifies]
-
-    async def ask(self) -> None:
-        await self._connection.execute("SELECT 1")
-
-    async def close(self) -> None:
-        await self._connection.close()
+        except Exception as error:  # noqa: BLE001 - sorted out by the next function
+            raise no_connection(error) from None

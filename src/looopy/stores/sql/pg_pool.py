@@ -11,6 +11,7 @@ extra.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Mapping
 from importlib import import_module
@@ -20,7 +21,15 @@ from typing import Any, Self
 from looopy.stores.sql.driver import Query, Rows
 from looopy.stores.sql.pg_errors import Trouble, sqlstate_in
 from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.pg_wire import Backend, Wire, is_marked, trouble_of, wire_of
+from looopy.stores.sql.pg_wire import (
+    ANSWER_S,
+    SPARE_S,
+    Backend,
+    Wire,
+    is_marked,
+    trouble_of,
+    wire_of,
+)
 
 # A process that is stopped, or a client that is gone, must not keep its locks for long.
 TIMEOUTS = {
@@ -33,12 +42,15 @@ TIMEOUTS = {
 # each statement five times before it believes that nothing changes.
 _PLANS = {"enable_sort": "off", "plan_cache_mode": "force_generic_plan"}
 _POOL_PATIENCE_S = 30.0
+_UNLIMITED_S = 300.0  # for an answer, where an administrator lets statements run without a limit
+_LEAST_S = 1.0  # for an answer to one whose time is nearly over: connecting took the rest
 _SOON_S = 0.02  # to make a connection takes about as long
 
 
 def _set_up(settings: Mapping[str, str]) -> Query:
     """
-    What makes a connection ready, in one statement; it also asks which session it is.
+    What makes a connection ready, in one statement; it also asks which session it is, and how long
+    the server lets a statement run.
 
     What an administrator set on purpose stays, but for a commit that would not be durable, and for
     transactions of one statement that would not be like those of several. A server that is set to
@@ -47,10 +59,12 @@ def _set_up(settings: Mapping[str, str]) -> Query:
     values = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
     sql = (
         "SELECT set_config('default_transaction_isolation', 'read committed', false),"  # noqa: S608 - made of constants
-        " (SELECT count(set_config(s.name, COALESCE(w.value, 'on'), false))"
+        " (SELECT concat_ws(' ', max(s.setting) FILTER (WHERE s.name = 'statement_timeout'"
+        " AND s.source <> 'default'), '|', count(CASE WHEN s.source = 'default'"
+        " OR s.name = 'synchronous_commit' AND s.setting = 'off'"
+        " THEN set_config(s.name, COALESCE(w.value, 'on'), false) END))"
         f" FROM pg_settings s LEFT JOIN (VALUES {values}) AS w (name, value) ON w.name = s.name"
-        " WHERE w.name IS NOT NULL AND s.source = 'default'"
-        " OR s.name = 'synchronous_commit' AND s.setting = 'off'),"
+        " WHERE w.name IS NOT NULL OR s.name = 'synchronous_commit'),"
         " (SELECT concat_ws(' ', pid, (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint)"
         " FROM pg_stat_get_activity(pg_backend_pid()) WHERE backend_start IS NOT NULL)"
     )
@@ -68,6 +82,7 @@ def connect_args(url: PostgresURL) -> dict[str, Any]:
             "conninfo": url.dsn,
             "autocommit": True,
             "connect_timeout": url.connect_timeout_s,
+            **url.tcp,
         }
         return {**given, "prepare_threshold": None} if url.pooled else given
     given = {"dsn": url.dsn, "timeout": url.connect_timeout_s}
@@ -84,9 +99,33 @@ async def connect(url: PostgresURL) -> Any:
     module = import_module(url.driver)
     make = module.connect if url.driver == "asyncpg" else module.AsyncConnection.connect
     try:
-        return await make(**connect_args(url))
+        connection = await make(**connect_args(url))
     except Exception as error:  # noqa: BLE001 - sorted out by the next function
         raise no_connection(error) from None
+    if url.driver == "asyncpg":
+        _keep_alive(connection, url.tcp)
+    return connection
+
+
+_TCP_NAMES = {
+    "keepalives_idle": "TCP_KEEPIDLE",
+    "keepalives_interval": "TCP_KEEPINTVL",
+    "keepalives_count": "TCP_KEEPCNT",
+    "tcp_user_timeout": "TCP_USER_TIMEOUT",
+}
+
+
+def _keep_alive(connection: Any, options: Mapping[str, int]) -> None:
+    """Do with a connection of asyncpg, which knows no such options, as libpq does."""
+    transport = getattr(connection, "_transport", None)
+    found = None if transport is None else transport.get_extra_info("socket")
+    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, options["keepalives"])
+    for name, constant in _TCP_NAMES.items():
+        number = getattr(socket, constant, None)  # not every system has them all
+        if number is not None and options[name]:
+            found.setsockopt(socket.IPPROTO_TCP, number, options[name])
 
 
 class Pool:
@@ -120,11 +159,13 @@ class Pool:
         """How many are in use, or being made."""
         return self._made - len(self._idle)
 
-    def session(self, *, brief: bool = False) -> Session:
+    def session(self, *, brief: bool = False, until: float | None = None) -> Session:
         """
         A connection for a `with` block: given back when it is clean, and closed otherwise.
 
         Args:
+            until: When the answers have to be here, by the clock of the event loop; none is waited
+                for longer than usual.
             brief: For something that is said in passing: it rather waits a little than have
                 another connection made, and so do the others for it. Of the idle ones it takes that
                 which has been so longest: it makes no use of the statements that a connection has
@@ -133,7 +174,7 @@ class Pool:
         Raises:
             Trouble: On entering: there is none to be had.
         """
-        return Session(self, brief=brief)
+        return Session(self, brief=brief, until=until)
 
     async def take(self, *, brief: bool = False) -> tuple[Wire, bool]:
         """A connection, and whether it has served before."""
@@ -174,18 +215,30 @@ class Pool:
     async def drop(self, wire: Wire, *, brief: bool = False) -> None:
         """Close one that is not, without waiting for the server."""
         self._brief -= brief
+        silent = wire.was_silent()
         try:
             await wire.close(at_once=True)
         finally:
             self._free()
+            if silent:
+                await self._forget_idle()
+
+    async def _forget_idle(self) -> None:
+        """
+        Close the idle connections: they may be as silent as one that was cut, and each would be
+        found out by another long wait.
+        """
+        idle, self._idle = self._idle, []
+        self._made -= len(idle)
+        for wire in idle:
+            await wire.close(at_once=True)
 
     async def close(self) -> None:
         """Close those that are idle; one in use is closed when it is given back."""
         self._closed = True
-        while self._idle:
-            wire = self._idle.pop()
-            self._made -= 1
-            await wire.close()
+        idle, self._idle = self._idle, []
+        self._made -= len(idle)
+        await asyncio.gather(*(wire.close() for wire in idle))
 
     @property
     def closed(self) -> bool:
@@ -230,14 +283,16 @@ class Pool:
         wire = wire_of(await connect(self._url))
         if self._url.pooled:
             return wire
+        within_s = self._url.connect_timeout_s
         try:
             try:
-                rows = await wire.fetch(_SET_UP, write=False)
+                rows = await wire.fetch(_SET_UP, write=False, within_s=within_s)
             except Trouble as trouble:
                 if trouble.lost:
                     raise
-                rows = await wire.fetch(_SET_UP_BLIND, write=False)
+                rows = await wire.fetch(_SET_UP_BLIND, write=False, within_s=within_s)
             wire.backend = _backend(rows)
+            wire.answer_s = _answer_s(rows)
         except BaseException:
             await wire.close(at_once=True)
             raise
@@ -250,6 +305,14 @@ def _backend(rows: Rows) -> Backend | None:
     return Backend(*map(int, session.split())) if session else None
 
 
+def _answer_s(rows: Rows) -> float:
+    """How long an answer may take: longer than a statement, whose limit the set-up found."""
+    limit_ms = rows[0][-2].partition("|")[0]
+    if not limit_ms:
+        return ANSWER_S
+    return float(limit_ms) / 1000 + SPARE_S if float(limit_ms) else _UNLIMITED_S
+
+
 class Session:
     """
     One connection while an operation uses it.
@@ -258,12 +321,13 @@ class Session:
         mark: Of the transaction, once it has written something.
     """
 
-    __slots__ = ("_between", "_brief", "_pool", "_reused", "_wire", "mark")
+    __slots__ = ("_between", "_brief", "_pool", "_reused", "_until", "_wire", "mark")
     _wire: Wire
 
-    def __init__(self, pool: Pool, *, brief: bool = False) -> None:
+    def __init__(self, pool: Pool, *, brief: bool = False, until: float | None = None) -> None:
         self._pool = pool
         self._brief = brief
+        self._until = until
         self._reused = False
         self._between = True  # outside a transaction, with no answer outstanding
         self.mark: str | None = None
@@ -287,19 +351,19 @@ class Session:
         """Begin a transaction with *text*."""
         self._between = False
         try:
-            await self._wire.command(text)
+            await self._wire.command(text, within_s=self._within())
         except Trouble as trouble:
             raise self._found_out(trouble) from None
 
     async def end(self, text: str) -> str:
         """End the transaction with *text*; the tag says whether it was committed."""
-        tag = await self._wire.command(text)
+        tag = await self._wire.command(text, within_s=self._within())
         self._between = True
         return tag
 
     async def ask(self, query: Query, *, write: bool) -> Rows:
         """Run one statement of the transaction."""
-        rows = await self._wire.fetch(query, write=write)
+        rows = await self._wire.fetch(query, write=write, within_s=self._within())
         if not write or not is_marked(query.sql):
             return rows
         if rows:
@@ -310,7 +374,7 @@ class Session:
         """Run one statement that reads, as a transaction of its own."""
         self._between = False
         try:
-            rows = await self._wire.fetch(query, write=False)
+            rows = await self._wire.fetch(query, write=False, within_s=self._within())
         except Trouble as trouble:
             raise self._found_out(trouble) from None
         self._between = True
@@ -327,7 +391,7 @@ class Session:
         if self._reused and self._wire.is_gone():
             raise self._found_out(Trouble(None, lost=True))
         try:
-            rows = await self._wire.fetch(query, write=False)
+            rows = await self._wire.fetch(query, write=False, within_s=self._within())
         except Trouble as trouble:
             self._between = not trouble.lost  # refused, and so rolled back
             trouble.sent = trouble.lost
@@ -339,7 +403,7 @@ class Session:
         """Run statements without parameters or rows that leave no transaction behind."""
         self._between = False
         try:
-            await self._wire.command(text)
+            await self._wire.command(text, within_s=self._within())
         except Trouble as trouble:
             raise self._found_out(trouble) from None
         self._between = True
@@ -348,6 +412,13 @@ class Session:
     def backend(self) -> Backend | None:
         """The session it has at the server; `None` where that cannot be known."""
         return self._wire.backend
+
+    def _within(self) -> float | None:
+        """How long an answer may take; `None`: as long as any."""
+        if self._until is None:
+            return None
+        left_s = self._until - asyncio.get_running_loop().time()
+        return min(max(left_s, _LEAST_S), self._wire.answer_s)
 
     def _found_out(self, trouble: Trouble) -> Trouble:
         """The first command on a connection failed: it may have broken while it was idle."""

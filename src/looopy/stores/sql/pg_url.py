@@ -9,8 +9,9 @@ never shown: errors name the server by `place`.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from looopy.errors import ConfigurationError, MissingExtra
 
@@ -19,6 +20,17 @@ SCHEMES = {
     "postgres": "asyncpg",  # as hosting services write it
     "postgresql+asyncpg": "asyncpg",
     "postgresql+psycopg": "psycopg",
+}
+
+
+# A peer that is gone without a word is noticed within a minute when nothing is said, and within
+# half of one when something was.
+_TCP = {
+    "keepalives": 1,
+    "keepalives_idle": 30,  # seconds
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # milliseconds
 }
 
 
@@ -37,6 +49,8 @@ class PostgresURL:
             this user by row-level security on every table.
         pool_size: How many connections are kept at most.
         connect_timeout_s: How long to wait for the server to take a connection.
+        tcp: How the system finds out that nobody is at the other end of a connection, in libpq's
+            words.
     """
 
     driver: str
@@ -46,6 +60,7 @@ class PostgresURL:
     row_level_security: bool = False
     pool_size: int = 10
     connect_timeout_s: int = 10
+    tcp: Mapping[str, int] = field(default_factory=lambda: dict(_TCP))
 
 
 def is_postgres(url: str) -> bool:
@@ -72,7 +87,8 @@ def parse(url: str) -> PostgresURL:
         ) from None
     ours = {name: value for name, value in given if name in _OPTIONS}
     theirs = [(name, value) for name, value in given if name not in _OPTIONS]
-    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(theirs), ""))
+    query = urlencode(theirs, quote_via=quote)
+    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, query, ""))
     if not parts.netloc:  # urlunsplit drops the empty authority that libpq wants to see
         dsn = dsn.replace("postgresql:", "postgresql://", 1)
     host = dict(theirs).get("host") or parts.hostname or "localhost"
@@ -85,6 +101,7 @@ def parse(url: str) -> PostgresURL:
         row_level_security=_required(ours.get("row_level_security")),
         pool_size=_number(ours, "pool_size", 10),
         connect_timeout_s=_number(ours, "connect_timeout", 10),
+        tcp={name: _number(ours, name, usual, least=0) for name, usual in _TCP.items()},
     )
 
 
@@ -101,7 +118,8 @@ def check_driver(url: PostgresURL) -> None:
         )
 
 
-_OPTIONS = ("pooler", "row_level_security", "pool_size", "connect_timeout")
+_MOST = 1_000_000
+_OPTIONS = ("pooler", "row_level_security", "pool_size", "connect_timeout", *_TCP)
 
 
 def _pooler(value: str | None) -> bool:
@@ -122,8 +140,10 @@ def _required(value: str | None) -> bool:
     return value == "required"
 
 
-def _number(options: dict[str, str], name: str, default: int) -> int:
+def _number(options: dict[str, str], name: str, default: int, *, least: int = 1) -> int:
     text = options.get(name, str(default))
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigurationError(f"the option {name} of a Postgres URL is a number from 1")
+    if not (text.isascii() and text.isdecimal() and least <= int(text[:10]) <= _MOST):
+        raise ConfigurationError(
+            f"the option {name} of a Postgres URL is a number from {least} to {_MOST:,}"
+        )
     return int(text)

@@ -17,16 +17,27 @@ from __future__ import annotations
 import contextlib
 import re
 import select
+import socket
+from collections.abc import Awaitable
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from looopy.stores.sql.driver import Query, Rows
 from looopy.stores.sql.pg_errors import Trouble
+from looopy.stores.sql.pg_watch import Watch
 from looopy.stores.sql.statements import BYTES, TEXTS
+
+T = TypeVar("T")
 
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _PART = re.compile(r"_q\d+$")
 _LEAVE_S = 2.0
+SPARE_S = 5.0
+"""How much longer than a statement its answer may take."""
+
+ANSWER_S = 30.0 + SPARE_S
+"""How long an answer may take where the server ends a statement after 30 s."""
+
 _NOW_US = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
 
 # A server that crashed without its main process ending has reset its statistics. Others may do that
@@ -101,17 +112,26 @@ class Wire(Protocol):
     """
     One connection, outside a transaction unless a command began one.
 
+    Every answer has a limit. After that the connection is cut, and the command fails as on any
+    connection that is lost.
+
     Attributes:
         backend: Its session, once that is known.
+        answer_s: How many seconds an answer may take, unless a call says otherwise.
     """
 
     backend: Backend | None
+    answer_s: float
 
     def is_gone(self) -> bool:
         """Whether it was seen to break while it was idle; one that does not say so may be too."""
         ...
 
-    async def fetch(self, query: Query, *, write: bool) -> Rows:
+    def was_silent(self) -> bool:
+        """Whether it was cut because an answer did not arrive."""
+        ...
+
+    async def fetch(self, query: Query, *, write: bool, within_s: float | None = None) -> Rows:
         """
         Run one statement and return its rows, each with its mark behind the columns when it writes.
 
@@ -120,12 +140,21 @@ class Wire(Protocol):
         """
         ...
 
-    async def command(self, text: str) -> str:
+    async def command(self, text: str, *, within_s: float | None = None) -> str:
         """
         Run statements without parameters or rows; return the tag of the last, such as `COMMIT`.
 
         Raises:
             Trouble: They failed.
+        """
+        ...
+
+    async def within(self, asking: Awaitable[T], within_s: float) -> T:
+        """
+        Await something else that the driver asks the server on this connection.
+
+        Raises:
+            Trouble: It failed.
         """
         ...
 
@@ -140,43 +169,74 @@ def wire_of(connection: Any) -> Wire:
     return made
 
 
-class _Asyncpg:
+class _Watched:
     def __init__(self, connection: Any) -> None:
         self.backend: Backend | None = None
+        self.answer_s = ANSWER_S
         self._connection = connection
+        self._watch = Watch(self._cut)
 
+    def was_silent(self) -> bool:
+        return self._watch.expired
+
+    async def within(self, asking: Awaitable[T], within_s: float) -> T:
+        self._watch.begin(within_s)
+        try:
+            return await asking
+        except Exception as error:  # noqa: BLE001 - sorted out by the next function
+            raise self._trouble(error) from None
+        finally:
+            self._watch.end()
+
+    def _trouble(self, error: Exception) -> Exception:
+        found = trouble_of(error, lost=self._is_closed())
+        if self._watch.expired and isinstance(found, Trouble):
+            return Trouble(None, lost=True, silent=True)
+        return found
+
+    def _cut(self) -> None:
+        raise NotImplementedError
+
+    def _is_closed(self) -> bool:
+        raise NotImplementedError
+
+
+class _Asyncpg(_Watched):
     def is_gone(self) -> bool:
+        return self._is_closed()
+
+    def _is_closed(self) -> bool:
         return bool(self._connection.is_closed())
 
-    async def fetch(self, query: Query, *, write: bool) -> Rows:
+    async def fetch(self, query: Query, *, write: bool, within_s: float | None = None) -> Rows:
         text, names = numbered(query.sql, write=write)
         values = [query.params[name] for name in names]
+        self._watch.begin(within_s or self.answer_s)
         try:
             return list(map(tuple, await self._connection.fetch(text, *values)))
         except Exception as error:  # noqa: BLE001 - sorted out by the next function
             raise self._trouble(error) from None
+        finally:
+            self._watch.end()
 
-    async def command(self, text: str) -> str:
-        try:
-            tag: str = await self._connection.execute(text)
-        except Exception as error:  # noqa: BLE001 - sorted out by the next function
-            raise self._trouble(error) from None
+    async def command(self, text: str, *, within_s: float | None = None) -> str:
+        tag: str = await self.within(self._connection.execute(text), within_s or self.answer_s)
         return tag
 
     async def close(self, *, at_once: bool = False) -> None:
+        self._watch.close()
         if not at_once:
             with contextlib.suppress(Exception):  # whatever it was, it is let go next
                 await self._connection.close(timeout=_LEAVE_S)
         self._connection.terminate()
 
-    def _trouble(self, error: Exception) -> Exception:
-        return trouble_of(error, lost=self._connection.is_closed())
+    def _cut(self) -> None:
+        self._connection.terminate()
 
 
-class _Psycopg:
+class _Psycopg(_Watched):
     def __init__(self, connection: Any) -> None:
-        self.backend: Backend | None = None
-        self._connection = connection
+        super().__init__(connection)
         self._poll = select.poll() if hasattr(select, "poll") else None
         if self._poll is not None:
             self._poll.register(connection.fileno(), select.POLLIN)
@@ -185,27 +245,36 @@ class _Psycopg:
         # Nobody reads from it while it is idle: what a server then says is nothing but farewell.
         return self._poll is not None and bool(self._poll.poll(0))
 
-    async def fetch(self, query: Query, *, write: bool) -> Rows:
+    def _is_closed(self) -> bool:
+        return bool(self._connection.closed)
+
+    async def fetch(self, query: Query, *, write: bool, within_s: float | None = None) -> Rows:
         text = named(query.sql, write=write)
+        self._watch.begin(within_s or self.answer_s)
         try:
             cursor = await self._connection.execute(text, query.params)
             rows: Rows = await cursor.fetchall() if cursor.description else []
         except Exception as error:  # noqa: BLE001 - sorted out by the next function
             raise self._trouble(error) from None
+        finally:
+            self._watch.end()
         return rows
 
-    async def command(self, text: str) -> str:
-        try:
-            cursor = await self._connection.execute(text)
-        except Exception as error:  # noqa: BLE001 - sorted out by the next function
-            raise self._trouble(error) from None
+    async def command(self, text: str, *, within_s: float | None = None) -> str:
+        cursor = await self.within(self._connection.execute(text), within_s or self.answer_s)
         return str(cursor.statusmessage)
 
     async def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - it never waits
+        self._watch.close()
         await self._connection.close()
 
-    def _trouble(self, error: Exception) -> Exception:
-        return trouble_of(error, lost=self._connection.closed)
+    def _cut(self) -> None:
+        # Not closed: the number of the file would be given to the next connection, while whoever
+        # waits here is still registered under it.
+        with contextlib.suppress(Exception):  # it is closed
+            number = self._connection.fileno()
+            with socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as same:
+                same.shutdown(socket.SHUT_RDWR)
 
 
 _WIRES: dict[str, type[_Asyncpg | _Psycopg]] = {"asyncpg": _Asyncpg, "psycopg": _Psycopg}

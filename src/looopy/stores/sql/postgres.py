@@ -8,10 +8,11 @@ of their context; reads of more than one statement see one snapshot.
 A claim, or a commit of a turn, is one statement where it can be, and that is a transaction of its
 own: one round trip. Other writes run between BEGIN and COMMIT.
 
-A connection may break at any moment. Before a statement alone, or COMMIT, was sent nothing is
-written, so the operation is run again on another connection. After it, nobody here knows: the
-server is asked, on a fresh connection, what became of it (`pg_fate.py`), and only when it does not
-answer in time, or cannot know, does the error say that the outcome is unknown.
+A connection may break at any moment, or fall silent, which ends at a limit (`pg_watch.py`). Before
+a statement alone, or COMMIT, was sent nothing is written, so the operation is run again on another
+connection. After it, nobody here knows: the server is asked, on a fresh connection, what became of
+it (`pg_fate.py`), and only when it does not answer in time, or cannot know, does the error say that
+the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -247,6 +248,7 @@ class PostgresDriver:
     ) -> T:
         """Try until it is done, refused, or patience is at its end."""
         collisions = 0
+        waited = False
         while True:
             try:
                 if not write:
@@ -257,6 +259,11 @@ class PostgresDriver:
             except Trouble as trouble:
                 collisions += trouble.collided
                 again = trouble.passing or (trouble.collided and collisions < _COLLISIONS)
+                if (trouble.silent or trouble.undone) and not waited:
+                    # Patience may be over, but it was for a server that is away. This one may have
+                    # been there all the time, and only the connection was not.
+                    waited = True
+                    deadline = max(deadline, _now() + self._patience_s)
                 if not again or _now() >= deadline:
                     raise translate(trouble, self._url.place) from None
                 if trouble.stale:  # the next one may be fresh
@@ -321,8 +328,7 @@ class PostgresDriver:
         until = self._later(deadline)
         found = await fate_of_statement(pool, self._url.place, write, backend, until)
         if found is None:
-            lost.stale = True  # nobody has to wait for the server: it has just answered
-            raise lost
+            raise _undone(lost)
         return (answer_of(work, found),)
 
     async def _write_in_transaction(
@@ -349,13 +355,16 @@ class PostgresDriver:
             except Trouble as trouble:
                 if not trouble.lost:
                     raise  # refused, and so rolled back
+                lost = trouble
             else:
                 return tag == "COMMIT", answer
             mark = opened.mark
         if mark is None:  # there was nothing to commit
             return True, answer
         until = self._later(deadline)
-        return await fate_of_transaction(pool, self._url.place, mark, until), answer
+        if not await fate_of_transaction(pool, self._url.place, mark, until):
+            raise _undone(lost)
+        return True, answer
 
     async def _write_folded(
         self, opened: Session, work: Callable[[], Steps[T]], begin: str
@@ -384,6 +393,12 @@ def _first(work: Callable[[], Steps[Any]]) -> Mapping[str, Any]:
     """The parameters of the first statement of *work*: they name its tenant and its context."""
     with contextlib.closing(work()) as steps:
         return next(steps).params
+
+
+def _undone(lost: Trouble) -> Trouble:
+    """*lost*, of a write of which the server has said since that it was not made."""
+    lost.undone = lost.stale = True  # nobody has to wait for a server that has just answered
+    return lost
 
 
 def _new_mark() -> int:
