@@ -9,6 +9,7 @@ databases.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -111,6 +113,22 @@ class Server:
     def follow(self) -> None:
         """From its next start on be a standby, whose primary never sends anything."""
         (self._data / "standby.signal").touch()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Within the block, every process of the server stands still (SIGSTOP)."""
+        assert self._process is not None
+        first = self._process.pid
+        os.kill(first, signal.SIGSTOP)  # it makes no more
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        pids = [int(child) for child in children]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in (*pids, first):
+                os.kill(pid, signal.SIGCONT)
 
     def remove(self) -> None:
         """Stop, and leave nothing behind."""

@@ -168,9 +168,14 @@ def test_every_link_of_the_docs_leads_somewhere():
 
 
 def test_decisions_are_numbered_and_have_their_three_parts():
-    """One page each: context, decision, consequences; none is lost."""
-    records = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-    assert [path.name[:4] for path in records] == [f"{n:04}" for n in range(1, len(records) + 1)]
+    """One page each: context, decision, consequences; none is lost, and no number is used twice."""
+    folder = ROOT / "docs" / "decisions"
+    records = sorted(folder.glob("[0-9]*.md"))
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^(\d+)\. \[.*\]\((.*)\)$", page, re.MULTILINE)
+    assert [path.name for path in records] == [name for _, name in listed]
+    assert [int(number) for number, _ in listed] == [int(path.name[:4]) for path in records]
+    assert len({path.name[:4] for path in records}) == len(records)
     for path in records:
         text = path.read_text(encoding="utf-8")
         parts = re.findall(r"^## (.*)$", text, re.MULTILINE)

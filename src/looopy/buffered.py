@@ -62,7 +62,7 @@ async def save_turns(known: Known, turns: list[BufferedTurn], ttl_s: float) -> N
         if len(turns) > 1:  # or whoever begins to wait while one is stored comes in between
             for turn in turns:
                 if turn.claimed is None:
-                    joining = state.join_line(known.context_id, owner.token(), ttl_s)
+                    joining = state.join_line(known.context_id, owner.token(ttl_s), ttl_s)
                     tickets.append(await joining)
         while turns:
             await settle(_save_first(known, turns, owner, tickets, ttl_s))
@@ -89,7 +89,7 @@ async def _save_first(
         claimed = turn.claimed = await known.stores.state.claim(
             Claim(
                 context_id=known.context_id,
-                holder=owner.token(),
+                holder=owner.token(ttl_s),
                 ttl_s=ttl_s,
                 expected_epoch=known.saved_epoch,
                 ticket=tickets[0] if tickets else None,

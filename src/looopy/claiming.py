@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, Self
 
 from looopy import checks
@@ -168,12 +169,12 @@ class Claiming:
         self._known = known
         self._request = request
         self._sources = sources
-        self._owner = owner
         self._token = token
         self._busy_here = busy_here
         self._buffer = buffer
         self._keys = keys
-        self._line = Line(known.stores, known.context_id, owner.token(), token)
+        self._holder = owner.token(known.config.lease_ttl_s)
+        self._line = Line(known.stores, known.context_id, self._holder, token)
         self._waits = request.on_busy == "wait" and buffer is None
 
     async def run(self, before: Claiming | None) -> Begun:
@@ -268,7 +269,7 @@ class Claiming:
                 if fresh and not self._buffer:  # what is buffered is in no store to be read
                     with scope:
                         tools = await gather_tools(self._sources)
-                    await known.refresh(tools)
+                    await known.refresh(tools, partial(self._pause, scope))
                     await self._look_for_key()
                 self._refuse_if_busy()  # before the claim would: it is cheaper to know
                 plan = await self._plan()
@@ -299,6 +300,10 @@ class Claiming:
                     raise self._too_long(why, turn) from None
                 else:  # it may have become free while this process slept: one last look
                     too_late = not await self._line.wait(deadline)
+
+    async def _pause(self, scope: CancelScope, seconds: float) -> None:
+        with scope:
+            await asyncio.sleep(seconds)
 
     def _too_long(self, why: str, turn: int | None) -> AgentBusy:
         waited = self._known.config.busy_timeout_s
@@ -375,7 +380,7 @@ class Claiming:
             known.stores.state.claim(
                 Claim(
                     context_id=known.context_id,
-                    holder=self._owner.token(),
+                    holder=self._holder,
                     ttl_s=known.config.lease_ttl_s,
                     expected_epoch=known.epoch,
                     events=events,

@@ -14,7 +14,8 @@ from contextlib import aclosing
 
 from looopy.broadcast import Broadcast
 from looopy.errors import ContextNotFound, LooopyError
-from looopy.known import Known, left_by_the_dead
+from looopy.known import Known
+from looopy.lease import left_in_s
 from looopy.snapshot import error_of
 from looopy.stores.records import TurnRecord
 from looopy.stores.stores import Stores
@@ -80,8 +81,10 @@ async def follow(
 
 async def end_dead_turn(known: Known, config: LoopConfig, sources: Sequence[ToolSource]) -> int:
     """End the turn of a context whose process died, if there is one; the `seq` of its head."""
-    record = await known.stores.state.load(known.context_id)
-    if record is not None and left_by_the_dead(record):
+    state = known.stores.state
+    record = await state.load(known.context_id)
+    is_open = record is not None and record.open_turn is not None
+    if record is not None and is_open and await left_in_s(state, record, config.lease_ttl_s) == 0:
         reading = Known(known.stores, known.context_id, config)
         await reading.refresh(await gather_tools(sources))
         known.stale = True

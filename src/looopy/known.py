@@ -11,7 +11,7 @@ it here, in one fenced commit, before anything else happens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from operator import is_
@@ -21,6 +21,7 @@ from looopy._failpoints import reach
 from looopy.errors import AgentBusy, Fenced, StoreConflict
 from looopy.folding import find_fold, kept_by
 from looopy.history import folded
+from looopy.lease import left_in_s
 from looopy.loop import unanswered
 from looopy.recovery import OpenCall, Situation, close_dead_turn, runs_again
 from looopy.stores.owner import Owner, provably_dead
@@ -50,13 +51,6 @@ from looopy.view import View
 _WINDOW = 256  # messages read at first; doubled while the model could see more
 _BEFORE = 32  # read beside `max_messages`: what is shown begins with a turn
 _TRIM_ABOVE = 4 * _WINDOW  # messages in memory from which on the oldest are let go
-
-
-def left_by_the_dead(record: ContextRecord) -> bool:
-    """Whether a turn is open that nobody runs any more."""
-    if record.open_turn is None:
-        return False
-    return not record.lease_live or record.holder is None or provably_dead(record.holder)
 
 
 class Known:
@@ -127,12 +121,18 @@ class Known:
             self.state, self.history, self.open_calls, self.last, context_id=self.context_id
         )
 
-    async def refresh(self, tools: Mapping[str, Tool]) -> None:
+    async def refresh(
+        self,
+        tools: Mapping[str, Tool],
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
         """
-        Read what changed; end a turn whose owner is dead.
+        Read what changed; end a turn that its owner has left.
 
         Args:
             tools: By name, for their `on_resume`.
+            pause: Waits so many seconds, before another look at a lease that has expired: half of
+                its life in all.
         """
         self.stale = True  # until all of it is read: the store may fail in between
         while True:
@@ -141,9 +141,13 @@ class Known:
             self.busy_turn = None
             if record is None or record.open_turn is None:
                 break
-            if not left_by_the_dead(record):
+            look_in_s = await left_in_s(self.stores.state, record, self.config.lease_ttl_s)
+            if look_in_s is None:
                 self.busy_turn = record.open_turn.turn
                 break
+            if look_in_s:
+                await pause(look_in_s)
+                continue
             reach("R1")
             try:
                 await self._close(record, record.open_turn, tools)
@@ -357,15 +361,16 @@ class Known:
         self, record: ContextRecord, turn: TurnRecord, tools: Mapping[str, Tool]
     ) -> None:
         """End a dead turn: take it over, answer what must not run again, write its `turn_end`."""
-        owner = Owner.new()
+        owner, ttl_s, holder = Owner.new(), self.config.lease_ttl_s, record.holder
         try:
             claimed = await self.stores.state.claim(
                 Claim(
                     context_id=self.context_id,
-                    holder=owner.token(),
-                    ttl_s=self.config.lease_ttl_s,
+                    holder=owner.token(ttl_s),
+                    ttl_s=ttl_s,
                     expected_epoch=record.epoch,
-                    displace=record.holder,
+                    # Any other may have renewed its lease since.
+                    displace=holder if holder is not None and provably_dead(holder) else None,
                     recover=True,
                 )
             )

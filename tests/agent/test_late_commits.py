@@ -3,6 +3,7 @@
 from tests.agent.kit import add, assert_whole
 
 from looopy import Agent, Outcome
+from looopy.stores.owner import Owner
 from looopy.stores.records import Claim
 from looopy.testing import ScriptedProvider, SpyStores, text
 from looopy.testing.turns import CONTEXT, answer, begin, commit, finishes, said, starts
@@ -24,7 +25,9 @@ def _late(spy, stores, claimed, events):
 
 async def _taken_over(stores, late, before=()):
     """Begin a turn whose owner is gone, and start an agent on it while *late* arrives."""
-    claimed = await begin(stores, ttl_s=0)
+    owner = Owner.new()
+    claimed = await begin(stores, ttl_s=0, holder=owner.token())
+    owner.retire()
     if before:
         await commit(stores, claimed, before, ttl_s=0)
     spy = SpyStores(stores)

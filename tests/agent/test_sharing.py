@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 
 import pytest
 from tests.agent.kit import Gate, add, assert_whole, collect, types
@@ -146,11 +147,31 @@ async def test_many_agents_on_one_context_take_turns(make_agent, stores):
 
 
 class NoRenewal(SpyStores):
-    """Stores whose lease is never renewed, as by a process that is stopped."""
+    """
+    Stores whose lease is never renewed, as by a process that is stopped.
 
-    def __init__(self, stores):
+    Args:
+        here: Its owner is what it is, a turn of this process. Otherwise it is on another host.
+    """
+
+    def __init__(self, stores, *, here=False):
         super().__init__(stores)
-        self.hook = lambda name, _: True if name == "renew" else None
+
+        def hook(name, argument):
+            if name == "claim" and not here:
+                return self._claim_abroad(stores, argument)
+            return True if name == "renew" else None
+
+        self.hook = hook
+
+    @staticmethod
+    async def _claim_abroad(stores, claim):
+        return await stores.state.claim(replace(claim, holder=abroad(claim.holder)))
+
+
+def abroad(holder):
+    """The same holder, on a host about whose processes nothing can be proved."""
+    return f"abroad{holder}"
 
 
 async def lease_is_over(stores):

@@ -4,20 +4,23 @@ T12: the store's clock jumps while processes race, and nobody who may not write 
 The clock is a page of memory that all processes of a trial share (SQLite: a function of each
 connection asks it; Postgres: a function of the same name as the server's own stands before it).
 A process beside the race sets it back by an hour, forward by ten years, stops it, lets it go on in
-small steps, in the middle of any lease. A turn may be taken from its owner by that, and then ends
-as interrupted; everything else is as in the race.
+small steps, in the middle of any lease. Each process believes the first look at a lease, and sees
+nothing of the others: a turn may be taken from its owner by that, and then ends as interrupted.
+Everything else is as in the race.
 
 A clock that is set back by an hour must not keep a context shut for an hour either.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 import random
 import struct
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +30,8 @@ from tests.campaign.trial import Tally, Trial
 from tests.campaign.zombies import Grave, one_zombie, without_fence
 from tests.postgres import ask
 
+from looopy import lease as leases
+from looopy.stores import owner as owners
 from looopy.stores.sql import connection as sqlite
 
 _HOUR_US = 3600 * 1_000_000
@@ -110,7 +115,8 @@ def _trial(store: str, full: int) -> Trial:
                 def at_wrong_time() -> None:
                     sqlite._now_us = clock.now_us
                     try:
-                        body()
+                        with _impatient():
+                            body()
                     finally:
                         clock.end_one()
 
@@ -169,6 +175,17 @@ def _set_back(store: str, full: int) -> Trial:
         return tally
 
     return Trial(name, full, run)
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """Be on a host of its own, and end a turn at the first sight of an expired lease."""
+    here = f"{owners._host()}-{os.getpid()}"
+    with (
+        broken(owners, "_host", lambda _: lambda: here),
+        broken(leases, "_LEFT_AFTER", lambda _: 0.0),
+    ):
+        yield
 
 
 def put_clock_before(url: str) -> None:

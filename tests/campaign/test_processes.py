@@ -29,6 +29,12 @@ def test_a_clock_that_jumps_decides_who_may_try_and_never_who_may_write(campaign
     assert status == 0, output
 
 
+def test_a_store_that_stands_still_costs_no_living_owner_its_turn(campaign):
+    """Locked, stopped, or with a clock that jumps: no result is lost, and no tool runs twice."""
+    status, output = _found(campaign, "standing", 2)
+    assert status == 0, output
+
+
 def test_a_clock_that_is_set_back_keeps_no_context_shut(campaign):
     """The next process gets in as if it had not been, and the owner stays fenced."""
     status, output = _found(campaign, "clock set back", 2)
@@ -57,7 +63,7 @@ def test_nothing_is_acknowledged_into_files_that_vanished(campaign):
     ("module", "runs"),
     [
         *(("race", 60), ("zombies", 3), ("clock", 60), ("contention", 200), ("disk", 2)),
-        ("vanished", 1),
+        *(("vanished", 1), ("standing", 4)),
     ],
 )
 def test_each_trial_finds_what_it_looks_for(campaign, module, runs):

@@ -6,6 +6,8 @@ from tests.mutants.mutant import mutant
 
 _STATEMENTS = "src/looopy/stores/sql/statements.py"
 _COMMIT = "src/looopy/stores/sql/commit.py"
+_LEASES = "src/looopy/lease.py"
+_LEFT = "tests/agent/test_leases.py"
 _CLAIMING = "src/looopy/claiming.py"
 _INBOX = "tests/agent/test_inbox.py"
 _KEYS = "tests/agent/test_idempotency.py"
@@ -89,6 +91,75 @@ MUTANTS = [
         "    if claim.key is not None:\n",
         "    if False:\n",
         f"{_KEYS}::test_it_is_found_after_a_restart_in_another_process[sqlite]",
+    ),
+    # --- who is left ---
+    mutant(
+        "left-at-one-look",
+        "a store that stood still costs living owners their turns",
+        _LEASES,
+        "    return min(left, life_s * _LOOK_AFTER) if left > 0 else 0.0\n",
+        "    return 0.0\n",
+        f"{_LEFT}::test_an_owner_keeps_its_turn_when_the_store_is_back[memory]",
+        "tests/unit/test_lease.py::test_an_expired_lease_is_left_after_half_of_its_life",
+    ),
+    mutant(
+        "standing-still-counts",
+        "time in which nobody could renew anything is held against the owner",
+        _LEASES,
+        "    seen.counted += min(now - seen.at, life_s * _COUNTED_AT_MOST)\n",
+        "    seen.counted += now - seen.at\n",
+        "tests/unit/test_lease.py::test_time_in_which_the_store_stood_still_hardly_counts",
+    ),
+    mutant(
+        "reading-is-answering",
+        "a file that is locked for writing costs a living owner its turn",
+        _LEASES,
+        "    await state.renew(record.context_id, 0, life_s)\n",
+        "",
+        "tests/unit/test_lease.py::"
+        "test_a_store_that_answers_and_takes_no_writes_has_not_answered",
+    ),
+    mutant(
+        "renewed-and-left",
+        "an owner that renews again and again is taken for dead where the clock jumps",
+        _LEASES,
+        "    name = (record.context_id, record.epoch, holder, record.lease_until)\n",
+        "    name = (record.context_id, record.epoch, holder, 0.0)\n",
+        "tests/unit/test_lease.py::"
+        "test_a_lease_that_was_renewed_meanwhile_is_looked_at_anew",
+    ),
+    mutant(
+        "alive-by-the-clock",
+        "an event loop that stands still costs its owner the turn",
+        _LEASES,
+        "    if record.lease_live or provably_alive(holder):\n",
+        "    if record.lease_live:\n",
+        f"{_LEFT}::test_an_owner_that_is_seen_to_live_is_never_displaced_by_a_clock[memory]",
+    ),
+    mutant(
+        "displaced-though-renewed",
+        "an owner that renewed after the last look is displaced all the same",
+        "src/looopy/known.py",
+        "displace=holder if holder is not None and provably_dead(holder) else None,",
+        "displace=holder,",
+        f"{_LEFT}::"
+        "test_an_owner_that_renews_between_the_last_look_and_the_claim_keeps_its_turn[memory]",
+    ),
+    mutant(
+        "renewed-late-after-a-failure",
+        "others look at the lease before its owner has tried again",
+        _LEASES,
+        "            self._timer = self._in(self._ttl_s / _TRIES_PER_TTL)\n",
+        "            self._timer = self._in(self._ttl_s / _RENEWALS_PER_TTL)\n",
+        "tests/unit/test_lease.py::test_a_renewal_that_failed_is_tried_again_soon",
+    ),
+    mutant(
+        "retired-and-registered",
+        "a turn that its process gave up keeps its context until that process ends",
+        "src/looopy/stores/owner.py",
+        "            register.remove(self.where)\n",
+        "            pass\n",
+        "tests/unit/stores/test_owner.py::test_owners_of_another_process_are_told_apart",
     ),
     # --- the line ---
     mutant(

@@ -17,8 +17,8 @@ from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import json_line, shown_call
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound
+from looopy.lease import seems_left
 from looopy.stores.names import check_context_id
-from looopy.stores.owner import provably_dead
 from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.stores.stores import Stores, open_stores
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
@@ -153,8 +153,7 @@ def _status(record: ContextRecord) -> tuple[AgentStatus, int | None]:
     """What an agent would say of the context, and the turn that it could continue."""
     turn = record.open_turn
     if turn is not None:
-        dead = not record.lease_live or record.holder is None or provably_dead(record.holder)
-        return (AgentStatus.READY, turn.turn) if dead else (AgentStatus.BUSY, None)
+        return (AgentStatus.READY, turn.turn) if seems_left(record) else (AgentStatus.BUSY, None)
     if record.state.pending:
         return AgentStatus.WAITING, None
     if record.state.error is not None:

@@ -181,6 +181,7 @@ def context_record(context_id: str, context: StoredContext) -> ContextRecord:
         open_turn=None if turn is None else context.turns[turn - 1],
         holder=context.holder,
         lease_live=context.lease_live,
+        lease_until=context.lease_until,
         owner_actor=context.owner_actor,
         inbox=context.inbox_head,
         state=rows.decode_state(context.state),

@@ -162,6 +162,8 @@ class ContextRecord:
         open_turn: The turn without an end, or `None`.
         holder: Who holds the lease (`Owner.token()`), or `None`.
         lease_live: Whether the lease had not expired by the store's clock when this was read.
+        lease_until: When it expires, by a clock of the store's own. A renewal and a commit change
+            it; it is there to be compared, and for nothing else.
         owner_actor: The actor of the first turn, or `None`.
         inbox: What has come in beside the turns.
         version: Raised by each write of `metadata`.
@@ -177,6 +179,7 @@ class ContextRecord:
     open_turn: TurnRecord | None = None
     holder: str | None = None
     lease_live: bool = False
+    lease_until: float = field(default=0.0, compare=False)
     owner_actor: str | None = None
     inbox: InboxHead = field(default_factory=InboxHead)
     state: ContextState = field(default_factory=ContextState)

@@ -413,7 +413,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return "a moment"
     if is_dataclass(value):
-        content = [(f.name, _plain(getattr(value, f.name))) for f in fields(value)]
+        content = [(f.name, _plain(getattr(value, f.name))) for f in fields(value) if f.compare]
         return type(value).__name__, content
     if isinstance(value, dict):
         return "object", [(k, _plain(v)) for k, v in value.items()]

@@ -381,6 +381,20 @@ class StateStoreContract:
         assert not await stores.state.renew(CONTEXT, claimed.epoch - 1, LONG_S)
         assert not await stores.state.renew("nobody", 1, LONG_S)
 
+    async def test_a_lease_that_was_prolonged_is_told_from_one_that_was_not(
+        self, stores: Stores
+    ) -> None:
+        """Whoever watches an expired lease sees by that whether its owner has done anything."""
+        claimed = await begin(stores, ttl_s=0)
+        seen = [await stores.state.load(CONTEXT), await stores.state.load(CONTEXT)]
+        await stores.state.renew(CONTEXT, claimed.epoch, 0)
+        seen.append(await stores.state.load(CONTEXT))
+        await commit(stores, claimed, [said(answer("late"))], ttl_s=0)
+        seen.append(await stores.state.load(CONTEXT))
+        assert [found.lease_live for found in seen if found] == [False] * 4
+        until = [found.lease_until for found in seen if found]
+        assert until[0] == until[1] < until[2] < until[3]
+
     async def test_releasing_frees_the_lease_of_its_epoch(self, stores: Stores) -> None:
         """Another epoch changes nothing; a released lease is neither renewed nor written under."""
         claimed = await begin(stores)

@@ -263,7 +263,8 @@ class LoopConfig:
         queue_mode: How many queued messages are said at a time: `one-at-a-time`, or `all`.
         follow_up_mode: Likewise of follow-ups; `None`: as `queue_mode`.
         max_messages: How many messages of the history the model is shown; `None`: all.
-        lease_ttl_s: How long an owner that stopped renewing keeps a context; at most 300.
+        lease_ttl_s: How long an owner elsewhere that stopped renewing keeps a context, and half as
+            long again; at most 300.
         busy_timeout_s: How long `on_busy="wait"` waits.
         max_result_bytes: What of one tool result the model is shown, in UTF-8 bytes.
         thinking_budgets: Tokens for thinking by level, such as `{"high": 20_000}`, for models that

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from looopy.stores.owner import Owner, provably_dead
+from looopy.stores.owner import Owner, provably_alive, provably_dead, ttl_of
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/ns/pid").exists(), reason="without /proc nobody proves a death"
@@ -19,6 +19,20 @@ import sys
 from looopy.stores.owner import Owner
 print(Owner.new().token(), flush=True)
 sys.stdin.read()
+"""
+TELL = """
+import os, sys
+from looopy.stores.owner import Owner
+owners = [Owner.new() for _ in range(3)]
+print(*(owner.token(10.0) for owner in owners), flush=True)
+for order in sys.stdin:
+    if order.strip() == "close":
+        os.closerange(3, 256)
+        kept = open(sys.argv[1], "w+")
+        other = open(sys.argv[1] + "2", "w+")
+    else:
+        owners[int(order)].retire()
+    print("done", flush=True)
 """
 FORK = """
 import os, sys
@@ -39,6 +53,26 @@ def child():
     ) as process:
         yield process
         process.kill()
+
+
+@pytest.fixture
+def teller(tmp_path):
+    """Another process with three owners: retires those whose number it is told."""
+    with subprocess.Popen(
+        [sys.executable, "-c", TELL, tmp_path / "file"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def told(process, order):
+    """Have the other process obey."""
+    process.stdin.write(f"{order}\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "done\n"
 
 
 def test_an_owner_of_this_process_lives_until_it_is_retired():
@@ -131,3 +165,74 @@ def test_a_holder_that_cannot_be_read_is_not_proved_dead(change):
 def test_an_owner_inherited_by_a_fork_is_the_parents():
     """The child of a fork neither proves its parent dead nor speaks for it."""
     subprocess.run([sys.executable, "-c", FORK], check=True)
+
+
+def test_owners_of_another_process_are_told_apart(teller):
+    """One that is retired is dead at once, though its process lives; the others are alive."""
+    tokens = teller.stdout.readline().split()
+    assert [provably_alive(token) for token in tokens] == [True] * 3
+    told(teller, 1)
+    assert [provably_alive(token) for token in tokens] == [True, False, True]
+    assert [provably_dead(token) for token in tokens] == [False, True, False]
+
+
+def test_a_process_that_is_stopped_is_neither_alive_nor_dead(teller):
+    """It may never go on: there the lease decides."""
+    token = teller.stdout.readline().split()[0]
+    teller.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, teller.pid, os.WSTOPPED | os.WNOWAIT)
+    assert not provably_alive(token)
+    assert not provably_dead(token)
+    teller.send_signal(signal.SIGCONT)
+
+
+def test_a_process_that_closed_our_descriptors_proves_nothing_and_harms_no_file(teller, tmp_path):
+    """As one that turns itself into a daemon; its files may then have the numbers of ours."""
+    tokens = teller.stdout.readline().split()
+    told(teller, "close")
+    told(teller, 0)
+    assert [provably_alive(token) for token in tokens] == [False] * 3
+    assert [provably_dead(token) for token in tokens] == [False] * 3
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_whoever_cannot_see_the_register_proves_nothing(teller):
+    """Another user's process: it runs, and that is all that is known."""
+    host, pid, start, name = teller.stdout.readline().split()[0].split("/")
+    nonce, where, _ = name.split(";")
+    fd, place = where.split(".")
+    for other in ("", "0.0", f"99.{place}", f"{fd}.{'9' * 30}", f"{fd}.-1", "x.y"):
+        token = f"{host}/{pid}/{start}/{nonce};{other}"
+        assert not provably_alive(token)
+        assert not provably_dead(token)
+
+
+def test_a_place_in_the_register_is_used_again():
+    """A process that takes turns for years needs no more than its turns at a time."""
+    places = set()
+    for _ in range(20_000):
+        owner = Owner.new()
+        places.add(owner.where)
+        owner.retire()
+    assert len(places) < 100
+    assert "" not in places
+
+
+def test_more_owners_than_there_is_room_for_are_known_here_alone():
+    """Of those, another process proves only the death of the whole process."""
+    owners = [Owner.new() for _ in range(8300)]
+    without = [owner for owner in owners if not owner.where]
+    assert without
+    assert all(provably_alive(owner.token()) for owner in without[:3])
+    for owner in owners:
+        owner.retire()
+    assert provably_dead(without[0].token())
+
+
+def test_a_holder_says_how_long_its_lease_lasts():
+    """For those who watch it with another configuration; what makes no sense is not said."""
+    owner = Owner.new()
+    assert ttl_of(owner.token(2.5)) == 2.5
+    for unsaid in (owner.token(), "", "somebody", "a/1/1/n;;x", "a/1/1/n;;-1", "a/1/1/n;;inf"):
+        assert ttl_of(unsaid) is None
+    owner.retire()

@@ -20,7 +20,7 @@ from looopy.stores.sql.events import SQLJournal, turn_record
 from looopy.stores.sql.line import join_steps, keep_steps, leave_steps, read_line
 from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist
 
-_OWN_COLUMNS = 18
+_OWN_COLUMNS = 19
 
 
 class SQLStateStore(SQLStore):
@@ -153,6 +153,7 @@ def _context_record(row: Sequence[Any]) -> ContextRecord:
         cleared_seq,
         holder,
         lease_live,
+        lease_until,
         owner_actor,
         state,
         metadata,
@@ -177,6 +178,7 @@ def _context_record(row: Sequence[Any]) -> ContextRecord:
         open_turn=open_turn,
         holder=holder,
         lease_live=bool(lease_live),
+        lease_until=lease_until or 0,
         owner_actor=owner_actor,
         inbox=InboxHead(last=inbox_last, waiting=inbox_waiting, cancel_turn=cancel_turn),
         state=rows.decode_state(state),

@@ -55,8 +55,8 @@ TURN_COLUMNS = (
 CONTEXT_COLUMNS = (
     "c.context_id, c.epoch, c.turn_count, c.last_position, c.last_seq, c.visible_from,"
     " c.cleared_seq,"
-    f" c.holder, c.holder IS NOT NULL AND {_live('c.lease_until')}, c.owner_actor, c.state,"
-    " c.metadata,"
+    f" c.holder, c.holder IS NOT NULL AND {_live('c.lease_until')}, c.lease_until, c.owner_actor,"
+    " c.state, c.metadata,"
     " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn"
 )
 _CONTEXT = (
