@@ -8,8 +8,8 @@ The log only grows, the window of a model does not. Three rules make the cut:
   groups (an assistant message with its results) behind it go. When the newest group alone is too
   large, the text of its results is shortened, never the pair.
 - It moves in steps: the place of the cut is a multiple of a quarter of what is kept, counted from
-  the beginning of the log. So the same first message is sent for many requests in a row, and prompt
-  caches live.
+  the beginning of the log, also by those who have read only its end. So the same first message is
+  sent for many requests in a row, by whichever process, and prompt caches live.
 - It is found from the end, so that its cost is that of what is kept, however long the log is. Who
   asks again and again while the log grows keeps a `Window`, which looks at each message once.
 
@@ -87,17 +87,22 @@ _WHOLE: Final = Limits(None, None)
 
 
 def visible(
-    messages: Sequence[Message], config: LoopConfig, *, window_tokens: int | None = None
+    messages: Sequence[Message],
+    config: LoopConfig,
+    *,
+    window_tokens: int | None = None,
+    offset: int = 0,
 ) -> list[Message]:
     """
     Choose the newest messages within the limits of *config*.
 
     Args:
-        messages: The log of a context, oldest first. Indices are counted from its beginning, so
-            pass it from the same message on each time.
+        messages: The log of a context, oldest first, or the end of it: at least one message more
+            than fits.
         config: `max_messages` and `history_tokens` count; either may be `None`.
         window_tokens: What the model's window holds, if known: `"auto"` is then three quarters of
             it, to leave room for system prompt, tools and the answer.
+        offset: How many messages of the log come before *messages*.
 
     Returns:
         All of *messages* where they fit. Otherwise its end from a user message on; or, where not
@@ -105,11 +110,15 @@ def visible(
         results shortened. The newest user message and the newest group are always there, whatever
         the limits.
     """
-    return _within(messages, Limits.of(config, window_tokens))
+    return _within(messages, Limits.of(config, window_tokens), offset)
 
 
 def folded(
-    messages: Sequence[Message], config: LoopConfig, *, window_tokens: int | None = None
+    messages: Sequence[Message],
+    config: LoopConfig,
+    *,
+    window_tokens: int | None = None,
+    offset: int = 0,
 ) -> list[Message]:
     """
     As `visible`, for a log that may have summaries (`looopy.folding`).
@@ -121,21 +130,38 @@ def folded(
     limits = Limits.of(config, window_tokens)
     fold = find_fold(messages)
     if fold is None:
-        return _within(messages, limits)
-    summary = shown_as(fold.summary)
-    return [summary, *_within(messages[fold.start :], limits.beside(summary))]
+        return _within(messages, limits, offset)
+    summary, offset = shown_as(fold.summary), offset + fold.start
+    return [summary, *_within(messages[fold.start :], limits.beside(summary), offset)]
 
 
-def _within(messages: Sequence[Message], limits: Limits) -> list[Message]:
+def fitting(
+    messages: Sequence[Message], config: LoopConfig, *, window_tokens: int | None = None
+) -> int:
+    """
+    How many of the newest messages fit into the limits, before the cut is made.
+
+    Returns:
+        As many as there are where all fit; a summary is not shown beside those that it covers.
+    """
+    limits = Limits.of(config, window_tokens)
+    fold = find_fold(messages)
+    if fold is None:
+        return len(messages) - _scan(messages, limits).first
+    shown = messages[fold.start :]
+    return len(shown) - _scan(shown, limits.beside(shown_as(fold.summary))).first
+
+
+def _within(messages: Sequence[Message], limits: Limits, offset: int) -> list[Message]:
     if limits == _WHOLE:
         return list(messages)
     scan = _scan(messages, limits)
     if scan.first == 0:
         return list(messages)
-    start = _stepped(scan.first, len(messages), limits)
-    fitting = [i for i in scan.users if i >= start]
-    if fitting:
-        return list(messages[fitting[-1] :])
+    start = _stepped(scan.first, len(messages), limits, offset)
+    cuts = [i for i in scan.users if i >= start]
+    if cuts:
+        return list(messages[cuts[-1] :])
     return _newest_turn(messages, limits)
 
 
@@ -242,6 +268,9 @@ class Window:
     The oldest message that fits only moves towards the end, and so does every place of a cut: each
     message is weighed once when it comes and once when it goes.
 
+    Args:
+        offset: How many messages of the log come before those that are added.
+
     Attributes:
         length: How many messages were added.
     """
@@ -251,6 +280,7 @@ class Window:
         "_count",
         "_first",
         "_limits",
+        "_offset",
         "_tokens",
         "_torn",
         "_users",
@@ -258,9 +288,10 @@ class Window:
         "length",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, offset: int = 0) -> None:
         self.length = 0
         self._limits = limits
+        self._offset = offset
         self._first = 0  # index of the oldest message that fits
         self._count = self._tokens = 0  # of what fits
         self._weights: list[int] = []  # tokens of each message; -1: is not counted
@@ -300,7 +331,8 @@ class Window:
         if first == 0:
             return 0
         users = self._users
-        for i in range(bisect_left(users, _stepped(first, self.length, self._limits)), len(users)):
+        start = _stepped(first, self.length, self._limits, self._offset)
+        for i in range(bisect_left(users, start), len(users)):
             if self._torn[i] < first:
                 return users[i]
         return None
@@ -324,15 +356,21 @@ class Window:
                 self._tokens -= weight
 
 
-def _stepped(first: int, length: int, limits: Limits) -> int:
-    """*first* or a little later: a place that stays while the log grows by a quarter."""
+def _stepped(first: int, length: int, limits: Limits, offset: int = 0) -> int:
+    """
+    *first* or a little later: a place that stays while the log grows by a quarter.
+
+    Args:
+        offset: The place of index 0 in the log, so that it is the same one for all who know its
+            end.
+    """
     kept = max(1, length - first)
     if limits.messages is not None and kept >= limits.messages:
         step = max(1, limits.messages // 4)
     else:
         # How many messages fit into so many tokens varies from cut to cut: be coarse.
         step = _power_of_two(kept // 4)
-    return min(-(-first // step) * step, length)
+    return min(-(-(first + offset) // step) * step - offset, length)
 
 
 def _power_of_two(number: int) -> int:

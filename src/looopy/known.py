@@ -20,7 +20,7 @@ from typing import Any
 from looopy._failpoints import reach
 from looopy.errors import AgentBusy, Fenced, StoreConflict
 from looopy.folding import find_fold, kept_by
-from looopy.history import folded
+from looopy.history import fitting, folded
 from looopy.lease import left_in_s
 from looopy.loop import unanswered
 from looopy.recovery import OpenCall, Situation, close_dead_turn, runs_again
@@ -194,8 +194,7 @@ class Known:
         limit = _WINDOW if most is None else min(_WINDOW, most + _BEFORE)
         records = await self.stores.messages.recent(self.context_id, limit=limit)
         while records and records[0].position > visible_from:
-            messages = [r.message for r in records]
-            if self._holds_what_is_seen(messages):
+            if self._holds_what_is_seen(records):
                 break
             # As many again, of those before.
             first = records[0].position
@@ -211,13 +210,14 @@ class Known:
             records = older + records
         return records
 
-    def _holds_what_is_seen(self, messages: Sequence[Message]) -> bool:
-        """Whether the model would be shown nothing of what was said before *messages*."""
+    def _holds_what_is_seen(self, records: Sequence[MessageRecord]) -> bool:
+        """Whether the model would be shown nothing of what was said before *records*."""
+        messages = [r.message for r in records]
         fold = find_fold(messages)
         if fold is not None and fold.place >= kept_by(fold.summary):
             return True
         asked = any(isinstance(message, UserMessage) for message in messages)
-        return asked and self._seen(messages) < len(messages)
+        return asked and self._seen(messages, records[0].position - 1) < len(messages)
 
     def _replace(self, records: Sequence[MessageRecord]) -> None:
         self.history.clear()
@@ -278,6 +278,8 @@ class Known:
         self._places += [(r.position, r.turn) for r in records]
         if records:
             self._position = records[-1].position
+        # Counted from the end, it is the same for all who know that, however little they have read.
+        self.view.offset = max(self._position, self.last_position) - len(self._places)
 
     @property
     def committed(self) -> Sequence[Message]:
@@ -290,26 +292,29 @@ class Known:
         first = position - len(messages) + 1
         self._places += [(first + i, turn) for i in range(len(messages))]
         self._position = position
+        self.view.offset = position - len(self._places)
         if len(self.history) > self._trim_above:
             self._trim()
 
-    def _seen(self, messages: Sequence[Message]) -> int:
-        """How many of *messages* the model is shown."""
-        return len(folded(messages, self.config, window_tokens=self.window_tokens))
+    def _seen(self, messages: Sequence[Message], offset: int) -> int:
+        """How many of *messages*, before which come so many, the model is shown."""
+        reader: dict[str, Any] = {"window_tokens": self.window_tokens, "offset": offset}
+        return len(folded(messages, self.config, **reader))
 
     def _trim(self) -> None:
         """Let go of the oldest messages, down to twice what the model sees."""
-        seen = self._seen(self.history)
+        seen = self._seen(self.history, self.view.offset)
+        fits = fitting(self.history, self.config, window_tokens=self.window_tokens)
         asked = (i for i, m in enumerate(reversed(self.history), 1) if isinstance(m, UserMessage))
-        kept = max(2 * seen, _WINDOW, next(asked, 0))
-        # By whole windows, so that the cut, which moves in steps from the beginning, mostly stays.
-        gone = max(0, len(self.history) - kept) // _WINDOW * _WINDOW
-        if gone:
+        # One more than fits, so that what is left is known to be too much.
+        gone = len(self.history) - max(2 * seen, fits + 1, _WINDOW, next(asked, 0))
+        if gone > 0:
             fold = find_fold(self.history)
             stays = fold is not None and fold.place < gone
             kept_at = slice(fold.place, fold.place + 1) if fold and stays else slice(0, 0)
             self.history[:gone] = self.history[kept_at]
             self._places[:gone] = self._places[kept_at]
+            self.view.offset = self._position - len(self._places)
             self.view.drop()
         # Where the model sees all, nothing goes: looked at ever more rarely.
         self._trim_above = max(_TRIM_ABOVE, 2 * len(self.history))

@@ -257,7 +257,8 @@ async def _request(
     provider, model = getattr(turn.provider, "name", ""), getattr(turn.provider, "model", "")
     window_tokens = getattr(turn.provider, "window_tokens", None)
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
-        chosen = folded(turn.history, config, window_tokens=window_tokens)
+        offset = turn.view.offset
+        chosen = folded(turn.history, config, window_tokens=window_tokens, offset=offset)
         turn.left_out = len(chosen) < len(folded(turn.history, _WHOLE))
         chosen = await _hooked(turn, "transform_context", hooks.transform_context, chosen, chosen)
         chosen = await _hooked(turn, "convert_to_llm", hooks.convert_to_llm, chosen, chosen)

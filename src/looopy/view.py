@@ -27,6 +27,8 @@ class View:
 
     Attributes:
         told: Whether somebody was warned that the model is not shown all.
+        offset: How many messages of the log come before the history. It changes together with the
+            beginning of the history.
     """
 
     __slots__ = (
@@ -38,16 +40,18 @@ class View:
         "_start",
         "_summary",
         "_window",
+        "offset",
         "told",
     )
 
     def __init__(self) -> None:
         self.told = False
+        self.offset = 0
         self.drop()
 
     def drop(self) -> None:
         """Forget everything: the history has become another one."""
-        self._for: tuple[Limits, str, str] | None = None
+        self._for: tuple[Limits, str, str, int] | None = None
         self._window: Window | None = None
         self._rendering: Rendering | None = None  # of the history from `_cut` on
         self._summary: Message | None = None  # what is shown before all else
@@ -72,7 +76,7 @@ class View:
             Messages in a sequence that does not change when the history goes on.
         """
         limits = Limits.of(config, window_tokens)
-        reader = (limits, provider, model)
+        reader = (limits, provider, model, self.offset)
         window = self._window
         new: Sequence[Message] = history[self._read :]
         if (
@@ -90,7 +94,7 @@ class View:
             # The newest question alone leads to more than fits.
             self._rendering = None
             shown: Sequence[Message] = render(
-                folded(history, config, window_tokens=window_tokens),
+                folded(history, config, window_tokens=window_tokens, offset=self.offset),
                 provider=provider,
                 model=model,
             )
@@ -116,7 +120,7 @@ class View:
         if fold is not None:
             self._summary, self._start = shown_as(fold.summary), fold.start
             limits = limits.beside(self._summary)
-        self._window = Window(limits)
+        self._window = Window(limits, self.offset + self._start)
         return self._window, history[self._start :]
 
     @property

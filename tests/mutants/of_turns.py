@@ -260,4 +260,29 @@ MUTANTS = [
         "    return scan.users, [group + 1 for group in scan.groups]",
         "tests/property/test_compaction.py::test_a_turn_that_is_parted_keeps_each_result_beside_its_call",
     ),
+    mutant(
+        "cut-counted-from-what-was-read",
+        "the prompt cache is lost at each turn, where an agent is opened for each request",
+        "src/looopy/known.py",
+        "self.view.offset = max(self._position, self.last_position) - len(self._places)",
+        "self.view.offset = 0",
+        "tests/agent/test_prompt_cache.py::test_an_agent_for_each_turn_sends_what_one_that_lives_sends",
+    ),
+    mutant(
+        "let-go-moves-the-cut",
+        "the prompt cache is lost whenever a long-lived agent lets go of old messages",
+        "src/looopy/known.py",
+        """            self.view.offset = self._position - len(self._places)
+            self.view.drop()""",
+        "            self.view.drop()",
+        "tests/agent/test_prompt_cache.py::test_a_history_that_was_let_go_is_cut_where_it_was",
+    ),
+    mutant(
+        "window-without-offset",
+        "the prompt cache is lost at each turn, where an agent is opened for each request",
+        "src/looopy/view.py",
+        "Window(limits, self.offset + self._start)",
+        "Window(limits)",
+        "tests/property/test_view.py::test_who_has_read_only_the_end_cuts_at_the_same_place",
+    ),
 ]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, valid
 from tests.property.test_provider_validity import search
 
-from looopy.folding import summary_message
-from looopy.history import Limits, Window, folded, visible
+from looopy.folding import find_fold, summary_message
+from looopy.history import Limits, Window, fitting, folded, visible
 from looopy.known import Known
 from looopy.llm.render import Rendering, render
 from looopy.types.context import LoopConfig
-from looopy.types.message import Message
+from looopy.types.message import Message, UserMessage
 from looopy.view import View
 
 READERS = [("", ""), (PROVIDER, MODEL), (PROVIDER, f"{MODEL}-latest"), ("openai", "gpt")]
@@ -149,6 +149,39 @@ def test_a_window_cuts_where_the_whole_would_be_cut(log: list[Message], config: 
         if cut is not None:
             assert log[cut:end] == visible(log[:end], config)
         window.extend(log[end : end + 1])
+
+
+narrow = st.builds(
+    LoopConfig,
+    max_messages=st.integers(8, 16) | st.none(),
+    history_tokens=st.integers(60, 200),
+)
+
+
+@longer
+@given(
+    st.lists(logs, min_size=2, max_size=4).map(lambda parts: [m for part in parts for m in part]),
+    limits | narrow,
+    st.integers(0, 500),
+    st.data(),
+)
+def test_who_has_read_only_the_end_cuts_at_the_same_place(
+    log: list[Message], config: LoopConfig, before: int, data: Any
+) -> None:
+    """From one message more than fits on, however many messages came before."""
+    fits = fitting(log, config)
+    shown = folded(log, config, offset=before)
+    gone = data.draw(st.integers(0, max(0, len(log) - fits - 1)))
+    asked = [i for i, m in enumerate(log) if isinstance(m, UserMessage)]
+    fold = find_fold(log)
+    if (fold and fold.place < gone) or (asked and asked[-1] < gone):
+        return  # an agent keeps both
+    assert folded(log[gone:], config, offset=before + gone) == shown
+    view = View()
+    view.offset = before + gone
+    assert seen(view, log[gone:], config, READERS[1]) == render(
+        shown, provider=READERS[1][0], model=READERS[1][1]
+    )
 
 
 @longer
