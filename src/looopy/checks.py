@@ -16,6 +16,7 @@ from looopy.types.context import AuthContext, LoopConfig
 from looopy.types.message import ImageContent, UserMessage
 from looopy.types.message_json import message_to_json
 from looopy.types.prompt import as_part
+from looopy.types.shapes import check_message
 
 
 def agent_options(
@@ -53,6 +54,8 @@ def user_message(value: str | UserMessage, *, may_be_none: bool = True) -> UserM
     message = UserMessage(value) if isinstance(value, str) else value
     if not isinstance(message, UserMessage):
         raise ValueRefused(f"{takes} text or a UserMessage, not {type(value).__name__}", path="")
+    if message is value:
+        check_message(message)
     has_image = not isinstance(message.content, str) and any(
         isinstance(block, ImageContent) for block in message.content
     )
@@ -72,6 +75,10 @@ def storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any]:
     Raises:
         ValueRefused: One of them cannot; its place begins with *path*.
     """
+    if values is not None and not isinstance(values, Mapping):
+        raise ValueRefused(
+            f"{path[1:]} takes JSON values by name, not {type(values).__name__}", path=path
+        )
     kept = dict(values or {})
     dump(kept, path)
     return kept

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from looopy.errors import InvalidLLMResponse, LLMError
+from looopy.errors import InvalidLLMResponse, LLMError, ValueRefused
 from looopy.folding import find_fold, is_summary, shown_as, summary_message
 from looopy.history import Limits, estimate_tokens, safe_cuts
 from looopy.llm.provider import LLMProvider
@@ -34,6 +34,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
+from looopy.types.shapes import mended_answer
 
 _INSTRUCTION: Final = (
     "You write the memory of a conversation between a user and an assistant that uses tools. You"
@@ -195,10 +196,16 @@ async def _answer(
         return None, InvalidLLMResponse(f"the provider failed: {exc}")
     if last is None:
         return None, InvalidLLMResponse("it wrote no summary")
-    if last.type == "done" and last.message is not None and last.message.text.strip():
-        return last.message, None
+    message = last.message
+    if message is not None:
+        try:
+            message = mended_answer(message, [])
+        except ValueRefused as refused:
+            return None, InvalidLLMResponse(f"the provider ended its stream with {refused}")
+    if last.type == "done" and message is not None and message.text.strip():
+        return message, None
     error = last.error
-    return last.message, (
+    return message, (
         error if isinstance(error, LLMError) else InvalidLLMResponse("it wrote no summary")
     )
 

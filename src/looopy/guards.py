@@ -19,6 +19,7 @@ from looopy.types.message import (
     ToolCall,
     Usage,
 )
+from looopy.types.shapes import check_usage
 
 _UNLIMITED = Budget()
 _write = json.JSONEncoder(sort_keys=True).encode
@@ -81,7 +82,13 @@ class Guards:
         self._began = self.clock()
 
     def charge(self, usage: Usage) -> None:
-        """Count what a tool has used."""
+        """
+        Count what a tool has used.
+
+        Raises:
+            ValueRefused: It is no usage, or has a number of another type.
+        """
+        check_usage(usage, "/usage")
         self.charged += usage
 
     def before_model_call(self) -> Verdict | None:

@@ -26,6 +26,7 @@ from looopy.loop import unanswered
 from looopy.recovery import OpenCall, Situation, close_dead_turn, runs_again
 from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import (
+    ANY_CALL,
     Claim,
     Commit,
     ContextRecord,
@@ -344,7 +345,8 @@ class Known:
             found = await self.stores.journal.started_calls(self.context_id, turn)
             started |= {call_id for call_id in found if turn > asked.get(call_id, 0)}
         self.open_calls = [
-            OpenCall(c, origin, c.id in started, runs_again(c, tools)) for c in calls
+            OpenCall(c, origin, c.id in started or ANY_CALL in started, runs_again(c, tools))
+            for c in calls
         ]
 
     def _without_texts_of(self, turn: TurnRecord | None) -> Sequence[Message]:

@@ -14,6 +14,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from looopy._failpoints import reach
@@ -25,6 +26,7 @@ from looopy.errors import (
     InvalidLLMResponse,
     LLMError,
     StoreError,
+    ValueRefused,
 )
 from looopy.history import folded
 from looopy.llm.overflow import silent_overflow
@@ -55,6 +57,7 @@ from looopy.types.message import (
     ThinkingContent,
 )
 from looopy.types.request import LLMRequest, PartialMessage, StreamEvent, StreamOptions
+from looopy.types.shapes import Lost, mended_answer
 from looopy.types.state import AgentStatus
 
 _logger = logging.getLogger("looopy")
@@ -187,7 +190,7 @@ async def _listen(
                     break
             partial = event.partial
             if event.type in ("done", "error"):
-                attempt.final = event
+                attempt.final = _final(turn, event)
                 break
             if not attempt.shown:
                 attempt.shown = True
@@ -209,8 +212,7 @@ async def _listen(
                 with turn.scope:
                     await asyncio.sleep(0)
     except (TurnInterrupted, asyncio.CancelledError) as stop:
-        veiled = turn.redactor.partial(partial)
-        said = None if veiled is None else veiled.snapshot()
+        said = _said_so_far(turn, partial)
         late = patience.error(stop, getattr(turn.provider, "name", ""))
         if late is None:
             turn.partial = said
@@ -224,6 +226,42 @@ async def _listen(
         patience.close()
         await _close(stream)
         attempt.held.clear()
+
+
+def _final(turn: Turn, event: StreamEvent) -> StreamEvent:
+    """The last event of a stream, with a message whose fields have the types that they should."""
+    if event.message is None:
+        return event
+    lost: Lost = []
+    try:
+        message = mended_answer(event.message, lost)
+    except ValueRefused as refused:
+        error = InvalidLLMResponse(f"the provider ended its stream with a message: {refused}")
+        return StreamEvent("error", error=event.error or error)
+    if message is event.message:
+        return event
+    _warn_of_lost(turn, lost)
+    return replace(event, message=message)
+
+
+def _said_so_far(turn: Turn, partial: PartialMessage | None) -> AssistantMessage | None:
+    veiled = turn.redactor.partial(partial)
+    if veiled is None:
+        return None
+    lost: Lost = []
+    try:
+        message = mended_answer(veiled.snapshot(), lost)
+    except Exception:
+        _logger.exception("the provider's message could not be read when it was cut short")
+        return None
+    _warn_of_lost(turn, lost)
+    return message
+
+
+def _warn_of_lost(turn: Turn, lost: Lost) -> None:
+    if lost:
+        text = f"the model's answer had values of a wrong type, left out: {', '.join(lost)}"
+        turn.emit(turn.make(TurnWarning, code="answer_repaired", text=text))
 
 
 def _update(turn: Turn, event: StreamEvent) -> MessageUpdate:
@@ -427,31 +465,56 @@ def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
     The message as it can be stored and replayed: storable text, call ids unique within the turn.
     """
     blocks: list[AssistantBlock] = [_clean_block(turn, block) for block in message.content]
-    if all(new is old for new, old in zip(blocks, message.content, strict=True)):
-        return message
-    return replace(message, content=tuple(blocks))
+    changes: dict[str, Any] = {}
+    if not all(new is old for new, old in zip(blocks, message.content, strict=True)):
+        changes["content"] = tuple(blocks)
+    made_by = (message.api, message.provider, message.model)
+    if message.error_message is not None or not _are_storable(*made_by):
+        for name in ("api", "provider", "model", "error_message"):
+            value = getattr(message, name)
+            if value is not None and (text := repair(value)) is not value:
+                changes[name] = text
+    return replace(message, **changes) if changes else message
+
+
+@lru_cache(maxsize=64)
+def _are_storable(*names: str) -> bool:
+    """Of who made an answer: the same for one after the other."""
+    return all(repair(name) is name for name in names)
 
 
 def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
     if isinstance(block, TextContent):
-        text = repair(block.text)
-        return block if text is block.text else _repaired(turn, replace(block, text=text))
+        text, signature = repair(block.text), block.text_signature
+        if text is block.text and (signature is None or _is_storable(signature)):
+            return block
+        return _repaired(turn, replace(block, text=text, text_signature=_storable(signature)))
     if isinstance(block, ThinkingContent):
         thinking = repair(block.thinking)
-        if thinking is block.thinking:
+        if thinking is block.thinking and _is_storable(block.thinking_signature):
             return block
         # A signature over other bytes would be refused: the block becomes an unsigned one.
         return _repaired(turn, ThinkingContent(thinking))
     arguments = repair_json(block.arguments)
-    raw = block.invalid_arguments
+    raw, signature = block.invalid_arguments, block.thought_signature
     fixed = amended(
         block,
         id=turn.own_call_id(repair(block.id)),
         name=repair(block.name),
         arguments=arguments,
+        thought_signature=signature if signature is None else _storable(signature),
         invalid_arguments=None if raw is None else repair(raw),
     )
     return block if fixed == block else fixed
+
+
+def _is_storable(signature: str | None) -> bool:
+    return signature is None or repair(signature) is signature
+
+
+def _storable(signature: str | None) -> str | None:
+    """*signature*, or none where it would have to be changed: a provider would refuse it."""
+    return signature if _is_storable(signature) else None
 
 
 def _repaired(turn: Turn, block: AssistantBlock) -> AssistantBlock:

@@ -14,6 +14,8 @@ _NUMBERS = "migrations/versions/0003_a_mark_of_each_write.py"
 _POSTGRES = f"{_SQL}/postgres.py"
 
 _JOURNAL = "tests/contract/test_journal.py"
+_TYPES = "tests/property/test_wrong_types.py"
+_DAMAGED = "tests/contract/test_damaged_rows.py"
 _STATE = "tests/contract/test_state.py"
 _ORDER = "tests/contract/test_postgres_order.py"
 _SERVER = "tests/contract/test_postgres_server.py"
@@ -23,6 +25,47 @@ _FILE = "tests/contract/test_sqlite_file.py"
 _IN_FILE = "tests/contract/test_sqlite_numbers.py"
 
 MUTANTS = [
+    # --- wrong types, and damaged rows ---
+    mutant(
+        "wrong-type-of-a-caller",
+        "a message is stored that nobody can read again",
+        "src/looopy/stores/writing.py",
+        "    check_message(message, path)\n",
+        "",
+        f"{_TYPES}::test_each_wrong_value_in_each_field[appended]",
+    ),
+    mutant(
+        "wrong-type-of-a-model",
+        "what a model answers is stored as it came",
+        "src/looopy/types/shapes.py",
+        "    if _is_plain_answer(answer):",
+        "    if isinstance(answer, AssistantMessage):",
+        f"{_TYPES}::test_each_wrong_value_in_each_field[answered]",
+    ),
+    mutant(
+        "damaged-row-stops-a-read",
+        "one bad row makes every read of its context raise",
+        "src/looopy/stores/reading.py",
+        "        return _salvaged(body, position, error)",
+        "        raise",
+        f"{_DAMAGED}::test_a_row_that_is_no_message_stands_as_damaged",
+    ),
+    mutant(
+        "damaged-state-stops-a-list",
+        "one bad row makes the list of its tenant raise",
+        "src/looopy/stores/rows.py",
+        "        return _salvaged_state(text, context_id, error)",
+        "        raise",
+        f"{_DAMAGED}::test_a_damaged_state_hides_no_context",
+    ),
+    mutant(
+        "damaged-start-runs-again",
+        "a tool runs a second time because the row of its start is damaged",
+        "src/looopy/known.py",
+        "c.id in started or ANY_CALL in started",
+        "c.id in started",
+        f"{_DAMAGED}::test_a_call_whose_start_cannot_be_read_counts_as_started",
+    ),
     # --- the fence ---
     mutant(
         "commit-without-fence",

@@ -6,7 +6,6 @@ See `looopy.stores.memory` for the idea.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 
@@ -229,7 +228,7 @@ class InMemoryJournal(InMemoryInbox):
         if context is None:
             return set()
         return {
-            json.loads(e.body)["tool_call_id"]
+            rows.started_call(e.body)
             for e in context.events
             if e.turn == turn and e.type == "tool_execution_start"
         }

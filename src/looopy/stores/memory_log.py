@@ -15,7 +15,7 @@ from operator import attrgetter, itemgetter
 
 from looopy.stores import rows
 from looopy.stores.memory_context import StoredContext, StoredEvent, StoredMessage
-from looopy.stores.reading import decode_message
+from looopy.stores.reading import read_message
 from looopy.stores.records import TurnRecord
 from looopy.types.event import AgentEvent
 from looopy.types.message import Message
@@ -95,9 +95,9 @@ def _turn_start(context_id: str, context: StoredContext, turn: TurnRecord) -> li
 def _turn_end(context_id: str, context: StoredContext, turn: TurnRecord) -> list[AgentEvent]:
     added = context.messages[turn.first_position - 1 : turn.last_position]
     iteration = max((m.iteration for m in added), default=0)
-    messages = [decode_message(m.body) for m in added]
+    messages = [read_message(m.body, position=m.position) for m in added]
     return [rows.decode_turn_end(context_id, turn, iteration, messages)]
 
 
 def _message_at(context: StoredContext, position: int) -> Message:
-    return decode_message(context.messages[position - 1].body)
+    return read_message(context.messages[position - 1].body, position=position)

@@ -150,6 +150,10 @@ def _content(
             path="/kind",
         )
     if media_type is not None:
+        if not isinstance(media_type, str):
+            raise ValueRefused(
+                f"a media type is text, not {type(media_type).__name__}", path="/media_type"
+            )
         check_text(media_type, "/media_type")
     if isinstance(content, Mapping):
         return actual, dump(content, "/content"), media_type or _JSON

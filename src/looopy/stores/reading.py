@@ -8,6 +8,9 @@ detour over defaults, paths and conversions. Whatever else a row may hold goes t
 it refuses what is damaged. So reading here and reading there never differ but in the time they
 take.
 
+A row that says no message, of an older version or changed by other hands, never stops a read:
+`read_message` repairs its fields, or puts a message of the role `damaged` in its place.
+
 Words that come again and again, such as the name of the model, are kept once for all messages that
 are read together, and so is the usage of those that have none.
 """
@@ -15,8 +18,9 @@ are read together, and so is the usage of those that have none.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from looopy.stores.records import MessageRecord
 from looopy.types.maker import maker
@@ -25,6 +29,7 @@ from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
     Cost,
+    CustomMessage,
     ImageContent,
     Message,
     StopReason,
@@ -37,6 +42,9 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.message_json import message_from_json
+from looopy.types.shapes import Lost, salvaged_message
+
+_logger = logging.getLogger("looopy")
 
 _record = maker(MessageRecord)
 _text = maker(TextContent)
@@ -78,6 +86,43 @@ def decode_message(body: str, words: _Words | None = None) -> Message:
     return _plain_message(data, {} if words is None else words) or message_from_json(data)
 
 
+DAMAGED: Final = "damaged"
+"""The role of the message that stands for a row which says none."""
+
+
+def read_message(body: str, words: _Words | None = None, *, position: int | None) -> Message:
+    """
+    The message whose row says *body*; of a damaged row, as much of it as can be read.
+
+    Fields of a wrong type are repaired. Where no message can be made, a `CustomMessage` of the role
+    `damaged` says why, and keeps the position and the text of the row in its metadata: no model is
+    shown it. Each damaged row is logged as a warning.
+
+    Args:
+        words: The same for all that are read together.
+        position: Of the message, for the log; `None`: it waits in an inbox.
+    """
+    try:
+        return decode_message(body, words)
+    except Exception as error:  # noqa: BLE001 - one bad row never stops a read
+        return _salvaged(body, position, error)
+
+
+def _salvaged(body: str, position: int | None, error: Exception) -> Message:
+    where = "of an inbox" if position is None else f"at position {position}"
+    why = str(error) or type(error).__name__
+    lost: Lost = []
+    try:
+        message = salvaged_message(json.loads(body), lost)
+    except Exception:  # noqa: BLE001 - as above
+        _logger.warning("the stored message %s cannot be read: %s", where, why)
+        text = f"the stored message {where} cannot be read: {why}"
+        kept = {"position": position, "path": getattr(error, "path", None), "body": body}
+        return CustomMessage(DAMAGED, text, kept, timestamp=0)
+    _logger.warning("the stored message %s was repaired as it was read: %s", where, why)
+    return message
+
+
 def decode_records(found: Iterable[tuple[int, int, int, int, str]]) -> list[MessageRecord]:
     """Messages with their places, of rows of position, turn, iteration, seq and body."""
     words: _Words = {}
@@ -87,7 +132,7 @@ def decode_records(found: Iterable[tuple[int, int, int, int, str]]) -> list[Mess
             turn=turn,
             iteration=iteration,
             seq=seq,
-            message=decode_message(body, words),
+            message=read_message(body, words, position=position),
         )
         for position, turn, iteration, seq, body in found
     ]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from looopy.folding import kept_by
 from looopy.types.artifact import Artifact, ArtifactKind
@@ -27,6 +27,9 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.state import HeldCall, Outcome, PendingRequest
+
+ANY_CALL: Final = "*"
+"""In place of the id of a started call whose row is damaged: it may have been any of the turn's."""
 
 
 @quick

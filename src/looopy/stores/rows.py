@@ -12,15 +12,17 @@ backend: a row carries its offset within the commit.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
+from looopy.errors import StoreError, ValueRefused
 from looopy.stores.gate import check_text, dump
-from looopy.stores.meta import decode_meta, encode_meta, from_us, to_us
-from looopy.stores.reading import decode_message
-from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
+from looopy.stores.meta import Facts, decode_meta, encode_meta, from_us, to_us
+from looopy.stores.reading import DAMAGED, read_message
+from looopy.stores.records import ANY_CALL, ContextState, Entry, EntryKind, TurnRecord
 from looopy.stores.writing import message_text, quoted, usage_text
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.auth import AuthRequest
@@ -37,11 +39,13 @@ from looopy.types.event import (
     TurnEnd,
     TurnError,
     TurnStart,
+    TurnWarning,
     event_to_json,
     is_durable,
 )
 from looopy.types.maker import quick
 from looopy.types.message import (
+    NO_USAGE,
     AssistantMessage,
     Message,
     StopReason,
@@ -51,7 +55,10 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.message_json import usage_from_json, usage_to_json
+from looopy.types.shapes import mended_usage
 from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, pending_to_json
+
+_logger = logging.getLogger("looopy")
 
 
 @quick
@@ -226,25 +233,22 @@ def decode_message_events(
     The events that a message's row stands for: `tool_execution_end` where there was one,
     `message_end`.
     """
-    message = decode_message(body)
-    facts = decode_meta(meta, created_us)
+    message = read_message(body, position=position)
+    facts = _facts(meta, created_us, position)
     events: list[AgentEvent] = []
-    if (ran := facts.ran) is not None and isinstance(message, ToolResultMessage):
-        events.append(
-            ToolExecutionEnd(
-                context_id=context_id,
-                turn=turn,
-                iteration=iteration,
-                timestamp=ran[2],
-                seq=seq - 1,
-                tool_call_id=message.tool_call_id,
-                tool_name=message.tool_name,
-                result=message,
-                is_error=message.is_error,
-                started=ran[0],
-                duration_s=ran[1],
-            )
-        )
+    if (ran := facts.ran) is not None:
+        ended: dict[str, Any] = {
+            "context_id": context_id,
+            "turn": turn,
+            "iteration": iteration,
+            "timestamp": ran[2],
+            "seq": seq - 1,
+        }
+        if not isinstance(message, ToolResultMessage):  # damaged: the number is taken all the same
+            text = f"the end of a tool call with the message at position {position} is damaged"
+            events.append(TurnWarning(**ended, code=DAMAGED, text=text))
+        else:
+            events.append(_tool_end(message, ran, ended))
     events.append(
         MessageEnd(
             context_id=context_id,
@@ -261,6 +265,28 @@ def decode_message_events(
         )
     )
     return events
+
+
+def _tool_end(
+    message: ToolResultMessage, ran: tuple[datetime | None, float, datetime], common: dict[str, Any]
+) -> ToolExecutionEnd:
+    return ToolExecutionEnd(
+        **common,
+        tool_call_id=message.tool_call_id,
+        tool_name=message.tool_name,
+        result=message,
+        is_error=message.is_error,
+        started=ran[0],
+        duration_s=ran[1],
+    )
+
+
+def _facts(meta: str | None, created_us: int, position: int) -> Facts:
+    try:
+        return decode_meta(meta, created_us)
+    except Exception as error:  # noqa: BLE001 - one bad row never stops a read
+        _logger.warning("what is stored beside the message at position %s: %s", position, error)
+        return Facts()
 
 
 def decode_turn_start(context_id: str, turn: TurnRecord, user_message: Message | None) -> TurnStart:
@@ -306,7 +332,7 @@ def decode_event(
     announced_by: Message | None,
 ) -> AgentEvent:
     """
-    The event of a row of the event log.
+    The event of a row of the event log; for a damaged row, a `warning` with its `seq`.
 
     Args:
         announced_by: For `tool_execution_start`, the assistant message that holds the call.
@@ -318,7 +344,13 @@ def decode_event(
         "timestamp": from_us(created_us),
         "seq": seq,
     }
-    return _DECODERS[type](json.loads(body), common, announced_by)
+    try:
+        return _DECODERS[type](json.loads(body), common, announced_by)
+    except Exception as error:  # noqa: BLE001 - one bad row never stops a read
+        why = f"{error.__class__.__name__}: {error}"
+        text = f"the stored event {seq} of the type {type!r} cannot be read: {why}"
+        _logger.warning("context %s: %s", context_id, text)
+        return TurnWarning(**common, code=DAMAGED, text=text)
 
 
 def _decode_tool_start(
@@ -355,6 +387,15 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Message | None
 }
 
 
+def started_call(body: str) -> str:
+    """Which call the row of a `tool_execution_start` is about; `ANY_CALL` if it is damaged."""
+    try:
+        return str(json.loads(body)["tool_call_id"])
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        _logger.warning("a stored tool_execution_start cannot be read: %s", error)
+        return ANY_CALL
+
+
 # --- the inbox -----------------------------------------------------------------------------------
 
 
@@ -372,9 +413,9 @@ def entry_body(message: UserMessage, actor_id: str | None) -> str:
 
 def decode_entry(number: int, kind: str, actor_id: str | None, created_us: int, body: str) -> Entry:
     """The entry of an inbox that its columns say."""
-    message = decode_message(body)
-    if not isinstance(message, UserMessage):
-        raise TypeError(f"a {message.role} message cannot wait in an inbox")
+    message = read_message(body, position=None)
+    if not isinstance(message, UserMessage):  # a damaged row: it is said, and so leaves the inbox
+        message = UserMessage(f"[message {number} of the inbox cannot be read]", timestamp=0)
     return Entry(
         number=number,
         kind=EntryKind(kind),
@@ -393,8 +434,38 @@ def usage_column(usage: Usage) -> str:
 
 
 def decode_usage(text: str) -> Usage:
-    """The usage that a column's text says."""
-    return usage_from_json(json.loads(text))
+    """The usage that a column's text says; of damaged text, what can be read."""
+    try:
+        return _read_usage(json.loads(text))
+    except Exception as error:  # noqa: BLE001 - one bad row never stops a read
+        _logger.warning("a stored usage cannot be read: %s", error)
+        return NO_USAGE
+
+
+def _read_usage(data: Any) -> Usage:
+    try:
+        return usage_from_json(data)
+    except ValueRefused as error:
+        _logger.warning("a stored usage was repaired as it was read: %s", error)
+        return mended_usage(data, [])
+
+
+def decode_object(text: str, what: str) -> dict[str, Any]:
+    """
+    The JSON object that a column's text says; of damaged text, an empty one.
+
+    Args:
+        what: What the column holds, for the log.
+    """
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+        why = "it is no JSON object"
+    except (ValueError, TypeError, RecursionError) as error:
+        why = str(error)
+    _logger.warning("%s cannot be read: %s", what, why)
+    return {}
 
 
 def state_column(state: ContextState) -> str:
@@ -422,20 +493,63 @@ def state_column(state: ContextState) -> str:
     return dump(data)
 
 
-def decode_state(text: str) -> ContextState:
-    """The state that a column's text says."""
-    data = json.loads(text)
+def decode_state(text: str, context_id: str = "") -> ContextState:
+    """The state that a column's text says; of damaged text, the parts that can be read."""
+    try:
+        data = json.loads(text)
+        return ContextState(**{name: read(data) for name, read in _PARTS.items()})
+    except Exception as error:  # noqa: BLE001 - one bad row never stops a list
+        return _salvaged_state(text, context_id, error)
+
+
+def _salvaged_state(text: str, context_id: str, error: Exception) -> ContextState:
+    """What can be read of a damaged state; its `error` says that it is damaged."""
+    try:
+        data = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        data = None
+    parts: dict[str, Any] = {}
+    for name, read in _PARTS.items():
+        try:
+            parts[name] = read(data)
+        except Exception as failure:  # noqa: BLE001 - the other parts are worth having
+            error = failure
+            _logger.warning("%r in the state of context %s: %s", name, context_id, failure)
+    why = f"the stored state of this context is damaged: {type(error).__name__}: {error}"
+    return ContextState(**{**parts, "error": (StoreError.__name__, why)})
+
+
+def _decode_error(data: Mapping[str, Any]) -> tuple[str, str] | None:
     error = data.get("error")
-    return ContextState(
-        pending=_decode_pending(data),
-        answered=tuple((pending_from_json(p), value) for p, value in data.get("answered", ())),
-        held=tuple(HeldCall(**h) for h in data.get("held", ())),
-        error=None if error is None else (error[0], error[1]),
-        resumable=data.get("resumable"),
-        summary=data.get("summary"),
-        usage=usage_from_json(data.get("usage", {})),
-        output=data.get("output"),
-    )
+    return None if error is None else (str(error[0]), str(error[1]))
+
+
+def _decode_number(data: Mapping[str, Any], name: str) -> int | None:
+    number = data.get(name)
+    if number is None or type(number) is int:
+        return number
+    raise TypeError(f"a number is needed, not {type(number).__name__}")
+
+
+def _decode_output(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    output = data.get("output")
+    if output is None or isinstance(output, dict):
+        return output
+    raise TypeError(f"an object is needed, not {type(output).__name__}")
+
+
+_PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "pending": _decode_pending,
+    "answered": lambda data: tuple(
+        (pending_from_json(p), value) for p, value in data.get("answered", ())
+    ),
+    "held": lambda data: tuple(HeldCall(**h) for h in data.get("held", ())),
+    "error": _decode_error,
+    "resumable": lambda data: _decode_number(data, "resumable"),
+    "summary": lambda data: _decode_number(data, "summary"),
+    "usage": lambda data: _read_usage(data.get("usage", {})),
+    "output": _decode_output,
+}
 
 
 def pending_from_json(data: Mapping[str, Any]) -> PendingRequest:
@@ -453,10 +567,18 @@ def pending_from_json(data: Mapping[str, Any]) -> PendingRequest:
 
 
 def outcome_column(value: str | None) -> Outcome | None:
-    """The outcome that a column says; `None` while the turn is open."""
-    return None if value is None else Outcome(value)
+    """The outcome that a column says; `None` while the turn is open, `interrupted` if unknown."""
+    if value is None:
+        return None
+    return Outcome(value) if value in _OUTCOMES else Outcome.INTERRUPTED
 
 
 def stop_reason_column(value: str | None) -> StopReason | None:
-    """The stop reason that a column says; `None` while the turn is open."""
-    return None if value is None else StopReason(value)
+    """The stop reason that a column says; as `outcome_column`."""
+    if value is None:
+        return None
+    return StopReason(value) if value in _STOPS else StopReason.INTERRUPTED
+
+
+_OUTCOMES = frozenset(outcome.value for outcome in Outcome)
+_STOPS = frozenset(reason.value for reason in StopReason)

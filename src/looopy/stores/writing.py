@@ -3,9 +3,9 @@ Writes messages as the text that is stored, once for each message and commit of 
 
 Nearly all messages have the one shape that this process makes: Python's own types, texts, a few
 small numbers. Of those the text is put together at once, and looked at once for what no backend
-keeps. Whatever else a message may hold goes the general way, `message_to_json` and then `dump`,
-which is what decides: what it writes, and how it refuses. So both never differ but in the time they
-take, as in `reading`.
+keeps. All other messages go the general way, `check_message`, `message_to_json` and then `dump`,
+which decides: the types of fields, the text, the refusal. So both never differ but in the time they
+take, as in `reading`, and no message is written that could not be read.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.message_json import message_to_json, usage_to_json
+from looopy.types.shapes import check_message, check_usage
 
 _quote: Any = json.encoder.encode_basestring
 _MAX_INT = 2**63
@@ -62,11 +63,12 @@ def message_text(message: Message, path: str = "") -> str:
     if writer is not None:
         try:
             text = writer(message)
-        except (_Unusual, TypeError, KeyError):  # a value of another type than it should have
+        except (_Unusual, TypeError, KeyError, AttributeError):  # a value of another type
             pass
         else:
             if _is_kept(text):
                 return text
+    check_message(message, path)
     return dump(message_to_json(message, compact=True), path)
 
 
@@ -79,7 +81,8 @@ def usage_text(usage: Usage) -> str:
     """
     try:
         return _usage(usage)
-    except _Unusual:
+    except (_Unusual, AttributeError):
+        check_usage(usage, "/usage")
         return dump(usage_to_json(usage, compact=True))
 
 
@@ -147,7 +150,9 @@ def _result(message: ToolResultMessage) -> str:
 def _made_by(api: str, provider: str, model: str) -> str:
     """Who made an answer: the same for one after the other."""
     names = {"api": api, "provider": provider, "model": model}
-    return "".join(f',"{name}":{_quote(value)}' for name, value in names.items() if value)
+    return "".join(
+        [f',"{name}":{_quote(value)}' for name, value in names.items() if value != ""]
+    )
 
 
 def _blocks(writers: Mapping[type, Callable[[Any], str]], blocks: Sequence[Block]) -> str:
@@ -167,7 +172,11 @@ def _image(block: ImageContent) -> str:
 
 
 def _thinking(block: ThinkingContent) -> str:
-    hidden = ',"redacted":true' if block.redacted else ""
+    hidden = ""
+    if block.redacted is True:
+        hidden = ',"redacted":true'
+    elif block.redacted is not False:
+        raise _Unusual
     end = _signed("thinking_signature", block.thinking_signature)
     return f'{{"type":"thinking","thinking":{_quote(block.thinking)}{hidden}{end}}}'
 
@@ -175,7 +184,7 @@ def _thinking(block: ThinkingContent) -> str:
 def _call(block: ToolCall) -> str:
     invalid = _signed("invalid_arguments", block.invalid_arguments)
     end = _signed("thought_signature", block.thought_signature)
-    arguments = _value(block.arguments, _WITHIN_BLOCK)
+    arguments = _object(block.arguments, _WITHIN_BLOCK)
     return (
         f'{{"type":"toolCall","id":{_quote(block.id)},"name":{_quote(block.name)}'
         f',"arguments":{arguments}{invalid}{end}}}'
@@ -187,7 +196,7 @@ def _signed(name: str, value: str | None) -> str:
 
 
 def _usage(usage: Usage) -> str:
-    if usage is NO_USAGE or usage == NO_USAGE:
+    if usage is NO_USAGE:
         return "{}"
     parts = _numbers(usage, _TOKENS)
     if usage.cost is not NO_COST and (cost := _numbers(usage.cost, _DOLLARS)):
@@ -199,13 +208,13 @@ def _numbers(of: Usage | Cost, names: Sequence[str]) -> list[str]:
     parts = []
     for name in names:
         value = getattr(of, name)
-        if not value:
-            continue
         if type(value) is int:
-            _whole(value)
-        elif type(value) is not float or not isfinite(value):
+            if value:
+                parts.append(f'"{name}":{_whole(value)}')
+        elif type(value) is not float or names is _TOKENS or not isfinite(value):
             raise _Unusual
-        parts.append(f'"{name}":{value!r}')
+        elif value:
+            parts.append(f'"{name}":{value!r}')
     return parts
 
 
@@ -220,6 +229,12 @@ def _value(value: Any, depth: int) -> str:
     if text is None:
         raise _Unusual
     return text
+
+
+def _object(value: Mapping[str, Any], depth: int) -> str:
+    if type(value) is not dict:
+        raise _Unusual
+    return _value(value, depth)
 
 
 _WRITERS: dict[type, Callable[[Any], str]] = {

@@ -62,6 +62,12 @@ class Ask:
         object.__setattr__(self, "kind", PendingKind(kind))
         if not isinstance(self.prompt, str):
             raise ValueRefused("Ask.prompt takes text", path="/prompt")
+        if self.tool_name is not None and not isinstance(self.tool_name, str):
+            raise ValueRefused("Ask.tool_name takes text, or None", path="/tool_name")
+        if self.args is not None and not isinstance(self.args, Mapping):
+            raise ValueRefused("Ask.args takes arguments by name, or None", path="/args")
+        if self.auth is not None and not isinstance(self.auth, AuthRequest):
+            raise ValueRefused("Ask.auth takes an AuthRequest(...), or None", path="/auth")
         if isinstance(self.options, (str, bytes)) or not isinstance(self.options, Sequence):
             raise ValueRefused("Ask.options takes a list of values", path="/options")
         schema: Any = self.schema

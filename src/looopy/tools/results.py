@@ -16,6 +16,7 @@ from typing import Any
 from looopy.tools.provider import ToolResult
 from looopy.types.maker import quick
 from looopy.types.message import ImageContent, TextContent, UserBlock
+from looopy.types.shapes import Lost, as_flag, mended_shown
 
 _MAX_LEAVES = 5
 _CONTINUATION = 0x80  # the top bits of a byte inside a character: RFC 3629, section 3
@@ -47,14 +48,38 @@ def to_answer(value: Any) -> Answer:
     if not isinstance(value, ToolResult):
         return Answer(to_blocks(value))
     # Here an empty list is no content; returned by itself it is the JSON text of a list.
-    blocks = to_blocks(value.content) if value.content else ()
-    return Answer(blocks, details=value.details, is_error=value.is_error)
+    empty = isinstance(value.content, (str, list, tuple)) and not value.content
+    blocks = () if empty or value.content is None else to_blocks(value.content)
+    return Answer(blocks, details=value.details, is_error=_is_error(value.is_error))
+
+
+def _is_error(said: Any) -> bool:
+    """Whether a tool says that it failed; what says neither yes nor no is a failure."""
+    if said is True or said is False:
+        return said
+    try:
+        return as_flag(said)
+    except Exception:  # noqa: BLE001 - an array's truth, say, is its own code
+        return True
 
 
 def to_blocks(value: Any) -> tuple[UserBlock, ...]:
-    """The content for *value*: blocks as they are, text as one block, all else as JSON text."""
+    """
+    The content for *value*: blocks, text as one block, all else as JSON text.
+
+    Raises:
+        TypeError: It cannot be written, or a block holds something that no model can read.
+    """
     if isinstance(value, (TextContent, ImageContent)):
-        return (value,)
+        lost: Lost = []
+        blocks = mended_shown((value,), lost)
+        if wrong := [path for path in lost if not path.endswith("_signature")]:
+            name = wrong[0].rpartition("/")[2]
+            raise TypeError(
+                f"the tool returned {type(value).__name__}({name}=...) with a value of the type"
+                f" {type(getattr(value, name)).__name__}, which no model can read"
+            )
+        return blocks
     if isinstance(value, (list, tuple)) and any(
         isinstance(item, (TextContent, ImageContent)) for item in value
     ):

@@ -57,13 +57,16 @@ class AuthRequest:
             kinds = ", ".join(repr(kind.value) for kind in AuthType)
             raise ValueRefused(f"AuthRequest.type must be one of {kinds}", path="/type")
         object.__setattr__(self, "type", AuthType(self.type))
-        if isinstance(self.scopes, str) or not all(isinstance(s, str) for s in self.scopes):
+        several = isinstance(self.scopes, (list, tuple, set, frozenset))
+        if not several or not all(isinstance(scope, str) for scope in self.scopes):
             raise ValueRefused("AuthRequest.scopes takes a list of texts", path="/scopes")
         object.__setattr__(self, "scopes", tuple(self.scopes))
         for name in ("provider", *_TEXTS):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ValueRefused(f"AuthRequest.{name} takes text", path=f"/{name}")
+        if self.key is not None and not isinstance(self.key, Mapping):
+            raise ValueRefused("AuthRequest.key takes a public key as a JWK object", path="/key")
         if self.type is AuthType.OAUTH2:
             self._check_oauth2()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, SupportsIndex, TypeAlias
 
@@ -52,6 +52,10 @@ class AuthContext:
     ) -> None:
         if not isinstance(actor_id, str) or not actor_id:
             raise ConfigurationError("AuthContext needs an actor_id: a non-empty string")
+        if tenant_id is not None and not isinstance(tenant_id, str):
+            raise ConfigurationError("AuthContext.tenant_id takes text, or None")
+        if expires_at is not None and not isinstance(expires_at, datetime):
+            raise ConfigurationError("AuthContext.expires_at takes a datetime, or None")
         if expires_at is not None and expires_at.tzinfo is None:
             raise ConfigurationError(
                 "AuthContext.expires_at must be timezone-aware, such as datetime.now(UTC)"
@@ -60,6 +64,8 @@ class AuthContext:
             raise ConfigurationError(
                 'AuthContext.credentials takes secrets by name, such as {"token": ...}'
             )
+        if not _are_texts(scopes):
+            raise ConfigurationError('AuthContext.scopes takes a list of texts, such as ["read"]')
         self.actor_id = actor_id
         self.tenant_id = tenant_id
         self.credentials: Mapping[str, Any] = dict(credentials or {})
@@ -83,6 +89,12 @@ class AuthContext:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         self._refuse()
+
+
+def _are_texts(values: object) -> bool:
+    if not isinstance(values, (list, tuple, set, frozenset)):
+        return False
+    return all(isinstance(value, str) for value in values)
 
 
 class CancelToken:
@@ -238,6 +250,14 @@ class Hooks:
     convert_to_llm: Callable[[list[Message]], Any] | None = None
     get_api_key: Callable[[str, AuthContext | None], Any] | None = None
 
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            hook = getattr(self, one.name)
+            if hook is not None and not callable(hook):
+                raise ConfigurationError(
+                    f"Hooks.{one.name} takes a function, not {type(hook).__name__}"
+                )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopConfig:
@@ -304,6 +324,9 @@ class LoopConfig:
     hooks: Hooks = field(default_factory=Hooks)
 
     def __post_init__(self) -> None:
+        for name, kind in (("budget", Budget), ("retry", RetryPolicy), ("hooks", Hooks)):
+            if not isinstance(getattr(self, name), kind):
+                raise ConfigurationError(f"LoopConfig.{name} takes a {kind.__name__}(...)")
         for name in (
             "max_iterations",
             "max_tool_calls",

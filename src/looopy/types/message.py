@@ -12,7 +12,7 @@ Messages are frozen and never edited: the log is evidence. What a model is shown
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Final, TypeAlias
@@ -166,6 +166,15 @@ def _as_blocks(content: Any) -> tuple[Any, ...]:
     """A plain string stands for one text block, any other sequence for its items."""
     if isinstance(content, str):
         return (TextContent(content),) if content else ()
+    return _as_tuple(content)
+
+
+def _as_tuple(content: Any) -> tuple[Any, ...]:
+    if isinstance(content, (bytes, bytearray, Mapping)) or not isinstance(content, Iterable):
+        raise ValueRefused(
+            f"/content: must be text or a list of blocks, not {type(content).__name__}",
+            path="/content",
+        )
     return tuple(content)
 
 
@@ -185,7 +194,7 @@ class UserMessage:
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, (str, tuple)):
-            object.__setattr__(self, "content", tuple(self.content))
+            object.__setattr__(self, "content", _as_tuple(self.content))
 
     @property
     def text(self) -> str:
@@ -268,8 +277,9 @@ class CustomMessage:
 
     def __post_init__(self) -> None:
         if not isinstance(self.role, str) or self.role in ("", "user", "assistant", "toolResult"):
+            shown = repr(self.role) if isinstance(self.role, str) else type(self.role).__name__
             raise ValueRefused(
-                f"/role: {self.role!r} is not the role of a custom message", path="/role"
+                f"/role: {shown} is not the role of a custom message", path="/role"
             )
 
     @property

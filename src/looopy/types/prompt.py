@@ -50,6 +50,12 @@ class PromptPart:
             )
         if not isinstance(self.order, int) or isinstance(self.order, bool):
             raise ConfigurationError("PromptPart.order must be a whole number")
+        if self.name is not None and not isinstance(self.name, str):
+            raise ConfigurationError("PromptPart.name takes text, or None")
+        if self.version is not None and not isinstance(self.version, str):
+            raise ConfigurationError("PromptPart.version takes text, or None")
+        if type(self.metadata) is not dict and not isinstance(self.metadata, Mapping):
+            raise ConfigurationError("PromptPart.metadata takes values by name")
 
 
 def as_part(given: object) -> PromptPart:

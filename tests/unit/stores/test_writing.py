@@ -26,6 +26,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.message_json import message_to_json, usage_to_json
+from looopy.types.shapes import check_message, check_usage
 
 
 class Words(str):
@@ -44,7 +45,12 @@ def told(write, *args):
 
 def generally(message, path=""):
     """What the general way says of *message*."""
-    return told(lambda: dump(message_to_json(message, compact=True), path))
+
+    def write():
+        check_message(message, path)
+        return dump(message_to_json(message, compact=True), path)
+
+    return told(write)
 
 
 def at_once(message, path=""):
@@ -129,7 +135,12 @@ def test_a_message_is_written_as_the_general_way_does(message, path):
 @given(usage=USAGES)
 def test_usage_is_written_as_the_general_way_does(usage):
     """The same text, or the same refusal."""
-    assert told(writing.usage_text, usage) == told(dump, usage_to_json(usage, compact=True))
+
+    def write():
+        check_usage(usage, "/usage")
+        return dump(usage_to_json(usage, compact=True))
+
+    assert told(writing.usage_text, usage) == told(write)
     assert writing.usage_text(Usage()) == "{}"
 
 

@@ -8,7 +8,6 @@ keys. What lies beyond *limit* is neither decoded nor, but for one row a range, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,7 +15,7 @@ from typing import Any, TypeAlias
 from looopy.stores import rows
 from looopy.stores.meta import from_us
 from looopy.stores.names import can_name, check_context_id, fenced, no_context
-from looopy.stores.reading import decode_message
+from looopy.stores.reading import read_message
 from looopy.stores.records import (
     Commit,
     Committed,
@@ -107,7 +106,7 @@ class SQLJournal(SQLStore):
 
         def work() -> Steps[set[str]]:
             found = yield Query(s.STARTED_CALLS, params, alone=True)
-            return {json.loads(body)["tool_call_id"] for (body,) in found}
+            return {rows.started_call(body) for (body,) in found}
 
         return await self.backend.run(work, write=False) if can_exist(context_id) else set()
 
@@ -259,14 +258,14 @@ class _LogReader:
             params = {**self._key, "after": first - 1, "limit": last - first + 1}
             found = yield Query(s.LIST_MESSAGES, params)
         iteration = max((row[2] for row in found), default=0)
-        messages = [decode_message(row[6]) for row in found]
+        messages = [read_message(row[6], position=row[0]) for row in found]
         return [rows.decode_turn_end(self._context_id, record, iteration, messages)]
 
     def _message_at(self, position: int) -> Steps[Message]:
         if position not in self._bodies:
             params = {**self._key, "after": position - 1, "limit": 1}
             found = yield Query(s.LIST_MESSAGES, params)
-            self._bodies[position] = decode_message(found[0][6])
+            self._bodies[position] = read_message(found[0][6], position=position)
         return self._bodies[position]
 
 
@@ -290,5 +289,5 @@ def turn_record(row: _Row) -> TurnRecord:
         started_at=from_us(row[10]),
         ended_at=None if row[11] is None else from_us(row[11]),
         usage=rows.decode_usage(row[12]),
-        metadata=json.loads(row[13]),
+        metadata=rows.decode_object(row[13], f"the metadata of turn {row[0]}"),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -181,8 +180,8 @@ def _context_record(row: Sequence[Any]) -> ContextRecord:
         lease_until=lease_until or 0,
         owner_actor=owner_actor,
         inbox=InboxHead(last=inbox_last, waiting=inbox_waiting, cancel_turn=cancel_turn),
-        state=rows.decode_state(state),
-        metadata=json.loads(metadata),
+        state=rows.decode_state(state, context_id),
+        metadata=rows.decode_object(metadata, f"the metadata of context {context_id}"),
         version=version,
         created_at=from_us(created_at),
         last_activity=from_us(last_activity),
