@@ -505,7 +505,7 @@ def decode_state(text: str, context_id: str = "") -> ContextState:
 def _salvaged_state(text: str, context_id: str, error: Exception) -> ContextState:
     """What can be read of a damaged state; its `error` says that it is damaged."""
     try:
-        data = json.loads(text)
+        data: Any = json.loads(text)
     except (ValueError, TypeError, RecursionError):
         data = None
     parts: dict[str, Any] = {}
