@@ -20,6 +20,7 @@ _STATE = "tests/contract/test_state.py"
 _ORDER = "tests/contract/test_postgres_order.py"
 _SERVER = "tests/contract/test_postgres_server.py"
 _SILENCE = "tests/contract/test_postgres_silence.py"
+_POOLER = "tests/contract/test_postgres_pooler.py"
 _CUTS = "tests/contract/test_postgres_cuts.py"
 _FILE = "tests/contract/test_sqlite_file.py"
 _IN_FILE = "tests/contract/test_sqlite_numbers.py"
@@ -485,6 +486,22 @@ MUTANTS = [
         f"{_SILENCE}::test_a_commit_whose_reply_never_comes_is_made_exactly_once",
     ),
     # --- Postgres alone ---
+    mutant(
+        "settings-left-on-a-pooler",
+        "what looopy sets for itself stays on connections that others share",
+        f"{_SQL}/pg_pool.py",
+        "    if rows[0][0] is None:\n",
+        "    if False:\n",
+        f"{_POOLER}::test_a_pooler_that_the_url_does_not_name_is_refused_by_name",
+    ),
+    mutant(
+        "no-canary",
+        "a pooler that the URL does not name is found by the failing turns",
+        f"{_SQL}/pg_pool.py",
+        '        ours = {"ours": int(self._url.pooler is not None)}\n',
+        '        ours = {"ours": 1}\n',
+        f"{_POOLER}::test_a_pooler_that_the_url_does_not_name_is_refused_by_name",
+    ),
     mutant(
         "fold-without-check",
         "the end of a turn that was ended by another is told as stored",

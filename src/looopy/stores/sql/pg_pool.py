@@ -11,6 +11,7 @@ extra.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import deque
 from collections.abc import Mapping
@@ -41,6 +42,15 @@ TIMEOUTS = {
 # table, a server would rather read all of it and sort, which takes twice as long; and it would plan
 # each statement five times before it believes that nothing changes.
 _PLANS = {"enable_sort": "off", "plan_cache_mode": "force_generic_plan"}
+# A pooler refuses a setting of this name when a client connects, or drops it. So a session that has
+# it is the client's own, and may be set up; see decision 0020.
+_DIRECT = "looopy.direct"
+_POOLER = (
+    "is behind a pooler, such as PgBouncer: add the option pooler=transaction to the URL, or"
+    " pooler=session if the pooler keeps a connection for each client. An option of your own has to"
+    " be in its ignore_startup_parameters"
+)
+_POOLERS_SAY = ("unsupported startup parameter", "support command-line options")
 _POOL_PATIENCE_S = 30.0
 _UNLIMITED_S = 300.0  # for an answer, where an administrator lets statements run without a limit
 _LEAST_S = 1.0  # for an answer to one whose time is nearly over: connecting took the rest
@@ -55,20 +65,24 @@ def _set_up(settings: Mapping[str, str]) -> Query:
     What an administrator set on purpose stays, but for a commit that would not be durable, and for
     transactions of one statement that would not be like those of several. A server that is set to
     be read-only stays so, and refuses our writes.
+
+    Nothing is set, and the first column is NULL, where a pooler may give the session to others.
     """
+    ours = f"(:ours = 1 OR current_setting('{_DIRECT}', true) = 'on')"
     values = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
     sql = (
-        "SELECT set_config('default_transaction_isolation', 'read committed', false),"  # noqa: S608 - made of constants
+        f"SELECT CASE WHEN {ours}"  # noqa: S608 - made of constants
+        " THEN set_config('default_transaction_isolation', 'read committed', false) END,"
         " (SELECT concat_ws(' ', max(s.setting) FILTER (WHERE s.name = 'statement_timeout'"
-        " AND s.source <> 'default'), '|', count(CASE WHEN s.source = 'default'"
-        " OR s.name = 'synchronous_commit' AND s.setting = 'off'"
+        f" AND s.source <> 'default'), '|', count(CASE WHEN {ours} AND (s.source = 'default'"
+        " OR s.name = 'synchronous_commit' AND s.setting = 'off')"
         " THEN set_config(s.name, COALESCE(w.value, 'on'), false) END))"
         f" FROM pg_settings s LEFT JOIN (VALUES {values}) AS w (name, value) ON w.name = s.name"
         " WHERE w.name IS NOT NULL OR s.name = 'synchronous_commit'),"
         " (SELECT concat_ws(' ', pid, (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint)"
         " FROM pg_stat_get_activity(pg_backend_pid()) WHERE backend_start IS NOT NULL)"
     )
-    return Query(sql, {})
+    return Query(sql, {"ours": 0})
 
 
 _SET_UP_BLIND = _set_up({**TIMEOUTS, **_PLANS})  # some systems cannot see that a client is gone
@@ -84,8 +98,13 @@ def connect_args(url: PostgresURL) -> dict[str, Any]:
             "connect_timeout": url.connect_timeout_s,
             **url.tcp,
         }
+        if url.pooler is None:
+            options = url.options or os.environ.get("PGOPTIONS", "")
+            given["options"] = f"{options} -c {_DIRECT}=on".lstrip()
         return {**given, "prepare_threshold": None} if url.pooled else given
     given = {"dsn": url.dsn, "timeout": url.connect_timeout_s}
+    if url.pooler is None:
+        given["server_settings"] = {_DIRECT: "on"}
     return {**given, "statement_cache_size": 0} if url.pooled else given
 
 
@@ -284,19 +303,28 @@ class Pool:
         if self._url.pooled:
             return wire
         within_s = self._url.connect_timeout_s
+        ours = {"ours": int(self._url.pooler is not None)}
         try:
             try:
-                rows = await wire.fetch(_SET_UP, write=False, within_s=within_s)
+                set_up = _SET_UP._replace(params=ours)
+                rows = await wire.fetch(set_up, write=False, within_s=within_s)
             except Trouble as trouble:
                 if trouble.lost:
                     raise
-                rows = await wire.fetch(_SET_UP_BLIND, write=False, within_s=within_s)
+                set_up = _SET_UP_BLIND._replace(params=ours)
+                rows = await wire.fetch(set_up, write=False, within_s=within_s)
+            _check_own(rows)
             wire.backend = _backend(rows)
             wire.answer_s = _answer_s(rows)
         except BaseException:
             await wire.close(at_once=True)
             raise
         return wire
+
+
+def _check_own(rows: Rows) -> None:
+    if rows[0][0] is None:
+        raise Trouble(None, lost=True, words=_POOLER)
 
 
 def _backend(rows: Rows) -> Backend | None:
@@ -430,6 +458,8 @@ def no_connection(error: Exception) -> Exception:
     """Why there is no connection: what the driver said, without its words."""
     if isinstance(error, Trouble):
         return error
+    if any(phrase in str(error) for phrase in _POOLERS_SAY):
+        return Trouble(None, lost=True, words=_POOLER)
     state = getattr(error, "sqlstate", None) or sqlstate_in(str(error))
     if state is not None:
         return Trouble(state, lost=True)

@@ -43,8 +43,9 @@ class PostgresURL:
         driver: `asyncpg` or `psycopg`.
         dsn: The URL for the driver, with the password if it had one.
         place: Host and database, fit for showing.
-        pooled: Whether a proxy hands the connections out transaction by transaction, so that
-            nothing may outlive one: no prepared statements, no settings of a session.
+        pooler: How a proxy between here and the server hands connections out, `session` or
+            `transaction`; `None`: there is no proxy, which is made sure of.
+        options: The URL's own `options`: what the server is told when a session begins.
         row_level_security: Whether to refuse a database that does not keep the tenants apart for
             this user by row-level security on every table.
         pool_size: How many connections are kept at most.
@@ -56,11 +57,20 @@ class PostgresURL:
     driver: str
     dsn: str = field(repr=False)
     place: str
-    pooled: bool = False
+    pooler: str | None = None
+    options: str = ""
     row_level_security: bool = False
     pool_size: int = 10
     connect_timeout_s: int = 10
     tcp: Mapping[str, int] = field(default_factory=lambda: dict(_TCP))
+
+    @property
+    def pooled(self) -> bool:
+        """
+        Whether a proxy hands the connections out transaction by transaction, so that nothing may
+        outlive one: no prepared statements, no settings of a session.
+        """
+        return self.pooler == "transaction"
 
 
 def is_postgres(url: str) -> bool:
@@ -97,7 +107,8 @@ def parse(url: str) -> PostgresURL:
         driver=SCHEMES[parts.scheme],
         dsn=dsn,
         place=f"{host}{f':{port}' if port else ''}/{database}",
-        pooled=_pooler(ours.get("pooler")),
+        pooler=_pooler(ours.get("pooler")),
+        options=dict(theirs).get("options", ""),
         row_level_security=_required(ours.get("row_level_security")),
         pool_size=_number(ours, "pool_size", 10),
         connect_timeout_s=_number(ours, "connect_timeout", 10),
@@ -122,13 +133,13 @@ _MOST = 1_000_000
 _OPTIONS = ("pooler", "row_level_security", "pool_size", "connect_timeout", *_TCP)
 
 
-def _pooler(value: str | None) -> bool:
+def _pooler(value: str | None) -> str | None:
     if value not in (None, "session", "transaction"):
         raise ConfigurationError(
             "the option pooler of a Postgres URL is session or transaction: how the proxy between"
             " here and the server hands connections out"
         )
-    return value == "transaction"
+    return value
 
 
 def _required(value: str | None) -> bool:
