@@ -131,6 +131,16 @@ class Crew:
             self._runs.append(Run(call, self.tool_of(call), task))
             task.add_done_callback(lambda _: self._news.set())
 
+    def asks_application(self, call: ToolCall) -> bool:
+        """Whether code of the application may be awaited before *call* is announced."""
+        turn, tool = self._turn, self.tool_of(call)
+        if tool is None or call.id == turn.cut_call:
+            return False
+        asked = tool.needs_approval is not False or call.id in turn.resumed
+        hooked = turn.config.hooks.before_tool_call is not None
+        doubted = turn.config.on_doom_loop == "ask"
+        return callable(tool.needs_approval) or (hooked and (asked or doubted))
+
     async def may_run(self, call: ToolCall) -> AskFirst | None:
         """Whether a person has to be asked before *call* runs, and with what."""
         turn, tool = self._turn, self.tool_of(call)

@@ -34,6 +34,8 @@ class TurnInbox:
         token: Cancelled when the turn is asked to stop.
     """
 
+    asks_application = False
+
     def __init__(
         self,
         stores: Stores,

@@ -5,7 +5,8 @@ Written top to bottom as an async generator. What it yields is either one event 
 once (a delta, a report), or a `Group`: events that belong together, of which the durable ones are
 committed before any is shown and before the generator goes on. A group closes before each model
 call, before a tool runs, and at the end of the turn; so an effect in the world is always preceded
-by its durable intent.
+by its durable intent. While it holds the result of a tool, it also closes before code of the
+application is awaited: a source that lists its tools, an approval's predicate, a hook.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from looopy.types.message import AssistantMessage, StopReason, ToolCall
 
 async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
     """Call the model once and run what it asks for; sets `turn.stop` when the turn is over."""
+    if turn.unsaved:  # else it would be closed behind this: that is as many commits
+        yield turn.close_group()
     with turn.scope:
         tools = await gather_tools(turn.sources, turn.context, turn.warn_of_tools)
     if turn.wanted is not None:

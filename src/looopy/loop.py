@@ -149,6 +149,8 @@ async def run_turn(
                             yield out
                     finally:
                         await outs.aclose()
+                    if turn.unsaved and turn.inbox.asks_application:
+                        yield turn.close_group()
                     await _hear(turn)
             except TurnInterrupted as exc:
                 _stop_early(turn, exc.reason)

@@ -40,7 +40,7 @@ class AskedQueues(NoInbox):
     def __init__(self, steering: GetMessages | None, follow_ups: GetMessages | None) -> None:
         self._steering = steering
         self._follow_ups = follow_ups
-        self.arrived = steering is not None
+        self.asks_application = self.arrived = steering is not None
         self.failed: Callable[[str, Exception], object] = lambda _name, _error: None
 
     async def steering(self) -> list[Queued]:

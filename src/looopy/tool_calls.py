@@ -44,16 +44,13 @@ async def run_tools(
     crew, rest = Crew(turn, tools), _Rest(deque(calls))
     try:
         while True:
-            await _begin(turn, crew, rest)
-            if begun := rest.begun:
-                yield turn.close_group()  # from here on they are known to have started
-                reach("B8")
-                if await _steered(turn):  # the commit brought the news
-                    rest.told = (SKIPPED, None)
-                    _skip_begun(turn, rest, SKIPPED)
-                else:
-                    crew.start(begun)
-                rest.begun = []
+            saves_first = await _begin(turn, crew, rest)
+            if saves_first or rest.begun:
+                yield turn.close_group()
+            if rest.begun:  # from here on they are known to have started
+                await _start(turn, crew, rest)
+            if saves_first:
+                continue
             if not crew:
                 break
             with turn.scope:
@@ -101,13 +98,24 @@ class _Rest:
     told: tuple[str, Verdict | None] | None = None
 
 
-async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> None:
-    """Announce the calls that may start now, and leave them to be started."""
+async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
+    """
+    Announce the calls that may start now, and leave them to be started.
+
+    Returns:
+        Whether results have to be stored before it goes on, because code of the application comes
+        next: that may take any time, and a kill meanwhile would lose what a tool has returned.
+    """
     while rest.calls and rest.told is None and crew.takes(rest.calls[0], rest.begun):
         call = rest.calls[0]
+        asks = crew.asks_application(call)
+        if asks and crew:
+            break  # results that come meanwhile would wait as well
+        if turn.unsaved and (asks or turn.inbox.asks_application):
+            return True
         rest.told = await _refused(turn, call)
         if rest.told is not None:
-            return
+            break
         tool, first, problem = crew.tool_of(call), None, None
         try:
             first = await crew.may_run(call)
@@ -123,6 +131,19 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> None:
         elif first is None:
             turn.begin(call, tool)
             rest.begun.append(call)
+    return False
+
+
+async def _start(turn: Turn, crew: Crew, rest: _Rest) -> None:
+    """Start the calls that were announced, unless that commit brought news."""
+    reach("B8")
+    begun = rest.begun
+    if await _steered(turn):
+        rest.told = (SKIPPED, None)
+        _skip_begun(turn, rest, SKIPPED)
+    else:
+        crew.start(begun)
+    rest.begun = []
 
 
 def _died(turn: Turn, call: ToolCall) -> bool:
@@ -147,11 +168,12 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
         if run.asks is not None:
             try:
                 hold(turn, run.call, run.asks)
+                turn.unsaved = True
                 continue
             except (ValueRefused, MissingExtra) as error:
                 text = refusal_of(run.call, error)
                 result = synthetic_result(run.call, text, timestamp=now_ms())
-        answered = True
+        answered = turn.unsaved = True
         turn.answer(run.call, result, started=run.started)
         verdict = turn.guards.after_tool_call(run.call, is_error=turn.results[-1].is_error)
         if verdict is not None and rest.told is None:

@@ -139,9 +139,12 @@ class Inbox(Protocol):
     What comes in while a turn runs. What is taken and never committed is still in the store.
 
     Attributes:
+        asks_application: Whether looking runs code of the application.
         arrived: Whether something may have come in that nobody has looked at.
         heard: The newest entry that was looked at; `None` where nothing can come in.
     """
+
+    asks_application: bool
 
     @property
     def arrived(self) -> bool:
@@ -176,6 +179,7 @@ class Inbox(Protocol):
 class NoInbox:
     """Of a turn that nobody can say anything to."""
 
+    asks_application = False
     arrived = False
     heard: int | None = None
 
@@ -220,6 +224,8 @@ class Turn:
         call_turn: The turn that announced the open calls; their idempotency keys name it.
         resumed: What they bring along, by call id.
         keys: Makes the keys that credentials are encrypted to; `None`: none can be asked for.
+        unsaved: A tool has ended since the last group: close one before code of the application is
+            awaited, which may take any time.
         asked: Calls of this iteration that are left open until somebody answers.
         cut_call: The call that the model's answer broke off in.
         asks: Whether there are new ones among them since the last group.
@@ -252,6 +258,7 @@ class Turn:
     call_turn: int | None = None
     resumed: Mapping[str, Resumed] = field(default_factory=dict)
     keys: KeyRing | None = None
+    unsaved: bool = False
     asked: list[Asked] = field(default_factory=list)
     cut_call: str | None = None
     asks: bool = False
@@ -295,7 +302,7 @@ class Turn:
         group = Group(tuple(self._waiting), tuple(self._delivered), asked=asked)
         self._waiting.clear()
         self._delivered.clear()
-        self.asks = False
+        self.asks = self.unsaved = False
         return group
 
     @property

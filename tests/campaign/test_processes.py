@@ -23,6 +23,12 @@ def test_a_process_that_is_stopped_and_displaced_writes_nothing_when_it_wakes_up
     assert status == 0, output
 
 
+def test_a_process_that_dies_in_slow_code_of_the_application_keeps_its_results(campaign):
+    """A tool that had finished does not run again, wherever the process waited."""
+    status, output = _found(campaign, "slow_code", 15)
+    assert status == 0, output
+
+
 def test_a_clock_that_jumps_decides_who_may_try_and_never_who_may_write(campaign):
     """Turns may be taken over; nothing else changes."""
     status, output = _found(campaign, "clock jumps", 12)
@@ -63,7 +69,7 @@ def test_nothing_is_acknowledged_into_files_that_vanished(campaign):
     ("module", "runs"),
     [
         *(("race", 60), ("zombies", 3), ("clock", 60), ("contention", 200), ("disk", 2)),
-        *(("vanished", 1), ("standing", 4)),
+        *(("vanished", 1), ("standing", 4), ("slow_code", 4)),
     ],
 )
 def test_each_trial_finds_what_it_looks_for(campaign, module, runs):

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 _COPIED = ("src", "tests", "migrations", "pyproject.toml", "alembic.ini")
 _PASSED, _FAILED, _HUNG = 0, 1, -1
 _PATIENCE_S = 600
-_FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.MULTILINE)
+_FAILURE = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _WIDTH = 36
 _TAIL = 2000
 

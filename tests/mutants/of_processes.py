@@ -47,8 +47,8 @@ MUTANTS = [
         "steering-runs-the-rest",
         "the tool that the user wanted to stop runs all the same",
         "src/looopy/tool_calls.py",
-        "                if await _steered(turn):  # the commit brought the news\n",
-        "                if False:\n",
+        "    if await _steered(turn):\n",
+        "    if False:\n",
         f"{_INBOX}::test_a_call_whose_commit_brings_the_news_is_not_run[memory]",
     ),
     mutant(

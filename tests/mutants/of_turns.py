@@ -7,6 +7,7 @@ from tests.mutants.mutant import Edit, Mutant, mutant
 _RUNNING = "src/looopy/running.py"
 _TURNS = "tests/agent/test_turns.py"
 _CONTINUING = "tests/agent/test_continuing.py"
+_SLOW_CODE = "tests/agent/test_slow_code.py"
 
 MUTANTS = [
     # --- save, then tell ---
@@ -21,6 +22,38 @@ MUTANTS = [
         "                        every = (*self.__dict__.get('late', ()), *out.events)\n"
         "                        await self._commit(replace(out, events=every), plan.state)\n",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
+    ),
+    mutant(
+        "results-wait-for-a-source",
+        "a tool that has finished runs again, as its process died while a server listed its tools",
+        "src/looopy/iteration.py",
+        "    if turn.unsaved:  # else it would be closed behind this: that is as many commits\n",
+        "    if False:\n",
+        f"{_SLOW_CODE}::test_a_result_is_stored_before_code_of_the_application_runs",
+    ),
+    mutant(
+        "results-wait-for-a-predicate",
+        "a tool that has finished runs again, as its process died while the next call was judged",
+        "src/looopy/tool_calls.py",
+        "        if turn.unsaved and (asks or turn.inbox.asks_application):\n",
+        "        if turn.unsaved and turn.inbox.asks_application:\n",
+        f"{_SLOW_CODE}::test_a_result_is_stored_before_code_of_the_application_runs",
+    ),
+    mutant(
+        "results-come-while-a-predicate-is-asked",
+        "what a parallel tool returned is lost, as its process died while the next call was judged",
+        "src/looopy/tool_calls.py",
+        "        if asks and crew:\n",
+        "        if False:\n",
+        f"{_SLOW_CODE}::test_no_predicate_is_asked_while_a_tool_runs",
+    ),
+    mutant(
+        "a-commit-for-each-result",
+        "every turn with two calls pays for a commit that keeps nothing more",
+        "src/looopy/tool_calls.py",
+        "        if turn.unsaved and (asks or turn.inbox.asks_application):\n",
+        "        if turn.unsaved:\n",
+        f"{_TURNS}::test_a_turn_costs_few_commits",
     ),
     Mutant(
         "told-before-it-is-stored",
@@ -46,8 +79,8 @@ MUTANTS = [
         "tool-before-its-start",
         "a tool had its effect, and nothing says that it ever began",
         "src/looopy/tool_calls.py",
-        "                yield turn.close_group()  # from here on they are known to have started\n",
-        "",
+        "            if saves_first or rest.begun:\n",
+        "            if saves_first:\n",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
     ),
     Mutant(
