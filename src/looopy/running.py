@@ -40,7 +40,7 @@ from looopy.loop import run_turn
 from looopy.output import OutputType, output_type_of, with_output
 from looopy.recovery import OpenCall
 from looopy.redaction import Redactor
-from looopy.settle import settle_write
+from looopy.settle import WriteLock, settle_write
 from looopy.spending import spent_before
 from looopy.stores.owner import Owner
 from looopy.stores.records import (
@@ -130,7 +130,7 @@ class RunningTurn:
         self._tally = Tally()
         self._artifacts: list[Artifact] = []
         self._iteration = 0
-        self._committing = asyncio.Lock()
+        self._committing = WriteLock()
         self._error: LooopyError | None = None
         self._result: TurnResult | None = None
         self._lease: Lease | None = None
@@ -316,10 +316,14 @@ class RunningTurn:
             self._open = end is None
             self._announce(events, 0, self._last_position + 1, state=state)
             return
-        if self.known.heads:
-            await self.known.heads_read()
+        while self.known.heads:
+            try:
+                await self.known.heads_read()
+            except asyncio.CancelledError:  # as below: what has happened is stored all the same
+                self.token.cancel()
         reach("B6" if end is None else "B13")
-        async with self._committing:
+        await self._committing.take(self.token.cancel)
+        try:
             commit = Commit(
                 context_id=self.known.context_id,
                 epoch=self._epoch,
@@ -344,13 +348,21 @@ class RunningTurn:
                 self._inbox.refuse(news.inbox)
                 return
             except StoreConflict:
-                if self._inbox is None or not await self._inbox.look_for_withdrawn(group.delivered):
+                if not await self._was_withdrawn(group):
                     raise
                 return
             reach("B7" if end is None else "B14")
             self._open = end is None
             self._hear(done)
             self._announce(events, done.first_seq, done.first_position, state=state)
+        finally:
+            self._committing.give_back()
+
+    async def _was_withdrawn(self, group: Group) -> bool:
+        if self._inbox is None:
+            return False
+        looking = self._inbox.look_for_withdrawn(group.delivered)
+        return await settle_write(looking, self.token.cancel, outlasts=self.stores.outlasts)
 
     def _placed(self, events: Sequence[AgentEvent]) -> Sequence[AgentEvent]:
         if Compaction not in {event.__class__ for event in events}:
@@ -487,8 +499,12 @@ class RunningTurn:
             artifact=change,
             ttl_s=self.config.lease_ttl_s,
         )
-        async with self._committing:
-            done = await self.stores.commit(commit)
+        # Its task is one that `settle` has made: told of nothing, it only waits for the end.
+        await self._committing.take(_nobody)
+        try:
+            done = await settle_write(
+                self.stores.commit(commit), _nobody, outlasts=self.stores.outlasts
+            )
             self._hear(done)
             artifact = done.artifact
             if artifact is None:
@@ -500,7 +516,13 @@ class RunningTurn:
                 self._artifacts.append(artifact)
             event = replace(event, kind=artifact.kind, version=artifact.version)
             self._announce([event], done.first_seq, done.first_position)
+        finally:
+            self._committing.give_back()
         return artifact
+
+
+def _nobody() -> None:
+    """Be told of a cancellation."""
 
 
 def _date_as_stored(events: Sequence[AgentEvent], stored: Sequence[AgentEvent]) -> None:

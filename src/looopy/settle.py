@@ -11,6 +11,7 @@ three rounds of the event loop for each commit.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -118,3 +119,38 @@ async def outlast(answer: asyncio.Future[T]) -> T:
                 break
     found: T = answer.result()
     return found
+
+
+class WriteLock:
+    """
+    Lets one write of a turn at a time be made and shown, in order of arrival.
+
+    Waiting for it is a part of the write, and cut short as little.
+    """
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self, cancelled: Callable[[], object]) -> None:
+        """
+        Have it; give it back in any case.
+
+        Args:
+            cancelled: Told of a cancellation meanwhile, which ends here.
+        """
+        if self._taken:
+            await settle_write(self._wait(), cancelled, outlasts=True)
+        self._taken = True
+
+    async def _wait(self) -> None:
+        place: asyncio.Future[None] = new_answer(asyncio.get_running_loop())
+        self._waiting.append(place)
+        await outlast(place)
+
+    def give_back(self) -> None:
+        """Hand it to whoever has waited longest."""
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self._taken = False

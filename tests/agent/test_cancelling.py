@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sqlite3
+import threading
+from contextlib import closing
 
 import pytest
 from tests.agent.kit import Gate, Sluggish, add, assert_valid, assert_whole, collect, types
 from tests.loop_time import advance
 
-from looopy import Agent, tool
+from looopy import Agent, ToolContext, open_stores, tool
 from looopy.errors import TurnIncomplete
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.settle import settle_write
@@ -379,6 +382,59 @@ def test_an_event_loop_that_is_torn_down_leaves_a_closed_turn(sqlite_url):
 
     asyncio.run(begin())
     asyncio.run(look())
+
+
+def test_an_event_loop_that_stops_loses_no_result_behind_an_artifact(sqlite_file):
+    """The commit waits for the one before it, and for that only: it is not cut short."""
+    url, locked = f"sqlite:///{sqlite_file}", threading.Event()
+
+    @tool(parallel=True)
+    async def report(context: ToolContext) -> str:
+        """Save an artifact, while another program has the file."""
+        other.execute("BEGIN IMMEDIATE")
+        locked.set()
+        await context.artifacts.save("report", b"x")
+        return "saved"
+
+    @tool(parallel=True)
+    async def pay() -> str:
+        """Pay."""
+        while not locked.is_set():  # noqa: ASYNC110 - as below
+            await asyncio.sleep(0)
+        return "paid"
+
+    async def let_go():
+        """Give the file back when the loop stops every task."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            other.execute("ROLLBACK")
+
+    async def begin():
+        calls = (tool_call("report"), tool_call("pay"))
+        agent = Agent(
+            "ada", llm_provider=ScriptedProvider([calls]), tools=[report, pay], stores=url
+        )
+        await agent.start()
+        kept.append(asyncio.create_task(let_go()))
+        agent.execute_turn("go")
+        kept.append(agent)
+        lock = agent._turns.running._committing
+        while not lock._waiting:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+
+    async def look():
+        async with open_stores(url) as stores:
+            messages = await stores.messages.list("ada")
+            (turn,) = await stores.journal.turns("ada")
+            return [m.text for m in messages if isinstance(m, ToolResultMessage)], turn.outcome
+
+    kept = []
+    with closing(sqlite3.connect(sqlite_file, isolation_level=None)) as other:
+        asyncio.run(begin())
+    results, outcome = asyncio.run(look())
+    assert "paid" in results
+    assert outcome is Outcome.CANCELLED
 
 
 async def test_a_tool_that_will_not_stop_is_left_behind(make_agent, memory_stores, monkeypatch):

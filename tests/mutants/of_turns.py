@@ -10,6 +10,18 @@ _CONTINUING = "tests/agent/test_continuing.py"
 _SLOW_CODE = "tests/agent/test_slow_code.py"
 
 MUTANTS = [
+    # --- to the end ---
+    mutant(
+        "cut-short-behind-another-write",
+        "an event loop that stops takes a finished tool's result with it",
+        "src/looopy/settle.py",
+        "            await settle_write(self._wait(), cancelled, outlasts=True)\n",
+        "            await self._wait()\n",
+        "tests/unit/test_settle.py::"
+        "test_whoever_waits_for_a_write_before_its_own_is_not_cut_short",
+        "tests/agent/test_cancelling.py::"
+        "test_an_event_loop_that_stops_loses_no_result_behind_an_artifact",
+    ),
     # --- save, then tell ---
     mutant(
         "saved-at-the-end",

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from looopy.settle import Answer, new_answer, outlast, settle_write
+from looopy.settle import Answer, WriteLock, new_answer, outlast, settle_write
 
 
 class Driver:
@@ -148,3 +148,27 @@ async def test_the_end_of_the_event_loop_finds_an_operation_cut_short(driver):
     (await driver.asked(1)).set_exception(asyncio.CancelledError())
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_whoever_waits_for_a_write_before_its_own_is_not_cut_short():
+    """It is told of the cancellation, and has the lock in order of arrival."""
+    lock, told, had = WriteLock(), [], []
+
+    async def write(name):
+        await lock.take(lambda: told.append(name))
+        had.append(name)
+        lock.give_back()
+
+    await lock.take(list)
+    waiting = [asyncio.create_task(write(name)) for name in "abc"]
+    await asyncio.sleep(0)
+    for task in waiting[:2]:
+        task.cancel()
+    await asyncio.sleep(0)
+    assert had == []
+    lock.give_back()
+    await asyncio.gather(*waiting)
+    assert had == ["a", "b", "c"]
+    assert told == ["a", "b"]
+    await lock.take(list)
+    lock.give_back()
