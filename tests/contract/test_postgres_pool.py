@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlsplit
 
 import pytest
-from tests.postgres import as_driver
+from tests.cutting import Cutter
+from tests.postgres import Server, as_driver, ask
 
 from looopy.stores.sql import pg_pool
 from looopy.stores.sql.driver import Query
@@ -190,3 +192,154 @@ async def test_what_is_given_back_to_a_closed_pool_is_closed(url):
         await opened.ask_alone(_PID)
         await pool.close()
     assert (pool.idle, pool.in_use) == (0, 0)
+
+
+# --- a server that has no connection left ---
+
+
+@pytest.fixture(scope="module")
+def small_server():
+    """A server that takes three connections, and another from an administrator."""
+    server = Server("max_connections=4", "superuser_reserved_connections=1")
+    server.start()
+    ask(server.url("postgres"), "CREATE USER app")
+    yield server.url("postgres")
+    server.remove()
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+def small(small_server, request):
+    """Its URL for one of the drivers, as a user who is no administrator."""
+    url = small_server.replace("//postgres@", "//app@")
+    return f"{as_driver(url, request.param)}&pool_size=10"
+
+
+async def test_at_the_limit_of_the_server_one_waits_for_those_of_the_pool(small):
+    """Twenty users share the three connections that there are."""
+    pool = Pool(parse(small))
+    pids = await asyncio.gather(*(_pid(pool) for _ in range(20)))
+    assert len(set(pids)) <= 3
+    assert pool.in_use == 0
+    await pool.close()
+
+
+async def test_at_the_limit_of_the_server_one_waits_for_what_others_give_up(small, monkeypatch):
+    """Also where this pool has none yet; one who is cancelled leaves his place to the next."""
+    monkeypatch.setattr(pg_pool, "_FULL_PAUSE_S", 0.01)
+    others, pool = Pool(parse(small)), Pool(parse(small))
+    held = [others.session() for _ in range(3)]
+    for session in held:
+        await session.__aenter__()
+    users = [asyncio.create_task(_pid(pool)) for _ in range(15)]
+    while pool._full is None:  # noqa: ASYNC110 - the server says it
+        await asyncio.sleep(0)
+    for user in users[:10]:
+        user.cancel()
+    await asyncio.gather(*users[:10], return_exceptions=True)
+    assert not any(user.done() for user in users[10:])
+    for session in held:
+        await session.__aexit__(None, None, None)
+    await others.close()
+    assert all(await asyncio.gather(*users[10:]))
+    assert pool.in_use == 0
+    await pool.close()
+
+
+async def test_waiting_at_the_limit_of_the_server_ends_with_its_reason(small, monkeypatch):
+    """What helps is there, and not in this process."""
+    monkeypatch.setattr(pg_pool, "_FULL_PAUSE_S", 0.01)
+    others, pool = Pool(parse(small)), Pool(parse(small), patience_s=0.05)
+    async with others.session(), others.session(), others.session():
+        refusals = await asyncio.gather(*(_pid(pool) for _ in range(3)), return_exceptions=True)
+    assert [getattr(refusal, "sqlstate", None) for refusal in refusals] == ["53300"] * 3
+    assert (pool.idle, pool.in_use) == (0, 0)
+    await others.close()
+
+
+# --- growing old ---
+
+
+def _sessions(url, name):
+    text = "SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = %s"
+    return ask(url, text, name)[0][0]
+
+
+async def test_connections_that_nobody_uses_are_closed(url, postgres):
+    """All of them, after a while; the next one is made when it is asked for."""
+    pool = Pool(parse(f"{url}&pool_max_idle=1&application_name=idle"))
+    async with pool.session(), pool.session():
+        pass
+    assert (pool.idle, _sessions(postgres, "idle")) == (2, 2)
+    while pool.idle:  # noqa: ASYNC110 - time has to pass
+        await asyncio.sleep(0)
+    while _sessions(postgres, "idle"):  # noqa: ASYNC110 - the server needs a moment
+        await asyncio.sleep(0)
+    assert pool.in_use == 0
+    assert await _pid(pool)
+    await pool.close()
+
+
+async def test_a_connection_that_is_always_in_use_is_replaced_when_it_is_old(url):
+    """When it is given back, and those who wait get a new one."""
+    pool = Pool(parse(f"{url}&pool_size=1&pool_max_age=1"))
+    first = await _pid(pool)
+    while await _pid(pool) == first:
+        pass
+    pids = await asyncio.gather(*(_pid(pool) for _ in range(5)))
+    assert first not in pids
+    assert pool.in_use == 0
+    await pool.close()
+
+
+async def test_an_idle_connection_that_is_old_is_closed(url):
+    """It may have been idle for a short time only."""
+    pool = Pool(parse(f"{url}&pool_max_age=1"))
+    await _pid(pool)
+    while pool.idle:  # noqa: ASYNC110 - time has to pass
+        await asyncio.sleep(0)
+    await pool.close()
+    assert pool.in_use == 0
+
+
+async def test_a_pool_may_keep_its_connections_for_ever(url):
+    """Zero is no limit."""
+    pool = Pool(parse(f"{url}&pool_max_age=0&pool_max_idle=0"))
+    first = await _pid(pool)
+    assert pool._reaper is None
+    assert await _pid(pool) == first
+    await pool.close()
+
+
+# --- what it is called, and where it is ---
+
+
+async def test_the_server_knows_the_application_by_a_name(url, monkeypatch):
+    """Ours, unless the environment or the URL says another; a + is a space, as in any form."""
+    for options, environment, wanted in (
+        ("", None, "looopy"),
+        ("", "from outside", "from outside"),
+        ("&application_name=my+chat%20app", "from outside", "my chat app"),
+    ):
+        monkeypatch.delenv("PGAPPNAME", raising=False)
+        if environment is not None:
+            monkeypatch.setenv("PGAPPNAME", environment)
+        pool = Pool(parse(url + options))
+        async with pool.session() as opened:
+            shown = await opened.ask_alone(Query("SHOW application_name", {}))
+        assert shown == [(wanted,)]
+        await pool.close()
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_of_several_hosts_the_first_that_answers_serves(postgres, driver):
+    """As libpq writes them, each with its port; the one that is tried first is not there."""
+    async with Cutter(postgres, tcp=True) as cutter:
+        there = cutter.url.partition("?")[2]
+        port = there.rpartition("=")[2]
+        database = urlsplit(postgres).path
+        hosts = f"postgres@127.0.0.1:1,127.0.0.1:{port}"
+        pool = Pool(parse(f"postgresql+{driver}://{hosts}{database}?options=-c+work_mem%3D5MB"))
+        async with pool.session() as opened:
+            shown = await opened.ask_alone(Query("SHOW work_mem", {}))
+        assert shown == [("5MB",)]
+        await pool.close()

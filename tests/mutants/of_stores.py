@@ -20,6 +20,7 @@ _STATE = "tests/contract/test_state.py"
 _ORDER = "tests/contract/test_postgres_order.py"
 _SERVER = "tests/contract/test_postgres_server.py"
 _SILENCE = "tests/contract/test_postgres_silence.py"
+_POOL = "tests/contract/test_postgres_pool.py"
 _POOLER = "tests/contract/test_postgres_pooler.py"
 _CUTS = "tests/contract/test_postgres_cuts.py"
 _FILE = "tests/contract/test_sqlite_file.py"
@@ -451,7 +452,7 @@ MUTANTS = [
         f"{_SQL}/pg_watch.py",
         "        self._cut()\n",
         "        pass\n",
-        f"{_SILENCE}::test_a_commit_whose_reply_never_comes_is_made_exactly_once",
+        f"{_SILENCE}::test_a_connection_that_is_silent_when_it_begins_to_listen_is_replaced",
     ),
     mutant(
         "closed-number",
@@ -486,6 +487,30 @@ MUTANTS = [
         f"{_SILENCE}::test_a_commit_whose_reply_never_comes_is_made_exactly_once",
     ),
     # --- Postgres alone ---
+    mutant(
+        "turns-fail-at-the-limit",
+        "turns fail where the server has no connection left, though others end soon",
+        f"{_SQL}/pg_pool.py",
+        "                if trouble.sqlstate != TOO_MANY:\n",
+        "                if True:\n",
+        f"{_POOL}::test_at_the_limit_of_the_server_one_waits_for_those_of_the_pool",
+    ),
+    mutant(
+        "a-pool-that-only-grows",
+        "the connections of a busy hour stay for ever",
+        f"{_SQL}/pg_pool.py",
+        "            if due > now:\n",
+        "            if True:\n",
+        f"{_POOL}::test_connections_that_nobody_uses_are_closed",
+    ),
+    mutant(
+        "ageless",
+        "a connection that is always in use is never replaced",
+        f"{_SQL}/pg_pool.py",
+        "        if now >= wire.retire_at:\n",
+        "        if False:\n",
+        f"{_POOL}::test_a_connection_that_is_always_in_use_is_replaced_when_it_is_old",
+    ),
     mutant(
         "settings-left-on-a-pooler",
         "what looopy sets for itself stays on connections that others share",

@@ -58,11 +58,14 @@ _COLLISIONS = {
     "23505",  # unique_violation: both made the same row
     "23503",  # foreign_key_violation: the context was deleted meanwhile
 }
+TOO_MANY = "53300"
+"""The SQLSTATE when a server has no connection left (too_many_connections)."""
+
 _RESTARTING = {
     "57P01",  # admin_shutdown
     "57P02",  # crash_shutdown
     "57P03",  # cannot_connect_now: it is starting up
-    "53300",  # too_many_connections
+    TOO_MANY,
 }
 _REFUSED = "refused the login: check user and password"
 _NO_DATABASE = "does not exist: create it, or check the name in the URL"
@@ -73,7 +76,7 @@ _SENTENCES = {
     "42501": "does not give this user the rights it needs: the owner of the tables can give them"
     " to a role, by `looopy db secure --role ROLE --db URL`",
     "42704": "does not know something that the URL names, such as an option: check its spelling",
-    "53300": "has no connection left for us: raise max_connections, or use a pooler",
+    TOO_MANY: "has no connection left for us: raise max_connections, or use a pooler",
     "55P03": "kept a row locked for too long",
     "57014": "took too long for a statement",
     "25006": "is read-only, so nothing was written: name the primary server, or ask the"
@@ -94,8 +97,9 @@ _PHRASES = (
     ("starting up", "57P03"),
     ("shutting down", "57P03"),
     ("in recovery mode", "57P03"),
-    ("too many clients", "53300"),
-    ("remaining connection slots", "53300"),
+    ("too many clients", TOO_MANY),
+    ("too many connections for", TOO_MANY),  # a role, or a database
+    ("remaining connection slots", TOO_MANY),
     ("invalid URI query parameter", "42704"),
     ("invalid connection option", "42704"),
 )

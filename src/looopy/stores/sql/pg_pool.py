@@ -11,7 +11,10 @@ extra.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
+import random
 import socket
 from collections import deque
 from collections.abc import Mapping
@@ -20,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from looopy.stores.sql.driver import Query, Rows
-from looopy.stores.sql.pg_errors import Trouble, sqlstate_in
+from looopy.stores.sql.pg_errors import TOO_MANY, Trouble, sqlstate_in
 from looopy.stores.sql.pg_url import PostgresURL
 from looopy.stores.sql.pg_wire import (
     ANSWER_S,
@@ -45,6 +48,7 @@ _PLANS = {"enable_sort": "off", "plan_cache_mode": "force_generic_plan"}
 # A pooler refuses a setting of this name when a client connects, or drops it. So a session that has
 # it is the client's own, and may be set up; see decision 0020.
 _DIRECT = "looopy.direct"
+_APPLICATION = "looopy"
 _POOLER = (
     "is behind a pooler, such as PgBouncer: add the option pooler=transaction to the URL, or"
     " pooler=session if the pooler keeps a connection for each client. An option of your own has to"
@@ -54,6 +58,8 @@ _POOLERS_SAY = ("unsupported startup parameter", "support command-line options")
 _POOL_PATIENCE_S = 30.0
 _UNLIMITED_S = 300.0  # for an answer, where an administrator lets statements run without a limit
 _LEAST_S = 1.0  # for an answer to one whose time is nearly over: connecting took the rest
+_FULL_PAUSE_S = 0.5  # before a server that has no connection left is asked again
+_random = random.SystemRandom()
 _SOON_S = 0.02  # to make a connection takes about as long
 
 
@@ -97,14 +103,19 @@ def connect_args(url: PostgresURL) -> dict[str, Any]:
             "autocommit": True,
             "connect_timeout": url.connect_timeout_s,
             **url.tcp,
+            "fallback_application_name": _APPLICATION,
         }
         if url.pooler is None:
             options = url.options or os.environ.get("PGOPTIONS", "")
             given["options"] = f"{options} -c {_DIRECT}=on".lstrip()
         return {**given, "prepare_threshold": None} if url.pooled else given
     given = {"dsn": url.dsn, "timeout": url.connect_timeout_s}
+    settings: dict[str, str] = {}
+    if not url.named and "application_name" not in url.options:
+        settings["application_name"] = os.environ.get("PGAPPNAME", _APPLICATION)
     if url.pooler is None:
-        given["server_settings"] = {_DIRECT: "on"}
+        settings[_DIRECT] = "on"
+    given["server_settings"] = settings
     return {**given, "statement_cache_size": 0} if url.pooled else given
 
 
@@ -147,12 +158,17 @@ def _keep_alive(connection: Any, options: Mapping[str, int]) -> None:
             found.setsockopt(socket.IPPROTO_TCP, number, options[name])
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class Pool:
     """
     The connections of one driver to its server, for one event loop.
 
-    They are made when they are asked for, up to `pool_size`. The one that was used last is handed
-    out first, so those that a busy hour left over stay idle; whoever finds none waits his turn.
+    They are made when they are asked for, up to `pool_size`, or as many as the server has left. The
+    one that was used last is handed out first, so those that a busy hour left over stay idle, and
+    are closed after a while; whoever finds none waits his turn.
 
     Args:
         patience_s: How long to wait for one.
@@ -166,6 +182,10 @@ class Pool:
         self._brief = 0  # of those in use, for no longer than it takes to say something
         # Given a connection, or `None` for the right to make one.
         self._waiting: deque[asyncio.Future[Wire | None]] = deque()
+        self._full: Trouble | None = None  # why the server gave no other connection
+        self._full_until = 0.0  # when it may be asked again
+        self._reaper: asyncio.TimerHandle | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
@@ -195,41 +215,110 @@ class Pool:
         """
         return Session(self, brief=brief, until=until)
 
-    async def take(self, *, brief: bool = False) -> tuple[Wire, bool]:
-        """A connection, and whether it has served before."""
-        wire = await self._find(brief=brief)
+    async def take(self, *, brief: bool = False, until: float | None = None) -> tuple[Wire, bool]:
+        """A connection, and whether it has served before; waited for no longer than *until*."""
+        over = _now() + self._patience_s
+        if until is not None:
+            over = min(over, until)
+        wire = await self._find(over, brief=brief)
         reused = wire is not None
-        if wire is None:
+        while wire is None:
             try:
                 wire = await self._make()
+            except Trouble as trouble:
+                if trouble.sqlstate != TOO_MANY:
+                    self._free()
+                    raise
+                self._made -= 1
+                self._full, self._full_until = trouble, _now() + _FULL_PAUSE_S
             except BaseException:
                 self._free()
                 raise
+            else:
+                break
+            # Somebody here gives one back, or somebody elsewhere ends one.
+            try:
+                wire = await self._find(over, brief=False)
+            except BaseException:
+                self._invite()
+                raise
+            reused = wire is not None
         self._brief += brief
         return wire, reused
 
-    async def _find(self, *, brief: bool) -> Wire | None:
+    def _invite(self) -> None:
+        """Let the next one who waits try what nobody tries any more: to make another."""
+        if self._made < self._url.pool_size and self._hand_on(None):
+            self._made += 1
+
+    async def _find(self, over: float, *, brief: bool) -> Wire | None:
         """One that was made, or `None` for the right to make another, which counts already."""
         soon = self._made > 0 if brief else len(self._waiting) < self._brief
         while not self._idle:
-            room = self._made < self._url.pool_size
+            now = _now()
+            vacant = self._made < self._url.pool_size
+            room = vacant and now >= self._full_until
             if room and not soon:
                 self._made += 1
                 return None
-            try:
-                return await self._wait(_SOON_S if room else self._patience_s)
-            except TimeoutError:
-                if not room:
-                    words = f"has had no connection free for {self._patience_s:.0f} s: raise"
-                    raise Trouble(None, words=f"{words} pool_size") from None
+            if now >= over:
+                raise self._none_came(vacant=vacant)
+            if room:
+                at_most_s = _SOON_S
                 soon = False
+            else:
+                at_most_s = min(over, self._full_until if vacant else over) - now
+            with contextlib.suppress(TimeoutError):
+                return await self._wait(at_most_s)
         return self._idle.pop(0 if brief else -1)
+
+    def _none_came(self, *, vacant: bool) -> Trouble:
+        if vacant and self._full is not None:
+            return self._full
+        words = f"has had no connection free for {self._patience_s:.0f} s: raise pool_size"
+        return Trouble(None, words=words)
 
     def give(self, wire: Wire, *, brief: bool = False) -> None:
         """Take back one that is clean; *brief*: to be handed out last of all."""
         self._brief -= brief
-        if not self._hand_on(wire):
+        now = _now()
+        if now >= wire.retire_at:
+            self._retire(wire)
+            self._free()
+        elif not self._hand_on(wire):
+            wire.idle_since = now
             self._idle.insert(0 if brief else len(self._idle), wire)
+            self._watch(min(now + self._url.max_idle_s, wire.retire_at))
+
+    def _watch(self, due: float) -> None:
+        """See to it that what is idle is looked at when *due*, or before."""
+        if due == math.inf:
+            return
+        if self._reaper is not None:
+            if self._reaper.when() <= due:
+                return
+            self._reaper.cancel()
+        self._reaper = asyncio.get_running_loop().call_at(due, self._reap)
+
+    def _reap(self) -> None:
+        """Close what has been idle for long, or is old."""
+        self._reaper = None
+        now = _now()
+        idle, self._idle = self._idle, []
+        for wire in idle:
+            due = min(wire.idle_since + self._url.max_idle_s, wire.retire_at)
+            if due > now:
+                self._idle.append(wire)
+                self._watch(due)
+            else:
+                self._made -= 1
+                self._retire(wire)
+
+    def _retire(self, wire: Wire) -> None:
+        """Close one that is clean, beside whatever happens."""
+        task = asyncio.get_running_loop().create_task(wire.close())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def drop(self, wire: Wire, *, brief: bool = False) -> None:
         """Close one that is not, without waiting for the server."""
@@ -255,9 +344,11 @@ class Pool:
     async def close(self) -> None:
         """Close those that are idle; one in use is closed when it is given back."""
         self._closed = True
+        if self._reaper is not None:
+            self._reaper.cancel()
         idle, self._idle = self._idle, []
         self._made -= len(idle)
-        await asyncio.gather(*(wire.close() for wire in idle))
+        await asyncio.gather(*(wire.close() for wire in idle), *self._leaving)
 
     @property
     def closed(self) -> bool:
@@ -300,6 +391,8 @@ class Pool:
 
     async def _make(self) -> Wire:
         wire = wire_of(await connect(self._url))
+        # Not all that were made at once are replaced at once.
+        wire.retire_at = _now() + self._url.max_age_s * _random.uniform(0.9, 1.0)
         if self._url.pooled:
             return wire
         within_s = self._url.connect_timeout_s
@@ -361,7 +454,7 @@ class Session:
         self.mark: str | None = None
 
     async def __aenter__(self) -> Self:
-        self._wire, self._reused = await self._pool.take(brief=self._brief)
+        self._wire, self._reused = await self._pool.take(brief=self._brief, until=self._until)
         return self
 
     async def __aexit__(
@@ -445,7 +538,7 @@ class Session:
         """How long an answer may take; `None`: as long as any."""
         if self._until is None:
             return None
-        left_s = self._until - asyncio.get_running_loop().time()
+        left_s = self._until - _now()
         return min(max(left_s, _LEAST_S), self._wire.answer_s)
 
     def _found_out(self, trouble: Trouble) -> Trouble:

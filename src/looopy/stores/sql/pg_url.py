@@ -9,6 +9,8 @@ never shown: errors name the server by `place`.
 from __future__ import annotations
 
 import importlib.util
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
@@ -48,7 +50,10 @@ class PostgresURL:
         options: The URL's own `options`: what the server is told when a session begins.
         row_level_security: Whether to refuse a database that does not keep the tenants apart for
             this user by row-level security on every table.
+        named: Whether the URL says what the application is called at the server.
         pool_size: How many connections are kept at most.
+        max_idle_s: How long one is kept that nobody uses.
+        max_age_s: How long one is kept that is used.
         connect_timeout_s: How long to wait for the server to take a connection.
         tcp: How the system finds out that nobody is at the other end of a connection, in libpq's
             words.
@@ -60,7 +65,10 @@ class PostgresURL:
     pooler: str | None = None
     options: str = ""
     row_level_security: bool = False
+    named: bool = False
     pool_size: int = 10
+    max_idle_s: float = 300
+    max_age_s: float = 1800
     connect_timeout_s: int = 10
     tcp: Mapping[str, int] = field(default_factory=lambda: dict(_TCP))
 
@@ -88,7 +96,7 @@ def parse(url: str) -> PostgresURL:
     """
     try:
         parts = urlsplit(url)
-        port = parts.port
+        hosts = _hosts(parts.netloc)
         given = parse_qsl(parts.query, strict_parsing=True) if parts.query else []
     except ValueError:
         raise ConfigurationError(
@@ -97,23 +105,48 @@ def parse(url: str) -> PostgresURL:
         ) from None
     ours = {name: value for name, value in given if name in _OPTIONS}
     theirs = [(name, value) for name, value in given if name not in _OPTIONS]
-    query = urlencode(theirs, quote_via=quote)
+    known = dict(theirs)
+    if "," in known.get("host", hosts):
+        # Of several servers one takes writes.
+        theirs.append(("target_session_attrs", known.get("target_session_attrs", "primary")))
+    query = urlencode(dict(theirs), quote_via=quote)  # libpq knows no + for a space
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, query, ""))
     if not parts.netloc:  # urlunsplit drops the empty authority that libpq wants to see
         dsn = dsn.replace("postgresql:", "postgresql://", 1)
-    host = dict(theirs).get("host") or parts.hostname or "localhost"
+    host = known.get("host") or hosts or "localhost"
     database = unquote(parts.path.lstrip("/")) or "the user's own database"
     return PostgresURL(
         driver=SCHEMES[parts.scheme],
         dsn=dsn,
-        place=f"{host}{f':{port}' if port else ''}/{database}",
+        place=f"{host}/{database}",
         pooler=_pooler(ours.get("pooler")),
-        options=dict(theirs).get("options", ""),
+        options=known.get("options", ""),
+        named="application_name" in known,
         row_level_security=_required(ours.get("row_level_security")),
         pool_size=_number(ours, "pool_size", 10),
         connect_timeout_s=_number(ours, "connect_timeout", 10),
+        max_idle_s=_number(ours, "pool_max_idle", 300, least=0) or math.inf,
+        max_age_s=_number(ours, "pool_max_age", 1800, least=0) or math.inf,
         tcp={name: _number(ours, name, usual, least=0) for name, usual in _TCP.items()},
     )
+
+
+_HOST = re.compile(r"(?:\[[^\[\]]+\]|[^:\[\]]*)(?::(\d{0,5}))?", re.ASCII)
+
+
+def _hosts(netloc: str) -> str:
+    """
+    The hosts of a URL with their ports, several with commas between them.
+
+    Raises:
+        ValueError: They are malformed.
+    """
+    hosts = netloc.rpartition("@")[2]
+    for host in hosts.split(","):
+        found = _HOST.fullmatch(host)
+        if found is None or not 0 <= int(found[1] or 0) <= 65535:
+            raise ValueError(host)
+    return hosts
 
 
 def check_driver(url: PostgresURL) -> None:
@@ -130,7 +163,10 @@ def check_driver(url: PostgresURL) -> None:
 
 
 _MOST = 1_000_000
-_OPTIONS = ("pooler", "row_level_security", "pool_size", "connect_timeout", *_TCP)
+_OPTIONS = (
+    *("pooler", "row_level_security", "pool_size", "pool_max_idle", "pool_max_age"),
+    *("connect_timeout", *_TCP),
+)
 
 
 def _pooler(value: str | None) -> str | None:

@@ -15,6 +15,7 @@ reached the disk.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import select
 import socket
@@ -118,10 +119,14 @@ class Wire(Protocol):
     Attributes:
         backend: Its session, once that is known.
         answer_s: How many seconds an answer may take, unless a call says otherwise.
+        retire_at: When it is old enough to be replaced, by the clock of the event loop.
+        idle_since: When it was last given back to its pool, by the same clock.
     """
 
     backend: Backend | None
     answer_s: float
+    retire_at: float
+    idle_since: float
 
     def is_gone(self) -> bool:
         """Whether it was seen to break while it was idle; one that does not say so may be too."""
@@ -173,6 +178,7 @@ class _Watched:
     def __init__(self, connection: Any) -> None:
         self.backend: Backend | None = None
         self.answer_s = ANSWER_S
+        self.retire_at = self.idle_since = math.inf
         self._connection = connection
         self._watch = Watch(self._cut)
 
