@@ -16,7 +16,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from looopy.errors import InvalidLLMResponse, LLMError, ValueRefused
 from looopy.folding import find_fold, is_summary, shown_as, summary_message
@@ -35,6 +35,7 @@ from looopy.types.message import (
 )
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 from looopy.types.shapes import mended_answer
+from looopy.view import Backlog
 
 _INSTRUCTION: Final = (
     "You write the memory of a conversation between a user and an assistant that uses tools. You"
@@ -62,6 +63,8 @@ class Part:
         question: The user's, when its answer is cut in two: it is quoted.
         tokens_before: What is shown as long as there is no new summary, estimated.
         tokens_kept: What stays of that, estimated.
+        before: How many messages came before *covered*, which nobody has read and no summary speaks
+            for.
     """
 
     earlier: CustomMessage | None
@@ -70,6 +73,31 @@ class Part:
     question: UserMessage | None
     tokens_before: int
     tokens_kept: int
+    before: int = 0
+
+
+async def read_part(
+    history: Sequence[Message],
+    backlog: Backlog | None,
+    *,
+    window_tokens: int | None = None,
+    **choice: Any,
+) -> Part | None:
+    """
+    As `part_to_cover`, of a history that may be only the end of its log: what came before is read
+    until no more of it would go into the transcript.
+
+    Args:
+        backlog: Reads it; `None`: *history* is the whole log.
+        choice: As for `part_to_cover`.
+    """
+    if backlog is None:
+        return part_to_cover(history, **choice)
+    while True:
+        part = part_to_cover(backlog.log, **choice)
+        full = part is not None and transcript(part, window_tokens)[1] > 0
+        if full or not await backlog.more():
+            return None if part is None else replace(part, before=backlog.left)
 
 
 def part_to_cover(
@@ -121,9 +149,15 @@ def _says(messages: Sequence[Message]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary to append, what writing it used, and why the model wrote none."""
+    """
+    A summary to append, what writing it used, and why the model wrote none.
+
+    Attributes:
+        unread: How many messages it stands for without a word of them: the oldest ones.
+    """
 
     message: CustomMessage
+    unread: int
     usage: Usage = field(default_factory=Usage)
     error: LLMError | None = None
 
@@ -151,7 +185,8 @@ async def summarise(
         window_tokens: What the model's window holds, if known: half of it is filled.
         retry: As for any model call.
     """
-    text, unread = transcript(part, window_tokens)
+    text, left_out = transcript(part, window_tokens)
+    unread = part.before + left_out
     request = LLMRequest(
         messages=(UserMessage(text),),
         system_prompt=_INSTRUCTION,
@@ -166,20 +201,20 @@ async def summarise(
             said = answer.text.strip()
             if unread:
                 said = f"{said}\n\n(Of the {unread} oldest messages nothing is said here.)"
-            return Summary(_worded(part, said), usage)
+            return Summary(_worded(part, said), unread, usage)
         failures += 1
         failed = error or InvalidLLMResponse("it wrote no summary")
         delay = delay_before(failures, retry, failed, _chance)
         if delay is None:
             break
         await asyncio.sleep(delay)
+    unread = part.before + _count(part.covered)
     said = (
-        f"{len(part.covered)} earlier messages are no longer shown, and no summary of them could be"
-        " written."
+        f"{unread} earlier messages are no longer shown, and no summary of them could be written."
     )
     if part.earlier is not None:
         said = f"{part.earlier.content}\n\n{said}"
-    return Summary(_worded(part, said), usage, failed)
+    return Summary(_worded(part, said), unread, usage, failed)
 
 
 async def _answer(
@@ -231,16 +266,19 @@ def transcript(part: Part, window_tokens: int | None) -> tuple[str, int]:
         head = f"[earlier summary]\n{shorten(str(part.earlier.content), left // 2)}\n\n"
         left -= len(head)
     pieces: list[str] = []
-    unread = len(part.covered)
-    for message in reversed(part.covered):
-        piece = _said(message)
+    for place in range(len(part.covered) - 1, -1, -1):
+        piece = _said(part.covered[place])
         left -= len(piece)
         if left < 0 and pieces:
             pieces.append("[...]\n\n")
-            break
+            return head + "".join(reversed(pieces)), _count(part.covered[: place + 1])
         pieces.append(piece)
-        unread -= 1
-    return head + "".join(reversed(pieces)), unread
+    return head + "".join(reversed(pieces)), 0
+
+
+def _count(messages: Sequence[Message]) -> int:
+    """How many there are, without summaries: these are said again as long as they count."""
+    return sum(not is_summary(message) for message in messages)
 
 
 def _said(message: Message) -> str:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from looopy.compacting import part_to_cover, summarise
+from looopy.compacting import read_part, summarise
 from looopy.errors import ContextOverflow
 from looopy.folding import is_summary, kept_by
 from looopy.history import Limits
@@ -64,7 +64,9 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         room: How much stays; `None`: little.
         surely: Also when the model writes none: a sentence stands in.
     """
-    part = part_to_cover(turn.history, room=room, split=True)
+    window = getattr(turn.provider, "window_tokens", None)
+    backlog = None if turn.view.backlog is None else turn.view.backlog()
+    part = await read_part(turn.history, backlog, window_tokens=window, room=room, split=True)
     if part is None:
         return False
     level = turn.options.thinking_level
@@ -76,7 +78,6 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         max_tokens=None,
         tool_choice=None,
     )
-    window = getattr(turn.provider, "window_tokens", None)
     summary = await summarise(
         part, turn.provider, asked, window_tokens=window, retry=turn.config.retry
     )
@@ -93,6 +94,7 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
             Compaction,
             tokens_before=part.tokens_before,
             tokens_after=summary.tokens_after(part),
+            unread=summary.unread,
         )
     )
     return True

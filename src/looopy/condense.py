@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Mapping
 
 from looopy.cancellation import CancelScope, TurnInterrupted
-from looopy.compacting import part_to_cover, summarise
+from looopy.compacting import read_part, summarise
 from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict
 from looopy.known import Known
 from looopy.llm.provider import LLMProvider
@@ -54,8 +54,15 @@ async def condense(
     record = known.record
     if known.busy_turn is not None:
         raise AgentBusy("a turn runs on this context", turn=known.busy_turn)
-    part = part_to_cover(known.history, keep_turns=max(keep_turns, _questions_of_open(known)))
-    if part is None or record is None:
+    if record is None:
+        return None
+    part = await read_part(
+        known.history,
+        known.backlog(),
+        window_tokens=known.window_tokens,
+        keep_turns=max(keep_turns, _questions_of_open(known)),
+    )
+    if part is None:
         return None
     options = StreamOptions(
         session_id=known.context_id,
@@ -90,6 +97,7 @@ async def condense(
             epoch=known.epoch,
             tokens_before=part.tokens_before,
             tokens_after=summary.tokens_after(part),
+            unread=summary.unread,
         )
         await known.heads_read()
         try:

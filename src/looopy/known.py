@@ -51,7 +51,62 @@ from looopy.view import View
 
 _WINDOW = 256  # messages read at first; doubled while the model could see more
 _BEFORE = 32  # read beside `max_messages`: what is shown begins with a turn
+_MOST_READ = 1024  # messages read at once for a summary
 _TRIM_ABOVE = 4 * _WINDOW  # messages in memory from which on the oldest are let go
+
+
+class LogReader:
+    """
+    Reads the log of a context backwards from the history that is in memory; see `Backlog`.
+
+    The history stays as it is: the model is shown no more because of this.
+
+    Attributes:
+        log: What is read so far, oldest first.
+        left: How many messages come before, which no summary in *log* speaks for.
+    """
+
+    def __init__(self, known: Known) -> None:
+        self.log: Sequence[Message] = known.history
+        self._read = known.stores.messages.records
+        self._context_id = known.context_id
+        self._page = _WINDOW
+        self._first = known.first_position
+        self._whole = list(known.history)  # from `_first` on
+        self._apart: Message | None = None  # the summary that was read alone
+        self._apart_at = 0
+        fold = find_fold(known.history)
+        begin = known.record.visible_from if known.record is not None else 1
+        if fold is not None:
+            position = known.position_at(fold.place)
+            begin = max(begin, position - kept_by(fold.summary))
+            if position < self._first:
+                self._apart, self._apart_at = self._whole.pop(0), position
+        self._begin = begin
+        self.left = 0
+        self._count()
+
+    async def more(self) -> bool:
+        """Put a page before `log`; false when nothing more can be read."""
+        if self._first <= self._begin:
+            return False
+        after = max(self._begin - 1, self._first - 1 - self._page)
+        page = await self._read(self._context_id, after=after, limit=self._first - 1 - after)
+        older = [r for r in page if r.position < self._first]
+        if not older:  # hidden meanwhile
+            return False
+        self._page = min(2 * self._page, _MOST_READ)
+        self._first = older[0].position
+        self._whole[:0] = [r.message for r in older]
+        if self._apart_at >= self._first:
+            self._apart = None
+        self.log = self._whole if self._apart is None else [self._apart, *self._whole]
+        self._count()
+        return True
+
+    def _count(self) -> None:
+        left = max(0, self._first - self._begin)
+        self.left = left - (self._apart is not None and left > 0)
 
 
 class Known:
@@ -86,6 +141,7 @@ class Known:
         self.record: ContextRecord | None = None
         self.history: list[Message] = []
         self.view = View()
+        self.view.backlog = self.backlog
         self.open_calls: list[OpenCall] = []
         self.announced_at: int | None = None
         self.last: TurnRecord | None = None
@@ -219,6 +275,22 @@ class Known:
             return True
         asked = any(isinstance(message, UserMessage) for message in messages)
         return asked and self._seen(messages, records[0].position - 1) < len(messages)
+
+    def backlog(self) -> LogReader:
+        """Read back beyond the history, which may be only the end of the log."""
+        return LogReader(self)
+
+    @property
+    def first_position(self) -> int:
+        """Position of the oldest message from which on the history has no gap; 0: nothing."""
+        positions = [position for position, _ in self._places[:2]]
+        apart = len(positions) == 2 and positions[0] + 1 < positions[1]  # a summary, read alone
+        return positions[apart] if positions else 0
+
+    def position_at(self, place: int) -> int:
+        """Position of the message at *place* in the history."""
+        known = len(self._places)
+        return self._places[place][0] if place < known else self._position + 1 + place - known
 
     def _replace(self, records: Sequence[MessageRecord]) -> None:
         self.history.clear()

@@ -10,13 +10,31 @@ equals `render(folded(history))`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from looopy.folding import find_fold, is_summary, shown_as
 from looopy.history import Limits, Window, folded
 from looopy.llm.render import Rendering, render
 from looopy.types.context import LoopConfig
 from looopy.types.message import Message
+
+
+class Backlog(Protocol):
+    """
+    A log that is read back beyond its end, which is all of it that is in memory.
+
+    Attributes:
+        log: What is read so far, oldest first: at first the history in memory.
+        left: How many messages come before, which no summary in *log* speaks for.
+    """
+
+    log: Sequence[Message]
+    left: int
+
+    async def more(self) -> bool:
+        """Put a page before `log`; false when nothing more can be read."""
+        ...
 
 
 class View:
@@ -29,6 +47,7 @@ class View:
         told: Whether somebody was warned that the model is not shown all.
         offset: How many messages of the log come before the history. It changes together with the
             beginning of the history.
+        backlog: Makes what reads back beyond the history; `None`: it is the whole log.
     """
 
     __slots__ = (
@@ -40,6 +59,7 @@ class View:
         "_start",
         "_summary",
         "_window",
+        "backlog",
         "offset",
         "told",
     )
@@ -47,6 +67,7 @@ class View:
     def __init__(self) -> None:
         self.told = False
         self.offset = 0
+        self.backlog: Callable[[], Backlog] | None = None
         self.drop()
 
     def drop(self) -> None:

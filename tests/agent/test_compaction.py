@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from dataclasses import replace
 
 import pytest
 from tests.agent.kit import Gate, assert_answered, assert_valid, assert_whole, collect, look, types
@@ -21,6 +23,8 @@ from looopy.errors import (
 from looopy.folding import is_summary
 from looopy.stores.records import NewSummary
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.faults import SpyStores
+from looopy.testing.turns import answer
 from looopy.types.event import MessageEnd, TurnWarning
 from looopy.types.message import AssistantMessage, CustomMessage, UserMessage
 from looopy.types.state import Outcome
@@ -373,6 +377,122 @@ async def test_what_is_kept_in_memory_alone_has_no_summary(make_agent):
     agent = await make_agent([], auto_save=False)
     with pytest.raises(AgentStateError, match="auto_save"):
         await agent.compact()
+
+
+# --- beyond what is in memory ---------------------------------------------------------------------
+
+
+NARROW = LoopConfig(retry=FAST, max_messages=6, history_tokens=None)
+
+
+async def long_talk(stores, turns, *, chars=40):
+    """So many exchanges, stored."""
+    said = []
+    for n in range(turns):
+        said += [UserMessage(f"question {n}. " + "x" * chars), answer(f"answer {n}.")]
+    for begin in range(0, len(said), 400):
+        await stores.messages.append("ada", said[begin : begin + 400])
+
+
+def asked_in(request):
+    """Which questions the model was shown in the transcript."""
+    return [int(n) for n in re.findall(r"question (\d+)\.", shown(request)[0])]
+
+
+@pytest.mark.parametrize("turns", [119, 600])
+async def test_an_agent_made_anew_summarises_all_there_is(stores, make_agent, turns):
+    """It has read no more than the model is shown; for a summary it reads what came before."""
+    await long_talk(stores, turns)
+    model = ScriptedProvider([text("in short"), text("Z")])
+    agent = await make_agent(model, stores=stores, loop_config=NARROW)
+    assert len(agent._known.history) < turns
+    event = await agent.compact()
+    assert asked_in(model.requests[0]) == list(range(turns - 1))
+    assert (event.covers, event.unread) == ((1, 2 * turns - 2), 0)
+    assert len(agent._known.history) < turns  # nothing more is kept for it
+    await talk(agent, "z?")
+    assert shown(model.requests[1])[1:] == [
+        f"question {turns - 1}. " + "x" * 40,
+        f"answer {turns - 1}.",
+        "z?",
+    ]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_messages_that_no_summary_speaks_for_are_counted(stores, make_agent, late):
+    """As far as the model's window goes they are read; the event and the summary tell the rest."""
+    await long_talk(stores, 900, chars=400)
+    model = ScriptedProvider([text("in short"), text("Z")])
+    config = NARROW if late else replace(NARROW, max_messages=None)
+    spy = SpyStores(stores)
+    agent = await make_agent(model, stores=spy.stores, loop_config=config)
+    event = await agent.compact()
+    read = asked_in(model.requests[0])
+    assert 100 < len(read) < 200  # of 64,000 characters
+    assert read == list(range(899 - len(read), 899))
+    assert event.covers == (1, 1798)
+    answers = len(re.findall(r"answer \d+\.", shown(model.requests[0])[0]))
+    assert event.unread == 1798 - len(read) - answers
+    (summary,) = await summaries(agent)
+    assert f"Of the {event.unread} oldest messages nothing is said here" in summary.text
+    assert event in await stores.journal.events("ada")
+    if late:  # one page was enough
+        assert sum(options.get("limit", 0) for _, options in spy.of("records")) == 256
+
+
+async def test_auto_compact_that_is_switched_on_late_reads_what_came_before(stores, make_agent):
+    """The turn that first summarises speaks for all, not for what an agent happens to hold."""
+    await long_talk(stores, 111)
+    model = ScriptedProvider([text("in short"), text("Z")])
+    agent = await make_agent(model, stores=stores, loop_config=NARROW, auto_compact=True)
+    events = await collect(agent.execute_turn("z?"))
+    (event,) = [e for e in events if isinstance(e, Compaction)]
+    kept = [int(n) for n in re.findall(r"question (\d+)\.", " ".join(shown(model.requests[1])[1:]))]
+    assert asked_in(model.requests[0]) + kept == list(range(111))
+    assert (event.covers[0], event.unread) == (1, 0)
+
+
+async def test_a_second_summary_reads_back_to_the_first(stores, make_agent):
+    """Which is far behind what is in memory, with messages before it that it left to be shown."""
+    await long_talk(stores, 3)
+    model = ScriptedProvider([text("first"), text("second"), text("Z")])
+    agent = await make_agent(model, stores=stores, loop_config=NARROW)
+    assert (await agent.compact()).covers == (1, 4)
+    await long_talk(stores, 300)
+    spy = SpyStores(stores)
+    again = await make_agent(model, stores=spy.stores, loop_config=NARROW)
+    assert len(again._known.history) < 150
+    event = await again.compact()
+    assert min(o["after"] for _, o in spy.of("records") if o.get("limit", 0) > 1) == 4
+    told = shown(model.requests[1])[0]
+    assert "first" in told
+    # Question 2 stayed beside the first summary; 0 and 1 are spoken for by it.
+    assert asked_in(model.requests[1]) == [2, *range(299)]
+    assert (event.covers, event.unread) == ((1, 7 + 598), 0)
+
+
+async def test_a_history_that_was_cleared_is_not_read_back(stores, make_agent):
+    """A summary would bring it back."""
+    await long_talk(stores, 200)
+    model = ScriptedProvider([text("A"), text("B"), text("in short")])
+    agent = await make_agent(model, stores=stores, loop_config=NARROW)
+    await agent.clear()
+    await talk(agent, "a?", "b?")
+    event = await agent.compact()
+    assert asked_in(model.requests[2]) == []
+    assert (event.covers, event.unread) == ((401, 402), 0)
+
+
+async def test_a_sentence_that_stands_in_speaks_for_no_message(stores, make_agent):
+    """All that it stands for counts as unread, also what nobody has loaded."""
+    await long_talk(stores, 200)
+    model = ScriptedProvider([too_long(), failure(LLMError), text("Z")])
+    config = replace(NARROW, retry=RetryPolicy(attempts=0))
+    agent = await make_agent(model, stores=stores, loop_config=config)
+    events = await collect(agent.execute_turn("z?"))
+    (event,) = [e for e in events if isinstance(e, Compaction)]
+    assert (event.covers, event.unread) == ((1, 400), 400)
+    assert "400 earlier messages are no longer shown" in shown(model.requests[2])[0]
 
 
 # --- inside a turn --------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ _RUNNING = "src/looopy/running.py"
 _TURNS = "tests/agent/test_turns.py"
 _CONTINUING = "tests/agent/test_continuing.py"
 _SLOW_CODE = "tests/agent/test_slow_code.py"
+_COMPACTION = "tests/agent/test_compaction.py"
 
 MUTANTS = [
     # --- to the end ---
@@ -329,5 +330,38 @@ MUTANTS = [
         "Window(limits, self.offset + self._start)",
         "Window(limits)",
         "tests/property/test_view.py::test_who_has_read_only_the_end_cuts_at_the_same_place",
+    ),
+    mutant(
+        "summary-of-what-is-in-memory",
+        "a fresh agent's summary forgets most of the conversation, and says that it covers all",
+        "src/looopy/compacting.py",
+        "if full or not await backlog.more():",
+        "if True:",
+        f"{_COMPACTION}::test_an_agent_made_anew_summarises_all_there_is",
+        f"{_COMPACTION}::test_auto_compact_that_is_switched_on_late_reads_what_came_before",
+    ),
+    mutant(
+        "forgotten-without-a-word",
+        "nobody learns how many messages a summary says nothing about",
+        "src/looopy/compacting.py",
+        "unread = part.before + left_out",
+        "unread = left_out",
+        f"{_COMPACTION}::test_messages_that_no_summary_speaks_for_are_counted",
+    ),
+    mutant(
+        "read-back-past-clear",
+        "a summary brings back what was cleared",
+        "src/looopy/known.py",
+        "begin = known.record.visible_from if known.record is not None else 1",
+        "begin = 1",
+        f"{_COMPACTION}::test_a_history_that_was_cleared_is_not_read_back",
+    ),
+    mutant(
+        "read-back-past-a-summary",
+        "what an earlier summary speaks for is summarised again",
+        "src/looopy/known.py",
+        "begin = max(begin, position - kept_by(fold.summary))",
+        "pass",
+        f"{_COMPACTION}::test_a_second_summary_reads_back_to_the_first",
     ),
 ]

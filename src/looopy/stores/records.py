@@ -333,13 +333,14 @@ class NewSummary:
     Attributes:
         message: See `looopy.folding`.
         epoch: That the context was read at.
-        tokens_before, tokens_after: For its event.
+        tokens_before, tokens_after, unread: For its event.
     """
 
     message: CustomMessage
     epoch: int
     tokens_before: int = 0
     tokens_after: int = 0
+    unread: int = 0
 
     def events(
         self, context_id: str, *, turn: int, last_position: int, visible_from: int
@@ -355,6 +356,7 @@ class NewSummary:
             covers=covers,
             tokens_before=self.tokens_before,
             tokens_after=self.tokens_after,
+            unread=self.unread,
         )
         return said, compaction
 

@@ -258,6 +258,8 @@ class Compaction(Event):
         covers: First and last position of that part; (0, 0) in a bare loop.
         position: Of the summary; `None` in a bare loop.
         tokens_before, tokens_after: What the model would be shown, estimated.
+        unread: How many messages of that part the summary stands for without a word of them: the
+            oldest, for which the model that wrote it had no room.
     """
 
     type: ClassVar[str] = "compaction"
@@ -266,6 +268,7 @@ class Compaction(Event):
     position: int | None = None
     tokens_before: int = 0
     tokens_after: int = 0
+    unread: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
