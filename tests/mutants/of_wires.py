@@ -9,6 +9,7 @@ _EVENTS = "src/looopy/llm/anthropic_events.py"
 _PROVIDER = "src/looopy/llm/anthropic.py"
 _SDK = "src/looopy/llm/sdk.py"
 _KEYS = "tests/wire/test_keys.py"
+_FAILURES = "tests/unit/llm/test_failures.py"
 _OPENAI = "tests/wire/test_openai_wire.py"
 _WIRE = "tests/wire/test_anthropic_wire.py"
 _REQUESTS = "tests/wire/test_anthropic_requests.py"
@@ -16,6 +17,31 @@ _AGENT = "tests/wire/test_anthropic_agent.py"
 _PROPERTY = "tests/property/test_requests_validity.py"
 
 MUTANTS = [
+    # --- hostile words ---
+    mutant(
+        "whole-body-matched",
+        "patterns are given whatever amount a server sends",
+        "src/looopy/llm/failures.py",
+        "    text = redact(_text_of(error, body), secrets, most=_MAX_READ)\n",
+        "    text = redact(_text_of(error, body), secrets)\n",
+        f"{_FAILURES}::test_only_the_beginning_of_a_body_is_matched",
+    ),
+    mutant(
+        "half-a-key-at-the-cut",
+        "the beginning of a key is shown where a long body is cut",
+        "src/looopy/llm/failures.py",
+        "    return redactor.split(text[:most])[0]",
+        "    return redactor.text(text[:most])",
+        f"{_FAILURES}::test_a_key_at_the_end_of_what_is_read_is_not_half_shown",
+    ),
+    mutant(
+        "runs-read-anew",
+        "a run of backticks that comes in pieces is read from its beginning for each",
+        "src/looopy/llm/tag_splitter.py",
+        "end < len(data) and end < most and data[end]",
+        "end < len(data) and data[end]",
+        "tests/unit/llm/test_tag_splitter.py::test_no_run_of_characters_is_read_again_and_again",
+    ),
     # --- thoughts ---
     mutant(
         "redaction-forgotten",

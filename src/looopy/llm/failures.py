@@ -64,7 +64,10 @@ _KINDS = {
     "not_found": 404,
 }
 _TRANSIENT_STATUS = frozenset({408, 409, 425})
+_TAG = re.compile(r"<[^<>]*>")  # each character is looked at once, whatever a server sends
 _MAX_TEXT = 500
+_MAX_CODE = 200
+_MAX_READ = 20_000  # of what a server sends; it may be any amount of anything
 
 
 def failure_of(
@@ -92,8 +95,12 @@ def failure_of(
         key_hint: How to set the key, for a refused one.
     """
     error = _error_object(body)
-    text = redact(_text_of(error, body), secrets)[:_MAX_TEXT]
-    evidence = " ".join(str(error.get(k) or "") for k in ("code", "type", "param")) + " " + text
+    text = redact(_text_of(error, body), secrets, most=_MAX_READ)
+    if isinstance(body, (str, bytes)):  # perhaps a page of a proxy
+        text = " ".join(_TAG.sub(" ", text).split())
+    text = text[:_MAX_TEXT]
+    codes = (str(error.get(key) or "")[:_MAX_CODE] for key in ("code", "type", "param"))
+    evidence = f"{' '.join(codes)} {text}"
     status = _status_within(error) if status is None else status
     facts: dict[str, Any] = {"provider": provider, "model": model}
     said_in = {k.lower(): v for k, v in (headers or {}).items()}
@@ -149,11 +156,18 @@ def _http(status: int | None) -> str:
     return "" if status is None else f" (HTTP {status})"
 
 
-def redact(text: str, secrets: Sequence[str]) -> str:
-    """*text* without *secrets*; what is shorter than 8 characters is no secret worth hiding."""
+def redact(text: str, secrets: Sequence[str], *, most: int | None = None) -> str:
+    """
+    *text* without *secrets*; what is shorter than 8 characters is no secret worth hiding.
+
+    Args:
+        most: Read so many characters, and show no secret that begins at their end.
+    """
     redactor = Redactor()
     redactor.add(tuple(secrets))
-    return redactor.text(text)
+    if most is None or len(text) <= most:
+        return redactor.text(text)
+    return redactor.split(text[:most])[0]
 
 
 def _error_object(body: Any) -> Mapping[str, Any]:
@@ -171,8 +185,7 @@ def _text_of(error: Mapping[str, Any], body: Any) -> str:
         if value:
             return str(value)
     if isinstance(body, (str, bytes)):
-        text = body.decode(errors="replace") if isinstance(body, bytes) else body
-        return " ".join(re.sub(r"<[^>]*>", " ", text).split())
+        return body.decode(errors="replace") if isinstance(body, bytes) else body
     return str(dict(error)) if error else ""
 
 
@@ -184,7 +197,7 @@ def _status_within(error: Mapping[str, Any]) -> int | None:
             continue
         if 400 <= value < 600:
             return value
-    kind = f"{error.get('type')} {error.get('code')}"
+    kind = f"{str(error.get('type'))[:_MAX_CODE]} {str(error.get('code'))[:_MAX_CODE]}"
     return next((status for word, status in _KINDS.items() if word in kind), None)
 
 

@@ -35,6 +35,7 @@ THOUGHT_TAGS: Final = (
 
 _LONGEST_TAG: Final = 512  # characters, attributes included; what goes on is no tag
 _FENCE: Final = 3  # backticks or tildes that open a block of code
+_LONGEST_RUN: Final = 512  # what is longer counts as several: a run is not read again and again
 _MOST_INDENT: Final = 3  # spaces before them
 _SPECIAL: Final = re.compile(r"[<`~\n]")
 
@@ -157,9 +158,10 @@ class TagSplitter:
             return self._angle(data, place, final=final)
         if char in "`~":
             end = place + 1
-            while end < len(data) and data[end] == char:
+            most = place + _LONGEST_RUN
+            while end < len(data) and end < most and data[end] == char:
                 end += 1
-            if end == len(data) and not final:
+            if end == len(data) and end < most and not final:
                 return 0
             self._run(char, end - place)
             return self._say(data[place:end])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
+from looopy.llm import failures
 from looopy.llm.failures import failure_of
 
 KEY = "key-0123456789abcdef"
@@ -193,3 +196,65 @@ def test_a_page_of_html_is_told_in_short():
     assert "Bad gateway" in str(error)
     assert "<h1>" not in str(error)
     assert len(str(error)) < 700
+
+
+_MUCH = 400_000  # characters: the old pattern took minutes for the first of these
+HOSTILE = {
+    "angles": "<" * _MUCH,
+    "open tags": "<a " * (_MUCH // 3),
+    "digits": "1" * _MUCH,
+    "digits and commas": "1,2" * (_MUCH // 3),
+    "spaces": " " * _MUCH,
+    "invalid": "invalid value " * (_MUCH // 14),
+    "input token count": "input token count " * (_MUCH // 18),
+    "thinking": "thinking" * (_MUCH // 8),
+    "maximum": "maximum " * (_MUCH // 8),
+    "retry": "retry in 1s1s" * (_MUCH // 13),
+    "waits": "retry in " + "1.1s " * (_MUCH // 5),
+    "messages": "messages[" * (_MUCH // 9),
+}
+
+
+@pytest.mark.parametrize("status", [None, 400, 413, 429, 500])
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_no_error_body_takes_long(status, text):
+    """Whatever a server sends, the time is that of reading a page; the suite's limit holds it."""
+    codes = {"code": text, "type": text, "param": text}
+    for body in (text, text.encode(), {"error": {"message": text, **codes}}, {"error": text}):
+        error = failed(status, body, headers={"Retry-After": text})
+        assert isinstance(error, LLMError)
+        assert len(str(error)) < 1_000
+
+
+def test_only_the_beginning_of_a_body_is_matched(monkeypatch):
+    """Counted, not timed: no pattern is given more than the page that is read."""
+    given = []
+
+    class Counting:
+        def __init__(self, pattern):
+            self.pattern = pattern
+
+        def __getattr__(self, name):
+            method = getattr(self.pattern, name)
+
+            def call(*args):
+                given.append(len(args[-1]))
+                return method(*args)
+
+            return call
+
+    for name, pattern in vars(failures).items():
+        if isinstance(pattern, re.Pattern):
+            monkeypatch.setattr(failures, name, Counting(pattern))
+    for text in HOSTILE.values():
+        failed(400, text)
+        failed(400, {"error": {"message": text, "code": text, "type": text, "param": text}})
+    assert given
+    assert max(given) <= 20_000
+
+
+def test_a_key_at_the_end_of_what_is_read_is_not_half_shown():
+    """Where a body is cut, the beginning of a secret goes with the rest."""
+    for before in range(20_000 - len(KEY), 20_000):
+        text = str(failed(500, "<b>" + " " * (before - 3) + KEY + " and more", secrets=[KEY]))
+        assert KEY[:4] not in text

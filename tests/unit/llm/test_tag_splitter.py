@@ -145,3 +145,11 @@ def test_what_can_be_told_is_told_at_once():
     assert splitter.feed("<think> ") == []
     assert [p.text for p in splitter.feed("deep ")] == ["deep"]
     assert [p.text for p in splitter.feed("in")] == [" in"]
+
+
+@pytest.mark.parametrize("char", ["`", "~", "<", " ", '"'])
+def test_no_run_of_characters_is_read_again_and_again(char):
+    """60,000 of them, one by one: a splitter that reads a run anew each time takes minutes."""
+    splitter = TagSplitter()
+    pieces = [piece for _ in range(60_000) for piece in splitter.feed(char)] + splitter.close()
+    assert "".join(piece.text for piece in pieces) == char * 60_000

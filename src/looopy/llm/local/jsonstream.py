@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 _PLAIN = re.compile(r'[^"\\]+')
+_LONGEST_HEAD = 1_000
 _REPLY_HEAD = '{"reply":"'
 _REPLY_START = re.compile(r'\s*\{\s*"reply"\s*:\s*"')
 _SPACE = re.compile(r"\s+")
@@ -138,11 +139,12 @@ class AnswerReader:
         if not self._undecided:
             return ""
         so_far = "".join(self._parts)
+        self._undecided = len(so_far) <= _LONGEST_HEAD  # spaces without end are no reply
         if match := _REPLY_START.match(so_far):
             self._decoder = StringDecoder()
             self._parts.clear()
             return self._decoder.feed(so_far[match.end() :])
-        self._undecided = _REPLY_HEAD.startswith(_SPACE.sub("", so_far))
+        self._undecided &= _REPLY_HEAD.startswith(_SPACE.sub("", so_far))
         return ""
 
     def finish(self) -> Answer:
