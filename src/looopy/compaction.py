@@ -87,8 +87,10 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         turn.emit(turn.make(TurnWarning, code="summary_failed", text=str(summary.error)))
         if not surely:
             return False  # the model is shown less, as without a summary; the next turn tries again
-    turn.emit(turn.make(MessageStart, message=summary.message))
-    turn.append(summary.message)
+    # Written by a model: unlike other custom messages it may repeat what a tool was not to say.
+    message = replace(summary.message, content=turn.redactor.value(summary.message.content))
+    turn.emit(turn.make(MessageStart, message=message))
+    turn.append(message)
     turn.emit(
         turn.make(
             Compaction,

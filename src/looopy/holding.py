@@ -20,7 +20,7 @@ from looopy.stores.records import ContextState
 from looopy.tools.asking import NeedsInput
 from looopy.tools.provider import Tool
 from looopy.turn import NOTHING_ASKED, Asked, Turn
-from looopy.types.auth import AuthRequest
+from looopy.types.auth import AuthRequest, auth_to_json
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason, ToolCall, now_ms
 from looopy.types.state import HeldCall, PendingKind, PendingRequest, pending_to_json
@@ -37,7 +37,14 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
     kept = _kept(turn, call)
     keys, sealed, pending = dict(kept.keys), dict(kept.sealed), []
     for i, ask in enumerate(asks.requests):
-        turn.redactor.refuse(key=ask.key, schema=ask.schema, options=ask.options, args=ask.args)
+        turn.redactor.refuse(
+            key=ask.key,
+            schema=ask.schema,
+            options=ask.options,
+            tool_name=ask.tool_name,
+            args=ask.args,
+            auth=None if ask.auth is None else auth_to_json(ask.auth),
+        )
         request = PendingRequest(
             request_id=_request_id(turn, call, i),
             kind=ask.kind,

@@ -48,6 +48,7 @@ from looopy.types.state import PendingRequest
 
 T = TypeVar("T")
 _MAX_DEPTH = 64
+_MARKS = "\\&%"  # of text that is escaped
 _CUT = (StopReason.ERROR, StopReason.ABORTED, StopReason.LENGTH)
 # Made of messages, which were searched when they were added to the turn; or of numbers.
 _SEARCHED = frozenset(
@@ -75,11 +76,21 @@ class Redactor:
         free: Whether it knows no secret, and changes nothing.
     """
 
-    __slots__ = ("__weakref__", "_bytes", "_firsts", "_forms", "_pattern", "_sorted", "free")
+    __slots__ = (
+        "__weakref__",
+        "_bytes",
+        "_firsts",
+        "_forms",
+        "_groups",
+        "_pattern",
+        "_sorted",
+        "free",
+    )
 
     def __init__(self, auth_context: AuthContext | None = None) -> None:
         self.free = True
         self._forms: tuple[str, ...] = ()  # longest first
+        self._groups: list[tuple[str, list[str]]] = []  # by a character that they need
         self._bytes: tuple[bytes, ...] = ()
         self._sorted: list[str] = []
         self._firsts: frozenset[str] = frozenset()
@@ -97,6 +108,10 @@ class Redactor:
         raw.update(form.encode("utf-8", "surrogatepass") for form in texts)
         self._forms = tuple(sorted(texts, key=len, reverse=True))
         self.free = not self._forms
+        groups: dict[str, list[str]] = {}
+        for form in self._forms:
+            groups.setdefault(next((c for c in _MARKS if c in form), ""), []).append(form)
+        self._groups = list(groups.items())
         self._bytes = tuple(sorted(raw, key=len, reverse=True))
         self._sorted = sorted(texts)
         self._firsts = frozenset(form[0] for form in texts)
@@ -113,9 +128,11 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """*text* without secrets."""
-        for form in self._forms:
-            if form in text:
-                return self._compiled().sub(MASK, text)
+        for mark, forms in self._groups:
+            if mark in text:  # most texts have none: as little as that is escaped
+                for form in forms:
+                    if form in text:
+                        return self._compiled().sub(MASK, text)
         return text
 
     def value(self, value: T) -> T:
@@ -230,6 +247,8 @@ class Redactor:
             }
         else:
             changes = {"content": self._answer(message)}
+            for name in ("api", "provider", "model"):
+                changes[name] = self.text(getattr(message, name))
             if message.error_message is not None:
                 changes["error_message"] = self.text(message.error_message)
         if all(value is getattr(message, name) for name, value in changes.items()):
@@ -252,7 +271,8 @@ class Redactor:
     def block(self, block: Block) -> Block:
         """*block* without secrets."""
         if isinstance(block, ImageContent):
-            return TextContent(MASK) if self.shows(block.data) else block
+            shown = self.shows(block.data) or self.shows(block.mime_type)
+            return TextContent(MASK) if shown else block
         if isinstance(block, TextContent):
             text = self.text(block.text)
             if text is block.text and not self.shows(block.text_signature):

@@ -12,7 +12,10 @@ import base64
 import dataclasses
 import json
 import re
+import string
 from collections.abc import Iterator, Mapping
+from html.entities import codepoint2name
+from itertools import product
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
@@ -103,14 +106,70 @@ def _forms_of_text(text: str) -> set[str]:
     for _within in range(2):  # JSON within JSON or `repr`: arguments in a body, a body in a log
         forms |= {shown for form in forms for shown in _quoted(form)}
     forms |= {form.replace("/", "\\/") for form in forms}
-    for percent in (
-        quote(data, safe=""),
-        quote(data),
-        quote_plus(data),
-        quote_plus(data, safe="/"),
-    ):
+    for escaped in set(_escaped_in_json(text)):
+        forms |= {escaped, escaped.replace("/", "\\/"), json.dumps(escaped)[1:-1]}
+    for entities in set(_as_entities(text)):
+        for page in (entities, json.dumps(entities)[1:-1]):  # by itself, and within JSON
+            forms |= {page, page.replace("&", "\\u0026")}
+    for percent in _percent_encoded(data):
         forms |= {percent, re.sub("%..", lambda found: found[0].lower(), percent)}
     return forms
+
+
+# What encoders of JSON write as \uXXXX although they need not: Go; Gson; PHP; .NET; those that
+# leave letters and digits alone. Each with and without what is not ASCII, in either kind of digits.
+_ESCAPED = ("<>&\u2028\u2029", "<>&'=", "<>&'\"", "<>&'\"+`\x7f", string.punctuation)
+
+
+def _escaped_in_json(text: str) -> Iterator[str]:
+    for also, ascii_alone, digits in product(_ESCAPED, (False, True), ("04x", "04X")):
+        yield "".join(_escaped_character(c, also, digits, ascii_alone) for c in text)
+
+
+def _escaped_character(char: str, also: str, digits: str, ascii_alone: bool) -> str:
+    if char in also or (ascii_alone and not char.isascii()):
+        units = char.encode("utf-16-be", "surrogatepass")
+        pairs = zip(units[::2], units[1::2], strict=True)
+        return "".join(f"\\u{high * 256 + low:{digits}}" for high, low in pairs)
+    return json.dumps(char, ensure_ascii=False)[1:-1]
+
+
+# What templates write for the five characters of HTML, and for others that some escape as well.
+_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
+_MARKUP = (
+    _NAMED,
+    _NAMED | {"'": "&#x27;"},  # Python
+    _NAMED | {"'": "&#39;"},
+    _NAMED | {"'": "&#039;"},  # PHP
+    _NAMED | {"'": "&apos;"},  # XML
+    _NAMED | {"'": "&#39;", '"': "&#34;"},  # Go
+    _NAMED | {"'": "&#39;", '"': "&#34;", "+": "&#43;"},  # its templates
+    _NAMED | {"'": "&#x27;", "/": "&#x2F;"},  # OWASP
+    _NAMED | {"'": "&#39;", "/": "&#x2F;", "`": "&#x60;", "=": "&#x3D;"},  # Mustache
+)
+
+
+def _as_entities(text: str) -> Iterator[str]:
+    for markup, strange in product(_MARKUP, ("", "&#{:d};", "&#x{:x};", "&#x{:X};")):
+        yield "".join(
+            markup.get(c) or (strange.format(ord(c)) if strange and not c.isascii() else c)
+            for c in text
+        )
+    for every in ("&#{:d};", "&#x{:x};", "&#x{:X};"):
+        yield "".join(c if c.isascii() and c.isalnum() else every.format(ord(c)) for c in text)
+    yield "".join(
+        f"&{codepoint2name[ord(c)]};" if ord(c) in codepoint2name else c for c in text
+    )
+
+
+def _percent_encoded(data: bytes) -> Iterator[str]:
+    # Without "~" by itself: `encodeURIComponent`, `encodeURI`, and the path of Go.
+    for safe in ("", "/", "!*'()", "!*'();,/?:@&=+$#", "$&+=:@"):
+        yield quote(data, safe=safe)
+    for safe in ("", "/", "*", "!*()"):  # forms: Python, and others that encode "~"
+        encoded = quote_plus(data, safe=safe)
+        yield encoded
+        yield encoded.replace("~", "%7E")
 
 
 def _quoted(text: str) -> Iterator[str]:

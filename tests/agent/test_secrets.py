@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+from dataclasses import fields, is_dataclass
+from typing import get_args, get_type_hints
+
 import pytest
 from tests.campaign import leaks
 
-from looopy import AuthContext, LoopConfig, tool
-from looopy.testing import text, tool_call
+from looopy import AuthContext, LoopConfig, ToolResult, tool
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.tools.asking import Ask, NeedsInput
+from looopy.types import message as public
+from looopy.types.auth import AuthRequest
 from looopy.types.context import Hooks
+from looopy.types.event import event_to_json
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    ImageContent,
+    TextContent,
+    ThinkingContent,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
+from looopy.types.request import StreamEvent
 
 SECRET = "s3cret-canary-7b1f"
 AUTH = AuthContext("u1", credentials={"token": SECRET})
@@ -113,3 +133,125 @@ async def test_the_next_turn_knows_nothing_of_the_secrets_of_the_last(make_agent
     second = await agent.execute_turn("go")
     assert first.messages[2].text == "[redacted]"
     assert second.messages[2].text == SECRET
+
+
+def texts_of(kind):
+    """The fields of *kind* that may hold text, or anything."""
+    hints = get_type_hints(kind)
+    said = {one.name: str((hints[one.name], get_args(hints[one.name]))) for one in fields(kind)}
+    return [name for name, words in said.items() if "str" in words or "Any" in words]
+
+
+# Whatever is a message or a part of one; what the caller says is the caller's, a result is ours.
+KINDS = [
+    kind
+    for _, kind in inspect.getmembers(public, inspect.isclass)
+    if is_dataclass(kind) and kind.__module__ == public.__name__
+]
+OF_MODELS = [AssistantMessage, TextContent, ThinkingContent, ToolCall]
+OF_TOOLS = [ToolResult, TextContent, ImageContent]
+CALLERS_OWN = [UserMessage, CustomMessage, ToolResultMessage]
+PLANTED = [(kind, name, "model") for kind in OF_MODELS for name in texts_of(kind)]
+PLANTED += [(kind, name, "tool") for kind in OF_TOOLS for name in texts_of(kind)]
+
+
+def test_every_public_type_with_text_is_planted():
+    """A type or a field that is added to the messages is searched here too."""
+    with_text = {kind for kind in KINDS if texts_of(kind)}
+    assert with_text <= {*OF_MODELS, *OF_TOOLS, *CALLERS_OWN}
+    assert (ImageContent, "mime_type", "tool") in PLANTED
+    assert (AssistantMessage, "provider", "model") in PLANTED
+    assert (ToolCall, "arguments", "model") in PLANTED
+
+
+def planted(kind, name):
+    """One of *kind* with the secret in this field."""
+    value = {"deep": [SECRET]} if name in ("arguments", "details") else f"a {SECRET} b"
+    given = {"id": "c1", "name": "read"} if kind is ToolCall else {}
+    return kind(**{**given, name: value})
+
+
+class Says:
+    """A model that ends its stream with this message, then says that it is done."""
+
+    name, model = "says", "says-1"
+
+    def __init__(self, message):
+        self.messages = [message]
+        self.requests = []
+
+    async def stream(self, request, options=None):
+        """The next message."""
+        self.requests.append(request)
+        told = self.messages.pop() if self.messages else AssistantMessage("done")
+        yield StreamEvent("done", message=told)
+
+
+@pytest.mark.parametrize(("kind", "name", "by"), PLANTED)
+async def test_no_field_that_a_model_or_a_tool_fills_shows_a_secret(
+    make_agent, stores, caplog, kind, name, by, request, backend
+):
+    """Not in events, results, the log, what the model is sent next, nor in a stored byte."""
+    caplog.set_level("DEBUG", logger="looopy")
+    one = planted(kind, name)
+
+    @tool(name="read")
+    async def read() -> ToolResult:
+        """Read."""
+        if by == "model":
+            return ToolResult("nothing")
+        return one if kind is ToolResult else ToolResult([TextContent("see"), one])
+
+    if by == "tool":
+        provider = ScriptedProvider([tool_call("read"), text("done"), text("again")])
+    else:
+        whole = kind is AssistantMessage
+        provider = Says(one if whole else AssistantMessage([TextContent("see"), one]))
+        if whole and name == "content":
+            provider = Says(AssistantMessage(f"a {SECRET} b"))
+    agent = await make_agent(provider, tools=[read], stores=stores)
+    stream = agent.execute_turn("go", AUTH)
+    shown = [event async for event in stream]
+    result = await stream
+    await agent.execute_turn("more", AUTH)
+    sinks = {
+        "events": [repr(shown), *(json.dumps(event_to_json(e), default=repr) for e in shown)],
+        "stored events": [repr(e) for e in await stores.journal.events("ada")],
+        "stored messages": [repr(m) for m in await stores.messages.list("ada")],
+        "result": [repr(result)],
+        "log": [caplog.text],
+        "requests": [repr(r) for r in provider.requests],
+    }
+    if backend == "sqlite":
+        path = request.getfixturevalue("sqlite_file")
+        files = [p for p in path.parent.iterdir() if p.name.startswith(path.name)]
+        sinks["file"] = [p.read_bytes().decode("latin-1") for p in files]
+    assert [sink for sink, said in sinks.items() if any(SECRET in one for one in said)] == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"prompt": SECRET}, {"key": SECRET}, {"tool_name": SECRET}),
+        {"schema": {"const": SECRET}},
+        *({"options": [SECRET]}, {"args": {"x": SECRET}}),
+        {"auth": AuthRequest(type="custom", provider=SECRET)},
+        {"auth": AuthRequest(type="api-key", provider="p", scopes=[SECRET])},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_no_part_of_a_question_shows_a_secret(make_agent, stores, change):
+    """The prompt is redacted; what must be exact is refused, and the model is told so."""
+
+    @tool(name="ask")
+    async def asks() -> str:
+        """Ask."""
+        raise NeedsInput([Ask(**{"key": "k", **change})])
+
+    script = [tool_call("ask"), text("I cannot")]
+    agent = await make_agent(script, tools=[asks], stores=stores)
+    result = await agent.execute_turn("go", AUTH)
+    record = await stores.state.load("ada")
+    log = [repr(e) for e in await stores.journal.events("ada")]
+    assert not any(SECRET in said for said in (repr(result), repr(record), *log))
+    assert bool(result.pending) == ("prompt" in change)

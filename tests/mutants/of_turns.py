@@ -22,6 +22,38 @@ MUTANTS = [
         "test_whoever_waits_for_a_write_before_its_own_is_not_cut_short",
         "tests/agent/test_cancelling.py::"
         "test_an_event_loop_that_stops_loses_no_result_behind_an_artifact",
+    # --- secrets ---
+    mutant(
+        "mime-type-unsearched",
+        "a credential in the media type of an image is stored, shown and sent to the model",
+        "src/looopy/redaction.py",
+        "self.shows(block.data) or self.shows(block.mime_type)",
+        "self.shows(block.data)",
+        "tests/agent/test_secrets.py::test_no_field_that_a_model_or_a_tool_fills_shows_a_secret",
+    ),
+    mutant(
+        "secrets-in-go-json",
+        "a credential with an ampersand is shown as Go writes it",
+        "src/looopy/secret_forms.py",
+        "    for escaped in set(_escaped_in_json(text)):",
+        "    for escaped in ():",
+        "tests/unit/test_redaction.py::test_every_form_of_a_secret_is_found",
+    ),
+    mutant(
+        "secrets-in-html",
+        "a credential with a quote is shown within a page",
+        "src/looopy/secret_forms.py",
+        "    for entities in set(_as_entities(text)):",
+        "    for entities in ():",
+        "tests/unit/test_redaction.py::test_every_form_of_a_secret_is_found",
+    ),
+    mutant(
+        "question-unsearched",
+        "a credential in what a tool asks for is stored with the question",
+        "src/looopy/holding.py",
+        "            tool_name=ask.tool_name,\n            args=ask.args,\n            auth=",
+        "            args=ask.args,\n            auth=",
+        "tests/agent/test_secrets.py::test_no_part_of_a_question_shows_a_secret",
     ),
     # --- save, then tell ---
     mutant(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import copy
 import gc
+import html
 import json
 import logging
 import pickle
+import struct
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from urllib.parse import quote, quote_plus
+from xml.sax.saxutils import escape
 
 import pytest
 from hypothesis import given
@@ -112,11 +115,55 @@ def forms(secret):
     yield repr(secret)
     yield repr(data)
     yield repr({"both": secret + "'\""})
+    for escapes in ("<>&", "<>&'=", "<>&'\"", "<>&'\"+`", '!"#$%&()*+,-./:;<=>?@[]^_`{|}~' + "'\\"):
+        for digits in ("04x", "04X"):
+            in_json = escaped(secret, escapes, digits)
+            yield in_json
+            yield json.dumps({"error": in_json})
+    yield from entities(secret)
+    yield quote(secret, safe="!~*'()")  # encodeURIComponent
+    yield quote(secret, safe="!~*'();,/?:@&=+$#")  # encodeURI
+    yield quote_plus(secret, safe="*").replace("~", "%7E")  # URLSearchParams
+    yield quote(secret, safe="$&+=:@")  # Go's PathEscape
 
 
-@pytest.mark.parametrize("secret", [SECRET, "plain-canary-7b1f", "8 chars!", "ключ-от-двери"])
+def escaped(secret, also, digits):
+    """JSON with more escapes than it needs, as Go, Gson, PHP and .NET write it."""
+    shown = ""
+    for char in secret:
+        if char in also or not char.isascii():
+            data = char.encode("utf-16-be")
+            units = struct.unpack(f">{len(data) // 2}H", data)
+            shown += "".join(f"\\u{unit:{digits}}" for unit in units)
+        else:
+            shown += json.dumps(char)[1:-1]
+    return shown
+
+
+def entities(secret):
+    """What is put into HTML and XML."""
+    python = html.escape(secret)
+    yield python
+    yield python.encode("ascii", "xmlcharrefreplace").decode()
+    for apostrophe in ("&#39;", "&apos;", "&#039;"):
+        yield python.replace("&#x27;", apostrophe)
+    yield python.replace("&#x27;", "&#39;").replace("&quot;", "&#34;")  # Go
+    yield python.replace("&#x27;", "&#39;").replace("&quot;", "&#34;").replace("+", "&#43;")
+    yield escape(secret)  # XML
+    for form in ("&#{:d};", "&#x{:x};", "&#x{:X};"):
+        yield "".join(c if c.isascii() and c.isalnum() else form.format(ord(c)) for c in secret)
+    yield json.dumps({"page": python}).replace("&", "\\u0026")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        *(SECRET, "plain-canary-7b1f", "8 chars!", "ключ-от-двери", "sk~a'b<c>d&e=f+g`h"),
+        *("dGhpc19pc19zZWNyZXQ+/w==", "p&ss+w/rd<1>", "\U0001f511 key & lock"),
+    ],
+)
 def test_every_form_of_a_secret_is_found(secret):
-    """Raw, hex, base64 at each place in a group, percent-encoded, JSON within JSON, `repr`."""
+    """Raw, hex, base64 in each place, percent-encoded, JSON of many makers, HTML, `repr`."""
     redactor = knowing(secret)
     for form in forms(secret):
         assert MASK in redactor.text(f"({form})"), form
