@@ -22,6 +22,7 @@ MUTANTS = [
         "test_whoever_waits_for_a_write_before_its_own_is_not_cut_short",
         "tests/agent/test_cancelling.py::"
         "test_an_event_loop_that_stops_loses_no_result_behind_an_artifact",
+    ),
     # --- secrets ---
     mutant(
         "mime-type-unsearched",
