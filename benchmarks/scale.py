@@ -24,7 +24,7 @@ from benchmarks.subjects import Looopy
 from benchmarks.workload import question
 
 ROOT = Path(__file__).parent.parent
-ROWS = ("turn_rows", "message_rows", "event_rows")
+ROWS = ("looopy_turn_rows", "looopy_message_rows", "looopy_event_rows")
 
 
 async def late_turns(url: str, turn: int = 10_000) -> Figures:
@@ -82,19 +82,19 @@ def multiply(path: str, count: int) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA synchronous=OFF")
         database.execute("PRAGMA foreign_keys=OFF")
-        columns = _columns(database, "contexts", but="number")
+        columns = _columns(database, "looopy_contexts", but="number")
         taken = ["printf('copy-%08d', n)" if name == "context_id" else name for name in columns]
         database.execute(
             "WITH RECURSIVE copies(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM copies"
-            f" WHERE n < {count - 1}) INSERT INTO contexts ({', '.join(columns)})"
-            f" SELECT {', '.join(taken)} FROM copies, contexts WHERE context_id = 'seed'"
+            f" WHERE n < {count - 1}) INSERT INTO looopy_contexts ({', '.join(columns)})"
+            f" SELECT {', '.join(taken)} FROM copies, looopy_contexts WHERE context_id = 'seed'"
         )
         for table in ROWS:
             columns = _columns(database, table, but="id")
             database.execute(
                 f"INSERT INTO {table} (id, {', '.join(columns)})"
                 f" SELECT (c.number << 32) | (r.id & 4294967295), r.{', r.'.join(columns)}"
-                f" FROM contexts seed CROSS JOIN contexts c CROSS JOIN {table} r"
+                f" FROM looopy_contexts seed CROSS JOIN looopy_contexts c CROSS JOIN {table} r"
                 " WHERE seed.context_id = 'seed' AND c.context_id LIKE 'copy-%'"
                 " AND r.id BETWEEN seed.number << 32 AND (seed.number << 32) | 4294967295"
             )

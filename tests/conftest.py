@@ -104,7 +104,7 @@ def postgres_at_head(new_database):
 @pytest.fixture
 def postgres(postgres_at_head: str) -> str:
     """The URL of a database at the head, without rows."""
-    ask(postgres_at_head, "DELETE FROM contexts")
+    ask(postgres_at_head, "DELETE FROM looopy_contexts")
     return postgres_at_head
 
 

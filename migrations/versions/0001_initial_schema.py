@@ -13,13 +13,16 @@ branch_labels = None
 depends_on = None
 
 # In the order in which they are made; those that refer to another come after it.
-_TABLES = ("contexts", "turns", "messages", "events", "artifacts")
+_TABLES = (
+    *("looopy_contexts", "looopy_turns", "looopy_messages", "looopy_events"),
+    "looopy_artifacts",
+)
 
 
 def upgrade() -> None:
     """Make the tables."""
     _create(
-        "contexts",
+        "looopy_contexts",
         _number("epoch"),
         _number("turn_count"),
         _number("last_position"),
@@ -39,7 +42,7 @@ def upgrade() -> None:
         clustered=True,
     )
     _create(
-        "turns",
+        "looopy_turns",
         _number("turn"),
         _number("epoch"),
         _number("continues", nullable=True),
@@ -60,7 +63,7 @@ def upgrade() -> None:
         clustered=True,
     )
     _create(
-        "messages",
+        "looopy_messages",
         _number("position"),
         _number("turn"),
         _number("iteration"),
@@ -73,7 +76,7 @@ def upgrade() -> None:
         clustered=False,
     )
     _create(
-        "events",
+        "looopy_events",
         _number("seq"),
         _number("turn"),
         _number("iteration"),
@@ -85,7 +88,7 @@ def upgrade() -> None:
         clustered=True,
     )
     _create(
-        "artifacts",
+        "looopy_artifacts",
         _key("artifact_id"),
         _number("version"),
         _text("kind"),
@@ -113,12 +116,12 @@ def _create(name: str, *columns: sa.Column[Any], key: tuple[str, ...], clustered
         sa.PrimaryKeyConstraint("tenant_id", "context_id", *key, name=f"pk_{name}"),
         sa.CheckConstraint("tenant_id <> ''", name=op.f(f"ck_{name}_tenant")),
     ]
-    if name != "contexts":
+    if name != "looopy_contexts":
         constraints.append(
             sa.ForeignKeyConstraint(
                 ["tenant_id", "context_id"],
-                ["contexts.tenant_id", "contexts.context_id"],
-                name=f"fk_{name}_contexts",
+                ["looopy_contexts.tenant_id", "looopy_contexts.context_id"],
+                name=f"fk_{name}_looopy_contexts",
                 ondelete="CASCADE",
             )
         )
@@ -129,7 +132,7 @@ def _create(name: str, *columns: sa.Column[Any], key: tuple[str, ...], clustered
         *columns,
         *constraints,
         sqlite_with_rowid=not clustered,
-        postgresql_with={"fillfactor": 50} if name == "contexts" else {},
+        postgresql_with={"fillfactor": 50} if name == "looopy_contexts" else {},
     )
 
 

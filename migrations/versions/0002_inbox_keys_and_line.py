@@ -14,7 +14,7 @@ depends_on = None
 
 _COLUMNS = ("inbox_last", "inbox_waiting", "cancel_turn", "last_ticket", "line_until")
 _COUNTS = {"inbox_last", "inbox_waiting", "last_ticket"}
-_TABLES = ("inbox", "turn_keys", "waiters")
+_TABLES = ("looopy_inbox", "looopy_turn_keys", "looopy_waiters")
 
 
 def upgrade() -> None:
@@ -22,9 +22,9 @@ def upgrade() -> None:
     # Never in batch mode on SQLite: that makes the table anew, and dropping the old one takes every
     # row with it that refers to it.
     for name in _COLUMNS:
-        op.add_column("contexts", _number(name, counts=name in _COUNTS))
+        op.add_column("looopy_contexts", _number(name, counts=name in _COUNTS))
     _create(
-        "inbox",
+        "looopy_inbox",
         _number("entry"),
         _text("kind"),
         _text("actor_id", nullable=True),
@@ -34,7 +34,7 @@ def upgrade() -> None:
         clustered=False,
     )
     _create(
-        "turn_keys",
+        "looopy_turn_keys",
         _key("key"),
         _number("turn"),
         _text("input_hash"),
@@ -42,7 +42,7 @@ def upgrade() -> None:
         clustered=True,
     )
     _create(
-        "waiters",
+        "looopy_waiters",
         _number("ticket"),
         _text("holder"),
         _number("alive_until"),
@@ -56,7 +56,7 @@ def downgrade() -> None:
     for name in reversed(_TABLES):
         op.drop_table(name)
     for name in reversed(_COLUMNS):
-        op.drop_column("contexts", name)
+        op.drop_column("looopy_contexts", name)
 
 
 def _create(name: str, *columns: sa.Column[Any], key: str, clustered: bool) -> None:
@@ -69,8 +69,8 @@ def _create(name: str, *columns: sa.Column[Any], key: str, clustered: bool) -> N
         sa.CheckConstraint("tenant_id <> ''", name=op.f(f"ck_{name}_tenant")),
         sa.ForeignKeyConstraint(
             ["tenant_id", "context_id"],
-            ["contexts.tenant_id", "contexts.context_id"],
-            name=f"fk_{name}_contexts",
+            ["looopy_contexts.tenant_id", "looopy_contexts.context_id"],
+            name=f"fk_{name}_looopy_contexts",
             ondelete="CASCADE",
         ),
         sqlite_with_rowid=not clustered,

@@ -24,12 +24,12 @@ depends_on = None
 
 _AT_ONCE = 500
 _FIND = sa.text(
-    "SELECT tenant_id, context_id, position, created_at, meta FROM messages"
+    "SELECT tenant_id, context_id, position, created_at, meta FROM looopy_messages"
     " WHERE (tenant_id, context_id, position) > (:tenant, :context, :position)"
     " AND meta LIKE '[%' ORDER BY tenant_id, context_id, position LIMIT :limit"
 )
 _CHANGE = sa.text(
-    "UPDATE messages SET meta = :meta WHERE tenant_id = :tenant AND context_id = :context"
+    "UPDATE looopy_messages SET meta = :meta WHERE tenant_id = :tenant AND context_id = :context"
     " AND position = :position"
 )
 
@@ -39,7 +39,7 @@ def upgrade() -> None:
     if op.get_context().dialect.name == "sqlite":
         _under_numbers()
     else:
-        op.add_column("contexts", sa.Column("last_write", sa.BigInteger(), nullable=True))
+        op.add_column("looopy_contexts", sa.Column("last_write", sa.BigInteger(), nullable=True))
 
 
 def downgrade() -> None:
@@ -47,7 +47,7 @@ def downgrade() -> None:
     if op.get_context().dialect.name == "sqlite":
         _under_names()
     else:
-        op.drop_column("contexts", "last_write")
+        op.drop_column("looopy_contexts", "last_write")
     if context.is_offline_mode():
         return
     connection = op.get_bind()
@@ -102,26 +102,33 @@ _MESSAGE = "turn iteration seq role:text created_at meta:text? body:text"
 _EVENT = "turn iteration type:text created_at position? body:text"
 
 # What tells a row from the others of its context, and all that it says.
-_TABLES = {"turns": ("turn", _TURN), "messages": ("position", _MESSAGE), "events": ("seq", _EVENT)}
+_TABLES = {
+    "looopy_turns": ("turn", _TURN),
+    "looopy_messages": ("position", _MESSAGE),
+    "looopy_events": ("seq", _EVENT),
+}
 _ROWS = {
-    "turns": ("turn_rows", _TURN.replace("usage:text metadata:text", "usage:text? metadata:text?")),
-    "messages": ("message_rows", _MESSAGE.replace("role:text ", "")),
-    "events": ("event_rows", _EVENT),
+    "looopy_turns": (
+        "looopy_turn_rows",
+        _TURN.replace("usage:text metadata:text", "usage:text? metadata:text?"),
+    ),
+    "looopy_messages": ("looopy_message_rows", _MESSAGE.replace("role:text ", "")),
+    "looopy_events": ("looopy_event_rows", _EVENT),
 }
 
 # What is left out of a row, and how it is told from the row.
 _LEFT_OUT = {
-    ("turns", "outcome"): (
+    ("looopy_turns", "outcome"): (
         "NULLIF(r.outcome, 'completed')",
         "CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.outcome, 'completed') END",
     ),
-    ("turns", "stop_reason"): (
+    ("looopy_turns", "stop_reason"): (
         "NULLIF(r.stop_reason, 'stop')",
         "CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.stop_reason, 'stop') END",
     ),
-    ("turns", "usage"): ("NULLIF(r.usage, '{}')", "COALESCE(r.usage, '{}')"),
-    ("turns", "metadata"): ("NULLIF(r.metadata, '{}')", "COALESCE(r.metadata, '{}')"),
-    ("messages", "role"): ("", "json_extract(r.body, '$.role')"),
+    ("looopy_turns", "usage"): ("NULLIF(r.usage, '{}')", "COALESCE(r.usage, '{}')"),
+    ("looopy_turns", "metadata"): ("NULLIF(r.metadata, '{}')", "COALESCE(r.metadata, '{}')"),
+    ("looopy_messages", "role"): ("", "json_extract(r.body, '$.role')"),
 }
 
 
@@ -134,7 +141,7 @@ def _under_numbers() -> None:
         values = ", ".join(_LEFT_OUT.get((name, n), (f"r.{n}", ""))[0] for n in names)
         op.execute(
             f"INSERT INTO {rows} (id, {', '.join(names)})"
-            f" SELECT c.number << 32 | r.{place}, {values} FROM contexts c JOIN {name} r"
+            f" SELECT c.number << 32 | r.{place}, {values} FROM looopy_contexts c JOIN {name} r"
             " ON r.tenant_id = c.tenant_id AND r.context_id = c.context_id"
             f" ORDER BY c.number, r.{place}"
         )
@@ -145,11 +152,14 @@ def _under_numbers() -> None:
         f"DELETE FROM {rows} WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | {_LAST});"
         for rows, _ in _ROWS.values()
     )
-    op.execute(f"CREATE TRIGGER rows_of_contexts AFTER DELETE ON contexts BEGIN {deletes} END")
+    op.execute(
+        "CREATE TRIGGER looopy_rows_of_contexts AFTER DELETE ON looopy_contexts"
+        f" BEGIN {deletes} END"
+    )
 
 
 def _under_names() -> None:
-    op.execute("DROP TRIGGER rows_of_contexts")
+    op.execute("DROP TRIGGER looopy_rows_of_contexts")
     for name, (place, facts) in _TABLES.items():
         rows, _ = _ROWS[name]
         op.execute(f"DROP VIEW {name}")
@@ -159,7 +169,7 @@ def _under_names() -> None:
             f"{place} {facts}",
             key=("tenant_id", "context_id", place),
             of_contexts=True,
-            clustered=name != "messages",
+            clustered=name != "looopy_messages",
         )
         told = _told(name, place, facts)
         op.execute(
@@ -173,7 +183,7 @@ def _under_names() -> None:
 def _of_contexts(rows: str) -> str:
     """Contexts with their rows, in this order whatever is looked for."""
     its = f"r.id >= (c.number << 32) AND r.id <= (c.number << 32 | {_LAST})"
-    return f" FROM contexts c CROSS JOIN {rows} r ON {its}"
+    return f" FROM looopy_contexts c CROSS JOIN {rows} r ON {its}"
 
 
 def _told(name: str, place: str, facts: str) -> dict[str, str]:
@@ -188,28 +198,30 @@ def _told(name: str, place: str, facts: str) -> dict[str, str]:
 
 def _contexts_anew(*, numbered: bool) -> None:
     """Make the table anew: SQLite does not change the key of one that is there."""
-    op.execute("CREATE TABLE contexts_before AS SELECT * FROM contexts")
-    op.drop_table("contexts")
+    op.execute("CREATE TABLE looopy_contexts_before AS SELECT * FROM looopy_contexts")
+    op.drop_table("looopy_contexts")
     id_of = "tenant_id:text context_id:text"
     if numbered:
-        unique = sa.UniqueConstraint("tenant_id", "context_id", name="uq_contexts_tenant_id")
+        unique = sa.UniqueConstraint("tenant_id", "context_id", name="uq_looopy_contexts_tenant_id")
         checks = {
             "number": "number BETWEEN 1 AND 2147483647",
             **{name: f"{name} <= {_LAST_COUNT}" for name in _COUNTERS},
         }
-        named = [sa.CheckConstraint(c, name=op.f(f"ck_contexts_{n}")) for n, c in checks.items()]
+        named = [
+            sa.CheckConstraint(c, name=op.f(f"ck_looopy_contexts_{n}")) for n, c in checks.items()
+        ]
         facts = f"{_FACTS} last_write?"
         more = (unique, *named)
-        _table("contexts", f"number:key {id_of}", facts, *more, key=("number",), tenant=True)
+        _table("looopy_contexts", f"number:key {id_of}", facts, *more, key=("number",), tenant=True)
     else:
         key = ("tenant_id", "context_id")
-        _table("contexts", id_of, _FACTS, key=key, tenant=True, clustered=True)
+        _table("looopy_contexts", id_of, _FACTS, key=key, tenant=True, clustered=True)
     names = ", ".join(_names(f"{id_of} {_FACTS}"))
     op.execute(
-        f"INSERT INTO contexts ({names}) SELECT {names} FROM contexts_before"
+        f"INSERT INTO looopy_contexts ({names}) SELECT {names} FROM looopy_contexts_before"
         " ORDER BY tenant_id, context_id"
     )
-    op.drop_table("contexts_before")
+    op.drop_table("looopy_contexts_before")
 
 
 def _names(facts: str) -> list[str]:
@@ -230,8 +242,8 @@ def _table(
     if of_contexts or tenant:
         made.append(sa.CheckConstraint("tenant_id <> ''", name=op.f(f"ck_{name}_tenant")))
     if of_contexts:
-        key_of = ["contexts.tenant_id", "contexts.context_id"]
-        named = f"fk_{name}_contexts"
+        key_of = ["looopy_contexts.tenant_id", "looopy_contexts.context_id"]
+        named = f"fk_{name}_looopy_contexts"
         here = ["tenant_id", "context_id"]
         made.append(sa.ForeignKeyConstraint(here, key_of, name=named, ondelete="CASCADE"))
     columns = [_column(fact) for fact in f"{first} {facts}".split()]

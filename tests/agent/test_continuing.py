@@ -562,7 +562,7 @@ async def test_after_kill_the_next_start_does_not_wait(make_agent, sqlite_file, 
     url = f"sqlite:///{sqlite_file}"
     killed_in_a_tool(url, effects=effects)
     database = sqlite3.connect(sqlite_file)
-    assert database.execute("SELECT open_turn FROM contexts").fetchall() == [(1,)]
+    assert database.execute("SELECT open_turn FROM looopy_contexts").fetchall() == [(1,)]
     database.close()
     ran = []
 

@@ -141,7 +141,7 @@ async def test_a_late_turn_writes_no_more_than_an_early_one(make_agent, sqlite_f
         return total
 
     early, late = size(10), size(110)
-    context = database.execute("SELECT * FROM contexts").fetchone()
+    context = database.execute("SELECT * FROM looopy_contexts").fetchone()
     database.close()
     assert early > 200
     assert late <= early * 1.1

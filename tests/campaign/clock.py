@@ -205,7 +205,7 @@ def set_clock(url: str, clock: Clock, ahead_us: int, *, standing: bool = False) 
 
 
 def _lost(url: str) -> str:
-    ((lost,),) = rows_of(url, "SELECT count(*) FROM turns WHERE outcome = ?", "interrupted")
+    ((lost,),) = rows_of(url, "SELECT count(*) FROM looopy_turns WHERE outcome = ?", "interrupted")
     return f"{lost} turns taken over"
 
 

@@ -233,7 +233,7 @@ def _postgres(driver: str) -> Trial:
                     problems = one_run(full, folder)
                     tally.runs += 1
                     tally.violations += [f"seed {seed + n}, {size} bytes: {p}" for p in problems]
-                    ask(plain(url), "DELETE FROM contexts")
+                    ask(plain(url), "DELETE FROM looopy_contexts")
                     ask(plain(url), "VACUUM FULL")
         return tally
 

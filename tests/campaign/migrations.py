@@ -122,7 +122,7 @@ def _seen(url: str) -> tuple[object, object]:
 
 
 def _revision(url: str) -> str | None:
-    found = frozen.dump(url).get("alembic_version")
+    found = frozen.dump(url).get("looopy_version")
     return found[0]["version_num"] if found else None
 
 

@@ -147,7 +147,7 @@ def one(url: str, folder: Path, seed: int, standstill: Standstill) -> list[str]:
         problems.append(f"the owner's turn ended as {mine['outcome']}: {mine['text']!r}")
     if (theirs["outcome"], theirs["text"], theirs["turn"]) != ("completed", "work mine", 2):
         problems.append(f"the other's turn {theirs['turn']} is {theirs['text']!r}")
-    stored = rows_of(url, "SELECT outcome FROM turns ORDER BY turn")
+    stored = rows_of(url, "SELECT outcome FROM looopy_turns ORDER BY turn")
     if stored != [("completed",)] * 2:
         problems.append(f"stored are {stored}")
     return [f"(tool ends {when}, abroad: {abroad}) {problem}" for problem in problems]

@@ -33,7 +33,7 @@ from looopy import (
     open_stores,
 )
 
-_EPOCHS = "SELECT turn, epoch FROM turns WHERE context_id = ? ORDER BY turn"
+_EPOCHS = "SELECT turn, epoch FROM looopy_turns WHERE context_id = ? ORDER BY turn"
 
 
 def answer_to(said: str, before: str) -> str:

@@ -50,11 +50,11 @@ _PATIENCE_S = 30.0
 _UNDER_WAY_S = 0.1  # what it had sent before it was stopped may still end its turn
 _AT_ONCE = 6  # they mostly sleep
 _TABLES = {
-    "contexts": "context_id",
-    "turns": "turn",
-    "messages": "position",
-    "events": "seq",
-    "artifacts": "artifact_id, version",
+    "looopy_contexts": "context_id",
+    "looopy_turns": "turn",
+    "looopy_messages": "position",
+    "looopy_events": "seq",
+    "looopy_artifacts": "artifact_id, version",
 }
 
 
@@ -245,7 +245,7 @@ def _is_locked(grave: Grave) -> bool:
     if grave.url.startswith("sqlite"):
         return all(_is_file_locked(file_of(grave.url)) for _ in range(20))  # others write as well
     try:
-        lock = "SELECT 1 FROM contexts WHERE context_id = ? FOR UPDATE NOWAIT"
+        lock = "SELECT 1 FROM looopy_contexts WHERE context_id = ? FOR UPDATE NOWAIT"
         rows_of(grave.url, lock, grave.context_id)
     except psycopg.errors.LockNotAvailable:
         return True
@@ -264,7 +264,7 @@ def _is_file_locked(path: Path) -> bool:
 
 def _open_turn(grave: Grave) -> object:
     ((found,),) = rows_of(
-        grave.url, "SELECT open_turn FROM contexts WHERE context_id = ?", grave.context_id
+        grave.url, "SELECT open_turn FROM looopy_contexts WHERE context_id = ?", grave.context_id
     )
     return found
 
@@ -274,7 +274,7 @@ def _rows(grave: Grave) -> dict[str, list[tuple[Any, ...]]]:
     found = {}
     for table, key in _TABLES.items():
         columns = "*"
-        if table == "contexts":
+        if table == "looopy_contexts":
             columns = "epoch, holder, open_turn, turn_count, last_position, last_seq, state"
         found[table] = rows_of(
             grave.url,

@@ -293,7 +293,7 @@ async def test_a_database_of_a_newer_version_is_refused(looopy):
     """Both schemas are named, and nothing is said to the model."""
     await looopy("chat", "--message", "hello")
     with sqlite3.connect(looopy.database) as database:
-        database.execute("UPDATE alembic_version SET version_num = '9999'")
+        database.execute("UPDATE looopy_version SET version_num = '9999'")
     database.close()
     ended = await looopy("chat", "--message", "again")
     assert (ended.status, ended.out) == (2, "")

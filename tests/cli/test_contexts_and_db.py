@@ -107,7 +107,7 @@ async def test_a_newer_schema_is_not_touched(looopy):
     """Neither up nor down; the check says both numbers."""
     await looopy("db", "upgrade")
     with sqlite3.connect(looopy.database) as database:
-        database.execute("UPDATE alembic_version SET version_num = '9999'")
+        database.execute("UPDATE looopy_version SET version_num = '9999'")
     database.close()
     for args in (["upgrade"], ["downgrade", "base"]):
         ended = await looopy("db", *args)
@@ -133,7 +133,7 @@ async def test_the_statements_make_the_schema(looopy, tmp_path):
     database.executescript(ended.out)
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
     database.close()
-    assert {"contexts", "turns", "messages", "events", "artifacts"} <= tables
+    assert {"looopy_contexts", "looopy_turns", "looopy_messages", "looopy_artifacts"} <= tables
     assert not looopy.database.exists()
 
 

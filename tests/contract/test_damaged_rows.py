@@ -59,9 +59,9 @@ def _in_file(path):
     def damage(table, column, change, nth=1):
         name, key = own.get(table, table), {"contexts": "number", "inbox": "entry"}.get(table, "id")
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            found = connection.execute(f"SELECT {key}, {column} FROM {name} ORDER BY {key}")
+            found = connection.execute(f"SELECT {key}, {column} FROM looopy_{name} ORDER BY {key}")
             place, value = found.fetchall()[nth - 1]
-            update = f"UPDATE {name} SET {column} = ? WHERE {key} = ?"
+            update = f"UPDATE looopy_{name} SET {column} = ? WHERE {key} = ?"
             connection.execute(update, (change(value), place))
 
     return damage
@@ -72,9 +72,9 @@ def _on_server(url):
 
     def damage(table, column, change, nth=1):
         key = keys.get(table, "context_id")
-        found = ask(url, f"SELECT {key}, {column} FROM {table} ORDER BY {key}")
+        found = ask(url, f"SELECT {key}, {column} FROM looopy_{table} ORDER BY {key}")
         place, value = found[nth - 1]
-        ask(url, f"UPDATE {table} SET {column} = %s WHERE {key} = %s", change(value), place)
+        ask(url, f"UPDATE looopy_{table} SET {column} = %s WHERE {key} = %s", change(value), place)
 
     return damage
 

@@ -108,7 +108,7 @@ async def test_a_write_that_waits_for_a_row_is_ended_before_it_is_made_again(
     claimed = await begin(stores)
     cutter.cuts = ["middle"]
     async with await psycopg.AsyncConnection.connect(postgres) as locker:
-        await locker.execute("SELECT epoch FROM contexts FOR UPDATE")
+        await locker.execute("SELECT epoch FROM looopy_contexts FOR UPDATE")
         writing = asyncio.create_task(commit(stores, claimed, [said(answer("2"))]))
         await _until(lambda: not cutter.cuts)
         await _until(lambda: len(_waiting_for_locks(postgres)) == 1)
@@ -255,7 +255,7 @@ async def test_a_claim_over_connections_that_broke_while_idle_is_made(stores, po
     cutter.sever()
     again = [begin(stores, context_id=f"d{n}") for n in range(5)]
     assert [claimed.turn for claimed in await asyncio.gather(*again)] == [1] * 5
-    assert ask(postgres, "SELECT COUNT(*) FROM turns") == [(10,)]
+    assert ask(postgres, "SELECT COUNT(*) FROM looopy_turns") == [(10,)]
 
 
 async def test_an_operation_that_is_ended_before_it_begins_is_over(stores):

@@ -46,7 +46,7 @@ def row(postgres):
             while ask(postgres, _WAITING, holder.info.dbname) != [(count,)]:  # noqa: ASYNC110 - as in test_postgres_server
                 await asyncio.sleep(0)
 
-        waited_for.take = lambda: holder.execute("UPDATE contexts SET version = version")
+        waited_for.take = lambda: holder.execute("UPDATE looopy_contexts SET version = version")
         waited_for.let_go = holder.commit
         yield waited_for
 
@@ -71,7 +71,7 @@ async def test_a_lease_ends_by_the_clock_of_the_server(opened, postgres, monkeyp
     clock = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: clock() + off_by)
     monkeypatch.setattr(time, "time", lambda: (clock() + off_by) / 10**9)
-    left = f"SELECT lease_until - {_NOW_US} FROM contexts"
+    left = f"SELECT lease_until - {_NOW_US} FROM looopy_contexts"
     claimed = await begin(stores, ttl_s=100.0)
     assert 0 < ask(postgres, left)[0][0] <= 100_000_000
     await commit(stores, claimed, [said(answer("a"))], ttl_s=200.0)
@@ -90,7 +90,7 @@ async def test_a_lease_that_was_waited_for_begins_when_it_is_given(opened, postg
     [(before,)] = ask(postgres, f"SELECT {_NOW_US}")
     row.let_go()
     await claiming
-    [(until,)] = ask(postgres, "SELECT lease_until FROM contexts")
+    [(until,)] = ask(postgres, "SELECT lease_until FROM looopy_contexts")
     assert until >= before + 1_000_000
 
 

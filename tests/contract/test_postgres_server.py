@@ -53,11 +53,12 @@ from looopy.testing.turns import (
 from looopy.types.message import ToolCall
 
 _INSERT = (
-    "INSERT INTO contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"
+    "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
+    " last_seq,"
     " visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
     " VALUES (:tenant, :context, 0, 0, 0, 0, 1, 0, '{}', '{}', 0, 0, 0)"
 )
-_COUNT = "SELECT COUNT(*) FROM contexts"
+_COUNT = "SELECT COUNT(*) FROM looopy_contexts"
 
 
 def _one(sql, **params):
@@ -151,7 +152,7 @@ async def test_a_session_cannot_hold_on_to_its_locks_for_long(driver):
 async def test_a_long_history_is_read_in_order_and_not_sorted(driver):
     """Also when nothing else is in the table, where a server would read all of it first."""
     await bind(driver, "t").messages.append("c", [user("a" * 200)] * 2000)
-    await driver.run(_one("ANALYZE messages"), write=True)
+    await driver.run(_one("ANALYZE looopy_messages"), write=True)
     for statement, params in (
         (statements.LIST_RECORDS, {"after": 0, "limit": NO_LIMIT}),
         (statements.LIST_RECORDS, {"after": 1990, "limit": NO_LIMIT}),
@@ -159,7 +160,7 @@ async def test_a_long_history_is_read_in_order_and_not_sorted(driver):
     ):
         work = _one(f"EXPLAIN {statement}", tenant="t", context="c", **params)
         plan = "".join(line for (line,) in await driver.run(work, write=False))
-        assert "Index Scan using pk_messages" in plan
+        assert "Index Scan using pk_looopy_messages" in plan
         assert "Sort" not in plan
 
 
@@ -548,7 +549,7 @@ async def test_what_looks_before_it_writes_waits_for_a_claim_that_is_being_made(
     with psycopg.connect(postgres) as claimer:
         in_a_minute = "60000000 + CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1e6 AS bigint)"
         claimer.execute(
-            f"UPDATE contexts SET open_turn = 1, holder = 'h', lease_until = {in_a_minute}"
+            f"UPDATE looopy_contexts SET open_turn = 1, holder = 'h', lease_until = {in_a_minute}"
         )
         act = stores.state.delete if what == "delete" else stores.journal.clear
         task = asyncio.create_task(act(CONTEXT))
@@ -616,7 +617,7 @@ async def test_an_operation_that_is_cut_in_the_middle_is_run_again(driver, postg
 
     await driver.run(work, write=True)
     assert tries == 2
-    assert ask(postgres, "SELECT context_id FROM contexts") == [("c2",)]
+    assert ask(postgres, "SELECT context_id FROM looopy_contexts") == [("c2",)]
 
 
 @pytest.mark.parametrize("where", ["before", "after", "middle"])
@@ -665,7 +666,7 @@ async def test_a_cut_commit_that_cannot_be_read_back_is_of_unknown_outcome(
     assert "secret" not in _shown(refused.value)
     cutter.refusing = False
     assert await stores.messages.append(CONTEXT, [user("it is back")]) == 1
-    written = ask(postgres, "SELECT COUNT(*) FROM contexts WHERE context_id = 'secret'")
+    written = ask(postgres, "SELECT COUNT(*) FROM looopy_contexts WHERE context_id = 'secret'")
     assert written == [(int(where == "after"),)]
     await opened.close()
 
@@ -729,7 +730,8 @@ async def test_a_number_that_a_crash_gave_to_another_write_proves_nothing(
         cutter.refusing = False
         (told,) = await asyncio.gather(writing, return_exceptions=True)
         assert told is None or (isinstance(told, StoreUnavailable) and not told.outcome_known)
-        written = ask(own_database, "SELECT COUNT(*) FROM contexts WHERE context_id = 'lost'")
+        question = "SELECT COUNT(*) FROM looopy_contexts WHERE context_id = 'lost'"
+        written = ask(own_database, question)
         assert written == [(int(told is None),)]
         await opened.close()
 

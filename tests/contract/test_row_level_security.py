@@ -75,7 +75,7 @@ def secured_database(roles, new_database):
 @pytest.fixture
 def secured(secured_database):
     """The same, without rows."""
-    ask(secured_database, "DELETE FROM contexts")
+    ask(secured_database, "DELETE FROM looopy_contexts")
     return secured_database
 
 
@@ -169,8 +169,8 @@ async def test_without_a_tenant_nothing_is_visible(secured, app_url):
         assert _counts(connection) == nothing
         with connection.transaction():
             connection.execute("SELECT set_config('looopy.tenant', 'a', true)")
-            assert _counts(connection)["contexts"] == 1
-            rows = connection.execute("SELECT DISTINCT tenant_id FROM messages").fetchall()
+            assert _counts(connection)["looopy_contexts"] == 1
+            rows = connection.execute("SELECT DISTINCT tenant_id FROM looopy_messages").fetchall()
             assert rows == [("a",)]
         assert _counts(connection) == nothing  # the setting is '' now, and not NULL
         with connection.transaction():
@@ -183,11 +183,11 @@ async def test_rows_of_another_tenant_can_be_neither_changed_nor_made(secured, a
     await _two_tenants(app_url)
     with psycopg.connect(as_user(secured, APP)) as connection:
         connection.execute("SELECT set_config('looopy.tenant', 'a', true)")
-        found = connection.execute("UPDATE contexts SET epoch = 99 WHERE tenant_id = 'b'")
+        found = connection.execute("UPDATE looopy_contexts SET epoch = 99 WHERE tenant_id = 'b'")
         assert found.rowcount == 0
-        assert connection.execute("DELETE FROM contexts WHERE tenant_id = 'b'").rowcount == 0
+        assert connection.execute("DELETE FROM looopy_contexts WHERE tenant_id = 'b'").rowcount == 0
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute("UPDATE contexts SET tenant_id = 'b'")
+            connection.execute("UPDATE looopy_contexts SET tenant_id = 'b'")
 
 
 async def test_the_owner_of_the_tables_is_held_by_the_policies_too(roles, new_database):
@@ -198,7 +198,7 @@ async def test_the_owner_of_the_tables_is_held_by_the_policies_too(roles, new_da
     await asyncio.to_thread(migrate.upgrade, theirs)
     await asyncio.to_thread(migrate.secure, theirs, APP)
     await _two_tenants(required(as_user(url, APP)))
-    assert ask(theirs, "SELECT count(*) FROM contexts") == [(0,)]
+    assert ask(theirs, "SELECT count(*) FROM looopy_contexts") == [(0,)]
     async with open_stores(required(theirs), tenant="a") as stores:
         assert await stores.messages.count(CONTEXT) == 2
 
@@ -263,7 +263,7 @@ async def _told(stores):
 
 async def test_a_connection_carries_nothing_to_the_next_tenant(app_url):
     """One connection serves many tenants by turns, reads and writes and failures mixed."""
-    names = ["a", "b", "'; DROP TABLE events; --", "é\\' 漢", "a" * 500]
+    names = ["a", "b", "'; DROP TABLE looopy_events; --", "é\\' 漢", "a" * 500]
     async with open_stores(f"{app_url}&pool_size=1") as stores:
         tenants = {name: stores.for_tenant(name) for name in names}
         for name, theirs in tenants.items():
@@ -281,7 +281,8 @@ async def test_a_connection_carries_nothing_to_the_next_tenant(app_url):
             assert task.result() == [user("hello"), answer(name)]
         # The pool's only connection, as the next one gets it.
         driver = stores.messages.backend
-        rows = await ask_once(driver._pool, Query("SELECT COUNT(*) FROM contexts", {}), driver._url)
+        count = Query("SELECT COUNT(*) FROM looopy_contexts", {})
+        rows = await ask_once(driver._pool, count, driver._url)
         assert rows == [(0,)]
 
 
@@ -304,7 +305,7 @@ async def test_a_url_that_requires_it_refuses_what_does_not_protect(roles, new_d
     url = new_database()
     await asyncio.to_thread(migrate.upgrade, url)
     app = required(as_user(url, APP))
-    ask(url, f"GRANT SELECT ON alembic_version TO {APP}")
+    ask(url, f"GRANT SELECT ON looopy_version TO {APP}")
     with pytest.raises(ConfigurationError, match="looopy db secure"):
         async with open_stores(app):
             pass
@@ -314,7 +315,7 @@ async def test_a_url_that_requires_it_refuses_what_does_not_protect(roles, new_d
     with pytest.raises(ConfigurationError, match="is above row-level security"):
         async with open_stores(required(url)):
             pass
-    ask(url, "ALTER TABLE messages DISABLE ROW LEVEL SECURITY")
+    ask(url, "ALTER TABLE looopy_messages DISABLE ROW LEVEL SECURITY")
     with pytest.raises(ConfigurationError, match="not on for all tables"):
         async with open_stores(app):
             pass
@@ -335,8 +336,8 @@ async def test_migrations_see_every_row_and_keep_it_on(roles, new_database):
     await asyncio.to_thread(migrate.upgrade, theirs, "0001")
     ask(
         theirs,
-        "DO $$ BEGIN EXECUTE 'ALTER TABLE contexts ENABLE ROW LEVEL SECURITY'; EXECUTE"
-        f" 'GRANT SELECT, INSERT ON contexts TO {APP}'; END $$",
+        "DO $$ BEGIN EXECUTE 'ALTER TABLE looopy_contexts ENABLE ROW LEVEL SECURITY'; EXECUTE"
+        f" 'GRANT SELECT, INSERT ON looopy_contexts TO {APP}'; END $$",
     )
     await asyncio.to_thread(migrate.upgrade, theirs)
     await _two_tenants(required(as_user(url, APP)))
@@ -345,17 +346,17 @@ async def test_migrations_see_every_row_and_keep_it_on(roles, new_database):
         await asyncio.to_thread(migrate.upgrade, theirs)
     await asyncio.to_thread(migrate.upgrade, theirs)
     engine = create_engine(as_driver(theirs, "psycopg"))
-    count = text("SELECT count(*) FROM messages")
+    count = text("SELECT count(*) FROM looopy_messages")
     with engine.begin() as connection:
         assert connection.execute(count).scalar_one() == 0
         assert pg_rls.lift(connection) == [APP]
         assert connection.execute(count).scalar_one() == 4
     engine.dispose()
     await asyncio.to_thread(migrate.upgrade, theirs)
-    assert ask(theirs, "SELECT count(*) FROM messages") == [(0,)]
+    assert ask(theirs, "SELECT count(*) FROM looopy_messages") == [(0,)]
     async with open_stores(required(as_user(url, APP)), tenant="b") as stores:
         assert await stores.messages.list(CONTEXT) == [user("hello"), answer("for b alone")]
-    assert ask(url, "SELECT count(*) FROM contexts") == [(2,)]
+    assert ask(url, "SELECT count(*) FROM looopy_contexts") == [(2,)]
 
 
 def test_only_a_role_that_it_holds_can_be_given_the_tables(roles, new_database, tmp_path):

@@ -56,7 +56,7 @@ def _new_threads():
 
 
 _ORPHAN = (
-    "INSERT INTO inbox (tenant_id, context_id, entry, kind, created_at, body)"
+    "INSERT INTO looopy_inbox (tenant_id, context_id, entry, kind, created_at, body)"
     " VALUES ('t', 'nowhere', 1, 'steer', 0, '{}')"
 )
 
@@ -98,12 +98,12 @@ async def test_each_connection_has_the_settings_the_promises_rest_on(driver, wri
 async def test_reads_cannot_write_to_the_file(driver):
     """The connection that reads refuses every change."""
     with pytest.raises(StoreUnavailable):
-        await driver.run(_one("DELETE FROM contexts"), write=False)
+        await driver.run(_one("DELETE FROM looopy_contexts"), write=False)
 
 
 async def test_a_read_sees_one_snapshot(driver):
     """Two statements of one read see the same rows, though another commits in between."""
-    count = "SELECT COUNT(*) FROM contexts"
+    count = "SELECT COUNT(*) FROM looopy_contexts"
     reached, go_on = threading.Event(), threading.Event()
 
     def two_reads():
@@ -122,7 +122,8 @@ async def test_a_read_sees_one_snapshot(driver):
 
 
 _INSERT = (
-    "INSERT INTO contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"
+    "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
+    " last_seq,"
     " visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
     " VALUES (:tenant, :context, 0, 0, 0, 0, 1, 0, '{}', '{}', 0, 0, 0)"
 )
@@ -159,7 +160,7 @@ async def test_operations_that_wait_are_committed_together(driver, sqlite_file):
         go_on.set()
         await asyncio.gather(first, *waiting)
         assert other.execute(version).fetchone()[0] == before + 1
-        assert other.execute("SELECT COUNT(*) FROM contexts").fetchone() == (5,)
+        assert other.execute("SELECT COUNT(*) FROM looopy_contexts").fetchone() == (5,)
 
 
 @pytest.mark.parametrize("kind", ["refusal", "database"])
@@ -193,7 +194,7 @@ async def test_one_that_fails_takes_only_itself_back(driver, kind):
     assert (before, after) == ([], [])
     assert type(failed) is (StoreConflict if kind == "refusal" else StoreUnavailable)
     names = await driver.run(
-        _one("SELECT context_id FROM contexts ORDER BY context_id"), write=False
+        _one("SELECT context_id FROM looopy_contexts ORDER BY context_id"), write=False
     )
     assert names == [("after",), ("before",)]
 
@@ -220,7 +221,7 @@ async def test_a_commit_that_fails_is_told_to_all_who_shared_it(driver):
     await first
     failed = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(error) for error in failed] == [StoreUnavailable] * 2
-    assert await driver.run(_one("SELECT context_id FROM contexts"), write=False) == []
+    assert await driver.run(_one("SELECT context_id FROM looopy_contexts"), write=False) == []
 
 
 async def test_an_operation_whose_caller_was_cancelled_is_carried_out(driver):
@@ -239,7 +240,7 @@ async def test_an_operation_whose_caller_was_cancelled_is_carried_out(driver):
         await task
     go_on.set()
     await driver.run(_one(_INSERT, tenant="t", context="d"), write=True)
-    assert await driver.run(_one("SELECT COUNT(*) FROM contexts"), write=False) == [(2,)]
+    assert await driver.run(_one("SELECT COUNT(*) FROM looopy_contexts"), write=False) == [(2,)]
 
 
 async def test_a_defect_in_an_operation_reaches_its_caller_and_nobody_else(driver):
@@ -252,7 +253,7 @@ async def test_a_defect_in_an_operation_reaches_its_caller_and_nobody_else(drive
     for write in (True, False):
         with pytest.raises(ZeroDivisionError if write else StoreUnavailable):
             await driver.run(broken, write=write)
-    assert await driver.run(_one("SELECT COUNT(*) FROM contexts"), write=False) == [(0,)]
+    assert await driver.run(_one("SELECT COUNT(*) FROM looopy_contexts"), write=False) == [(0,)]
 
 
 # --- neighbours ---
@@ -265,7 +266,7 @@ async def test_a_file_locked_for_too_long_is_unavailable(driver, sqlite_file):
         with pytest.raises(StoreUnavailable, match="locked") as refused:
             await driver.run(_one(_INSERT, tenant="t", context="c"), write=True)
         assert refused.value.outcome_known
-        assert await driver.run(_one("SELECT COUNT(*) FROM contexts"), write=False) == [(0,)]
+        assert await driver.run(_one("SELECT COUNT(*) FROM looopy_contexts"), write=False) == [(0,)]
         other.execute("ROLLBACK")
     await driver.run(_one(_INSERT, tenant="t", context="c"), write=True)
 

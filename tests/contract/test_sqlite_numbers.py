@@ -27,8 +27,8 @@ from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, s
 from looopy.types.message import StopReason, ToolCall
 
 _CALL = ToolCall("call-1", "add", {"a": 1})
-_TABLES = ("turns", "messages", "events")
-_ROWS = ("turn_rows", "message_rows", "event_rows")
+_TABLES = ("looopy_turns", "looopy_messages", "looopy_events")
+_ROWS = ("looopy_turn_rows", "looopy_message_rows", "looopy_event_rows")
 _NAMES = {
     sql: name
     for name, sql in vars(statements).items()
@@ -123,7 +123,7 @@ async def test_the_rows_of_a_context_go_with_it(sqlite_file, by_hand):
             await stores.state.delete(CONTEXT)
         else:
             with _by_hand(sqlite_file) as connection:
-                connection.execute("DELETE FROM contexts WHERE context_id = ?", (CONTEXT,))
+                connection.execute("DELETE FROM looopy_contexts WHERE context_id = ?", (CONTEXT,))
         left = _dump(sqlite_file)
         assert {name: len(rows) for name, rows in left.items()} == {
             name: len(rows) for name, rows in before.items()
@@ -138,11 +138,12 @@ async def test_who_is_given_the_number_of_a_deleted_context_finds_nothing(sqlite
     async with open_stores(f"sqlite:///{sqlite_file}") as stores:
         await _fill(stores, "old")
         with _by_hand(sqlite_file) as connection:
-            ((number,),) = connection.execute("SELECT number FROM contexts").fetchall()
+            ((number,),) = connection.execute("SELECT number FROM looopy_contexts").fetchall()
         await stores.state.delete("old")
         assert await stores.messages.append("new", [user("first")]) == 1
         with _by_hand(sqlite_file) as connection:
-            assert connection.execute("SELECT number FROM contexts").fetchall() == [(number,)]
+            found = connection.execute("SELECT number FROM looopy_contexts").fetchall()
+        assert found == [(number,)]
         assert await stores.messages.list("new") == [user("first")]
         assert await stores.journal.turns("new") == []
         assert len(await stores.journal.events("new")) == 1
@@ -182,7 +183,7 @@ async def test_a_context_without_room_says_so_and_stores_nothing(
         await stores.messages.append("next", [user("neighbour")])
         with _by_hand(sqlite_file) as connection:
             connection.execute(
-                f"UPDATE contexts SET {column} = ? WHERE context_id = ?",
+                f"UPDATE looopy_contexts SET {column} = ? WHERE context_id = ?",
                 (2**32 - 2**16 - 1, CONTEXT),
             )
         before = _dump(sqlite_file), await stores.state.load(CONTEXT)
@@ -206,9 +207,9 @@ async def test_a_file_without_room_for_a_context_says_so(sqlite_file):
     async with open_stores(f"sqlite:///{sqlite_file}") as stores:
         await a_turn(stores)
         with _by_hand(sqlite_file) as connection:
-            connection.execute("UPDATE contexts SET number = 2147483647")
+            connection.execute("UPDATE looopy_contexts SET number = 2147483647")
             connection.execute(
-                "UPDATE message_rows SET id = (2147483647 << 32) | (id & 4294967295)"
+                "UPDATE looopy_message_rows SET id = (2147483647 << 32) | (id & 4294967295)"
             )
         with pytest.raises(StorageFull, match="another context: begin a new file") as told:
             await stores.messages.append("one-more", [user("hello")])
@@ -221,7 +222,8 @@ def test_only_what_has_no_number_is_called_full(tmp_path):
     """A row without a tenant is refused too, and that is no matter of room."""
     path = tmp_path / "chat.db"
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
-        for name, full in (("ck_contexts_number", True), ("ck_contexts_tenant", False)):
+        for what, full in (("number", True), ("tenant", False)):
+            name = f"ck_looopy_contexts_{what}"
             connection.execute(f"CREATE TABLE {name} (x, CONSTRAINT {name} CHECK (x > 0))")
             with pytest.raises(sqlite3.IntegrityError) as raw:
                 connection.execute(f"INSERT INTO {name} VALUES (0)")
@@ -247,13 +249,13 @@ async def test_whoever_reads_by_hand_sees_the_tables_that_a_server_has(sqlite_fi
             assert list(found[name][0]) == [c.name for c in metadata.tables[name].columns]
             plan = connection.execute(f"EXPLAIN QUERY PLAN {asked}", (CONTEXT,)).fetchall()
             assert any("INTEGER PRIMARY KEY (rowid>? AND rowid<?)" in row[3] for row in plan)
-    shown = [(m["position"], m["turn"], m["seq"], m["role"]) for m in found["messages"]]
+    shown = [(m["position"], m["turn"], m["seq"], m["role"]) for m in found["looopy_messages"]]
     assert shown == [(r.position, r.turn, r.seq, r.message.role) for r in records]
-    assert [(t["turn"], t["outcome"], t["stop_reason"]) for t in found["turns"]] == [
+    assert [(t["turn"], t["outcome"], t["stop_reason"]) for t in found["looopy_turns"]] == [
         (t.turn, t.outcome, t.stop_reason) for t in turns
     ]
-    assert [(t["usage"], t["metadata"]) for t in found["turns"]] == [("{}", "{}")] * 2
-    assert [(e["seq"], e["type"], e["position"]) for e in found["events"]] == [
+    assert [(t["usage"], t["metadata"]) for t in found["looopy_turns"]] == [("{}", "{}")] * 2
+    assert [(e["seq"], e["type"], e["position"]) for e in found["looopy_events"]] == [
         (4, "tool_execution_start", 2)
     ]
 

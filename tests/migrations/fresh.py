@@ -19,8 +19,8 @@ def schema_of(path: Path) -> str:
     """The statements that make a file like the one at *path*, its revision included."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         made = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-        ((version,),) = connection.execute("SELECT version_num FROM alembic_version").fetchall()
-    wanted = [*(sql for (sql,) in made), f"INSERT INTO alembic_version VALUES ('{version}')"]
+        ((version,),) = connection.execute("SELECT version_num FROM looopy_version").fetchall()
+    wanted = [*(sql for (sql,) in made), f"INSERT INTO looopy_version VALUES ('{version}')"]
     return "".join(f"{statement};\n" for statement in wanted)
 
 

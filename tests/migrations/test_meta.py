@@ -35,7 +35,7 @@ def empty(request, tmp_path):
     return request.getfixturevalue("fresh_postgres")
 
 
-_SELECT = "SELECT meta FROM messages ORDER BY context_id, position"
+_SELECT = "SELECT meta FROM looopy_messages ORDER BY context_id, position"
 _CALL = ToolCall("c", "t", {})
 
 

@@ -30,7 +30,7 @@ _CONSTRAINTS = (
     "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint"
     " WHERE connamespace = 'public'::regnamespace ORDER BY 1, 2"
 )
-_ROOM = "SELECT reloptions FROM pg_class WHERE relname = 'contexts'"
+_ROOM = "SELECT reloptions FROM pg_class WHERE relname = 'looopy_contexts'"
 
 
 def _tables(url):
@@ -55,7 +55,7 @@ def test_the_head_equals_the_tables_on_a_server(fresh_postgres, new_database):
     engine = create_engine(as_driver(fresh_postgres, "psycopg"))
     with engine.connect() as connection:
         context = MigrationContext.configure(
-            connection, opts={"compare_type": True, "compare_server_default": True}
+            connection, opts=migrate.options("postgresql")
         )
         assert compare_metadata(context, metadata) == []
     engine.dispose()
@@ -63,7 +63,7 @@ def test_the_head_equals_the_tables_on_a_server(fresh_postgres, new_database):
     engine = create_engine(as_driver(other, "psycopg"))
     metadata.create_all(engine)
     engine.dispose()
-    ask(fresh_postgres, "DROP TABLE alembic_version")
+    ask(fresh_postgres, "DROP TABLE looopy_version")
     for question in (_COLUMNS, _CONSTRAINTS, _ROOM):
         assert ask(fresh_postgres, question) == ask(other, question)
     assert ask(other, _ROOM) == [(["fillfactor=50"],)]
@@ -74,9 +74,9 @@ def test_a_server_goes_up_and_down_and_up_again(url):
     assert migrate.check(url) == (None, migrate.HEAD)
     migrate.upgrade(url)
     assert migrate.check(url) == (migrate.HEAD, migrate.HEAD)
-    assert _tables(_plain(url)) == {*metadata.tables, "alembic_version"}
+    assert _tables(_plain(url)) == {*metadata.tables, "looopy_version"}
     migrate.downgrade(url, "base")
-    assert _tables(_plain(url)) == {"alembic_version"}
+    assert _tables(_plain(url)) == {"looopy_version"}
     assert migrate.check(url) == (None, migrate.HEAD)
     migrate.upgrade(url)
     assert migrate.check(url) == (migrate.HEAD, migrate.HEAD)
@@ -100,7 +100,7 @@ def test_the_statements_for_a_server_can_be_read_without_one(fresh_postgres):
     with psycopg.connect(fresh_postgres, autocommit=True) as connection:
         connection.execute(text)
     assert migrate.check(fresh_postgres) == (migrate.HEAD, migrate.HEAD)
-    assert _tables(fresh_postgres) == {*metadata.tables, "alembic_version"}
+    assert _tables(fresh_postgres) == {*metadata.tables, "looopy_version"}
 
 
 def test_an_unknown_revision_of_a_server_is_refused(fresh_postgres):
@@ -113,24 +113,24 @@ def test_an_unknown_revision_of_a_server_is_refused(fresh_postgres):
 async def test_a_server_with_a_newer_schema_is_refused_untouched(url):
     """An older program must not write into what it does not understand."""
     await asyncio.to_thread(migrate.upgrade, url)
-    ask(_plain(url), "UPDATE alembic_version SET version_num = '9999'")
+    ask(_plain(url), "UPDATE looopy_version SET version_num = '9999'")
     for options in ({}, {"migrate": False}, {"migrate": True}):
         with pytest.raises(SchemaOutOfDate) as refused:
             async with open_stores(url, **options):
                 pass
         assert (refused.value.found, refused.value.expected) == ("9999", migrate.HEAD)
-    assert ask(_plain(url), "SELECT version_num FROM alembic_version") == [("9999",)]
+    assert ask(_plain(url), "SELECT version_num FROM looopy_version") == [("9999",)]
 
 
 async def test_a_table_in_the_way_is_said_and_nothing_changed(url):
     """What the server refuses is a `StoreUnavailable` without its words."""
-    ask(_plain(url), "CREATE TABLE messages (hunter2 TEXT)")
+    ask(_plain(url), "CREATE TABLE looopy_messages (hunter2 TEXT)")
     with pytest.raises(StoreUnavailable) as refused:
         await asyncio.to_thread(migrate.upgrade, url)
     assert "hunter2" not in str(refused.value)
     assert "refused a statement" in str(refused.value)
     assert refused.value.sqlstate == "42P07"
-    assert _tables(_plain(url)) == {"messages"}
+    assert _tables(_plain(url)) == {"looopy_messages"}
 
 
 _STARTER = """
@@ -183,7 +183,7 @@ async def test_a_migration_waits_for_the_one_that_runs(url):
         assert not second.done()
         assert _tables(_plain(url)) == set()
     await second
-    assert "contexts" in _tables(_plain(url))
+    assert "looopy_contexts" in _tables(_plain(url))
 
 
 # A lock of a table that somebody waits for, behind those who use it.
@@ -198,7 +198,7 @@ async def test_a_migration_behind_a_reader_lets_the_others_pass(url):
     plain = _plain(url)
     await asyncio.to_thread(migrate.upgrade, url, "0002")
     with psycopg.connect(plain) as reader:
-        reader.execute("SELECT count(*) FROM contexts")
+        reader.execute("SELECT count(*) FROM looopy_contexts")
         migrating = asyncio.create_task(asyncio.to_thread(migrate.upgrade, url))
         while not (migrating.done() or ask(plain, _QUEUED)):  # noqa: ASYNC110 - in the server
             await asyncio.sleep(0)
@@ -211,7 +211,7 @@ async def test_a_migration_behind_a_reader_lets_the_others_pass(url):
 
 
 def _count(connection):
-    ((count,),) = connection.execute("SELECT count(*) FROM contexts").fetchall()
+    ((count,),) = connection.execute("SELECT count(*) FROM looopy_contexts").fetchall()
     return count
 
 
@@ -221,7 +221,7 @@ def test_a_migration_gives_up_when_somebody_never_ends(url, monkeypatch):
     monkeypatch.setattr(pg_migrate, "STANDSTILL_S", 0.05)
     migrate.upgrade(url, "0002")
     with psycopg.connect(_plain(url)) as reader:
-        reader.execute("SELECT count(*) FROM messages")
+        reader.execute("SELECT count(*) FROM looopy_messages")
         with pytest.raises(StoreUnavailable, match="nothing was changed") as refused:
             migrate.upgrade(url)
         assert f"server processes {reader.info.backend_pid})" in str(refused.value)
@@ -230,7 +230,7 @@ def test_a_migration_gives_up_when_somebody_never_ends(url, monkeypatch):
     role = f"looopy_{secrets.token_hex(6)}"
     ask(_plain(url), f"CREATE ROLE {role}")
     with psycopg.connect(_plain(url)) as reader:
-        reader.execute("SELECT count(*) FROM messages")
+        reader.execute("SELECT count(*) FROM looopy_messages")
         with pytest.raises(StoreUnavailable, match=f"{reader.info.backend_pid}"):
             migrate.secure(url, role)
     migrate.secure(url, role)
@@ -252,7 +252,7 @@ async def test_an_upgrade_with_nothing_to_do_waits_for_nobody(url):
     """It may be run at each deployment, whatever reads meanwhile."""
     await asyncio.to_thread(migrate.upgrade, url)
     with psycopg.connect(_plain(url)) as reader:
-        reader.execute("LOCK TABLE contexts IN ACCESS EXCLUSIVE MODE")
+        reader.execute("LOCK TABLE looopy_contexts IN ACCESS EXCLUSIVE MODE")
         await asyncio.to_thread(migrate.upgrade, url)
         assert ask(_plain(url), _QUEUED) == []
 

@@ -87,7 +87,7 @@ def test_the_head_equals_the_tables(fresh):
     engine = create_engine(f"sqlite:///{fresh}")
     with engine.connect() as connection:
         context = MigrationContext.configure(
-            connection, opts={"compare_type": True, "compare_server_default": True}
+            connection, opts=migrate.options("sqlite")
         )
         assert compare_metadata(context, metadata) == []
     engine.dispose()
@@ -106,7 +106,7 @@ def test_the_statements_equal_those_of_the_tables(fresh, tmp_path):
         return {
             name: _parts_of(sql or "")
             for name, sql in rows
-            if not name.startswith("sqlite_") and "alembic" not in (sql or name)
+            if not name.startswith("sqlite_") and name != "looopy_version"
         }
 
     assert plain(fresh) == plain(tmp_path / "other.db")
@@ -126,7 +126,7 @@ async def test_what_the_second_schema_adds_is_empty_in_a_file_of_the_first(fresh
         await stores.state.join_line(CONTEXT, "holder", 60.0)
         before = await stores.journal.events(CONTEXT)
     await _in_thread(migrate.downgrade, _url(fresh), "0001")
-    assert "inbox" not in _tables(fresh)
+    assert "looopy_inbox" not in _tables(fresh)
     async with open_stores(_url(fresh)) as stores:
         assert await stores.journal.events(CONTEXT) == before
         found = await stores.state.load(CONTEXT)
@@ -151,9 +151,9 @@ def test_down_leaves_an_empty_file_and_up_again_the_head(fresh):
     """Each script has its way back."""
     migrate.upgrade(_url(fresh))
     at_head = _tables(fresh)
-    assert at_head == {*metadata.tables, "alembic_version"}
+    assert at_head == {*metadata.tables, "looopy_version"}
     migrate.downgrade(_url(fresh), "base")
-    assert _tables(fresh) == {"alembic_version"}
+    assert _tables(fresh) == {"looopy_version"}
     assert migrate.check(_url(fresh)) == (None, migrate.HEAD)
     migrate.upgrade(_url(fresh))
     assert _tables(fresh) == at_head
@@ -196,7 +196,7 @@ def test_the_statements_can_be_read_without_a_database(fresh):
     with contextlib.closing(sqlite3.connect(fresh)) as connection:
         connection.executescript(text)
     assert migrate.check(_url(fresh)) == (migrate.HEAD, migrate.HEAD)
-    assert _tables(fresh) == {*metadata.tables, "alembic_version"}
+    assert _tables(fresh) == {*metadata.tables, "looopy_version"}
 
 
 def test_an_unknown_revision_is_refused(fresh):
@@ -214,7 +214,7 @@ async def test_a_file_of_a_newer_version_is_refused_untouched(fresh):
     """An older program must not write into what it does not understand."""
     await _in_thread(migrate.upgrade, _url(fresh))
     with contextlib.closing(sqlite3.connect(fresh)) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.execute("UPDATE looopy_version SET version_num = '9999'")
         connection.commit()
     before = _ask(fresh, "SELECT * FROM sqlite_master")
     for options in ({}, {"migrate": False}, {"migrate": True}):
@@ -223,7 +223,7 @@ async def test_a_file_of_a_newer_version_is_refused_untouched(fresh):
                 pass
         assert (refused.value.found, refused.value.expected) == ("9999", migrate.HEAD)
     assert _ask(fresh, "SELECT * FROM sqlite_master") == before
-    assert _ask(fresh, "SELECT * FROM alembic_version") == [("9999",)]
+    assert _ask(fresh, "SELECT * FROM looopy_version") == [("9999",)]
 
 
 _STARTER = """
@@ -324,12 +324,12 @@ async def test_a_migration_that_was_killed_can_simply_be_run_again(tmp_path, dir
     died = codes.count(-9)
     assert died > 10
     assert codes == [-9] * died + [0] * (len(paths) - died)  # the last ones had statements to spare
-    whole = {*metadata.tables, "alembic_version"}
+    whole = {*metadata.tables, "looopy_version"}
     for path, code in list(zip(paths, codes, strict=True))[: died + 1]:
         if direction == "up":
             assert _tables(path) == (whole if code == 0 else set())
         else:
-            assert _tables(path) == ({"alembic_version"} if code == 0 else whole)
+            assert _tables(path) == ({"looopy_version"} if code == 0 else whole)
         async with open_stores(_url(path)) as stores:
             kept = direction == "down" and code != 0
             assert await stores.messages.count(CONTEXT) == (2 if kept else 0)
@@ -342,15 +342,8 @@ async def test_a_migration_that_would_lose_rows_is_not_committed(fresh):
         await a_turn(stores)
     await _in_thread(migrate.downgrade, _url(fresh), "0001")
     with contextlib.closing(sqlite3.connect(fresh)) as connection:
-        connection.execute("DELETE FROM contexts")  # foreign keys are off: messages are left behind
+        # Foreign keys are off: messages are left behind.
+        connection.execute("DELETE FROM looopy_contexts")
         connection.commit()
     with pytest.raises(StoreUnavailable, match="lose rows of"):
         await _in_thread(migrate.upgrade, _url(fresh))
-
-
-def test_alembics_own_command_line_works_for_developers(fresh):
-    """From the repository's top, with the database named by `-x url=`."""
-    command = [sys.executable, "-m", "alembic", "-x", f"url={_url(fresh)}", "upgrade", "head"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert migrate.check(_url(fresh)) == (migrate.HEAD, migrate.HEAD)

@@ -100,16 +100,16 @@ MUTANTS = [
         "release-without-epoch",
         "an owner that lost its context frees the lease of the next one",
         _STATEMENTS,
-        'RELEASE = f"UPDATE contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"',
-        'RELEASE = f"UPDATE contexts SET holder = NULL WHERE {_THIS}"',
+        'RELEASE = f"UPDATE looopy_contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"',
+        'RELEASE = f"UPDATE looopy_contexts SET holder = NULL WHERE {_THIS}"',
         f"{_STATE}::TestStateOnSQLite::test_releasing_frees_the_lease_of_its_epoch",
     ),
     mutant(
         "recovery-without-fence",
         "whoever recovers a turn does not keep its slow owner from writing on",
         _STATEMENTS,
-        'RECOVER = (\n    "UPDATE contexts SET epoch = epoch + 1, holder = :holder,',
-        'RECOVER = (\n    "UPDATE contexts SET epoch = epoch + 0, holder = :holder,',
+        'RECOVER = (\n    "UPDATE looopy_contexts SET epoch = epoch + 1, holder = :holder,',
+        'RECOVER = (\n    "UPDATE looopy_contexts SET epoch = epoch + 0, holder = :holder,',
         f"{_STATE}::TestStateOnSQLite::test_an_open_turn_must_be_recovered_first",
     ),
     mutant(
@@ -124,8 +124,8 @@ MUTANTS = [
         "clear-without-fence",
         "a turn that runs brings back what an acknowledged clear() had hidden",
         _STATEMENTS,
-        '    f"UPDATE contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL,',
-        '    "UPDATE contexts SET holder = NULL, open_turn = NULL,',
+        '    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL,',
+        '    "UPDATE looopy_contexts SET holder = NULL, open_turn = NULL,',
         f"{_JOURNAL}::TestJournalOnSQLite::test_clearing_by_force_ends_the_turn_and_fences_its_owner",
     ),
     Mutant(
@@ -152,9 +152,9 @@ MUTANTS = [
         "numbers-by-the-largest-row",
         "events that are no messages share their numbers with those that follow",
         _STATEMENTS,
-        'COMMIT = (\n    "UPDATE contexts SET last_seq = last_seq + :seqs,',
-        'COMMIT = (\n    "UPDATE contexts SET last_seq = (SELECT COALESCE(MAX(m.seq), 0) FROM'
-        " messages m WHERE m.tenant_id = :tenant AND m.context_id = :context) + :seqs,",
+        'COMMIT = (\n    "UPDATE looopy_contexts SET last_seq = last_seq + :seqs,',
+        'COMMIT = (\n    "UPDATE looopy_contexts SET last_seq = (SELECT COALESCE(MAX(m.seq), 0)'
+        " FROM looopy_messages m WHERE m.tenant_id = :tenant AND m.context_id = :context) + :seqs,",
         f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_it_was_committed",
         f"{_JOURNAL}::TestJournalOnAsyncpg::test_every_durable_event_is_replayed_as_it_was_committed",
     ),
@@ -173,14 +173,14 @@ MUTANTS = [
         (
             Edit(
                 _STATEMENTS,
-                'seq, body FROM messages WHERE {_THIS} AND position >"\n',
-                'seq, body FROM messages WHERE context_id = :context AND position >"\n',
+                'seq, body FROM looopy_messages WHERE {_THIS} AND position >"\n',
+                'seq, body FROM looopy_messages WHERE context_id = :context AND position >"\n',
             ),
             Edit(
                 _STATEMENTS,
-                '" FROM contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context)"\n'
+                'contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context)"\n'
                 '    " ORDER BY position',
-                '" FROM contexts c WHERE c.context_id = :context)"\n    " ORDER BY position',
+                'contexts c WHERE c.context_id = :context)"\n    " ORDER BY position',
             ),
         ),
         (
@@ -216,7 +216,7 @@ MUTANTS = [
         "whoever is given the number of a deleted context has its history",
         _NUMBERS,
         "for rows, _ in _ROWS.values()",
-        'for rows in ("turn_rows", "event_rows")',
+        'for rows in ("looopy_turn_rows", "looopy_event_rows")',
         f"{_IN_FILE}::test_the_rows_of_a_context_go_with_it",
         f"{_IN_FILE}::test_who_is_given_the_number_of_a_deleted_context_finds_nothing",
     ),
@@ -232,9 +232,10 @@ MUTANTS = [
         "write-without-tenant",
         "another tenant changes what belongs to this one",
         _STATEMENTS,
-        '    f"UPDATE contexts SET metadata = :metadata, version = version + 1 WHERE {_THIS}"',
-        '    "UPDATE contexts SET metadata = :metadata, version = version + 1'
-        ' WHERE context_id = :context"',
+        'SAVE_METADATA = (\n    f"UPDATE looopy_contexts SET metadata = :metadata,'
+        ' version = version + 1 WHERE {_THIS}"',
+        'SAVE_METADATA = (\n    "UPDATE looopy_contexts SET metadata = :metadata,'
+        ' version = version + 1 WHERE context_id = :context"',
         f"{_STATE}::TestStateOnSQLite::test_another_tenant_can_neither_see_nor_touch",
     ),
     mutant(
@@ -277,10 +278,10 @@ MUTANTS = [
             Edit(
                 _STATEMENTS,
                 "CLAIM = (\n"
-                '    f"UPDATE contexts SET {_NEXT_EPOCH}, holder = :holder,'
+                '    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = :holder,'
                 " lease_until = now_us() + :ttl_us,",
                 "CLAIM = (\n"
-                '    f"UPDATE contexts SET {_NEXT_EPOCH}, holder = :holder,'
+                '    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = :holder,'
                 " lease_until = :ttl_us,",
             ),
         ),
@@ -594,6 +595,32 @@ MUTANTS = [
         '"BEGIN ISOLATION LEVEL READ COMMITTED"',
         '"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"',
         f"{_SERVER}::test_a_database_that_is_set_to_be_read_only_is_not_written_to",
+    ),
+    mutant(
+        "the-applications-revision-is-ours",
+        "a shared database is taken for one of ours, and an application's tables for ours",
+        f"{_SQL}/old_names.py",
+        '{"tenant_id", "context_id"} <= set(columns.get(name, ()))',
+        "name in columns or True",
+        "tests/migrations/test_shared.py::"
+        "test_only_a_database_that_is_surely_ours_is_taken_over",
+    ),
+    mutant(
+        "old-names-are-current",
+        "a database whose tables have other names is opened, and every turn fails",
+        _STATEMENTS,
+        "return self.renamed and self.revision == HEAD",
+        "return self.revision == HEAD",
+        "tests/migrations/test_shared.py::"
+        "test_one_at_the_head_with_old_names_is_not_taken_for_current",
+    ),
+    mutant(
+        "alembic-compares-everything",
+        "a check of our schema complains of an application's tables",
+        f"{_SQL}/migrate.py",
+        'return kind != "table" or (name is not None and name.startswith(PREFIX))',
+        "return True",
+        "tests/migrations/test_shared.py::test_our_check_does_not_see_theirs",
     ),
     mutant(
         "migration-of-a-file-without-lock",

@@ -29,7 +29,7 @@ KEPT_TEXT: dict[str, str] = {
     "beyond the basic plane": "😀🧑‍🚀\U0001d4b3",
     "not normalised": "e\u0301 and \u00e9",
     "replacement character": "\ufffd\uffff",
-    "quotes": "'; DROP TABLE messages; --\"\\",
+    "quotes": "'; DROP TABLE looopy_messages; --\"\\",
     "parameters": ":tenant ? %s {x} $1",
     "number alike": "007",
     "null alike": "null",

@@ -278,7 +278,7 @@ def translate(error: sqlite3.Error, path: Path, *, outcome_known: bool = True) -
             outcome_known=outcome_known,
         )
     if code == sqlite3.SQLITE_CONSTRAINT_CHECK:
-        _, _, broken = str(error).rpartition(" ck_contexts_")
+        _, _, broken = str(error).rpartition(" ck_looopy_contexts_")
         if (way_out := _NO_NUMBER.get(broken)) is not None:
             return StorageFull(f"the database {path} {way_out}", outcome_known=True)
     sentence = _SENTENCES.get(code & 0xFF, "failed with {name}")

@@ -1,8 +1,8 @@
-CREATE TABLE alembic_version (
+CREATE TABLE looopy_version (
 	version_num VARCHAR(32) NOT NULL, 
-	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+	CONSTRAINT looopy_version_pkc PRIMARY KEY (version_num)
 );
-CREATE TABLE artifacts (
+CREATE TABLE looopy_artifacts (
 	tenant_id TEXT NOT NULL, 
 	context_id TEXT NOT NULL, 
 	artifact_id TEXT NOT NULL, 
@@ -16,11 +16,11 @@ CREATE TABLE artifacts (
 	turn BIGINT NOT NULL, 
 	data TEXT, 
 	bytes BLOB, 
-	CONSTRAINT pk_artifacts PRIMARY KEY (tenant_id, context_id, artifact_id, version), 
-	CONSTRAINT ck_artifacts_tenant CHECK (tenant_id <> ''), 
-	CONSTRAINT fk_artifacts_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES contexts (tenant_id, context_id) ON DELETE CASCADE
+	CONSTRAINT pk_looopy_artifacts PRIMARY KEY (tenant_id, context_id, artifact_id, version), 
+	CONSTRAINT ck_looopy_artifacts_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_artifacts_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
 );
-CREATE TABLE inbox (
+CREATE TABLE looopy_inbox (
 	tenant_id TEXT NOT NULL, 
 	context_id TEXT NOT NULL, 
 	entry BIGINT NOT NULL, 
@@ -28,37 +28,37 @@ CREATE TABLE inbox (
 	actor_id TEXT, 
 	created_at BIGINT NOT NULL, 
 	body TEXT NOT NULL, 
-	CONSTRAINT pk_inbox PRIMARY KEY (tenant_id, context_id, entry), 
-	CONSTRAINT ck_inbox_tenant CHECK (tenant_id <> ''), 
-	CONSTRAINT fk_inbox_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES contexts (tenant_id, context_id) ON DELETE CASCADE
+	CONSTRAINT pk_looopy_inbox PRIMARY KEY (tenant_id, context_id, entry), 
+	CONSTRAINT ck_looopy_inbox_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_inbox_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
 );
-CREATE TABLE turn_keys (
+CREATE TABLE looopy_turn_keys (
 	tenant_id TEXT NOT NULL, 
 	context_id TEXT NOT NULL, 
 	"key" TEXT NOT NULL, 
 	turn BIGINT NOT NULL, 
 	input_hash TEXT NOT NULL, 
-	CONSTRAINT pk_turn_keys PRIMARY KEY (tenant_id, context_id, "key"), 
-	CONSTRAINT ck_turn_keys_tenant CHECK (tenant_id <> ''), 
-	CONSTRAINT fk_turn_keys_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES contexts (tenant_id, context_id) ON DELETE CASCADE
+	CONSTRAINT pk_looopy_turn_keys PRIMARY KEY (tenant_id, context_id, "key"), 
+	CONSTRAINT ck_looopy_turn_keys_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_turn_keys_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
 )
  WITHOUT ROWID
 
 ;
-CREATE TABLE waiters (
+CREATE TABLE looopy_waiters (
 	tenant_id TEXT NOT NULL, 
 	context_id TEXT NOT NULL, 
 	ticket BIGINT NOT NULL, 
 	holder TEXT NOT NULL, 
 	alive_until BIGINT NOT NULL, 
-	CONSTRAINT pk_waiters PRIMARY KEY (tenant_id, context_id, ticket), 
-	CONSTRAINT ck_waiters_tenant CHECK (tenant_id <> ''), 
-	CONSTRAINT fk_waiters_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES contexts (tenant_id, context_id) ON DELETE CASCADE
+	CONSTRAINT pk_looopy_waiters PRIMARY KEY (tenant_id, context_id, ticket), 
+	CONSTRAINT ck_looopy_waiters_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_waiters_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
 )
  WITHOUT ROWID
 
 ;
-CREATE TABLE contexts (
+CREATE TABLE looopy_contexts (
 	number INTEGER NOT NULL, 
 	tenant_id TEXT NOT NULL, 
 	context_id TEXT NOT NULL, 
@@ -83,15 +83,15 @@ CREATE TABLE contexts (
 	last_ticket BIGINT DEFAULT '0' NOT NULL, 
 	line_until BIGINT, 
 	last_write BIGINT, 
-	CONSTRAINT pk_contexts PRIMARY KEY (number), 
-	CONSTRAINT uq_contexts_tenant_id UNIQUE (tenant_id, context_id), 
-	CONSTRAINT ck_contexts_number CHECK (number BETWEEN 1 AND 2147483647), 
-	CONSTRAINT ck_contexts_last_position CHECK (last_position <= 4294901759), 
-	CONSTRAINT ck_contexts_last_seq CHECK (last_seq <= 4294901759), 
-	CONSTRAINT ck_contexts_turn_count CHECK (turn_count <= 4294901759), 
-	CONSTRAINT ck_contexts_tenant CHECK (tenant_id <> '')
+	CONSTRAINT pk_looopy_contexts PRIMARY KEY (number), 
+	CONSTRAINT uq_looopy_contexts_tenant_id UNIQUE (tenant_id, context_id), 
+	CONSTRAINT ck_looopy_contexts_number CHECK (number BETWEEN 1 AND 2147483647), 
+	CONSTRAINT ck_looopy_contexts_last_position CHECK (last_position <= 4294901759), 
+	CONSTRAINT ck_looopy_contexts_last_seq CHECK (last_seq <= 4294901759), 
+	CONSTRAINT ck_looopy_contexts_turn_count CHECK (turn_count <= 4294901759), 
+	CONSTRAINT ck_looopy_contexts_tenant CHECK (tenant_id <> '')
 );
-CREATE TABLE turn_rows (
+CREATE TABLE looopy_turn_rows (
 	id INTEGER NOT NULL, 
 	epoch BIGINT NOT NULL, 
 	continues BIGINT, 
@@ -108,10 +108,10 @@ CREATE TABLE turn_rows (
 	ended_at BIGINT, 
 	usage TEXT, 
 	metadata TEXT, 
-	CONSTRAINT pk_turn_rows PRIMARY KEY (id)
+	CONSTRAINT pk_looopy_turn_rows PRIMARY KEY (id)
 );
-CREATE VIEW turns AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS turn, r.epoch AS epoch, r.continues AS continues, r.actor_id AS actor_id, r.had_auth AS had_auth, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.outcome, 'completed') END AS outcome, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.stop_reason, 'stop') END AS stop_reason, r.start_seq AS start_seq, r.end_seq AS end_seq, r.first_position AS first_position, r.last_position AS last_position, r.user_position AS user_position, r.started_at AS started_at, r.ended_at AS ended_at, COALESCE(r.usage, '{}') AS usage, COALESCE(r.metadata, '{}') AS metadata FROM contexts c CROSS JOIN turn_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
-CREATE TABLE message_rows (
+CREATE VIEW looopy_turns AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS turn, r.epoch AS epoch, r.continues AS continues, r.actor_id AS actor_id, r.had_auth AS had_auth, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.outcome, 'completed') END AS outcome, CASE WHEN r.end_seq IS NOT NULL THEN COALESCE(r.stop_reason, 'stop') END AS stop_reason, r.start_seq AS start_seq, r.end_seq AS end_seq, r.first_position AS first_position, r.last_position AS last_position, r.user_position AS user_position, r.started_at AS started_at, r.ended_at AS ended_at, COALESCE(r.usage, '{}') AS usage, COALESCE(r.metadata, '{}') AS metadata FROM looopy_contexts c CROSS JOIN looopy_turn_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
+CREATE TABLE looopy_message_rows (
 	id INTEGER NOT NULL, 
 	turn BIGINT NOT NULL, 
 	iteration BIGINT NOT NULL, 
@@ -119,10 +119,10 @@ CREATE TABLE message_rows (
 	created_at BIGINT NOT NULL, 
 	meta TEXT, 
 	body TEXT NOT NULL, 
-	CONSTRAINT pk_message_rows PRIMARY KEY (id)
+	CONSTRAINT pk_looopy_message_rows PRIMARY KEY (id)
 );
-CREATE VIEW messages AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS position, r.turn AS turn, r.iteration AS iteration, r.seq AS seq, json_extract(r.body, '$.role') AS role, r.created_at AS created_at, r.meta AS meta, r.body AS body FROM contexts c CROSS JOIN message_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
-CREATE TABLE event_rows (
+CREATE VIEW looopy_messages AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS position, r.turn AS turn, r.iteration AS iteration, r.seq AS seq, json_extract(r.body, '$.role') AS role, r.created_at AS created_at, r.meta AS meta, r.body AS body FROM looopy_contexts c CROSS JOIN looopy_message_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
+CREATE TABLE looopy_event_rows (
 	id INTEGER NOT NULL, 
 	turn BIGINT NOT NULL, 
 	iteration BIGINT NOT NULL, 
@@ -130,8 +130,8 @@ CREATE TABLE event_rows (
 	created_at BIGINT NOT NULL, 
 	position BIGINT, 
 	body TEXT NOT NULL, 
-	CONSTRAINT pk_event_rows PRIMARY KEY (id)
+	CONSTRAINT pk_looopy_event_rows PRIMARY KEY (id)
 );
-CREATE VIEW events AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS seq, r.turn AS turn, r.iteration AS iteration, r.type AS type, r.created_at AS created_at, r.position AS position, r.body AS body FROM contexts c CROSS JOIN event_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
-CREATE TRIGGER rows_of_contexts AFTER DELETE ON contexts BEGIN DELETE FROM turn_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); DELETE FROM message_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); DELETE FROM event_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); END;
-INSERT INTO alembic_version VALUES ('0003');
+CREATE VIEW looopy_events AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS seq, r.turn AS turn, r.iteration AS iteration, r.type AS type, r.created_at AS created_at, r.position AS position, r.body AS body FROM looopy_contexts c CROSS JOIN looopy_event_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
+CREATE TRIGGER looopy_rows_of_contexts AFTER DELETE ON looopy_contexts BEGIN DELETE FROM looopy_turn_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); DELETE FROM looopy_message_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); DELETE FROM looopy_event_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); END;
+INSERT INTO looopy_version VALUES ('0003');

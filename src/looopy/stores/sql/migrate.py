@@ -9,8 +9,10 @@ leaves the file as it was, to be run again.
 
 Foreign keys are off meanwhile, because rebuilding a table that others refer to would delete their
 rows; before the commit they are checked, and no table may have lost a row. A file that held data is
-copied beside itself first. A Postgres database is migrated by `pg_migrate.py`, and only on
-request: it is shared, backed up by others, and changed when its administrator says so.
+copied beside itself first. The database may be an application's as well, with migrations of its
+own: ours have a table of versions of their own, and leave what is not ours alone. A Postgres
+database is migrated by `pg_migrate.py`, and only on request: it is shared, backed up by others, and
+changed when its administrator says so.
 """
 
 from __future__ import annotations
@@ -23,17 +25,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
-from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
+from looopy.errors import ConfigurationError, LooopyError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql import fresh
 from looopy.stores.sql.pg_url import PostgresURL, is_postgres, parse
-from looopy.stores.sql.statements import HEAD, TABLES
+from looopy.stores.sql.statements import (
+    HEAD,
+    NOTHING,
+    OLD_VERSION_TABLE,
+    PREFIX,
+    TABLES,
+    VERSION_TABLE,
+    Found,
+)
 
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-_VERSION = "SELECT version_num FROM alembic_version"
+_VERSION = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - a constant
 
 Target: TypeAlias = "Path | PostgresURL"
 """A file, or a database on a server."""
@@ -92,44 +102,52 @@ def ensure_schema(path: Path, *, migrate: bool, patience_s: float = sqlite.PATIE
     if not migrate and not path.exists():
         raise StoreUnavailable(f"there is no database at {path}")
     found = _found(path, patience_s)
-    if found == HEAD:
+    if found.at_head:
         return
     if not migrate:
         raise out_of_date(found)
-    if found is None and fresh.make(path, patience_s):
+    if found.revision is None and fresh.make(path, patience_s):
         return
     _upgrade(path, HEAD)
 
 
-def _found(path: Path, patience_s: float = sqlite.PATIENCE_S) -> str | None:
-    """The revision that the file is at; `None` for an empty one."""
+def _found(path: Path, patience_s: float = sqlite.PATIENCE_S) -> Found:
+    """How far the file is."""
     with contextlib.closing(sqlite.connect(path, patience_s=patience_s)) as connection:
+
+        def ask(sql: str) -> list[Any]:
+            return sqlite.retry(lambda: connection.execute(sql).fetchall(), patience_s)
+
         try:
-            rows = sqlite.retry(lambda: connection.execute(_VERSION).fetchall(), patience_s)
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # no such table
-                return None
-            raise sqlite.translate(error, path) from None
+            rows = ask(_VERSION)
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # no such table
+                raise sqlite.translate(error, path) from None
+        else:
+            return Found(str(rows[0][0])) if rows else NOTHING
+        from looopy.stores.sql import old_names
+
+        try:
+            return old_names.find_in_file(ask)
         except sqlite3.Error as error:
             raise sqlite.translate(error, path) from None
-    return str(rows[0][0]) if rows else None
 
 
-def out_of_date(found: str | None) -> SchemaOutOfDate:
+def out_of_date(found: Found) -> SchemaOutOfDate:
     """The refusal to open a database that is at *found*."""
     advice = "run `looopy db upgrade --db URL`"
-    if is_newer(found):
+    if is_newer(found.revision):
         advice = "it was written by a newer one; upgrade looopy"
     return SchemaOutOfDate(
-        f"the database's schema is at {found or 'nothing'}, this version needs {HEAD}: {advice}",
-        found=found,
+        f"the database's schema is at {found}, this version needs {HEAD}: {advice}",
+        found=found.revision,
         expected=HEAD,
     )
 
 
 def is_newer(found: str | None) -> bool:
     """Whether a database at *found* was migrated by a newer version: revisions are numbered."""
-    return found is not None and found > HEAD
+    return found is not None and found[: len(HEAD)] > HEAD
 
 
 # --- for the command line ---
@@ -169,19 +187,24 @@ def downgrade(url: str, revision: str) -> None:
 
 
 def check(url: str) -> tuple[str | None, str]:
-    """The revision that the database is at (`None`: none), and the one that this version needs."""
+    """
+    The revision that the database is at (`None`: none), and the one that this version needs.
+
+    They are equal only if this version can use the database as it is.
+    """
     target = _target(url)
     if isinstance(target, Path) and not target.exists():
         return None, HEAD
-    return _revision(target), HEAD
+    found = _find(target)
+    return None if found.revision is None else str(found), HEAD
 
 
-def _revision(target: Target) -> str | None:
+def _find(target: Target) -> Found:
     if isinstance(target, Path):
         return _found(target)
     from looopy.stores.sql import pg_migrate
 
-    return pg_migrate.revision(target)
+    return pg_migrate.find(target)
 
 
 def secure(url: str, role: str) -> None:
@@ -200,7 +223,7 @@ def secure(url: str, role: str) -> None:
     target = _target(url)
     if isinstance(target, Path):
         raise ConfigurationError("row-level security is Postgres's: a SQLite file has no users")
-    if (found := _revision(target)) != HEAD:
+    if not (found := _find(target)).at_head:
         raise out_of_date(found)
     from looopy.stores.sql import pg_migrate
 
@@ -240,7 +263,7 @@ def _run(target: Target, action: str, revision: str) -> None:
     from sqlalchemy.exc import DBAPIError
 
     config = _config(target)
-    found = _revision(target)  # also answers for a database that cannot be used
+    found = _find(target).revision  # also answers for a database that cannot be used
     if found is not None and found not in _known(config):
         place = target if isinstance(target, Path) else target.place
         raise SchemaOutOfDate(
@@ -269,37 +292,102 @@ def _known(config: Config) -> set[str]:
 
 
 def run_from_env() -> None:
-    """What alembic's environment does: print the statements, or run them on the database."""
+    """
+    Run what alembic was asked for: on the database, or as statements that are printed.
+
+    Raises:
+        CommandError: Alembic's own command line was used, and the database is not named or cannot
+            be used.
+    """
+    from alembic import context
+    from alembic.util import CommandError
+
+    given = context.config.attributes.get("target")
+    if given is not None:
+        _run_on(given)
+        return
+    try:
+        _run_on(_named())
+    except LooopyError as error:
+        raise CommandError(str(error)) from None
+
+
+def _named() -> Target:
+    """The database that alembic's own command line names."""
     from alembic import context
 
-    target = context.config.attributes.get("target")
-    if target is None:  # alembic's own command line
-        url = context.get_x_argument(as_dictionary=True).get("url")
-        if url is None:
-            raise ConfigurationError("name the database: alembic -x url=sqlite:///chat.db ...")
-        target = _target(url)
-    if context.is_offline_mode():
-        from looopy.stores.sql.tables import metadata
+    url = context.get_x_argument(as_dictionary=True).get("url")
+    url = url or context.config.get_main_option("sqlalchemy.url")
+    if not url:
+        raise ConfigurationError(
+            "name the database: alembic -x url=sqlite:///chat.db ..., or sqlalchemy.url in"
+            " alembic.ini"
+        )
+    return _target(url)
 
+
+def _run_on(target: Target) -> None:
+    from alembic import context
+
+    if context.is_offline_mode():
         dialect = "sqlite" if isinstance(target, Path) else "postgresql"
-        context.configure(dialect_name=dialect, target_metadata=metadata, literal_binds=True)
+        context.configure(dialect_name=dialect, literal_binds=True, **options(dialect))
         with context.begin_transaction():
             context.run_migrations()
     elif isinstance(target, Path):
-        asyncio.run(_run_online(target))
+        # To look at a file that is not there makes none.
+        is_needed = target.exists() or moves()
+        asyncio.run(_run_online(target, str(target) if is_needed else None))
     else:
         from looopy.stores.sql import pg_migrate
 
         asyncio.run(pg_migrate.run_online(target))
 
 
-async def _run_online(path: Path) -> None:
+def options(dialect: str) -> dict[str, Any]:
+    """What alembic is to know of our schema on either engine."""
+    from looopy.stores.sql import tables
+
+    return {
+        "target_metadata": tables.sqlite_metadata if dialect == "sqlite" else tables.metadata,
+        "version_table": VERSION_TABLE,
+        "include_name": _is_ours,
+        "compare_server_default": True,
+        "render_as_batch": dialect == "sqlite",
+        "transactional_ddl": True,
+    }
+
+
+def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
+    """Whether a comparison looks at it: not at the tables of an application."""
+    return kind != "table" or (name is not None and name.startswith(PREFIX))
+
+
+def moves() -> bool:
+    """Whether alembic was asked to go somewhere, and not only to look."""
+    from alembic import context
+
+    try:
+        context.get_revision_argument()
+    except KeyError:
+        return False
+    return True
+
+
+def is_there() -> bool:
+    """Whether the database is where alembic is to go."""
+    from alembic import context
+
+    return context.get_context().get_current_revision() == context.get_revision_argument()
+
+
+async def _run_online(path: Path, name: str | None) -> None:
     from sqlalchemy import URL, event
     from sqlalchemy.ext.asyncio import create_async_engine
     from sqlalchemy.pool import NullPool
 
     engine = create_async_engine(
-        URL.create("sqlite+aiosqlite", database=str(path)),
+        URL.create("sqlite+aiosqlite", database=name),
         poolclass=NullPool,
         hide_parameters=True,
         connect_args={"timeout": sqlite.PATIENCE_S},
@@ -330,30 +418,43 @@ def _begin_exclusive(connection: Connection) -> None:
 def _run_in_one_transaction(connection: Connection, path: Path) -> None:
     from alembic import context
 
-    from looopy.stores.sql.tables import metadata
+    from looopy.stores.sql import old_names
 
     with connection.begin():
-        context.configure(
-            connection=connection,
-            target_metadata=metadata,
-            render_as_batch=True,
-            transactional_ddl=True,
-        )
-        current = context.get_context().get_current_revision()
-        target = context.get_revision_argument()
+        found = old_names.find_in_file(lambda sql: connection.exec_driver_sql(sql).all())
+        if not moves():
+            _configure(connection, found)
+            context.run_migrations()
+            return
         before = _row_counts(connection)
-        if current != target and any(before.values()):
-            _back_up(path, current)
+        if not found.renamed:
+            before = {old_names.renamed(name): count for name, count in before.items()}
+            _back_up(path, found.revision)
+            old_names.rename_in_file(connection)
+        _configure(connection)
+        if found.renamed and not is_there() and any(before.get(name) for name in TABLES):
+            _back_up(path, found.revision)
         context.run_migrations()
         _check_rows(connection, before, path)
 
 
+def _configure(connection: Connection, found: Found = NOTHING) -> None:
+    from alembic import context
+
+    given = options("sqlite")
+    if not found.renamed:
+        given["version_table"] = OLD_VERSION_TABLE
+    context.configure(connection=connection, **given)
+
+
 def _row_counts(connection: Connection) -> dict[str, int]:
+    """The number of rows of each table, by the name that it has, or is to have."""
     # What was a table may be a view of others by now.
     ours = ", ".join(f"'{name}'" for name in sorted(TABLES))
     names = connection.exec_driver_sql(
         "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"  # noqa: S608 - constants
-        f" AND name <> 'alembic_version' AND (type = 'table' OR type = 'view' AND name IN ({ours}))"
+        f" AND name NOT IN ('{VERSION_TABLE}', '{OLD_VERSION_TABLE}')"
+        f" AND (type = 'table' OR type = 'view' AND name IN ({ours}))"
     ).scalars()
     counts = {}
     for name in list(names):

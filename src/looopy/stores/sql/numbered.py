@@ -7,7 +7,8 @@ context has a number, and the key of what belongs to it is that number with the 
 behind it: one integer, which SQLite finds a row by without an index. What nearly every turn says of
 itself is left out as well.
 
-The tables `message_rows`, `turn_rows` and `event_rows` are met by these statements alone. For
+The tables `looopy_message_rows`, `looopy_turn_rows` and `looopy_event_rows` are met by these
+statements alone. For
 everybody else there are views, named and made as the tables are elsewhere.
 
 A number is told by the row of its context, in the same statement and under its tenant, so that no
@@ -57,25 +58,26 @@ _TURN_COLUMNS = (
     " COALESCE(t.usage, '{}'), COALESCE(t.metadata, '{}')"
 )
 _CONTEXT = (
-    f"SELECT {s.CONTEXT_COLUMNS}, {_TURN_COLUMNS} FROM contexts c"
-    f" LEFT JOIN turn_rows t ON t.id = ({_at('c.open_turn')}) WHERE c.tenant_id = :tenant"
+    f"SELECT {s.CONTEXT_COLUMNS}, {_TURN_COLUMNS} FROM looopy_contexts c"
+    f" LEFT JOIN looopy_turn_rows t ON t.id = ({_at('c.open_turn')}) WHERE c.tenant_id = :tenant"
 )
 
 _MESSAGES_AFTER = (
-    f" FROM contexts c JOIN message_rows m ON {_after('m.id')} WHERE {_OWNER}"
+    f" FROM looopy_contexts c JOIN looopy_message_rows m ON {_after('m.id')} WHERE {_OWNER}"
     " ORDER BY m.id LIMIT :limit"
 )
 
 _RECORDS = (
-    f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.body FROM contexts c"
-    f" JOIN message_rows m ON {_after('m.id', '{after}', 'c.visible_from - 1')} WHERE {_OWNER}"
+    f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.body FROM looopy_contexts c"
+    f" JOIN looopy_message_rows m ON {_after('m.id', '{after}', 'c.visible_from - 1')} WHERE"
+    f" {_OWNER}"
     " ORDER BY m.id LIMIT :limit"
 )
 
 # As in `statements.py`, with keys in the place of places; their sum may be more than a number.
 _HALVE = (
     "WITH RECURSIVE halve(low, high) AS (SELECT"
-    f" {_at(':low')}, {_at(':high')} FROM contexts c WHERE {_OWNER}"
+    f" {_at(':low')}, {_at(':high')} FROM looopy_contexts c WHERE {_OWNER}"
     " UNION ALL"
     " SELECT CASE WHEN r.{seq} > :after THEN h.low ELSE h.low + (h.high - h.low) / 2 + 1 END,"
     " CASE WHEN r.{seq} > :after THEN h.low + (h.high - h.low) / 2 ELSE h.high END"
@@ -88,32 +90,32 @@ IN_SQLITE = {
     s.LIST_CONTEXTS: f"{_CONTEXT} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit",
     # --- turns ---
     s.OPEN_TURN: (
-        "INSERT INTO turn_rows (id, epoch, continues, actor_id, had_auth, start_seq,"
+        "INSERT INTO looopy_turn_rows (id, epoch, continues, actor_id, had_auth, start_seq,"
         " first_position, last_position, user_position, started_at, metadata)"
         f" SELECT {_at(':turn')}, :epoch, :continues, :actor, :had_auth, :start_seq,"
         " :first_position, :first_position - 1, :user_position, :started_at,"
-        f" NULLIF(:metadata, '{{}}') FROM contexts c WHERE {_OWNER}"
+        f" NULLIF(:metadata, '{{}}') FROM looopy_contexts c WHERE {_OWNER}"
     ),
     s.CLOSE_TURN: (
-        "UPDATE turn_rows SET outcome = NULLIF(:outcome, 'completed'),"
+        "UPDATE looopy_turn_rows SET outcome = NULLIF(:outcome, 'completed'),"
         " stop_reason = NULLIF(:stop_reason, 'stop'), end_seq = :end_seq,"
         " last_position = :last_position, ended_at = :ended_at, usage = NULLIF(:usage, '{}')"
-        f" WHERE id = (SELECT {_given(':turn')} FROM contexts c WHERE {_OWNER})"
+        f" WHERE id = (SELECT {_given(':turn')} FROM looopy_contexts c WHERE {_OWNER})"
         f" AND end_seq IS NULL RETURNING {_place('id')}"
     ),
     s.LIST_TURNS: (
-        f"SELECT {_TURN_COLUMNS}, t.user_position FROM contexts c"
-        f" JOIN turn_rows t ON {_after('t.id')} WHERE {_OWNER} ORDER BY t.id LIMIT :limit"
+        f"SELECT {_TURN_COLUMNS}, t.user_position FROM looopy_contexts c"
+        f" JOIN looopy_turn_rows t ON {_after('t.id')} WHERE {_OWNER} ORDER BY t.id LIMIT :limit"
     ),
     s.TURN_ACTOR: (
-        "SELECT t.actor_id FROM contexts c"
-        f" JOIN turn_rows t ON t.id = ({_given(':turn')}) WHERE {_OWNER}"
+        "SELECT t.actor_id FROM looopy_contexts c"
+        f" JOIN looopy_turn_rows t ON t.id = ({_given(':turn')}) WHERE {_OWNER}"
     ),
     # --- messages ---
     s.ADD_MESSAGE: (
-        "INSERT INTO message_rows (id, turn, iteration, seq, created_at, meta, body)"
+        "INSERT INTO looopy_message_rows (id, turn, iteration, seq, created_at, meta, body)"
         f" SELECT {_at(':position')}, :turn, :iteration, :seq, :created_at, :meta, :body"
-        f" FROM contexts c WHERE {_OWNER}"
+        f" FROM looopy_contexts c WHERE {_OWNER}"
     ),
     s.LIST_MESSAGES: (
         f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.created_at, m.meta, m.body"
@@ -123,23 +125,23 @@ IN_SQLITE = {
     s.LIST_NEWEST: _RECORDS.format(after="c.last_position - :limit"),
     # --- events ---
     s.ADD_EVENT: (
-        "INSERT INTO event_rows (id, turn, iteration, type, created_at, position, body)"
+        "INSERT INTO looopy_event_rows (id, turn, iteration, type, created_at, position, body)"
         f" SELECT {_at(':seq')}, :turn, :iteration, :type, :created_at, :position, :body"
-        f" FROM contexts c WHERE {_OWNER}"
+        f" FROM looopy_contexts c WHERE {_OWNER}"
     ),
     s.LIST_EVENTS: (
         f"SELECT {_place('e.id')}, e.turn, e.iteration, e.type, e.created_at, e.position, e.body"
-        f" FROM contexts c JOIN event_rows e ON {_after('e.id')} WHERE {_OWNER}"
+        f" FROM looopy_contexts c JOIN looopy_event_rows e ON {_after('e.id')} WHERE {_OWNER}"
         " ORDER BY e.id LIMIT :limit"
     ),
     s.STARTED_CALLS: (
-        "SELECT e.body FROM contexts c"
-        f" JOIN turn_rows t ON t.id = ({_given(':turn')})"
-        f" JOIN event_rows e ON e.id > ({_at('t.start_seq')})"
+        "SELECT e.body FROM looopy_contexts c"
+        f" JOIN looopy_turn_rows t ON t.id = ({_given(':turn')})"
+        f" JOIN looopy_event_rows e ON e.id > ({_at('t.start_seq')})"
         f" AND e.id <= ({_at(str(LAST_PLACE))})"
         f" WHERE {_OWNER} AND e.turn = :turn AND e.type = 'tool_execution_start'"
     ),
-    s.FIND_POSITION: _HALVE.format(table="message_rows", seq="seq"),
-    s.FIND_TURN: _HALVE.format(table="turn_rows", seq="start_seq"),
+    s.FIND_POSITION: _HALVE.format(table="looopy_message_rows", seq="seq"),
+    s.FIND_TURN: _HALVE.format(table="looopy_turn_rows", seq="start_seq"),
 }
 """What SQLite is to be told in the place of a statement, with the same parameters and columns."""

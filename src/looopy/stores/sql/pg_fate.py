@@ -134,7 +134,7 @@ _END_SESSION = (
 _FACTS = (
     "SELECT c.epoch, c.last_write, c.turn_count, c.last_seq, c.last_position, c.inbox_last,"
     " c.inbox_waiting, c.cancel_turn, t.outcome, t.stop_reason, t.started_at, t.ended_at,"
-    " t.end_seq, t.last_position FROM contexts c LEFT JOIN turns t"
+    " t.end_seq, t.last_position FROM looopy_contexts c LEFT JOIN looopy_turns t"
     " ON t.tenant_id = c.tenant_id AND t.context_id = c.context_id AND t.{column} = :which"
     " WHERE c.tenant_id = :tenant AND c.context_id = :context"
 )

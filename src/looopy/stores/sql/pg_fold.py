@@ -7,8 +7,8 @@ is only addition, so the operation's generator can be run on numbers that are no
 sent symbols, and what it yields then are the same statements with `symbol + 3` in the place of a
 number. Those become parts of one statement that the server fills in:
 
-    WITH f AS (UPDATE contexts ... RETURNING ...),
-    q1 AS (INSERT INTO messages ... SELECT ... FROM f) SELECT * FROM f
+    WITH f AS (UPDATE looopy_contexts ... RETURNING ...),
+    q1 AS (INSERT INTO looopy_messages ... SELECT ... FROM f) SELECT * FROM f
 
 A stale epoch updates nothing, so every part writes nothing. The answer is what the generator
 returns when it is run again on the real numbers. An operation that does more than add, or writes

@@ -20,16 +20,17 @@ import contextlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from looopy.stores.sql import pg_rls
+from looopy.stores.sql import migrate, old_names, pg_rls
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.pg_errors import Trouble, translate
 from looopy.stores.sql.pg_pool import Pool, connect_args, no_connection
 from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.postgres import ask_once, found_revision
-from looopy.stores.sql.statements import TABLES
+from looopy.stores.sql.postgres import ask_once
+from looopy.stores.sql.postgres import find as find_in_pool
+from looopy.stores.sql.statements import OLD_VERSION_TABLE, TABLES, Found
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -63,20 +64,20 @@ _USERS = Query(
 )
 
 
-def revision(url: PostgresURL) -> str | None:
+def find(url: PostgresURL) -> Found:
     """
-    The revision that the database is at; `None` for an empty one. It blocks.
+    How far the database is. It blocks.
 
     Raises:
         StoreUnavailable: The server cannot be reached, or refuses us.
     """
-    return asyncio.run(_revision(url))
+    return asyncio.run(_find(url))
 
 
-async def _revision(url: PostgresURL) -> str | None:
+async def _find(url: PostgresURL) -> Found:
     pool = Pool(url)
     try:
-        return await found_revision(pool, url)
+        return await find_in_pool(pool, url)
     finally:
         await pool.close()
 
@@ -177,13 +178,22 @@ def _use_dsn_alone(_dialect: object, _record: object, args: list[Any], _named: o
 def _run_in_one_transaction(connection: Connection) -> None:
     from alembic import context
 
-    from looopy.stores.sql.tables import metadata
-
+    given = migrate.options("postgresql")
+    if not migrate.moves():
+        with connection.begin():
+            if not _find_on(connection).renamed:
+                given["version_table"] = OLD_VERSION_TABLE
+            context.configure(connection=connection, **given)
+            context.run_migrations()
+        return
     with _alone(connection):
-        context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True)
-        current = context.get_context().get_current_revision()
-        if current != context.get_revision_argument() or pg_rls.is_on(connection):
-            _take_tables(connection)
+        found = _find_on(connection)
+        if not found.renamed:
+            _take_tables(connection, old_names.tables_of(found))
+            old_names.rename_on_server(connection, found)
+        context.configure(connection=connection, **given)
+        if not migrate.is_there() or pg_rls.is_on(connection):
+            _take_tables(connection, pg_rls.present(connection))
         roles = pg_rls.lift(connection)
         context.run_migrations()
         if roles is not None:
@@ -213,11 +223,15 @@ def _alone(connection: Connection) -> Iterator[None]:
         yield
 
 
-def _take_tables(connection: Connection) -> None:
-    """Keep everybody out of our tables until the transaction ends, soon or not at all."""
+def _find_on(connection: Connection) -> Found:
+    return old_names.find_on_server(lambda sql: connection.exec_driver_sql(sql).all())
+
+
+def _take_tables(connection: Connection, names: Iterable[str]) -> None:
+    """Keep everybody out of these tables until the transaction ends, soon or not at all."""
     quote = connection.dialect.identifier_preparer.quote_identifier
     until = time.monotonic() + STANDSTILL_S
-    for name in pg_rls.present(connection):
+    for name in names:
         _wait_for_locks(connection, until - time.monotonic())
         connection.exec_driver_sql(f"LOCK TABLE {quote(name)} IN ACCESS EXCLUSIVE MODE")
     _wait_for_locks(connection, STANDSTILL_S)
@@ -240,7 +254,7 @@ def secure(url: PostgresURL, role: str) -> None:
 
     def work(connection: Connection) -> None:
         with _alone(connection):
-            _take_tables(connection)
+            _take_tables(connection, pg_rls.present(connection))
             roles = pg_rls.lift(connection) or []
             pg_rls.secure(connection, sorted({*roles, role}))
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from looopy.errors import ConfigurationError
 from looopy.stores.sql.driver import Query
-from looopy.stores.sql.statements import TABLES
+from looopy.stores.sql.statements import TABLES, VERSION_TABLE
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -28,12 +28,12 @@ _CONDITION = f"tenant_id = nullif(current_setting('{SETTING}', true), '')"
 _GRANTED = "SELECT, INSERT, UPDATE, DELETE"
 
 _NAMES = ", ".join(f"'{name}'" for name in sorted(TABLES))
-_VERSION = "SELECT version_num FROM alembic_version LIMIT 1"
+VERSION = f"SELECT version_num FROM {VERSION_TABLE} LIMIT 1"  # noqa: S608 - a constant
 
 # The schema's revision, and with it each table of ours that is there and hides rows from the one
 # who asks: superusers and some roles see all of them. One statement, because opening waits for it.
 LOOK = Query(
-    f"SELECT ({_VERSION}), c.relname::text FROM (SELECT) one LEFT JOIN pg_class c"  # noqa: S608 - made of constants
+    f"SELECT ({VERSION}), c.relname::text FROM (SELECT) one LEFT JOIN pg_class c"  # noqa: S608 - made of constants
     f" ON c.relname IN ({_NAMES}) AND c.relkind IN ('r', 'p') AND pg_table_is_visible(c.oid)"
     " AND row_security_active(c.oid)",
     {},
@@ -104,7 +104,7 @@ def secure(connection: Connection, roles: list[str]) -> None:
     schema = connection.execute(text("SELECT current_schema()")).scalar_one()
     for role in roles:
         connection.execute(text(f"GRANT USAGE ON SCHEMA {quote(schema)} TO {quote(role)}"))
-        connection.execute(text(f"GRANT SELECT ON alembic_version TO {quote(role)}"))
+        connection.execute(text(f"GRANT SELECT ON {VERSION_TABLE} TO {quote(role)}"))
 
 
 def lift(connection: Connection) -> list[str] | None:
@@ -120,7 +120,7 @@ def lift(connection: Connection) -> list[str] | None:
         return None
     granted = (
         "SELECT DISTINCT r.rolname FROM pg_class c CROSS JOIN aclexplode(c.relacl) a"
-        " JOIN pg_roles r ON r.oid = a.grantee WHERE c.relname = 'contexts'"
+        " JOIN pg_roles r ON r.oid = a.grantee WHERE c.relname = 'looopy_contexts'"
         " AND pg_table_is_visible(c.oid) AND a.privilege_type = 'INSERT' AND r.oid <> c.relowner"
     )
     roles = [str(name) for name in connection.execute(text(granted)).scalars()]
@@ -137,7 +137,7 @@ def is_on(connection: Connection) -> bool:
     from sqlalchemy import text
 
     on = (
-        "SELECT relname FROM pg_class WHERE relname = 'contexts' AND relrowsecurity"
+        "SELECT relname FROM pg_class WHERE relname = 'looopy_contexts' AND relrowsecurity"
         " AND pg_table_is_visible(oid)"
     )
     return connection.execute(text(on)).first() is not None
@@ -159,7 +159,7 @@ def _check_role(connection: Connection, role: str) -> None:
 
     question = (
         "SELECT rolsuper OR rolbypassrls, pg_has_role(r.oid, t.relowner, 'MEMBER')"
-        " FROM pg_roles r LEFT JOIN pg_class t ON t.oid = to_regclass('contexts')"
+        " FROM pg_roles r LEFT JOIN pg_class t ON t.oid = to_regclass('looopy_contexts')"
         " WHERE r.rolname = :role"
     )
     found = connection.execute(text(question), {"role": role}).first()

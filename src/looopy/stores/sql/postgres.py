@@ -38,7 +38,7 @@ from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.pg_notify import News
 from looopy.stores.sql.pg_pool import TIMEOUTS, Pool, Session
 from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.statements import HEAD, TABLES
+from looopy.stores.sql.statements import NOTHING, OLD_VERSION_TABLE, TABLES, Found
 
 T = TypeVar("T")
 
@@ -56,7 +56,6 @@ _LOCALLY = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in TIMEOUTS
 _DURABLY = "; SET LOCAL synchronous_commit = on"
 
 _NO_TABLE = "42P01"  # undefined_table
-_VERSION = Query("SELECT version_num FROM alembic_version", {}, alone=True)
 
 
 class PostgresDriver:
@@ -113,19 +112,19 @@ class PostgresDriver:
         self._pool, self._pid = pool, os.getpid()
         self._news = News(self._url, self.bells, pool)
 
-    async def _look(self, pool: Pool) -> tuple[str | None, set[str]]:
-        """The revision of the schema, and which tables of ours keep the tenants apart."""
+    async def _look(self, pool: Pool) -> tuple[Found, set[str]]:
+        """How far the schema is, and which tables of ours keep the tenants apart."""
         try:
             rows = await ask_once(pool, pg_rls.LOOK, self._url)
         except StoreUnavailable as error:
             if error.facts.get("sqlstate") != _NO_TABLE:
                 raise
-            return None, set()
-        return rows[0][0], {name for _, name in rows if name is not None}
+            return await _find_before(pool, self._url), set()
+        return Found(rows[0][0]), {name for _, name in rows if name is not None}
 
-    async def _was_migrated(self, found: str | None) -> bool:
+    async def _was_migrated(self, found: Found) -> bool:
         """Whether a schema at *found* had to be made or changed first."""
-        if found == HEAD:
+        if found.at_head:
             return False
         from looopy.stores.sql import migrate
 
@@ -435,20 +434,32 @@ def _last(steps: Generator[Query, Rows, T], rows: Rows) -> T:
     raise RuntimeError("an operation of one statement has a second one")
 
 
-async def found_revision(pool: Pool, url: PostgresURL) -> str | None:
+async def find(pool: Pool, url: PostgresURL) -> Found:
     """
-    The revision that the database is at; `None` for an empty one.
+    How far the database is.
 
     Raises:
         StoreUnavailable: The server cannot be reached, or refuses us.
     """
     try:
-        rows = await ask_once(pool, _VERSION, url)
+        rows = await ask_once(pool, Query(pg_rls.VERSION, {}, alone=True), url)
     except StoreUnavailable as error:
         if error.facts.get("sqlstate") == _NO_TABLE:
-            return None
+            return await _find_before(pool, url)
         raise
-    return str(rows[0][0]) if rows else None
+    return Found(str(rows[0][0])) if rows else NOTHING
+
+
+async def _find_before(pool: Pool, url: PostgresURL) -> Found:
+    """How far a database is whose tables may not bear our name yet."""
+    from looopy.stores.sql import old_names
+
+    asked = Query(old_names.COLUMNS_ON_SERVER, {}, alone=True)
+    columns = old_names.by_table(await ask_once(pool, asked, url))
+    if "version_num" not in columns.get(OLD_VERSION_TABLE, ()):
+        return NOTHING
+    rows = await ask_once(pool, Query(old_names.VERSIONS, {}, alone=True), url)
+    return old_names.recognised([str(row[0]) for row in rows], columns)
 
 
 async def ask_once(pool: Pool, query: Query, url: PostgresURL) -> Rows:

@@ -18,9 +18,51 @@ from looopy.types.context import LONGEST_LEASE_S
 HEAD = "0003"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
 
+PREFIX = "looopy_"
+"""With which all names of ours begin: a database may hold the tables of an application as well."""
+
+VERSION_TABLE = f"{PREFIX}version"
+OLD_VERSION_TABLE = "alembic_version"
+"""Where alembic keeps our revision, and where it did once; now that one is the application's."""
+
+
+
+class Found:
+    """
+    How far a database is.
+
+    Attributes:
+        revision: `None` for one without a schema of ours.
+        renamed: Whether its tables bear our name; see `old_names.py`.
+    """
+
+    # Written out, because opening a file waits until it is there: a dataclass takes longer to make.
+    __slots__ = ("renamed", "revision")
+
+    def __init__(self, revision: str | None, *, renamed: bool = True) -> None:
+        self.revision = revision
+        self.renamed = renamed
+
+    @property
+    def at_head(self) -> bool:
+        """Whether this version can use it."""
+        return self.renamed and self.revision == HEAD
+
+    def __str__(self) -> str:
+        """The revision, for people."""
+        at = self.revision or "nothing"
+        return at if self.renamed or self.revision != HEAD else f"{at} with names of before"
+
+
+NOTHING = Found(None)
+
 # All there are, known here so that nothing has to load `tables.py` for their names.
 TABLES = frozenset(
-    {"contexts", "turns", "messages", "events", "artifacts", "inbox", "turn_keys", "waiters"}
+    f"{PREFIX}{name}"
+    for name in (
+        *("contexts", "turns", "messages", "events"),
+        *("artifacts", "inbox", "turn_keys", "waiters"),
+    )
 )
 
 # The types of the parameters; those not named are whole numbers.
@@ -60,8 +102,8 @@ CONTEXT_COLUMNS = (
     " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn"
 )
 _CONTEXT = (
-    f"SELECT {CONTEXT_COLUMNS}, {TURN_COLUMNS} FROM contexts c"
-    " LEFT JOIN turns t ON t.tenant_id = c.tenant_id AND t.context_id = c.context_id"
+    f"SELECT {CONTEXT_COLUMNS}, {TURN_COLUMNS} FROM looopy_contexts c"
+    " LEFT JOIN looopy_turns t ON t.tenant_id = c.tenant_id AND t.context_id = c.context_id"
     " AND t.turn = c.open_turn WHERE c.tenant_id = :tenant"
 )
 
@@ -75,25 +117,25 @@ PEEK = (
     f"SELECT epoch, open_turn, holder IS NOT NULL AND {_live('lease_until')}, holder, version,"
     " turn_count, last_position, last_seq, visible_from, cleared_seq, state, owner_actor,"
     " inbox_last, inbox_waiting, cancel_turn"
-    f" FROM contexts WHERE {_THIS}"
+    f" FROM looopy_contexts WHERE {_THIS}"
 )
 
 # For a write that decides by what it reads.
 PEEK_LOCKED = f"{PEEK} /* FOR UPDATE */"
 
 CREATE = (
-    "INSERT INTO contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"
-    " visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
+    "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
+    " last_seq, visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
     " VALUES (:tenant, :context, 0, 0, 0, 0, 1, 0, '{}', '{}', 0, now_us(), now_us())"
     " ON CONFLICT DO NOTHING"
 )
 
 SAVE_METADATA = (
-    f"UPDATE contexts SET metadata = :metadata, version = version + 1 WHERE {_THIS}"
+    f"UPDATE looopy_contexts SET metadata = :metadata, version = version + 1 WHERE {_THIS}"
     " AND version = :version RETURNING version"
 )
 
-DELETE_CONTEXT = f"DELETE FROM contexts WHERE {_THIS}"
+DELETE_CONTEXT = f"DELETE FROM looopy_contexts WHERE {_THIS}"
 
 # --- who may write ---
 
@@ -106,7 +148,7 @@ _TAKEABLE = (
 # Somebody waits who came before whoever has :ticket. Most contexts have no line, and the row of a
 # context says so, so that this looks no further than there.
 _IN_LINE = (
-    f"{_live('line_until')} AND (:ticket IS NULL OR EXISTS (SELECT 1 FROM waiters w"
+    f"{_live('line_until')} AND (:ticket IS NULL OR EXISTS (SELECT 1 FROM looopy_waiters w"
     " WHERE w.tenant_id = :tenant AND w.context_id = :context AND w.ticket < :ticket"
     f" AND {_live('w.alive_until')}))"
 )
@@ -115,7 +157,7 @@ _IN_LINE = (
 _NEXT_EPOCH = "epoch = CASE WHEN epoch = 0 THEN :birth ELSE epoch + 1 END"
 
 CLAIM = (
-    f"UPDATE contexts SET {_NEXT_EPOCH}, holder = :holder, lease_until = now_us() + :ttl_us,"
+    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = :holder, lease_until = now_us() + :ttl_us,"
     " turn_count = turn_count + 1, open_turn = turn_count + 1, last_seq = last_seq + :seqs,"
     " last_position = last_position + :count, owner_actor = COALESCE(owner_actor, :actor),"
     " inbox_waiting = inbox_waiting - :delivered, cancel_turn = NULL, last_write = :write,"
@@ -124,18 +166,19 @@ CLAIM = (
     " RETURNING epoch, turn_count, last_seq, last_position, inbox_last, inbox_waiting, cancel_turn"
 )
 
-IN_LINE = f"SELECT epoch FROM contexts WHERE {_THIS} AND {_IN_LINE}"
+IN_LINE = f"SELECT epoch FROM looopy_contexts WHERE {_THIS} AND {_IN_LINE}"
 
 
 RECOVER = (
-    "UPDATE contexts SET epoch = epoch + 1, holder = :holder, lease_until = now_us() + :ttl_us,"
-    " state = COALESCE(:state, state)"
+    "UPDATE looopy_contexts SET epoch = epoch + 1, holder = :holder, lease_until = now_us() +"
+    " :ttl_us, state = COALESCE(:state, state)"
     f" WHERE {_TAKEABLE} AND open_turn IS NOT NULL"
     " RETURNING epoch, open_turn, last_seq, last_position, inbox_last, inbox_waiting, cancel_turn"
 )
 
 COMMIT = (
-    "UPDATE contexts SET last_seq = last_seq + :seqs, last_position = last_position + :count,"
+    "UPDATE looopy_contexts SET last_seq = last_seq + :seqs, last_position = last_position +"
+    " :count,"
     " holder = CASE WHEN :release = 1 THEN NULL ELSE holder END, lease_until = now_us() + :ttl_us,"
     " open_turn = CASE WHEN :closing = 1 THEN NULL ELSE open_turn END,"
     " inbox_waiting = inbox_waiting - :delivered, last_write = :write,"
@@ -147,103 +190,101 @@ COMMIT = (
 )
 
 RENEW = (
-    f"UPDATE contexts SET lease_until = now_us() + :ttl_us WHERE {_THIS}"
+    f"UPDATE looopy_contexts SET lease_until = now_us() + :ttl_us WHERE {_THIS}"
     " AND epoch = :epoch AND holder IS NOT NULL RETURNING epoch"
 )
 
-RELEASE = f"UPDATE contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"
+RELEASE = f"UPDATE looopy_contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"
 
 # Outside a turn: by anybody, while none is open.
 APPEND = (
-    f"UPDATE contexts SET {_NEXT_EPOCH}, last_seq = last_seq + :seqs,"
+    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, last_seq = last_seq + :seqs,"
     " last_position = last_position + :count,"
     f" last_activity = now_us() WHERE {_THIS} AND open_turn IS NULL"
     " RETURNING turn_count, last_seq, last_position"
 )
 
 CLEAR = (
-    f"UPDATE contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL, last_seq = :seq,"
+    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL, last_seq = :seq,"
     " visible_from = last_position + 1, cleared_seq = :seq, state = :state, inbox_waiting = 0,"
-    " cancel_turn = NULL,"
-    f" last_activity = now_us() WHERE {_THIS} RETURNING epoch"
+    f" cancel_turn = NULL, last_activity = now_us() WHERE {_THIS} RETURNING epoch"
 )
 
 COMPACT = (
-    f"UPDATE contexts SET {_NEXT_EPOCH}, last_seq = :seq, last_position = :position,"
-    " state = :state,"
-    f" last_activity = now_us() WHERE {_THIS} RETURNING epoch"
+    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, last_seq = :seq, last_position = :position,"
+    f" state = :state, last_activity = now_us() WHERE {_THIS} RETURNING epoch"
 )
 
 # --- turns ---
 
 OPEN_TURN = (
-    "INSERT INTO turns (tenant_id, context_id, turn, epoch, continues, actor_id, had_auth,"
-    " start_seq,"
-    " first_position, last_position, user_position, started_at, usage, metadata)"
+    "INSERT INTO looopy_turns (tenant_id, context_id, turn, epoch, continues, actor_id, had_auth,"
+    " start_seq, first_position, last_position, user_position, started_at, usage, metadata)"
     " VALUES (:tenant, :context, :turn, :epoch, :continues, :actor, :had_auth, :start_seq,"
     " :first_position, :first_position - 1, :user_position, :started_at, '{}', :metadata)"
 )
 
 CLOSE_TURN = (
-    "UPDATE turns SET outcome = :outcome, stop_reason = :stop_reason, end_seq = :end_seq,"
+    "UPDATE looopy_turns SET outcome = :outcome, stop_reason = :stop_reason, end_seq = :end_seq,"
     " last_position = :last_position, ended_at = :ended_at, usage = :usage"
     f" WHERE {_THIS} AND turn = :turn AND outcome IS NULL RETURNING turn"
 )
 
 LIST_TURNS = (
-    f"SELECT {TURN_COLUMNS}, t.user_position FROM turns t"
+    f"SELECT {TURN_COLUMNS}, t.user_position FROM looopy_turns t"
     " WHERE t.tenant_id = :tenant AND t.context_id = :context AND t.turn > :after"
     " ORDER BY t.turn LIMIT :limit"
 )
 
-TURN_ACTOR = f"SELECT actor_id FROM turns WHERE {_THIS} AND turn = :turn"
+TURN_ACTOR = f"SELECT actor_id FROM looopy_turns WHERE {_THIS} AND turn = :turn"
 
 ADD_KEY = (
-    "INSERT INTO turn_keys (tenant_id, context_id, key, turn, input_hash)"
+    "INSERT INTO looopy_turn_keys (tenant_id, context_id, key, turn, input_hash)"
     " VALUES (:tenant, :context, :key, :turn, :input_hash) ON CONFLICT DO NOTHING RETURNING turn"
 )
 
-TURN_OF_KEY = f"SELECT turn, input_hash FROM turn_keys WHERE {_THIS} AND key = :key"
+TURN_OF_KEY = f"SELECT turn, input_hash FROM looopy_turn_keys WHERE {_THIS} AND key = :key"
 
 # --- the inbox ---
 
 POST = (
-    "UPDATE contexts SET inbox_last = inbox_last + 1, inbox_waiting = inbox_waiting + 1,"
+    "UPDATE looopy_contexts SET inbox_last = inbox_last + 1, inbox_waiting = inbox_waiting + 1,"
     f" last_activity = now_us() WHERE {_THIS} RETURNING inbox_last"
 )
 
 ADD_ENTRY = (
-    "INSERT INTO inbox (tenant_id, context_id, entry, kind, actor_id, created_at, body)"
+    "INSERT INTO looopy_inbox (tenant_id, context_id, entry, kind, actor_id, created_at, body)"
     " VALUES (:tenant, :context, :entry, :kind, :actor, now_us(), :body)"
 )
 
 COUNT_ENTRIES = (
-    f"SELECT COUNT(*) FROM inbox WHERE {_THIS} AND COALESCE(actor_id, '') = COALESCE(:actor, '')"
+    f"SELECT COUNT(*) FROM looopy_inbox WHERE {_THIS} AND COALESCE(actor_id, '') ="
+    " COALESCE(:actor, '')"
 )
 
-TAKE_ENTRY = f"DELETE FROM inbox WHERE {_THIS} AND entry = :entry RETURNING entry"
+TAKE_ENTRY = f"DELETE FROM looopy_inbox WHERE {_THIS} AND entry = :entry RETURNING entry"
 
 WITHDRAW = (
-    f"DELETE FROM inbox WHERE {_THIS} AND COALESCE(actor_id, '') = COALESCE(:actor, '')"
+    f"DELETE FROM looopy_inbox WHERE {_THIS} AND COALESCE(actor_id, '') = COALESCE(:actor, '')"
     " AND kind IN (:kind, :other_kind) RETURNING entry"
 )
 
 WITHDRAWN = (
-    "UPDATE contexts SET inbox_last = inbox_last + 1, inbox_waiting = inbox_waiting - :taken"
+    "UPDATE looopy_contexts SET inbox_last = inbox_last + 1, inbox_waiting = inbox_waiting - :taken"
     f" WHERE {_THIS}"
 )
 
-EMPTY_INBOX = f"DELETE FROM inbox WHERE {_THIS}"
+EMPTY_INBOX = f"DELETE FROM looopy_inbox WHERE {_THIS}"
 
 LIST_INBOX = (
     "SELECT c.inbox_last, c.inbox_waiting, c.cancel_turn, i.entry, i.kind, i.actor_id,"
-    " i.created_at, i.body FROM contexts c LEFT JOIN inbox i ON i.tenant_id = c.tenant_id"
-    " AND i.context_id = c.context_id AND i.entry > :after"
+    " i.created_at, i.body FROM looopy_contexts c LEFT JOIN looopy_inbox i ON i.tenant_id ="
+    " c.tenant_id AND i.context_id = c.context_id AND i.entry > :after"
     " WHERE c.tenant_id = :tenant AND c.context_id = :context ORDER BY i.entry"
 )
 
 ASK_CANCEL = (
-    "UPDATE contexts SET cancel_turn = open_turn, inbox_last = inbox_last + 1"
+    "UPDATE looopy_contexts SET cancel_turn = open_turn, inbox_last = inbox_last + 1"
     f" WHERE {_THIS} AND open_turn IS NOT NULL AND (:turn IS NULL OR open_turn = :turn)"
     " RETURNING open_turn"
 )
@@ -251,44 +292,44 @@ ASK_CANCEL = (
 # --- the line ---
 
 TAKE_TICKET = (
-    f"UPDATE contexts SET last_ticket = last_ticket + 1 WHERE {_THIS} RETURNING last_ticket"
+    f"UPDATE looopy_contexts SET last_ticket = last_ticket + 1 WHERE {_THIS} RETURNING last_ticket"
 )
 
 ADD_PLACE = (
-    "INSERT INTO waiters (tenant_id, context_id, ticket, holder, alive_until)"
+    "INSERT INTO looopy_waiters (tenant_id, context_id, ticket, holder, alive_until)"
     " VALUES (:tenant, :context, :ticket, :holder, now_us() + :ttl_us)"
 )
 
 KEEP_PLACE = (
-    f"UPDATE waiters SET alive_until = now_us() + :ttl_us WHERE {_THIS} AND ticket = :ticket"
+    f"UPDATE looopy_waiters SET alive_until = now_us() + :ttl_us WHERE {_THIS} AND ticket = :ticket"
     " RETURNING ticket"
 )
 
-DROP_PLACE = f"DELETE FROM waiters WHERE {_THIS} AND ticket = :ticket RETURNING ticket"
+DROP_PLACE = f"DELETE FROM looopy_waiters WHERE {_THIS} AND ticket = :ticket RETURNING ticket"
 
-DROP_DEAD_PLACES = f"DELETE FROM waiters WHERE {_THIS} AND NOT {_live('alive_until')}"
+DROP_DEAD_PLACES = f"DELETE FROM looopy_waiters WHERE {_THIS} AND NOT {_live('alive_until')}"
 
 # After each of these, in the same transaction: until when there is somebody in line.
 MEASURE_LINE = (
-    "UPDATE contexts SET line_until = (SELECT MAX(w.alive_until) FROM waiters w"
+    "UPDATE looopy_contexts SET line_until = (SELECT MAX(w.alive_until) FROM looopy_waiters w"
     f" WHERE w.tenant_id = :tenant AND w.context_id = :context) WHERE {_THIS}"
 )
 
 LIST_LINE = (
-    f"SELECT ticket, holder, {_live('alive_until')} FROM waiters WHERE {_THIS} ORDER BY ticket"
+    f"SELECT ticket, holder, {_live('alive_until')} FROM looopy_waiters WHERE {_THIS} ORDER BY"
+    " ticket"
 )
 
 # --- messages ---
 
 ADD_MESSAGE = (
-    "INSERT INTO messages (tenant_id, context_id, position, turn, iteration, seq, role, created_at,"
-    " meta, body) VALUES (:tenant, :context, :position, :turn, :iteration, :seq, :role,"
-    " :created_at,"
-    " :meta, :body)"
+    "INSERT INTO looopy_messages (tenant_id, context_id, position, turn, iteration, seq, role,"
+    " created_at, meta, body) VALUES (:tenant, :context, :position, :turn, :iteration, :seq, :role,"
+    " :created_at, :meta, :body)"
 )
 
 _MESSAGES_AFTER = (
-    f" FROM messages WHERE {_THIS} AND position > :after ORDER BY position LIMIT :limit"
+    f" FROM looopy_messages WHERE {_THIS} AND position > :after ORDER BY position LIMIT :limit"
 )
 
 LIST_MESSAGES = f"SELECT position, turn, iteration, seq, created_at, meta, body{_MESSAGES_AFTER}"
@@ -296,9 +337,9 @@ LIST_MESSAGES = f"SELECT position, turn, iteration, seq, created_at, meta, body{
 # Without what only the events of a message tell; what was cleared is left out here as well, so that
 # opening a context need not ask for its row first.
 _RECORDS = (
-    f"SELECT position, turn, iteration, seq, body FROM messages WHERE {_THIS} AND position >"
+    f"SELECT position, turn, iteration, seq, body FROM looopy_messages WHERE {_THIS} AND position >"
     " (SELECT CASE WHEN c.visible_from > {after} THEN c.visible_from - 1 ELSE {after} END"
-    " FROM contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context)"
+    " FROM looopy_contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context)"
     " ORDER BY position LIMIT :limit"
 )
 LIST_RECORDS = _RECORDS.format(after=":after")
@@ -307,20 +348,20 @@ LIST_NEWEST = _RECORDS.format(after="(c.last_position - :limit)")
 # --- events ---
 
 ADD_EVENT = (
-    "INSERT INTO events (tenant_id, context_id, seq, turn, iteration, type, created_at,"
+    "INSERT INTO looopy_events (tenant_id, context_id, seq, turn, iteration, type, created_at,"
     " position, body)"
     " VALUES (:tenant, :context, :seq, :turn, :iteration, :type, :created_at, :position, :body)"
 )
 
 LIST_EVENTS = (
-    "SELECT seq, turn, iteration, type, created_at, position, body FROM events"
+    "SELECT seq, turn, iteration, type, created_at, position, body FROM looopy_events"
     f" WHERE {_THIS} AND seq > :after ORDER BY seq LIMIT :limit"
 )
 
 STARTED_CALLS = (
-    "SELECT body FROM events WHERE tenant_id = :tenant AND context_id = :context AND seq >"
-    " (SELECT t.start_seq FROM turns t WHERE t.tenant_id = :tenant AND t.context_id = :context"
-    " AND t.turn = :turn) AND turn = :turn AND type = 'tool_execution_start'"
+    "SELECT body FROM looopy_events WHERE tenant_id = :tenant AND context_id = :context AND seq >"
+    " (SELECT t.start_seq FROM looopy_turns t WHERE t.tenant_id = :tenant AND t.context_id ="
+    " :context AND t.turn = :turn) AND turn = :turn AND type = 'tool_execution_start'"
 )
 
 # `seq` rises with the position of messages and with the number of turns, so a row is found from its
@@ -328,8 +369,7 @@ STARTED_CALLS = (
 # second index.
 _HALVE = (
     "WITH RECURSIVE halve(low, high) AS (SELECT CAST(:low AS BIGINT), CAST(:high AS BIGINT)"
-    " UNION ALL"
-    " SELECT CASE WHEN r.{seq} > :after THEN h.low ELSE (h.low + h.high) / 2 + 1 END,"
+    " UNION ALL SELECT CASE WHEN r.{seq} > :after THEN h.low ELSE (h.low + h.high) / 2 + 1 END,"
     " CASE WHEN r.{seq} > :after THEN (h.low + h.high) / 2 ELSE h.high END"
     " FROM halve h JOIN {table} r ON r.tenant_id = :tenant AND r.context_id = :context"
     " AND r.{key} = (h.low + h.high) / 2 WHERE h.low < h.high)"
@@ -338,23 +378,24 @@ _HALVE = (
 
 # The first position, or turn, from :low up to :high (itself beyond the last) whose `seq` is over
 # :after.
-FIND_POSITION = _HALVE.format(table="messages", key="position", seq="seq")
-FIND_TURN = _HALVE.format(table="turns", key="turn", seq="start_seq")
+FIND_POSITION = _HALVE.format(table="looopy_messages", key="position", seq="seq")
+FIND_TURN = _HALVE.format(table="looopy_turns", key="turn", seq="start_seq")
 
 # --- artifacts ---
 
 SAVE_ARTIFACT = (
-    "INSERT INTO artifacts (tenant_id, context_id, artifact_id, version, kind, media_type,"
+    "INSERT INTO looopy_artifacts (tenant_id, context_id, artifact_id, version, kind, media_type,"
     " status, size,"
     " sha256, created_at, turn, data, bytes) SELECT :tenant, :context, :artifact, 1 + COALESCE("
-    "(SELECT MAX(a.version) FROM artifacts a WHERE a.tenant_id = :tenant AND a.context_id ="
+    "(SELECT MAX(a.version) FROM looopy_artifacts a WHERE a.tenant_id = :tenant AND a.context_id ="
     " :context"
     " AND a.artifact_id = :artifact), 0), :kind, :media_type, 'complete', :size, :sha256, now_us(),"
-    f" turn_count, :data, :bytes FROM contexts WHERE {_THIS} RETURNING version, created_at, turn"
+    f" turn_count, :data, :bytes FROM looopy_contexts WHERE {_THIS} RETURNING version, created_at,"
+    " turn"
 )
 
 LOAD_ARTIFACT = (
-    f"SELECT kind, data, bytes FROM artifacts WHERE {_THIS} AND artifact_id = :artifact"
+    f"SELECT kind, data, bytes FROM looopy_artifacts WHERE {_THIS} AND artifact_id = :artifact"
     " AND version >= :low AND version <= :high ORDER BY version DESC LIMIT 1"
 )
 
@@ -362,15 +403,16 @@ LOAD_ARTIFACT = (
 LIST_ARTIFACTS = (
     "SELECT a.artifact_id, a.kind, a.version, a.status, a.size, a.media_type, a.sha256,"
     " a.created_at,"
-    " a.turn FROM artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context AND"
+    " a.turn FROM looopy_artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context AND"
     " NOT EXISTS"
-    " (SELECT 1 FROM artifacts n WHERE n.tenant_id = a.tenant_id AND n.context_id = a.context_id"
+    " (SELECT 1 FROM looopy_artifacts n WHERE n.tenant_id = a.tenant_id AND n.context_id ="
+    " a.context_id"
     " AND n.artifact_id = a.artifact_id AND n.version = a.version + 1) ORDER BY a.artifact_id"
 )
 
 DELETE_ARTIFACT = (
-    f"DELETE FROM artifacts WHERE {_THIS} AND artifact_id = :artifact RETURNING artifact_id, kind,"
-    " version, status, size, media_type, sha256, created_at, turn"
+    f"DELETE FROM looopy_artifacts WHERE {_THIS} AND artifact_id = :artifact RETURNING"
+    " artifact_id, kind, version, status, size, media_type, sha256, created_at, turn"
 )
 
-DELETE_ARTIFACTS = f"DELETE FROM artifacts WHERE {_THIS}"
+DELETE_ARTIFACTS = f"DELETE FROM looopy_artifacts WHERE {_THIS}"

@@ -32,6 +32,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from looopy.stores.sql.statements import PREFIX
+
 _NAMES = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_name)s",
@@ -62,12 +64,12 @@ def _table(name: str, *columns: Column[Any], key: tuple[str, ...], clustered: bo
         constraints.append(
             ForeignKeyConstraint(
                 ["tenant_id", "context_id"],
-                ["contexts.tenant_id", "contexts.context_id"],
+                [f"{PREFIX}contexts.tenant_id", f"{PREFIX}contexts.context_id"],
                 ondelete="CASCADE",
             )
         )
     return Table(
-        name,
+        f"{PREFIX}{name}",
         metadata,
         Column("tenant_id", _key, nullable=False),
         Column("context_id", _key, nullable=False),
@@ -233,7 +235,7 @@ def _like(table: Table, *without: str, may_lack: tuple[str, ...] = ()) -> list[C
 def _rows(name: str, table: Table, *without: str, may_lack: tuple[str, ...] = ()) -> Table:
     """The rows of *table*, each under the number of its context and its place in it."""
     return Table(
-        name,
+        f"{PREFIX}{name}",
         sqlite_metadata,
         Column("id", Integer, nullable=False),
         *_like(table, "tenant_id", "context_id", *without, may_lack=may_lack),
@@ -242,7 +244,7 @@ def _rows(name: str, table: Table, *without: str, may_lack: tuple[str, ...] = ()
 
 
 Table(
-    "contexts",
+    f"{PREFIX}contexts",
     sqlite_metadata,
     Column("number", Integer, nullable=False),
     *_like(contexts),

@@ -1,0 +1,124 @@
+"""Alembic's own command line, as a developer or an administrator uses it, on both engines."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fixtures import frozen
+from tests.postgres import as_driver
+
+from looopy.stores.sql import migrate
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["sqlite", "asyncpg", "psycopg"])
+def url(request, tmp_path):
+    """The URL of a database without a schema, through each driver."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'chat.db'}"
+    return as_driver(request.getfixturevalue("fresh_postgres"), request.param)
+
+
+def _run(*words, cwd=ROOT):
+    command = [sys.executable, "-m", "alembic", *words]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def _alembic(url, *words):
+    """What it printed; it succeeded."""
+    code, said = _run("-x", f"url={url}", *words)
+    assert code == 0, said
+    return said
+
+
+def test_the_commands_that_move_a_database_move_it(url):
+    """Up and down, by steps and by names."""
+    _alembic(url, "upgrade", "+1")
+    assert migrate.check(url) == ("0001", migrate.HEAD)
+    _alembic(url, "upgrade", "head")
+    assert migrate.check(url) == (migrate.HEAD, migrate.HEAD)
+    _alembic(url, "downgrade", "-1")
+    assert migrate.check(url) == ("0002", migrate.HEAD)
+    _alembic(url, "downgrade", "base")
+    assert migrate.check(url) == (None, migrate.HEAD)
+
+
+def test_the_commands_that_look_find_no_difference(url):
+    """Where the database is, and that its schema is that of `tables.py`."""
+    migrate.upgrade(url)
+    assert f"{migrate.HEAD} (head)" in _alembic(url, "current")
+    assert "No new upgrade operations detected" in _alembic(url, "check")
+    assert "(head) (current)" in _alembic(url, "history", "--indicate-current")
+
+
+def test_a_revision_can_be_stamped(url):
+    """The schema stays; what is said of it changes."""
+    migrate.upgrade(url)
+    _alembic(url, "stamp", "--purge", "0002")
+    assert migrate.check(url) == ("0002", migrate.HEAD)
+    _alembic(url, "stamp", "head")
+    assert migrate.check(url) == (migrate.HEAD, migrate.HEAD)
+
+
+def test_statements_are_printed_for_both_engines(url):
+    """All of them, a part of the way, or the way back; no database is made or asked."""
+    whole = _alembic(url, "upgrade", "head", "--sql")
+    assert "CREATE TABLE looopy_contexts" in whole
+    assert "INSERT INTO looopy_version" in whole
+    assert "CREATE TABLE looopy_contexts (" not in _alembic(url, "upgrade", "0001:0002", "--sql")
+    assert "DROP TABLE looopy_inbox" in _alembic(url, "downgrade", "0002:0001", "--sql")
+    assert "looopy_version" in _alembic(url, "stamp", "head", "--sql")
+    assert migrate.check(url) == (None, migrate.HEAD)
+
+
+def test_what_asks_no_database_needs_no_url():
+    """The scripts themselves are shown from anywhere in the repository."""
+    assert _run("heads") == (0, f"{migrate.HEAD} (head)\n")
+    assert _run("branches")[0] == 0
+    code, said = _run("history")
+    assert (code, "0001 -> 0002" in said) == (0, True), said
+    code, said = _run("show", "head")
+    assert (code, f"Rev: {migrate.HEAD} (head)" in said) == (0, True), said
+
+
+@pytest.mark.parametrize("command", [["upgrade", "head"], ["current"], ["check"]])
+def test_a_command_without_a_database_says_how_to_name_one(command):
+    """One line, and nothing of Python."""
+    code, said = _run(*command)
+    assert (code != 0, "name the database: alembic -x url=" in said) == (True, True), said
+
+
+@pytest.mark.parametrize("named", ["mysql://host/database", "postgresql://nobody@127.0.0.1:1/x"])
+def test_a_database_that_cannot_be_used_is_said_in_one_line(named):
+    """The sentence of our error, and nothing of Python."""
+    code, said = _run("-x", f"url={named}", "upgrade", "head")
+    assert (code != 0, "FAILED: " in said) == (True, True), said
+
+
+def test_the_database_can_be_named_in_the_file(tmp_path):
+    """`sqlalchemy.url`, where everybody looks for it."""
+    shutil.copytree(ROOT / "migrations", tmp_path / "migrations")
+    text = (ROOT / "alembic.ini").read_text(encoding="utf-8")
+    place = f"sqlite:///{tmp_path / 'chat.db'}"
+    (tmp_path / "alembic.ini").write_text(f"{text}sqlalchemy.url = {place}\n", encoding="utf-8")
+    assert _run("upgrade", "head", cwd=tmp_path)[0] == 0
+    assert migrate.check(place) == (migrate.HEAD, migrate.HEAD)
+
+
+def test_to_look_changes_nothing(url, tmp_path):
+    """A file that is not there is not made, and a database from before keeps its names."""
+    assert _alembic(url, "current").count("\n0") == 0
+    assert not (tmp_path / "chat.db").exists()
+    frozen.load("0002", url)
+    before = frozen.dump(url)
+    assert "0002" in _alembic(url, "current")
+    code, said = _run("-x", f"url={url}", "check")
+    assert (code != 0, "not up to date" in said) == (True, True), said
+    assert frozen.dump(url) == before
