@@ -489,6 +489,14 @@ MUTANTS = [
     ),
     # --- Postgres alone ---
     mutant(
+        "plans-of-empty-tables",
+        "statements read all of a table that was empty when they were planned",
+        f"{_SQL}/pg_pool.py",
+        '    "enable_seqscan": "off",\n',
+        "",
+        "tests/contract/test_postgres_plans.py::test_no_statement_reads_all_of_a_table",
+    ),
+    mutant(
         "turns-fail-at-the-limit",
         "turns fail where the server has no connection left, though others end soon",
         f"{_SQL}/pg_pool.py",

@@ -42,9 +42,16 @@ TIMEOUTS = {
     "idle_in_transaction_session_timeout": "30s",
 }
 # Every statement reads along a primary key, whatever its values are. Where one context is most of a
-# table, a server would rather read all of it and sort, which takes twice as long; and it would plan
-# each statement five times before it believes that nothing changes.
-_PLANS = {"enable_sort": "off", "plan_cache_mode": "force_generic_plan"}
+# table, a server would rather read all of it and sort, which takes twice as long. Where a table was
+# empty when it was analysed, it would read all of it for as long as the plan is kept. It would plan
+# each statement five times before it believes that nothing changes. And it would compile a plan
+# that has to sort all the same, because of the price that it puts on that.
+_PLANS = {
+    "enable_sort": "off",
+    "enable_seqscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
 # A pooler refuses a setting of this name when a client connects, or drops it. So a session that has
 # it is the client's own, and may be set up; see decision 0020.
 _DIRECT = "looopy.direct"
