@@ -487,6 +487,15 @@ MUTANTS = [
         "                    pass\n",
         f"{_SILENCE}::test_a_commit_whose_reply_never_comes_is_made_exactly_once",
     ),
+    mutant(
+        "one-lock-for-all-urls",
+        "a server that does not answer keeps agents on other URLs waiting",
+        "src/looopy/stores/stores.py",
+        "        async with shared.lock:\n",
+        "        async with entries.setdefault('', _Shared()).lock:\n",
+        "tests/unit/stores/test_shared_urls.py"
+        "::test_a_server_that_does_not_answer_keeps_no_other_url_waiting",
+    ),
     # --- Postgres alone ---
     mutant(
         "plans-of-empty-tables",

@@ -185,29 +185,39 @@ def _memory(tenant: str) -> Stores:
 
 
 class _Shared:
-    """Stores by URL for one event loop, with the number of their users."""
+    """Stores that the agents with one URL share on one event loop."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.visitors = 0
-        self.entries: dict[str, tuple[Stores, int]] = {}
+        self.stores: Stores | None = None
+        self.users = 0
 
 
-_shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 @contextlib.asynccontextmanager
-async def _shared_here() -> AsyncIterator[dict[str, tuple[Stores, int]]]:
-    """The entries of the running loop, with nobody else at them."""
-    shared = _shared.setdefault(asyncio.get_running_loop(), _Shared())
+async def _shared_here(url: str) -> AsyncIterator[_Shared]:
+    """
+    The entry of *url* on the running loop, with nobody else at it.
+
+    Each URL has a lock of its own: opening one may take as long as its server is away.
+    """
+    entries = _shared.setdefault(asyncio.get_running_loop(), {})
+    shared = entries.setdefault(url, _Shared())
     shared.visitors += 1
     try:
         async with shared.lock:
-            yield shared.entries
+            yield shared
     finally:
         shared.visitors -= 1
         if not shared.visitors:
             shared.lock = asyncio.Lock()  # one that was waited for keeps its loop alive
+            if shared.stores is None:
+                del entries[url]
 
 
 async def acquire_shared(url: str) -> Stores:
@@ -219,12 +229,13 @@ async def acquire_shared(url: str) -> Stores:
         SchemaOutOfDate: See `open_stores`.
         StoreUnavailable: See `open_stores`.
     """
-    async with _shared_here() as entries:
-        stores, users = entries.get(url, (None, 0))
+    async with _shared_here(url) as shared:
+        stores = shared.stores
         if stores is None:
             stores = open_stores(url)
             await stores.__aenter__()
-        entries[url] = (stores, users + 1)
+            shared.stores = stores
+        shared.users += 1
         return stores
 
 
@@ -232,9 +243,9 @@ async def release_shared(url: str) -> None:
     """
     Let go of what `acquire_shared` gave; the last user closes it. Memory stays until the loop ends.
     """
-    async with _shared_here() as entries:
-        stores, users = entries[url]
-        entries[url] = (stores, users - 1)
-        if users == 1 and urlsplit(url).scheme != "memory":
-            del entries[url]
+    async with _shared_here(url) as shared:
+        shared.users -= 1
+        stores = shared.stores
+        if not shared.users and stores is not None and urlsplit(url).scheme != "memory":
+            shared.stores = None
             await stores.__aexit__(None, None, None)
