@@ -19,7 +19,6 @@ from typing import Any
 from looopy.errors import ToolError
 from looopy.redaction import Redactor
 from looopy.stores.gate import dump
-from looopy.tools.executor import credentials_expired
 from looopy.tools.hooked import Decided, ToolHooks
 from looopy.tools.provider import Tool, ToolContext
 from looopy.tools.results import Answer, error_text, failure
@@ -67,8 +66,8 @@ async def may_run(
 
     Returns:
         The hooks to run it with, which have decided; `None` when there was nothing to decide.
-        Where it does not run as it is, they say no: whoever looks again may find otherwise, as
-        when the clock was set back, and must not run it unasked.
+        Where it does not run as it is, they say no: whoever looks again may find otherwise, and
+        must not run it unasked.
 
     Raises:
         ValueRefused: A hook has made arguments of which no request can be stored.
@@ -86,8 +85,6 @@ async def may_run(
         validate(tool, call.arguments)
     except ToolError as error:
         return Decided(hooks, failure(error_text(error)))
-    if context.auth_context is not None and context.auth_context.expired():
-        return Decided(hooks, credentials_expired(tool))
     if tool.needs_approval is False and approved:
         bound = bound_to(tool, call.arguments)
         if resumed.held is None or resumed.held.bound in (None, bound):

@@ -131,6 +131,15 @@ class Crew:
             self._runs.append(Run(call, self.tool_of(call), task))
             task.add_done_callback(lambda _: self._news.set())
 
+    def lacks_credentials(self, call: ToolCall) -> bool:
+        """Whether the credentials of the turn have expired, so that *call* must not run."""
+        auth = self._turn.context.auth_context
+        return auth is not None and auth.expired() and not self._is_ours(call)
+
+    def _is_ours(self, call: ToolCall) -> bool:
+        """Whether it is a call that the application knows nothing of."""
+        return isinstance(self.tool_of(call), FinalAnswer)
+
     def asks_application(self, call: ToolCall) -> bool:
         """Whether code of the application may be awaited before *call* is announced."""
         turn, tool = self._turn, self.tool_of(call)
@@ -171,12 +180,11 @@ class Crew:
         return result
 
     async def _run(self, call: ToolCall) -> ToolResultMessage:
-        turn, tool = self._turn, self.tool_of(call)
-        ours = isinstance(tool, FinalAnswer)  # of which the application knows nothing
+        turn, ours, context = self._turn, self._is_ours(call), self._context_of(call)
         return await run_call(
-            tool,
+            self.tool_of(call),
             call,
-            self._context_of(call),
+            amended(context, auth_context=None) if ours else context,
             default_timeout_s=turn.config.tool_timeout_s,
             max_result_bytes=turn.config.max_result_bytes,
             known=tuple(self._tools),

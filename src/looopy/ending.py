@@ -85,9 +85,10 @@ def state_after(end: TurnEnd, group: Group, begun: ContextState) -> ContextState
     """
     usage = begun.usage + end.usage
     if group.asked:
-        return state_beside(
-            ContextState(usage=usage, output=begun.output, summary=begun.summary), group.asked
-        )
+        state = ContextState(usage=usage, output=begun.output, summary=begun.summary)
+        state = state_beside(state, group.asked)
+        lacks = end.outcome is Outcome.AUTH_REQUIRED and not state.pending
+        return replace(state, resumable=end.turn) if lacks else state
     if end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
         return replace(begun, usage=usage)
     if end.outcome is not Outcome.FAILED:

@@ -1,5 +1,6 @@
 """
-Calls that are left open because a person is asked first, and what a turn says of them.
+Calls that are left open because a person is asked first, or because the turn's credentials have
+expired, and what a turn says of them.
 
 A call is held with one `PendingRequest` for each question, which everybody may see, and with a
 `HeldCall`, which nobody is shown. Both are stored by the commit that ends the turn.
@@ -17,7 +18,7 @@ from looopy.errors import LooopyError
 from looopy.llm.render import CANCELLED, synthetic_result
 from looopy.stores.gate import dump
 from looopy.stores.records import ContextState
-from looopy.tools.asking import NeedsInput
+from looopy.tools.asking import NeedsCredentials, NeedsInput
 from looopy.tools.provider import Tool
 from looopy.turn import NOTHING_ASKED, Asked, Turn
 from looopy.types.auth import AuthRequest, auth_to_json
@@ -28,13 +29,17 @@ from looopy.types.state import HeldCall, PendingKind, PendingRequest, pending_to
 
 def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
     """
-    Leave *call* open until its tool's questions are answered.
+    Leave *call* open until its tool's questions are answered, or fresh credentials come.
 
     Raises:
         ValueRefused: A question cannot be stored, or shows a secret of the turn.
         MissingExtra: It asks for credentials, and nobody could decrypt them.
     """
     kept = _kept(turn, call)
+    answered = turn.resumed.get(call.id, NOTHING_ASKED).answered
+    if isinstance(asks, NeedsCredentials):
+        _leave(turn, Asked(call, kept, (), answered))
+        return
     keys, sealed, pending = dict(kept.keys), dict(kept.sealed), []
     for i, ask in enumerate(asks.requests):
         turn.redactor.refuse(
@@ -64,7 +69,6 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
         keys[request.request_id] = ask.key
         pending.append(request)
     turn.redactor.refuse(state=asks.state)
-    answered = turn.resumed.get(call.id, NOTHING_ASKED).answered
     held = replace(kept, keys=keys, sealed=sealed, state=asks.state)
     _leave(turn, Asked(call, held, pending, answered))
 
@@ -98,6 +102,13 @@ def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -
     _leave(turn, Asked(call, held, [request], answered, started=False))
 
 
+def hold_for_credentials(turn: Turn, call: ToolCall) -> None:
+    """Leave *call*, which was not announced, open until a turn has fresh credentials."""
+    resumed = turn.resumed.get(call.id, NOTHING_ASKED)
+    held = resumed.held or HeldCall(tool_call_id=call.id, origin=_origin(turn), asked_in=0)
+    _leave(turn, Asked(call, held, (), resumed.answered, started=False))
+
+
 def _with_key(
     turn: Turn, request: PendingRequest, auth: AuthRequest
 ) -> tuple[PendingRequest, str | None]:
@@ -115,8 +126,12 @@ def _kept(turn: Turn, call: ToolCall) -> HeldCall:
     kept = turn.resumed.get(call.id, NOTHING_ASKED).held
     if kept is not None:
         return replace(kept, asked_in=turn.context.turn)
-    origin = turn.call_turn if turn.call_turn is not None else turn.context.turn
-    return HeldCall(tool_call_id=call.id, origin=origin, asked_in=turn.context.turn)
+    return HeldCall(tool_call_id=call.id, origin=_origin(turn), asked_in=turn.context.turn)
+
+
+def _origin(turn: Turn) -> int:
+    """The turn that announced the calls of this iteration."""
+    return turn.call_turn if turn.call_turn is not None else turn.context.turn
 
 
 def _leave(turn: Turn, asked: Asked) -> None:
@@ -149,7 +164,8 @@ def wait(turn: Turn) -> None:
         drop(turn)  # said next, and kept in no inbox: a message cancels what would wait
     if turn.asked and turn.stop in (None, StopReason.MAX_TOOL_CALLS):
         turn.pending = [request for asked in turn.asked for request in asked.pending]
-        turn.stop = waits_for(turn.pending)
+        lacks = any(not asked.pending for asked in turn.asked)
+        turn.stop = StopReason.AUTH_REQUIRED if lacks else waits_for(turn.pending)
 
 
 def waits_for(pending: Sequence[PendingRequest]) -> StopReason:

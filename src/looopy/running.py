@@ -50,6 +50,7 @@ from looopy.stores.records import (
     Committed,
     ContextState,
     InboxNews,
+    TurnRecord,
 )
 from looopy.stores.stores import Stores
 from looopy.tally import COUNTED, Tally
@@ -430,6 +431,14 @@ class RunningTurn:
         if state.pending or state.answered or state.resumable is not None:
             self.known.stale = True  # open calls are found by reading
             if self._buffer is not None:  # where there is nothing to read
+                self.known.last = TurnRecord(
+                    turn=self.turn,
+                    had_auth=self._buffer[-1].had_auth,
+                    start_seq=0,
+                    first_position=self._last_position - len(self._added) + 1,
+                    last_position=self._last_position,
+                    started_at=end.timestamp,
+                )
                 asked = [OpenCall(one.call, one.held.origin, started=False) for one in self._asked]
                 self.known.open_calls = asked or [one for one in left if one.call.id in held]
                 self.known.announced_at = self._assistant_position

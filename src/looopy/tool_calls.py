@@ -17,7 +17,7 @@ from looopy.cancellation import TurnInterrupted
 from looopy.crew import Crew
 from looopy.errors import MissingExtra, ValueRefused
 from looopy.guards import Verdict
-from looopy.holding import hold, hold_for_approval, refusal_of, wait
+from looopy.holding import hold, hold_for_approval, hold_for_credentials, refusal_of, wait
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.tools.provider import Tool
 from looopy.turn import NOTHING_ASKED, Out, Turn
@@ -75,12 +75,20 @@ async def run_tools(
         crew.let_go()  # when nobody pulls any more
     order = {call.id: i for i, call in enumerate(calls)}
     turn.results.sort(key=lambda result: order.get(result.tool_call_id, 0))
-    if rest.told is not None:
-        text, verdict = rest.told
-        skip_calls(turn, rest.calls, text)
-        if verdict is not None:
-            turn.give_up(verdict)
+    _deal_with(turn, rest)
     wait(turn)
+
+
+def _deal_with(turn: Turn, rest: _Rest) -> None:
+    """Answer the calls that will not start, or leave open those that lack credentials."""
+    if rest.told is None:
+        for call in rest.calls:
+            hold_for_credentials(turn, call)
+        return
+    text, verdict = rest.told
+    skip_calls(turn, rest.calls, text)
+    if verdict is not None:
+        turn.give_up(verdict)
 
 
 @dataclass(slots=True)
@@ -108,6 +116,8 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
     """
     while rest.calls and rest.told is None and crew.takes(rest.calls[0], rest.begun):
         call = rest.calls[0]
+        if crew.lacks_credentials(call):
+            break
         asks = crew.asks_application(call)
         if asks and crew:
             break  # results that come meanwhile would wait as well

@@ -64,6 +64,7 @@ class Asked:
     A call that is left open: what it waits for, and what is kept of it meanwhile.
 
     Attributes:
+        pending: [] when it waits for fresh credentials of the turn.
         started: Whether it was announced as running.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pydantic import BaseModel
@@ -431,6 +432,31 @@ async def test_credentials_reach_the_agents_call_alone(make_agent, stores, seale
     for context_id in ("ada", *await contexts(stores)):
         assert token not in repr(await stores.journal.events(context_id))
         assert token not in repr(await stores.state.load(context_id))
+
+
+async def test_credentials_that_expire_inside_end_the_outer_turn_too(make_agent, stores):
+    """Fresh ones go on with the call that is left, inside and outside; nothing runs twice."""
+    ran = []
+
+    @tool
+    async def work(n: int, context: ToolContext) -> str:
+        """Work; the first time, until the credentials have expired."""
+        ran.append(n)
+        if n == 1:
+            context.auth_context.expires_at = datetime.now(UTC) - timedelta(seconds=1)
+        return str(n)
+
+    calls = (tool_call("work", n=1), tool_call("work", n=2))
+    helper = inner([calls, text("Worked.")], tools=[work]).as_tool()
+    agent = await make_agent([ASKS, text("done")], tools=[helper], stores=stores)
+    lives = datetime.now(UTC) + timedelta(hours=1)
+    waits = await agent.execute_turn("go", AuthContext("u1", expires_at=lives))
+    assert (waits.outcome, waits.pending) == (Outcome.AUTH_REQUIRED, ())
+    assert ran == [1]
+    result = await agent.execute_turn(None, AuthContext("u1", expires_at=lives))
+    assert (result.text, result_of(result).text, ran) == ("done", "Worked.", [1, 2])
+    for context_id in ("ada", *await contexts(stores)):
+        await assert_whole(stores, context_id)
 
 
 async def test_an_answer_that_is_stored_nowhere_is_not_asked_for_again(make_agent, stores):

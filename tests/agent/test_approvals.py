@@ -442,15 +442,16 @@ async def test_an_approved_call_whose_result_cannot_be_stored_runs_once(make_age
 
 
 async def test_a_clock_that_is_set_back_approves_nothing(make_agent, monkeypatch):
-    """The credentials had expired when it was decided, and have not when the call would run."""
+    """The credentials had expired when it was looked at: it is left open, and then asked about."""
     expired = iter([True])
     monkeypatch.setattr(AuthContext, "expired", lambda _self, _now=None: next(expired, False))
     bank = Bank()
     agent = await make_agent([tool_call("pay", cents=9), text("ok")], tools=[bank.tool])
     result = await agent.execute_turn("go", AuthContext("u1"))
     assert list(expired) == []
-    assert bank.paid == []
-    assert "have expired" in results(result.messages)["pay"]
+    assert (bank.paid, result.outcome) == ([], Outcome.AUTH_REQUIRED)
+    result = await agent.execute_turn(None, AuthContext("u1"))
+    assert (bank.paid, result.outcome) == ([], Outcome.INPUT_REQUIRED)
 
 
 async def test_a_call_that_once_did_not_fit_approves_nothing(make_agent, monkeypatch):

@@ -35,7 +35,8 @@ MUTANTS = [
         "inner-turn-not-gone-on-with",
         "an agent that was killed at work has worked for nothing",
         _AGENTS,
-        "        if result.outcome is Outcome.INTERRUPTED:\n            return True\n",
+        "        if result.outcome in (Outcome.INTERRUPTED, Outcome.AUTH_REQUIRED):\n"
+        "            return True\n",
         "",
         f"{_KILLED}[B8-plain]",
     ),

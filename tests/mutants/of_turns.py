@@ -7,6 +7,7 @@ from tests.mutants.mutant import Edit, Mutant, mutant
 _RUNNING = "src/looopy/running.py"
 _TURNS = "tests/agent/test_turns.py"
 _CONTINUING = "tests/agent/test_continuing.py"
+_EXPIRED = "tests/agent/test_expired_credentials.py"
 _SLOW_CODE = "tests/agent/test_slow_code.py"
 _COMPACTION = "tests/agent/test_compaction.py"
 
@@ -229,6 +230,40 @@ MUTANTS = [
         "    return had_auth and auth_context is not None and auth_context.expired()",
         f"{_CONTINUING}::test_a_turn_with_credentials_goes_on_only_with_fresh_ones",
         "tests/unit/test_recovery.py::test_what_had_credentials_needs_fresh_ones",
+    ),
+    mutant(
+        "calls-without-credentials-are-lost",
+        "a turn whose credentials expired goes on, and fresh ones cannot carry out what it left",
+        "src/looopy/tool_calls.py",
+        "            hold_for_credentials(turn, call)\n",
+        "            skip_calls(turn, [call], NOT_STARTED)\n",
+        f"{_EXPIRED}::test_the_turn_ends_with_its_calls_left_open",
+        f"{_EXPIRED}::test_fresh_credentials_go_on_with_exactly_those_calls",
+    ),
+    mutant(
+        "an-announced-call-counts-as-run",
+        "a call that never ran is of unknown outcome, as its credentials expired at its start",
+        "src/looopy/holding.py",
+        "        _leave(turn, Asked(call, kept, (), answered))\n",
+        "        hold_for_credentials(turn, call)\n",
+        f"{_EXPIRED}::test_a_call_that_was_announced_and_not_run_is_not_of_unknown_outcome",
+    ),
+    mutant(
+        "an-inner-turn-swallows-it",
+        "an agent that works as a tool fails where fresh credentials would have gone on",
+        "src/looopy/tools/agents.py",
+        "                raise NeedsCredentials\n",
+        "                return self._answer(result)\n",
+        "tests/agent/test_agents_as_tools.py"
+        "::test_credentials_that_expire_inside_end_the_outer_turn_too",
+    ),
+    mutant(
+        "expired-ones-in-memory",
+        "a turn of auto_save=False goes on with an identity that nobody has shown again",
+        _RUNNING,
+        "                    had_auth=self._buffer[-1].had_auth,\n",
+        "                    had_auth=False,\n",
+        f"{_EXPIRED}::test_a_turn_that_is_saved_later_waits_as_well",
     ),
     # --- what the model is sent ---
     mutant(

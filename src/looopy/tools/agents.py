@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, Self, TypeAlias, TypedDict
 
 from looopy.errors import CannotContinue, InvalidTool, LooopyError, ToolError
-from looopy.tools.asking import Ask, NeedsInput
+from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
 from looopy.tools.provider import (
     Enabled,
     HeldTools,
@@ -214,6 +214,7 @@ class AgentTool(Tool):
 
         Raises:
             NeedsInput: The agent waits for somebody.
+            NeedsCredentials: It ended for want of fresh credentials.
             ToolError: Agents call each other too deep.
             LooopyError: It could not be started.
         """
@@ -292,6 +293,8 @@ class _Errand:
                     return await self._said_last()
             if pending:
                 inputs = self._answers_to(pending)
+            elif result.outcome is Outcome.AUTH_REQUIRED and number > there_were:
+                raise NeedsCredentials
             elif number == result.turn and not self._goes_on(result, anew=number > there_were):
                 return self._answer(result)
             number += 1
@@ -306,7 +309,7 @@ class _Errand:
 
     def _goes_on(self, result: TurnResult, *, anew: bool) -> bool:
         """Whether a turn is to be gone on with that waits for nobody."""
-        if result.outcome is Outcome.INTERRUPTED:
+        if result.outcome in (Outcome.INTERRUPTED, Outcome.AUTH_REQUIRED):
             return True
         # One that was stopped before this call was run again went with the outer turn, which goes
         # on now. One that is stopped now was stopped by somebody who meant this agent.

@@ -135,3 +135,17 @@ class NeedsInput(BaseException):
         super().__init__(
             f"needs input: {', '.join(ask.prompt or ask.key for ask in self.requests)}"
         )
+
+
+class NeedsCredentials(NeedsInput):
+    """
+    Raised in place of running a call: the credentials of the turn have expired.
+
+    The call stays open, the turn ends as `auth_required`, and one with fresh credentials goes on
+    with that call.
+    """
+
+    def __init__(self) -> None:
+        self.requests = ()
+        self.state = None
+        BaseException.__init__(self, "needs fresh credentials")

@@ -3,9 +3,9 @@ Run one tool call, and answer it whatever happens.
 
 A model that announced a call must be shown exactly one result for it, or its provider refuses the
 history from then on. So every way a call can go wrong ends here as an error result whose text says
-what happened and what may be done about it: no such tool, unreadable or wrong arguments, expired
-credentials, an exception, too slow, a value no model can read, too much of it. The one exception is
-cancellation, which belongs to the caller.
+what happened and what may be done about it: no such tool, unreadable or wrong arguments, an
+exception, too slow, a value no model can read, too much of it. The exceptions are cancellation,
+which belongs to the caller, and a call that waits: for an answer, or for fresh credentials.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from looopy.alarms import Alarm, after
 from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
 from looopy.redaction import Redactor
-from looopy.tools.asking import NeedsInput
+from looopy.tools.asking import NeedsCredentials, NeedsInput
 from looopy.tools.function import FunctionTool
 from looopy.tools.hooked import ToolHooks
 from looopy.tools.provider import Report, Tool, ToolContext
@@ -92,6 +92,7 @@ async def run_call(
     Raises:
         asyncio.CancelledError: The caller was cancelled. A sync tool may still be running.
         NeedsInput: The tool asks; the call has no result yet.
+        NeedsCredentials: Those of the turn have expired; the tool has not run.
     """
     reporter = _Reporter(context.report)
     context = amended(context, report=reporter)
@@ -192,7 +193,7 @@ class _Attempt:
             call = dataclasses.replace(call, arguments=dict(coerce(tool, call.arguments)))
         validate(tool, call.arguments)
         if context.auth_context is not None and context.auth_context.expired():
-            return credentials_expired(tool)
+            raise NeedsCredentials
         timeout_s = tool.timeout_s if tool.timeout_s is not None else default_timeout_s
         arguments = await self.hooks.before(tool, call, context)
         if isinstance(arguments, Answer):
@@ -255,14 +256,6 @@ class _Reporter:
 
     def close(self) -> None:
         self._closed = True
-
-
-def credentials_expired(tool: Tool) -> Answer:
-    """What stands for the result of a call of *tool* that nobody vouches for any more."""
-    return failure(
-        f"{tool.name!r} did not run: the credentials of this turn have expired. Only the user can"
-        " renew them."
-    )
 
 
 def _not_found(name: str, known: Sequence[str]) -> str:

@@ -105,11 +105,12 @@ def pending_to_json(request: PendingRequest) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCall:
     """
-    What a context keeps of a call that asked, until it has its result; shown to nobody.
+    What a context keeps of a call that waits, until it has its result; shown to nobody.
 
     Attributes:
         origin: The turn that announced it.
-        asked_in: The turn in which it asked last. What had started until then did not finish.
+        asked_in: The turn in which it asked last; 0: it has not. What had started until then did
+            not finish.
         keys: By `request_id`, what its tool knows the question by. An approval that the tool did
             not ask for itself has none.
         state: What the tool keeps until it runs again; JSON.
