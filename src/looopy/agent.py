@@ -127,7 +127,9 @@ class Agent(LivingAgent):
                 status=self._status.value,
                 action="execute_turn",
             ) from None
-        status = lifecycle.after(self._status, "execute_turn")
+        status = self._status
+        if not self._rereading:  # else the turn waits for what is read
+            status = lifecycle.after(status, "execute_turn")
         if self._leaving is not None:
             raise AgentStateError(
                 f"{self._leaving}() waits for the last turn to end: no other may start",
@@ -400,11 +402,13 @@ class Agent(LivingAgent):
                 what is buffered is kept: try again.
             ValueRefused: The metadata cannot be stored.
         """
-        known = self._require("save_state")
+        self._require("save_state")
         kept = checks.storable(metadata, "/metadata")
-        await self._flush()
-        if metadata is not None or known.record is None:
-            await known.save_metadata(kept, idle=not self._turns)
+        async with self._saving.held():
+            known = self._require("save_state")  # whoever had it may have shut the agent down
+            await self._flush()
+            if metadata is not None or known.record is None:
+                await known.save_metadata(kept, idle=not self._turns)
 
     async def clear(self, force: bool = False) -> None:
         """
@@ -412,12 +416,14 @@ class Agent(LivingAgent):
 
         Raises:
             AgentBusy: A turn runs on the context, here or elsewhere; *force* fences it.
+            AgentStateError: With *force*, and a turn of the agent waits for the caller, a tool.
         """
         self._require("clear")
         self._refuse_while_busy(force=force)
+        self._refuse_within("clear")
         self._turns.cancel()  # before the lock: who holds it may wait for them
         self._stop_summarising()
-        async with self._alone():
+        async with self._lifecycle.held():
             known = self._require("clear")
             self._refuse_while_busy(force=force)
             with self._turns.held():  # a turn that came now would see half a history
@@ -449,7 +455,7 @@ class Agent(LivingAgent):
         checks.at_least_one(keep_turns, "/keep_turns")
         self._require_saving("compact")
         self._refuse_while_busy(force=False)
-        async with self._alone():
+        async with self._lifecycle.held():
             known = self._require("compact")
             self._refuse_while_busy(force=False)
             if self._provider is None:
@@ -475,9 +481,10 @@ class Agent(LivingAgent):
         await end_dead_turn(known, self.loop_config, self._tools)
         known.stale = True  # whatever becomes of it
         await known.heads_read()
-        with contextlib.suppress(ContextNotFound):  # then there is nothing to hide
-            await settle(known.stores.journal.clear(self.context_id, force=force))
-        self._buffer.clear()  # not before: a clear that is refused loses nothing
+        async with self._saving.held():
+            with contextlib.suppress(ContextNotFound):  # then there is nothing to hide
+                await settle(known.stores.journal.clear(self.context_id, force=force))
+            self._buffer.clear()  # not before: a clear that is refused loses nothing
         known.forget()
         await known.refresh(tools)
 

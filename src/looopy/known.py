@@ -18,12 +18,12 @@ from operator import is_
 from typing import Any
 
 from looopy._failpoints import reach
-from looopy.errors import AgentBusy, Fenced, StoreConflict
+from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.folding import find_fold, kept_by
 from looopy.history import fitting, folded
 from looopy.lease import left_in_s
 from looopy.loop import unanswered
-from looopy.recovery import OpenCall, Situation, close_dead_turn, runs_again
+from looopy.recovery import Closing, OpenCall, Situation, close_dead_turn, runs_again
 from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import (
     ANY_CALL,
@@ -463,57 +463,69 @@ class Known:
             await self._read(record)
             await self._find_open_calls(tools)
             closing = close_dead_turn(turn.turn, self.open_calls, tools, record.state)
-            events: list[AgentEvent] = []
-            for call, result in closing.results:
-                common: dict[str, Any] = {"context_id": self.context_id, "turn": turn.turn}
-                events += [
-                    ToolExecutionEnd(
-                        **common,
-                        tool_call_id=call.id,
-                        tool_name=call.name,
-                        result=result,
-                        is_error=True,
-                    ),
-                    MessageEnd(**common, message=result),
-                ]
-            added, usage = self._of_turn(turn)
-            if closing.pending:
-                events.append(
-                    InputRequired(
-                        context_id=self.context_id, turn=turn.turn, pending=closing.pending
-                    )
+            try:
+                await self.stores.commit(self._end_of(turn, claimed.epoch, closing))
+            except ValueRefused:
+                if not closing.pending:
+                    raise
+                # The arguments of a call are too large to be stored once more, in a question.
+                closing = close_dead_turn(
+                    turn.turn, self.open_calls, tools, record.state, ask=False
                 )
-            events.append(
-                TurnEnd(
-                    context_id=self.context_id,
-                    turn=turn.turn,
-                    outcome=Outcome.INTERRUPTED,
-                    stop_reason=StopReason.INTERRUPTED,
-                    messages=(*added, *(result for _, result in closing.results)),
-                    usage=usage,
-                )
-            )
-            await self.stores.commit(
-                Commit(
-                    context_id=self.context_id,
-                    epoch=claimed.epoch,
-                    turn=turn.turn,
-                    events=events,
-                    state=ContextState(
-                        pending=closing.pending,
-                        answered=closing.answered,
-                        held=closing.held,
-                        resumable=turn.turn,
-                        usage=record.state.usage + usage,
-                        output=record.state.output,
-                        summary=record.state.summary,
-                    ),
-                    release=True,
-                )
-            )
+                await self.stores.commit(self._end_of(turn, claimed.epoch, closing))
             reach("R3")
         finally:
             owner.retire()
+
+    def _end_of(self, turn: TurnRecord, epoch: int, closing: Closing) -> Commit:
+        """What ends a dead turn: answers, what waits, and its `turn_end`."""
+        state = self.state
+        events: list[AgentEvent] = []
+        for call, result in closing.results:
+            common: dict[str, Any] = {"context_id": self.context_id, "turn": turn.turn}
+            events += [
+                ToolExecutionEnd(
+                    **common,
+                    tool_call_id=call.id,
+                    tool_name=call.name,
+                    result=result,
+                    is_error=True,
+                ),
+                MessageEnd(**common, message=result),
+            ]
+        added, usage = self._of_turn(turn)
+        if closing.pending:
+            events.append(
+                InputRequired(
+                    context_id=self.context_id, turn=turn.turn, pending=closing.pending
+                )
+            )
+        events.append(
+            TurnEnd(
+                context_id=self.context_id,
+                turn=turn.turn,
+                outcome=Outcome.INTERRUPTED,
+                stop_reason=StopReason.INTERRUPTED,
+                messages=(*added, *(result for _, result in closing.results)),
+                usage=usage,
+            )
+        )
+        return Commit(
+            context_id=self.context_id,
+            epoch=epoch,
+            turn=turn.turn,
+            events=events,
+            state=ContextState(
+                pending=closing.pending,
+                answered=closing.answered,
+                held=closing.held,
+                resumable=turn.turn,
+                usage=state.usage + usage,
+                output=state.output,
+                summary=state.summary,
+            ),
+            release=True,
+        )
 
     def _of_turn(self, turn: TurnRecord) -> tuple[list[Message], Usage]:
         places = zip(self.history, self._places, strict=True)

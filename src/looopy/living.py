@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, ParamSpec, Self
 
@@ -80,6 +80,26 @@ def _options(init: Callable[..., None]) -> list[str]:
     return [name for name in init.__annotations__ if name != "return"]
 
 
+class _LoopLock:
+    """A lock for one event loop after another, as an agent may be used."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._users = 0  # who has it or waits for it
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Within the block, nobody else has it."""
+        self._users += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._lock = asyncio.Lock()  # one that was waited for belongs to its loop
+
+
 class LivingAgent:
     """An agent without what is said to it and read of it; for arguments see `looopy.Agent`."""
 
@@ -125,9 +145,10 @@ class LivingAgent:
         self._provider: LLMProvider | None = None
         self._turns = Turns(agent_name, idle=self._idle, watch=self._watch)
         self._subscribers = Subscribers(agent_name)
-        self._lifecycle = asyncio.Lock()
-        self._changing = 0  # who holds it or waits for it
+        self._lifecycle = _LoopLock()
+        self._saving = _LoopLock()
         self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
+        self._rereading = False  # started before, and being started again
         self._buffer: list[BufferedTurn] = []
         self._summarising: CancelToken | None = None  # what stops `compact`
         self._held = HeldTools()
@@ -151,7 +172,7 @@ class LivingAgent:
         """
         if self._turns.running is not None:
             return
-        async with self._alone():
+        async with self._lifecycle.held():
             if self._status is AgentStatus.READY or self._turns.running is not None:
                 return
             await self._start_from(self._status, "start")
@@ -163,19 +184,23 @@ class LivingAgent:
         Lets a running turn end first; *cancel* asks it to stop.
 
         Raises:
-            AgentStateError: The agent is not started.
+            AgentStateError: The agent is not started; or a turn of its own waits for the caller, a
+                tool: it would wait for itself.
             StoreConflict: With `auto_save=False`, another process has advanced the context; the
                 buffer is kept. `AgentBusy` when one uses it, or waits for it, right now.
         """
+        self._refuse_within("pause")
         if cancel:
             self._stop_summarising()  # before the lock: it has it
-        async with self._alone():
+        async with self._lifecycle.held():
             lifecycle.after(self._status, "pause")
-            await self._last_turns("pause", cancel=cancel)
-            before = self._status
-            self._set(lifecycle.after(before, "pause"))  # from here on, turns are refused
+            with self._last_turns("pause", cancel=cancel):
+                await self._turns.end()
+                before = self._status
+                self._set(lifecycle.after(before, "pause"))  # from here on, turns are refused
             try:
-                await self._flush()
+                async with self._saving.held():
+                    await self._flush()
             except BaseException:
                 self._set(before)
                 raise
@@ -186,8 +211,11 @@ class LivingAgent:
 
         Raises:
             AgentNotStarted: The agent is not started.
+            AgentStateError: A turn of the agent waits for the caller, a tool: whoever pauses the
+                agent may wait for that turn.
         """
-        async with self._alone():
+        self._refuse_within("resume")
+        async with self._lifecycle.held():
             if lifecycle.after(self._status, "resume") is AgentStatus.STARTING:
                 await self._start_from(self._status, "resume")
 
@@ -201,20 +229,21 @@ class LivingAgent:
             StoreConflict: With `auto_save=False`, another process has advanced the context: the
                 buffered turns are dropped. Likewise with `AgentBusy` when one uses it, or waits for
                 it, right now: `save_state()` first keeps them.
+            AgentStateError: A turn of the agent waits for the caller, a tool: it would wait for
+                itself.
         """
+        self._refuse_within("shutdown")
         if cancel:
             self._stop_summarising()  # before the lock: it has it
-        async with self._alone():
-            await self._last_turns("shutdown", cancel=cancel)
-            await self._turns.detach()
-            self._set(lifecycle.after(self._status, "shutdown"))
+        async with self._lifecycle.held():
+            with self._last_turns("shutdown", cancel=cancel):
+                await self._turns.end()
+                await self._turns.detach()
+                await self._turns.end()  # what views have asked for meanwhile
+                self._set(lifecycle.after(self._status, "shutdown"))
             try:
-                await self._flush()
+                await settle(self._save_last())
             finally:
-                self._buffer.clear()
-                if self._known is not None:
-                    await settle(self._known.heads_read())
-                    self._last_record, self._known = self._known.record, None
                 await self._let_go()
 
     async def __aenter__(self) -> Self:
@@ -247,7 +276,14 @@ class LivingAgent:
             """Never reached."""
 
     async def wait_for_idle(self) -> None:
-        """Wait until no turn of this agent runs."""
+        """
+        Wait until no turn of this agent runs.
+
+        Raises:
+            AgentStateError: A turn of the agent waits for the caller, a tool: it would wait for
+                itself.
+        """
+        self._refuse_within("wait_for_idle")
         await self._turns.end()
 
     @property
@@ -269,11 +305,17 @@ class LivingAgent:
     # --- inside ---
 
     async def _start_from(self, before: AgentStatus, action: str) -> None:
-        """Start; when that fails, be what the agent was before."""
+        """
+        Start; when that fails, be what the agent was before.
+
+        An agent that takes turns goes on to take them: they wait until it has read the context.
+        """
         new = self._known is None
+        self._rereading = not new and (before, "execute_turn") in lifecycle.TRANSITIONS
         self._set(lifecycle.after(before, action))
         try:
-            await self._start()
+            with self._turns.held() if self._rereading else contextlib.nullcontext():
+                await self._start()
         except BaseException:
             try:
                 if new:
@@ -282,6 +324,10 @@ class LivingAgent:
             finally:
                 self._set(lifecycle.after(self._status, "to created" if new else f"to {before}"))
             raise
+        finally:
+            self._rereading = False
+            if self._turns.running is not None:
+                self._set(lifecycle.after(self._status, "execute_turn"))
 
     async def _start(self) -> None:
         from looopy.llm.resolve import resolve_provider
@@ -312,31 +358,42 @@ class LivingAgent:
         self._known.forgive()
         self._settle()
 
-    @contextlib.asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
-        """Within the block, nobody else starts, pauses, clears or shuts down."""
-        self._changing += 1
-        try:
-            async with self._lifecycle:
-                yield
-        finally:
-            self._changing -= 1
-            if not self._changing:
-                self._lifecycle = asyncio.Lock()  # one that was waited for belongs to its loop
+    def _refuse_within(self, action: str) -> None:
+        """Refuse to wait for a turn that waits for the caller."""
+        turn = self._turns.around()
+        if turn is not None:
+            raise AgentStateError(
+                f"{action}() would wait for turn {turn.turn}, which waits for the tool that calls"
+                " it: call it once that turn has ended, from outside of it",
+                status=self._status.value,
+                action=action,
+            )
 
     def _stop_summarising(self) -> None:
         if self._summarising is not None:
             self._summarising.cancel()
 
-    async def _last_turns(self, action: str, *, cancel: bool) -> None:
-        """Let the turns end that there are; others are refused meanwhile, or there is no end."""
+    @contextlib.contextmanager
+    def _last_turns(self, action: str, *, cancel: bool) -> Iterator[None]:
+        """Within the block, turns are refused: those that there are end, or there is no end."""
         if cancel:
             self._turns.cancel()
         self._leaving = action
         try:
-            await self.wait_for_idle()
+            yield
         finally:
             self._leaving = None
+
+    async def _save_last(self) -> None:
+        """Save what is buffered, after whoever does so now, and forget the context."""
+        async with self._saving.held():
+            try:
+                await self._flush()
+            finally:
+                self._buffer.clear()
+                if self._known is not None:
+                    await self._known.heads_read()
+                    self._last_record, self._known = self._known.record, None
 
     async def _let_go(self) -> None:
         """Close what this agent opened, to the end, though the caller may be cancelled."""
@@ -394,6 +451,8 @@ class LivingAgent:
     async def _flush(self) -> None:
         """
         Append buffered turns, oldest first; those that are stored leave the buffer one by one.
+
+        Whoever calls this has `_saving`.
         """
         if self.auto_save or not self._buffer or self._known is None:
             return

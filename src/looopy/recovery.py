@@ -81,6 +81,8 @@ def close_dead_turn(
     calls: Sequence[OpenCall],
     tools: Mapping[str, Tool],
     state: ContextState | None = None,
+    *,
+    ask: bool = True,
 ) -> Closing:
     """
     Decide about the unanswered calls of a turn whose process died.
@@ -89,6 +91,7 @@ def close_dead_turn(
         calls: In the order they were announced.
         tools: What is registered now; a tool that is gone counts as `on_resume="fail"`.
         state: What the turn began with.
+        ask: Whether a person can be asked about calls; else they count as `on_resume="fail"`.
     """
     state = state or ContextState()
     results: list[tuple[ToolCall, ToolResultMessage]] = []
@@ -103,7 +106,7 @@ def close_dead_turn(
         rerun = tool is not None and (not open_call.started or tool.on_resume == "rerun")
         kept = next((one for one in state.held if one.tool_call_id == call.id), None)
         own = [(r, v) for r, v in state.answered if r.tool_call_id == call.id]
-        if not waits and not rerun and tool is not None and tool.on_resume == "ask":
+        if ask and not waits and not rerun and tool is not None and tool.on_resume == "ask":
             waits = [_ask(open_call, turn)]
             kept = _asked_again(kept, open_call, turn, tool)
             own = [(r, v) for r, v in own if r.request_id in kept.keys]

@@ -14,6 +14,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 from looopy.claiming import AlreadyAccepted, Claiming
@@ -22,6 +23,9 @@ from looopy.running import RunningTurn
 from looopy.types.result import TurnResult
 
 _logger = logging.getLogger("looopy")
+
+# The tasks of the turns that a tool is called in: of its agent's, and of those it works for.
+_around: ContextVar[tuple[asyncio.Task[Any], ...]] = ContextVar("looopy_around", default=())
 
 Watch: TypeAlias = Callable[[int, RunningTurn], Awaitable[TurnResult]]
 """Shows the turn of a number to whoever views the request, to its end."""
@@ -43,6 +47,7 @@ class Turns:
         self._watch = watch
         self._line: list[RunningTurn] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._run_by: dict[asyncio.Task[None], RunningTurn] = {}
         self._views: set[asyncio.Task[None]] = set()
         self._held = False
         self._fewer = asyncio.Event()  # another each time, as it belongs to its event loop
@@ -54,6 +59,11 @@ class Turns:
     def running(self) -> RunningTurn | None:
         """The turn that runs, or is the next to run."""
         return next((turn for turn in self._line if not turn.ended), None)
+
+    def around(self) -> RunningTurn | None:
+        """The turn that runs and waits for the caller, as for its tool; `None` outside of one."""
+        found = (self._run_by.get(task) for task in _around.get())
+        return next((turn for turn in found if turn is not None and not turn.ended), None)
 
     def with_key(self, key: str | None) -> RunningTurn | None:
         """The turn that was begun with *key* and is not over."""
@@ -69,6 +79,7 @@ class Turns:
         name = f"looopy {turn.known.context_id}"
         task = asyncio.create_task(self._supervise(turn, before), name=name)
         self._tasks.add(task)
+        self._run_by[task] = turn
         task.add_done_callback(functools.partial(self._ended, turn))
 
     def cancel(self) -> None:
@@ -123,6 +134,10 @@ class Turns:
 
     async def _supervise(self, turn: RunningTurn, before: Claiming | None) -> None:
         """Run a turn; its errors belong to its stream."""
+        task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment] # it is one
+        if task not in self._tasks:  # the loop has begun it before `start` could note it
+            await asyncio.sleep(0)
+        _around.set((*(one for one in _around.get() if not one.done()), task))
         try:
             try:
                 result = await turn.run(before)
@@ -148,6 +163,7 @@ class Turns:
         """Let go of a turn's task; one that was cancelled may never have begun."""
         viewed = task in self._views
         self._views.discard(task)
+        self._run_by.pop(task, None)
         self._over(turn)
         self._gone(task)
         if not turn.broadcast.done:

@@ -8,7 +8,7 @@ import pytest
 from tests.agent.kit import add, assert_whole, collect, types
 
 from looopy import AuthContext, tool
-from looopy.errors import LLMError, StoreConflict, StoreUnavailable
+from looopy.errors import AgentNotStarted, LLMError, StoreConflict, StoreUnavailable
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
@@ -353,3 +353,81 @@ async def test_each_turn_is_saved_with_what_it_left_behind(make_agent, stores):
     await agent.save_state()
     state = (await stores.state.load("ada")).state
     assert (tuple(state.pending), state.usage) == (second.pending, first.usage + second.usage)
+
+
+@pytest.mark.parametrize("ending", ["shutdown", "pause", "save_state"])
+async def test_whoever_saves_beside_another_waits_for_it(make_agent, stores, ending):
+    """Each turn is stored once, and neither of them loses one."""
+    spy, saving, go_on = SpyStores(stores), asyncio.Event(), asyncio.Event()
+    agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
+    for user in ("a", "b", "c"):
+        await agent.execute_turn(user)
+
+    async def hook(name, _):
+        if name == "claim":
+            spy.hook = None
+            saving.set()
+            await go_on.wait()
+
+    spy.hook = hook
+    first = asyncio.create_task(agent.save_state())
+    await saving.wait()
+    second = asyncio.create_task(getattr(agent, ending)())
+    for _ in range(50):  # as far as it comes
+        await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(first, second)
+    outcomes = [turn.outcome for turn in await stores.journal.turns("ada")]
+    assert outcomes == [Outcome.COMPLETED] * 3
+    assert len(spy.of("claim")) == 3
+    await assert_whole(stores)
+
+
+async def test_whoever_saves_while_the_agent_shuts_down_is_told(make_agent, stores):
+    """All is stored by then; there is nobody left whose metadata could be saved."""
+    spy, saving, go_on = SpyStores(stores), asyncio.Event(), asyncio.Event()
+    agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
+    await agent.execute_turn("a")
+
+    async def hook(name, _):
+        if name == "claim":
+            spy.hook = None
+            saving.set()
+            await go_on.wait()
+
+    spy.hook = hook
+    leaving = asyncio.create_task(agent.shutdown())
+    await saving.wait()
+    late = asyncio.create_task(agent.save_state({"k": 1}))
+    await asyncio.sleep(0)
+    go_on.set()
+    await leaving
+    with pytest.raises(AgentNotStarted):
+        await late
+    assert [turn.outcome for turn in await stores.journal.turns("ada")] == [Outcome.COMPLETED]
+
+
+async def test_clearing_waits_for_whoever_saves(make_agent, stores):
+    """What was being saved is stored whole, and then hidden."""
+    spy, saving, go_on = SpyStores(stores), asyncio.Event(), asyncio.Event()
+    agent = await make_agent(echo(), stores=spy.stores, auto_save=False)
+    for user in ("a", "b"):
+        await agent.execute_turn(user)
+
+    async def hook(name, _):
+        if name == "commit":
+            spy.hook = None
+            saving.set()
+            await go_on.wait()
+
+    spy.hook = hook
+    first = asyncio.create_task(agent.save_state())
+    await saving.wait()
+    second = asyncio.create_task(agent.clear())
+    for _ in range(50):  # as far as it comes
+        await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert [turn.outcome for turn in await stores.journal.turns("ada")] == [Outcome.COMPLETED] * 2
+    assert await agent.get_messages() == []
+    assert (await agent.execute_turn("c")).turn == 3

@@ -6,12 +6,64 @@ from tests.mutants.mutant import Edit, Mutant, mutant
 
 _RUNNING = "src/looopy/running.py"
 _TURNS = "tests/agent/test_turns.py"
+_WITHIN = "tests/agent/test_from_within.py"
 _CONTINUING = "tests/agent/test_continuing.py"
 _EXPIRED = "tests/agent/test_expired_credentials.py"
 _SLOW_CODE = "tests/agent/test_slow_code.py"
 _COMPACTION = "tests/agent/test_compaction.py"
 
 MUTANTS = [
+    # --- beside another, and within ---
+    mutant(
+        "saved-by-two-at-once",
+        "a turn that two save at the same time is lost",
+        "src/looopy/agent.py",
+        '        async with self._saving.held():\n            known = self._require("save_state")',
+        '        if True:\n            known = self._require("save_state")',
+        "tests/agent/test_buffered.py::"
+        "test_whoever_saves_beside_another_waits_for_it[memory-shutdown]",
+    ),
+    mutant(
+        "open-while-views-end",
+        "a turn runs on after the agent was shut down",
+        "src/looopy/living.py",
+        "                await self._turns.detach()\n",
+        "                self._leaving = None\n                await self._turns.detach()\n",
+        f"{_WITHIN}::test_no_turn_slips_in_while_a_shutdown_ends_views[memory]",
+    ),
+    mutant(
+        "waits-for-itself",
+        "a tool that shuts its agent down hangs, and the turn with it",
+        "src/looopy/living.py",
+        "        turn = self._turns.around()\n",
+        "        turn = None if self._turns.running else self._turns.around()\n",
+        f"{_WITHIN}::test_a_tool_cannot_wait_for_the_end_of_its_own_turn[pause-direct]",
+    ),
+    mutant(
+        "refused-while-it-starts-again",
+        "a turn is refused because the agent is told what it knows",
+        "src/looopy/agent.py",
+        "        if not self._rereading:  # else the turn waits for what is read\n",
+        "        if True:\n",
+        f"{_WITHIN}::test_a_turn_waits_for_an_agent_that_is_started_again[memory-False]",
+    ),
+    mutant(
+        "begun-before-it-is-noted",
+        "an agent on a loop with eager tasks stays busy for ever",
+        "src/looopy/turns.py",
+        "            await asyncio.sleep(0)\n        _around",
+        "            pass\n        _around",
+        f"{_WITHIN}::test_an_agent_is_ready_after_a_turn_whose_task_begins_at_once",
+    ),
+    mutant(
+        "asked-though-it-does-not-fit",
+        "a context is lost for ever to the arguments of one call",
+        "src/looopy/known.py",
+        "            except ValueRefused:\n                if not closing.pending:\n",
+        "            except ValueRefused:\n                if True:\n",
+        "tests/agent/test_left_by_others.py::"
+        "test_a_call_too_large_to_ask_about_is_answered[memory-0]",
+    ),
     # --- to the end ---
     mutant(
         "cut-short-behind-another-write",

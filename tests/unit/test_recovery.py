@@ -43,6 +43,14 @@ def opened(name, *, started=True, turn=1):
     return OpenCall(ToolCall(id=f"id-{name}", name=name, arguments={}), turn, started)
 
 
+def test_a_call_that_nobody_can_be_asked_about_is_answered():
+    """Those that had not started, or may run again, stay open all the same."""
+    calls = [opened("ask"), opened("ask", started=False), opened("rerun")]
+    closing = close_dead_turn(1, calls, TOOLS, ask=False)
+    assert [(call.name, m.text) for call, m in closing.results] == [("ask", OUTCOME_UNKNOWN)]
+    assert closing.pending == []
+
+
 @pytest.mark.parametrize(
     ("name", "started", "answer_", "asks"),
     [
