@@ -412,7 +412,7 @@ class Agent(LivingAgent):
 
     async def clear(self, force: bool = False) -> None:
         """
-        Hide the history for good, drop artifacts and what is pending; positions and counts go on.
+        Delete the history, artifacts and what is pending; positions and counts go on.
 
         Raises:
             AgentBusy: A turn runs on the context, here or elsewhere; *force* fences it.

@@ -146,7 +146,7 @@ def _migrate(url: str, step: Step, kill_at: int | None, *, careless: bool) -> No
 
     event.listen(Engine, "before_cursor_execute", place)
     event.listen(Engine, "commit", place)
-    migrate._back_up = partial(copied, migrate._back_up)
+    migrate.back_up = partial(copied, migrate.back_up)
     if careless:
         _commit_each_statement()
     getattr(migrate, step.action)(url, step.target)

@@ -137,6 +137,29 @@ async def test_the_statements_make_the_schema(looopy, tmp_path):
     assert not looopy.database.exists()
 
 
+async def test_backups_are_listed_and_removed(looopy):
+    """What migrations left beside the file, and nothing else that lies there."""
+    assert (await looopy("db", "backups")).out.startswith("There are no backups of ")
+    await looopy("chat", "--message", "one")
+    await looopy("db", "downgrade", "base")
+    copy = looopy.database.with_name(f"{looopy.database.name}.before-leaving-{HEAD}")
+    other = looopy.database.with_name(f"{looopy.database.name}.mine")
+    other.write_text("kept")
+    listed = await looopy("db", "backups")
+    assert listed.out == f"{copy}  {copy.stat().st_size:,} bytes\n"
+    assert (await looopy("db", "backups", "--remove")).out == f"removed {copy}\n"
+    assert not copy.exists()
+    assert other.exists()
+    assert looopy.database.exists()
+
+
+async def test_a_server_has_no_backups_of_ours(looopy):
+    """Its administrator makes them."""
+    ended = await looopy("db", "backups", "--remove", "--db", "postgresql://nowhere/app")
+    assert ended.status == 2
+    assert "Postgres" in ended.err
+
+
 async def test_a_database_of_another_kind_is_refused(looopy):
     """Only files have a schema to migrate."""
     ended = await looopy("db", "check", "--db", "memory:")

@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import pytest
 
+from looopy.stores.sql.driver import Query
+from looopy.stores.sql.statements import TABLES
 from looopy.testing.stores import JournalContract
+
+
+class SQLJournalContract(JournalContract):
+    """What is kept is looked for in the tables."""
+
+    async def kept(self, stores):
+        """Every row of every table."""
+
+        def work():
+            found = []
+            for table in sorted(TABLES):
+                found += yield Query(f"SELECT * FROM {table}", {})
+            return found
+
+        return repr(await stores.journal.backend.run(work, write=False))
 
 
 class TestJournalInMemory(JournalContract):
     """In dictionaries."""
+
+    async def kept(self, stores):
+        """Every context with all that hangs on it."""
+        return repr(stores.journal.backend.contexts)
 
     @pytest.fixture
     async def stores(self, memory_stores):
@@ -16,7 +37,7 @@ class TestJournalInMemory(JournalContract):
         return memory_stores
 
 
-class TestJournalOnSQLite(JournalContract):
+class TestJournalOnSQLite(SQLJournalContract):
     """In a file."""
 
     @pytest.fixture
@@ -25,7 +46,7 @@ class TestJournalOnSQLite(JournalContract):
         return sqlite_stores
 
 
-class TestJournalOnAsyncpg(JournalContract):
+class TestJournalOnAsyncpg(SQLJournalContract):
     """On Postgres, over asyncpg."""
 
     @pytest.fixture
@@ -34,7 +55,7 @@ class TestJournalOnAsyncpg(JournalContract):
         return asyncpg_stores
 
 
-class TestJournalOnPsycopg(JournalContract):
+class TestJournalOnPsycopg(SQLJournalContract):
     """On Postgres, over psycopg."""
 
     @pytest.fixture

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ from looopy.errors import (
     StoreUnavailable,
 )
 from looopy.stores import open_stores
+from looopy.stores.records import EntryKind
 from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
@@ -90,6 +93,7 @@ async def test_each_connection_has_the_settings_the_promises_rest_on(driver, wri
         ("synchronous", 2),
         ("foreign_keys", 1),
         ("busy_timeout", 200),
+        ("secure_delete", 1),
         ("query_only", 0 if write else 1),
     ):
         assert await driver.run(_one(f"PRAGMA {name}"), write=write) == [(wanted,)]
@@ -673,6 +677,121 @@ async def test_a_file_that_is_replaced_while_it_is_opened_is_not_taken_for_the_o
     replaced = 100
     with pytest.raises(StoreUnavailable, match="replaced"):
         sqlite.connect(sqlite_file)
+
+
+# --- who may read it, and what is left of what was deleted ---
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+async def test_a_new_file_and_its_log_are_readable_by_their_owner_alone(tmp_path, mask):
+    """From the instant they are there, whatever the umask is."""
+    path = tmp_path / "chat.db"
+    old = os.umask(mask)
+    try:
+        async with open_stores(_url(path)) as stores:
+            await stores.messages.append(CONTEXT, [user("secret")])
+            modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
+    finally:
+        os.umask(old)
+    assert modes == {"chat.db": 0o600, "chat.db-wal": 0o600, "chat.db-shm": 0o600}
+
+
+def test_a_file_is_private_before_anything_is_in_it(tmp_path, monkeypatch):
+    """SQLite never makes it: whoever opened it in that instant would read on."""
+    made = []
+    opened = sqlite._open
+
+    def look(path, patience_s):
+        made.append((path.stat().st_size, stat.S_IMODE(path.stat().st_mode)))
+        return opened(path, patience_s)
+
+    monkeypatch.setattr(sqlite, "_open", look)
+    sqlite.connect(tmp_path / "chat.db").close()
+    assert made == [(0, 0o600)]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o664])
+async def test_a_file_that_is_there_keeps_its_mode(sqlite_file, mode):
+    """Somebody chose it; the log follows."""
+    sqlite_file.chmod(mode)
+    async with open_stores(_url(sqlite_file)) as stores:
+        await stores.messages.append(CONTEXT, [user("shared")])
+        found = {stat.S_IMODE(p.stat().st_mode) for p in _names(sqlite_file)}
+    assert found == {mode}
+
+
+async def _clear(stores):
+    await stores.journal.clear(CONTEXT)
+
+
+async def _delete(stores):
+    await stores.state.delete(CONTEXT)
+
+
+async def _delete_artifact(stores):
+    await stores.artifacts.delete(CONTEXT, "doc")
+
+
+async def _withdraw(stores):
+    await stores.journal.withdraw(CONTEXT)
+
+
+_OPEN = """
+import asyncio, sys
+from looopy.stores import open_stores
+
+async def main():
+    async with open_stores(sys.argv[1]) as stores:
+        print(await stores.messages.count("other"), flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        print(await stores.messages.count("other"), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("delete", [_clear, _delete, _delete_artifact, _withdraw])
+async def test_what_was_deleted_is_in_none_of_the_files(sqlite_file, delete, alone):
+    """Neither in freed pages nor in the log, once the call returns; others may have it open."""
+    canary = "canary " * 1000
+    async with open_stores(_url(sqlite_file)) as stores:
+        await stores.messages.append("other", [user("kept " * 1000)])
+        if delete in (_clear, _delete):
+            await stores.messages.append(CONTEXT, [user(canary), user("canary")])
+        await stores.artifacts.save(CONTEXT, "doc", canary.encode())
+        if delete is _withdraw:
+            await stores.artifacts.delete(CONTEXT, "doc")
+        if delete is not _delete_artifact:
+            await stores.journal.post(CONTEXT, EntryKind.STEER, user(canary))
+        neighbour = None if alone else _start(_OPEN, _url(sqlite_file))
+        if neighbour is not None:
+            assert await asyncio.to_thread(neighbour.stdout.readline) == "1\n"
+        assert b"canary" in b"".join(file.read_bytes() for file in _names(sqlite_file))
+        await delete(stores)
+        left = [file.name for file in _names(sqlite_file) if b"canary" in file.read_bytes()]
+        assert left == []
+        assert await stores.messages.count("other") == 1
+        if neighbour is not None:
+            out, errors = await asyncio.to_thread(neighbour.communicate, "\n", 20)
+            assert (out, errors) == ("1\n", "")
+
+
+async def test_what_a_reader_still_sees_is_removed_when_it_has_read(sqlite_file):
+    """A snapshot keeps the log; it is emptied as soon as nobody reads it, without another call."""
+    async with open_stores(_url(sqlite_file)) as stores:
+        await stores.messages.append(CONTEXT, [user("canary " * 1000)])
+        with contextlib.closing(sqlite3.connect(sqlite_file, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            assert reader.execute("SELECT COUNT(*) FROM looopy_messages").fetchall() == [(1,)]
+            await stores.state.delete(CONTEXT)
+            assert b"canary" in _names(sqlite_file)[1].read_bytes()
+            assert await stores.messages.append("other", [user("others go on")]) == 1
+            reader.execute("COMMIT")
+        async with asyncio.timeout(30):
+            # The thread that empties it has nobody to tell.
+            while any(b"canary" in f.read_bytes() for f in _names(sqlite_file)):  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
 
 # --- what can be wrong with a file ---

@@ -82,7 +82,7 @@ def test_what_is_said_otherwise_asks_and_answers_the_same(old, new, sqlite_file)
     with _by_hand(sqlite_file) as connection:
         columns = (
             [len(connection.execute(sql, values).description or ()) for sql in (old, new)]
-            if not old.startswith(("INSERT", "UPDATE"))
+            if not old.startswith(("INSERT", "UPDATE", "DELETE"))
             else [0, 0]
         )
     assert columns[0] == columns[1]

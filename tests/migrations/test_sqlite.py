@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +24,7 @@ from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.records import EntryKind, InboxHead
 from looopy.stores.sql import migrate
+from looopy.stores.sql.backups import backups_of
 from looopy.stores.sql.tables import sqlite_metadata as metadata
 from looopy.testing.turns import CONTEXT, a_turn, answer, begin, user
 
@@ -172,6 +175,33 @@ async def test_a_file_with_rows_is_copied_before_it_is_changed(fresh):
         assert await stores.artifacts.load(CONTEXT, "doc") == b"x" * 5000
     async with open_stores(_url(fresh)) as stores:
         assert await stores.state.list() == []
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+async def test_a_copy_may_be_read_by_those_who_may_read_the_file(fresh, mode):
+    """Whatever the umask is: nobody else may while it is made, either."""
+    async with open_stores(_url(fresh)) as stores:
+        await a_turn(stores)
+    fresh.chmod(mode)
+    old = os.umask(0)
+    try:
+        await _in_thread(migrate.downgrade, _url(fresh), "base")
+    finally:
+        os.umask(old)
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in fresh.parent.iterdir()}
+    assert modes == {"chat.db": mode, f"chat.db.before-leaving-{migrate.HEAD}": mode}
+
+
+async def test_a_migration_leaves_nothing_of_what_it_dropped(fresh):
+    """The pages that it freed are zeros, and its log is gone; the copy is another file."""
+    async with open_stores(_url(fresh)) as stores:
+        await a_turn(stores, text="canary " * 900)
+    await _in_thread(migrate.downgrade, _url(fresh), "base")
+    copy = fresh.with_name(f"chat.db.before-leaving-{migrate.HEAD}")
+    assert [p.name for p in sorted(fresh.parent.iterdir())] == ["chat.db", copy.name]
+    assert b"canary" in copy.read_bytes()
+    assert b"canary" not in fresh.read_bytes()
+    assert backups_of(fresh) == [copy]
 
 
 async def test_migrating_a_file_at_the_head_changes_nothing(fresh):

@@ -65,6 +65,29 @@ def secure(url: str | None, role: str) -> int:
     return 0
 
 
+def backups(url: str | None, *, remove: bool) -> int:
+    """List the copies that migrations left beside a SQLite file, or remove them."""
+    from looopy.errors import ConfigurationError
+    from looopy.stores.sql import backups as copies
+    from looopy.stores.sql import migrate
+    from looopy.stores.sql.pg_url import is_postgres
+
+    target = url or default_url()
+    if is_postgres(target):
+        raise ConfigurationError("looopy makes no backups of a Postgres database: it is yours")
+    path = migrate.sqlite_path(target)
+    found = copies.backups_of(path)
+    terminal = Terminal()
+    if not found:
+        terminal.line(f"There are no backups of {shown_place(target)}.")
+        return 0
+    if remove:
+        copies.remove(found)
+    for copy in found:
+        terminal.line(f"removed {copy}" if remove else f"{copy}  {copy.stat().st_size:,} bytes")
+    return 0
+
+
 def sql(url: str | None) -> int:
     """Print the statements that make the schema from nothing."""
     from looopy.stores.sql import migrate

@@ -155,11 +155,19 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         required=True,
         help="whom the application connects as: neither the owner nor a superuser",
     )
+    backups = actions.add_parser(
+        "backups",
+        help="list or remove the copies that migrations left beside a SQLite file",
+        description="List the copies that migrations left beside a SQLite file. They hold all that"
+        " it held then, also what was deleted since.",
+    )
+    backups.add_argument("--remove", action="store_true", help="remove all of them")
     for action, run in (
         (upgrade, _run_db_upgrade),
         (downgrade, _run_db_downgrade),
         (check, _run_db_check),
         (sql, _run_db_sql),
+        (backups, _run_db_backups),
         (secure, _run_db_secure),
     ):
         action.add_argument("--db", metavar="URL", help=_DB_HELP)
@@ -224,6 +232,12 @@ def _run_db_sql(options: argparse.Namespace) -> int:
     from looopy.cli import db
 
     return db.sql(options.db)
+
+
+def _run_db_backups(options: argparse.Namespace) -> int:
+    from looopy.cli import db
+
+    return db.backups(options.db, remove=options.remove)
 
 
 def _run_db_secure(options: argparse.Namespace) -> int:

@@ -256,11 +256,12 @@ class Journal(Protocol):
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:
         """
-        Hide the history, drop artifacts and pending requests, empty the inbox, raise the epoch.
+        Delete the history, artifacts and pending requests, empty the inbox, raise the epoch.
 
         Returns:
             The new epoch. Positions, `seq` and the turn count go on. A `HistoryCleared` event is
-            stored.
+            stored. Messages, older events and the metadata of turns are deleted in the same commit;
+            the rest of a turn's record, keys and the context's own metadata stay.
 
         Raises:
             AgentBusy: A turn is open and *force* is false. With it, the turn is fenced and ended as

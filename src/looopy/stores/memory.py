@@ -101,7 +101,7 @@ class InMemoryMessageStore(MemoryStore):
         context = self._get(context_id)
         if context is None:
             return []
-        start = max(after, context.visible_from - 1, 0)
+        start = max(after - context.visible_from + 1, 0)
         stop = None if limit is None else start + limit
         return message_records(context.messages[start:stop])
 
@@ -110,13 +110,13 @@ class InMemoryMessageStore(MemoryStore):
         context = self._get(context_id)
         if context is None:
             return []
-        start = max(context.visible_from - 1, context.last_position - limit)
+        start = max(len(context.messages) - limit, 0)
         return message_records(context.messages[start:])
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
         """How many visible messages there are."""
         context = self._get(context_id)
-        return 0 if context is None else context.last_position - context.visible_from + 1
+        return 0 if context is None else len(context.messages)
 
     async def list(
         self,

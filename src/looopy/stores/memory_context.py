@@ -89,8 +89,8 @@ class StoredContext:
     """
     A context with everything in it.
 
-    `inbox` is by number of the entry, `places` by ticket, both in order of arrival; `keys` tells
-    turn and hash of the input.
+    `messages` are those from `visible_from` on. `inbox` is by number of the entry, `places` by
+    ticket, both in order of arrival; `keys` tells turn and hash of the input.
     """
 
     created_at: datetime
@@ -122,7 +122,7 @@ class StoredContext:
     @property
     def last_position(self) -> int:
         """Of the newest message; 0 for none."""
-        return len(self.messages)
+        return self.visible_from - 1 + len(self.messages)
 
     @property
     def lease_live(self) -> bool:

@@ -176,6 +176,10 @@ class InMemoryJournal(InMemoryInbox):
         context.holder = None
         context.visible_from = context.last_position + 1
         context.cleared_seq = context.last_seq
+        context.messages.clear()
+        del context.events[:-1]
+        context.turns = [replace(turn, metadata={}) for turn in context.turns]
+        context.user_positions.clear()
         context.artifacts.clear()
         context.inbox.clear()
         kept = rows.decode_state(context.state)

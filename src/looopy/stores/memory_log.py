@@ -93,11 +93,12 @@ def _turn_start(context_id: str, context: StoredContext, turn: TurnRecord) -> li
 
 
 def _turn_end(context_id: str, context: StoredContext, turn: TurnRecord) -> list[AgentEvent]:
-    added = context.messages[turn.first_position - 1 : turn.last_position]
+    before = context.visible_from
+    added = context.messages[turn.first_position - before : turn.last_position - before + 1]
     iteration = max((m.iteration for m in added), default=0)
     messages = [read_message(m.body, position=m.position) for m in added]
     return [rows.decode_turn_end(context_id, turn, iteration, messages)]
 
 
 def _message_at(context: StoredContext, position: int) -> Message:
-    return read_message(context.messages[position - 1].body, position=position)
+    return read_message(context.messages[position - context.visible_from].body, position=position)

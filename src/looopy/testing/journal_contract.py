@@ -19,7 +19,7 @@ from looopy.errors import (
 )
 from looopy.folding import summary_message
 from looopy.stores.names import artifact_deletion, artifact_write
-from looopy.stores.records import Claimed, Commit, Committed, ContextState, NewSummary
+from looopy.stores.records import Claimed, Commit, Committed, ContextState, EntryKind, NewSummary
 from looopy.stores.stores import Stores
 from looopy.testing.state_contract import STATE
 from looopy.testing.turns import (
@@ -51,12 +51,14 @@ from looopy.types.event import (
     TurnError,
 )
 from looopy.types.message import (
+    AssistantMessage,
     CustomMessage,
     Message,
     StopReason,
     ToolCall,
     ToolResultMessage,
     Usage,
+    UserMessage,
 )
 from looopy.types.state import Outcome
 
@@ -89,6 +91,12 @@ def _as_replayed(
             changed["iteration"] = max(e.iteration for e in committed if isinstance(e, MessageEnd))
         shown.append(replace(event, **changed))
     return shown
+
+
+async def _epoch(stores: Stores) -> int:
+    found = await stores.state.load(CONTEXT)
+    assert found is not None
+    return found.epoch
 
 
 def _seqs(events: Sequence[AgentEvent]) -> list[int | None]:
@@ -480,6 +488,54 @@ class JournalContract:
         assert found.metadata == {"title": "kept"}
         assert await stores.artifacts.list(CONTEXT) == []
         assert await stores.messages.list(CONTEXT, include_hidden=True) == []
+
+    async def kept(self, stores: Stores) -> str:
+        """
+        All that the store keeps, as text.
+
+        To be overridden by a backend that keeps more than its methods show.
+        """
+        return repr(
+            (
+                await stores.state.load(CONTEXT),
+                await stores.messages.list(CONTEXT, include_hidden=True),
+                await stores.artifacts.list(CONTEXT),
+                await stores.journal.events(CONTEXT),
+                await stores.journal.turns(CONTEXT),
+                await stores.journal.inbox(CONTEXT),
+            )
+        )
+
+    @pytest.mark.parametrize("force", [False, True])
+    async def test_nothing_that_was_said_is_kept_after_clearing(
+        self, stores: Stores, force: bool
+    ) -> None:
+        """Messages, events, metadata of turns, artifacts, requests and the inbox are deleted."""
+        canary = ToolCall("call-1", "add", {"word": "canary"})
+        await stores.messages.append(CONTEXT, [user("canary appended")])
+        first = await begin(stores, await _epoch(stores), metadata={"about": "canary of a turn"})
+        await commit(stores, first, [said(answer("canary", canary)), starts(canary)])
+        await commit(stores, first, finishes(canary, "canary"))
+        await commit(stores, first, [said(answer("a canary")), ends()], release=True)
+        await stores.artifacts.save(CONTEXT, "canary.txt", b"canary")
+        new = NewSummary(message=summary_message("canary", kept=0), epoch=await _epoch(stores))
+        await stores.journal.compact(CONTEXT, new)
+        pending = replace(STATE.pending[0], prompt="canary?")
+        state = replace(STATE, pending=(pending,), answered=(), held=())
+        second = await begin(stores, await _epoch(stores), state=state)
+        await stores.journal.post(CONTEXT, EntryKind.FOLLOW_UP, user("canary posted"))
+        if not force:
+            await commit(stores, second, [ends(StopReason.INPUT_REQUIRED)], release=True)
+        assert (await self.kept(stores)).count("canary") >= 10
+        await stores.journal.clear(CONTEXT, force=force)
+        assert "canary" not in await self.kept(stores)
+        await a_turn(stores, await _epoch(stores), text="new", reply="newer")
+        kept = await stores.messages.list(CONTEXT)
+        assert [m.text for m in kept if isinstance(m, UserMessage | AssistantMessage)] == [
+            "new",
+            "newer",
+        ]
+        assert [t.turn for t in await stores.journal.turns(CONTEXT)] == [1, 2, 3]
 
     async def test_the_log_begins_at_the_newest_clearing(self, stores: Stores) -> None:
         """An `after` below it gets that event first: what went before is not readable."""

@@ -50,6 +50,7 @@ SETTINGS = {
     "synchronous": 2,  # FULL: one sync for each commit
     "foreign_keys": 1,
     "busy_timeout": _BUSY_TIMEOUT_MS,
+    "secure_delete": 1,  # zeros in the place of what was deleted
 }
 
 
@@ -119,6 +120,28 @@ class Connection(sqlite3.Connection):
             with contextlib.suppress(sqlite3.Error):
                 self.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
+    def empty_log(self, *, wait: bool) -> bool:
+        """
+        Move what the log holds into the database and leave it empty, so that it holds nothing that
+        was deleted.
+
+        Args:
+            wait: Whether to wait a moment for those who read or write now.
+
+        Returns:
+            Whether it is empty; others may be in the way.
+        """
+        if self.check_files() is not None:
+            return False
+        try:
+            self.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS if wait else 0}")
+            ((busy, _, _),) = self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            return not busy
+        except sqlite3.Error:
+            return False
+        finally:
+            self.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+
 
 def _file_id(name: str) -> FileId | None:
     try:
@@ -143,7 +166,7 @@ def connect(
     """
     _check_place(path)
     if create:
-        _make_file(path)
+        make_file(path)
     for _ in range(_OPENINGS):
         before = _file_id(str(path.absolute()))
         connection = _open(path, patience_s)
@@ -160,8 +183,13 @@ def connect(
     return connection
 
 
-def _make_file(path: Path) -> None:
-    """Make an empty file for its owner alone, unless there is one; its log takes its mode over."""
+def make_file(path: Path) -> None:
+    """
+    Make an empty file for its owner alone, unless there is one; SQLite gives its log the same mode.
+
+    Raises:
+        StoreUnavailable: It cannot be made.
+    """
     # Nobody here may have it open as a database when it is closed as a plain file.
     with _making:
         try:
@@ -230,6 +258,7 @@ def _make_settings(connection: sqlite3.Connection, path: Path) -> None:
         )
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA secure_delete = ON")
     for name, wanted in SETTINGS.items():
         found = connection.execute(f"PRAGMA {name}").fetchone()[0]
         if found != wanted:

@@ -11,7 +11,8 @@ The statements are text that both dialects read, with `:named` parameters; a dri
 one that asks and answers the same (`numbered.py`). One function is not
 standard and is supplied by each driver: `now_us()`, the database's clock in microseconds since
 1970. Where a row must be locked before it is looked at, a statement ends in `/* FOR UPDATE */`: a
-comment where one transaction writes at a time, a clause elsewhere.
+comment where one transaction writes at a time, a clause elsewhere. One that may change any number
+of rows ends in `/* MANY */`, so that no driver has it return something for each.
 """
 
 from __future__ import annotations

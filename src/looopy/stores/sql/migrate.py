@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from looopy.errors import ConfigurationError, LooopyError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql import fresh
+from looopy.stores.sql.backups import back_up
 from looopy.stores.sql.pg_url import PostgresURL, is_postgres, parse
 from looopy.stores.sql.statements import (
     HEAD,
@@ -408,6 +409,7 @@ def _begin_nothing(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = OFF")
+    cursor.execute("PRAGMA secure_delete = ON")
     cursor.close()
 
 
@@ -429,11 +431,11 @@ def _run_in_one_transaction(connection: Connection, path: Path) -> None:
         before = _row_counts(connection)
         if not found.renamed:
             before = {old_names.renamed(name): count for name, count in before.items()}
-            _back_up(path, found.revision)
+            back_up(path, found.revision)
             old_names.rename_in_file(connection)
         _configure(connection)
         if found.renamed and not is_there() and any(before.get(name) for name in TABLES):
-            _back_up(path, found.revision)
+            back_up(path, found.revision)
         context.run_migrations()
         _check_rows(connection, before, path)
 
@@ -473,19 +475,3 @@ def _check_rows(connection: Connection, before: dict[str, int], path: Path) -> N
             f"the migration of {path} would lose rows of {', '.join(sorted(set(lost)))}:"
             " nothing was changed"
         )
-
-
-def _back_up(path: Path, current: str | None) -> None:
-    """Copy the file beside itself as it was at *current*; others cannot write meanwhile."""
-    target = path.with_name(f"{path.name}.before-leaving-{current or 'nothing'}")
-    unfinished = target.with_name(f"{target.name}.unfinished")
-    unfinished.unlink(missing_ok=True)
-    try:
-        with (
-            contextlib.closing(sqlite3.connect(path)) as source,
-            contextlib.closing(sqlite3.connect(unfinished)) as copy,
-        ):
-            source.backup(copy)
-    except sqlite3.Error as error:
-        raise sqlite.translate(error, unfinished) from None
-    unfinished.replace(target)

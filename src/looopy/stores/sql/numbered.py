@@ -49,6 +49,12 @@ def _after(key: str, *places: str) -> str:
     return f"{key} > ({_at(after)}) AND {key} <= ({_at(str(LAST_PLACE))})"
 
 
+# All rows of a context in one of the tables.
+_WITHIN = (
+    f"id BETWEEN (SELECT {_at('0')} FROM looopy_contexts c WHERE {_OWNER})"
+    f" AND (SELECT {_at(str(LAST_PLACE))} FROM looopy_contexts c WHERE {_OWNER})"
+)
+
 # What a turn that is over has to say, unless it is what nearly all of them say.
 _ENDED = "CASE WHEN t.end_seq IS NOT NULL THEN COALESCE(t.{0}, '{1}') END"
 _TURN_COLUMNS = (
@@ -141,6 +147,13 @@ IN_SQLITE = {
         f" AND e.id <= ({_at(str(LAST_PLACE))})"
         f" WHERE {_OWNER} AND e.turn = :turn AND e.type = 'tool_execution_start'"
     ),
+    # --- clearing ---
+    s.FORGET_MESSAGES: f"DELETE FROM looopy_message_rows WHERE {_WITHIN}",
+    s.FORGET_EVENTS: f"DELETE FROM looopy_event_rows WHERE {_WITHIN} AND id & {LAST_PLACE} < :seq",
+    s.FORGET_TURNS: (
+        f"UPDATE looopy_turn_rows SET metadata = NULL WHERE {_WITHIN} AND metadata IS NOT NULL"
+    ),
+    # --- places by seq ---
     s.FIND_POSITION: _HALVE.format(table="looopy_message_rows", seq="seq"),
     s.FIND_TURN: _HALVE.format(table="looopy_turn_rows", seq="start_seq"),
 }

@@ -92,7 +92,8 @@ def _dialect(sql: str, write: bool) -> str:
 
 def is_marked(sql: str) -> bool:
     """Whether *sql*, in a write, returns its mark behind its own columns."""
-    return sql.startswith(("INSERT", "UPDATE", "DELETE")) or MARK in sql
+    writes = sql.startswith(("INSERT", "UPDATE", "DELETE"))
+    return (writes and not sql.endswith("/* MANY */")) or MARK in sql
 
 
 def _type(numbered_name: str) -> str:

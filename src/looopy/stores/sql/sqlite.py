@@ -35,11 +35,13 @@ from looopy.stores.sql.connection import Connection
 from looopy.stores.sql.driver import Ring, Steps, may_have_written
 from looopy.stores.sql.migrate import ensure_schema
 from looopy.stores.sql.numbered import IN_SQLITE
+from looopy.stores.sql.statements import ERASING
 
 T = TypeVar("T")
 
 _LARGEST_BATCH = 64
 _LOOK_S = 0.05
+_EMPTY_S = 0.25  # between two tries to empty the log
 
 
 class _Order(Enum):
@@ -140,7 +142,7 @@ class SQLiteDriver:
 class _Job:
     """One operation, and what became of it."""
 
-    __slots__ = ("error", "future", "result", "ring", "work")
+    __slots__ = ("erases", "error", "future", "result", "ring", "work")
 
     def __init__(
         self, work: Callable[[], Steps[Any]], future: asyncio.Future[Any], ring: Ring | None
@@ -150,6 +152,7 @@ class _Job:
         self.ring = ring
         self.result: Any = None
         self.error: BaseException | None = None
+        self.erases = False  # whether it deleted what must be in no log either
 
 
 class _Worker:
@@ -172,6 +175,7 @@ class _Worker:
     ) -> None:
         self._bells = bells
         self._seen = 0
+        self._to_empty = False  # whether the log may still hold what was deleted
         self._next_look = 0.0
         self._soon: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -243,9 +247,15 @@ class _Worker:
                 jobs, going_on = self._take(rest_s)
                 if jobs:
                     self._carry_out(connection, jobs, self._path, self._patience_s)
+                erased = any(job.erases for job in jobs)
+                if erased or self._to_empty:
+                    self._to_empty = not connection.empty_log(wait=erased or not going_on)
+                if jobs:
                     self._call(_hand_out, jobs, self._bells)
                 jobs = []  # while waiting, keep nothing alive
                 rest_s = self._compare(connection)
+                if self._to_empty:
+                    rest_s = _EMPTY_S if rest_s is None else min(rest_s, _EMPTY_S)
         finally:
             connection.save_log()
             connection.close()
@@ -334,18 +344,19 @@ def _stop(workers: Sequence[_Worker], pid: int) -> None:
 # --- on the thread ---
 
 
-def _drive(connection: Connection, work: Callable[[], Steps[T]]) -> T:
-    """Run a generator to its end, statement by statement."""
-    steps = work()
+def _drive(connection: Connection, job: _Job) -> Any:
+    """Run the generator of a job to its end, statement by statement."""
+    steps = job.work()
     execute, own = connection.execute, IN_SQLITE.get
     try:
         query = next(steps)
         while True:
             sql = own(query.sql, query.sql)
+            if query.sql in ERASING:
+                job.erases = True
             query = steps.send(execute(sql, query.params).fetchall())
     except StopIteration as stop:
-        answer: T = stop.value
-        return answer
+        return stop.value
     finally:
         steps.close()
 
@@ -369,7 +380,7 @@ def _read(connection: Connection, jobs: Sequence[_Job], path: Path, patience_s: 
 
 def _read_one(connection: Connection, job: _Job, path: Path, patience_s: float) -> None:
     try:
-        job.result = sqlite.retry(lambda: _drive(connection, job.work), patience_s)
+        job.result = sqlite.retry(lambda: _drive(connection, job), patience_s)
     except sqlite3.Error as error:
         job.error = sqlite.translate(error, path)
     except Exception as error:  # noqa: BLE001 - handed to the one who asked
@@ -395,7 +406,7 @@ def _write_together(
         for job in jobs:
             connection.execute("SAVEPOINT job")
             try:
-                job.result = _drive(connection, job.work)
+                job.result = _drive(connection, job)
             except sqlite3.Error:
                 raise
             except Exception as error:  # noqa: BLE001 - handed to the one who asked
@@ -417,7 +428,7 @@ def _write_together(
 def _write_alone(connection: Connection, job: _Job, path: Path, patience_s: float) -> None:
     try:
         sqlite.retry(lambda: connection.execute("BEGIN IMMEDIATE"), patience_s)
-        job.result = _drive(connection, job.work)
+        job.result = _drive(connection, job)
     except Exception as error:  # noqa: BLE001 - handed to the one who asked
         _roll_back(connection)
         ours = sqlite.translate(error, path) if isinstance(error, sqlite3.Error) else error

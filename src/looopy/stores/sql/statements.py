@@ -416,3 +416,14 @@ DELETE_ARTIFACT = (
 )
 
 DELETE_ARTIFACTS = f"DELETE FROM looopy_artifacts WHERE {_THIS}"
+
+# --- clearing ---
+
+FORGET_MESSAGES = f"DELETE FROM looopy_messages WHERE {_THIS} /* MANY */"
+FORGET_EVENTS = f"DELETE FROM looopy_events WHERE {_THIS} AND seq < :seq /* MANY */"
+FORGET_TURNS = (
+    f"UPDATE looopy_turns SET metadata = '{{}}' WHERE {_THIS} AND metadata <> '{{}}' /* MANY */"
+)
+
+ERASING = frozenset({CLEAR, DELETE_CONTEXT, DELETE_ARTIFACT, WITHDRAW})
+"""What deletes because somebody wants it gone: then it should be in no file either."""
