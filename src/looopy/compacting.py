@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from looopy.errors import InvalidLLMResponse, LLMError, ValueRefused
 from looopy.folding import find_fold, is_summary, shown_as, summary_message
-from looopy.history import Limits, estimate_tokens, safe_cuts
+from looopy.history import Backlog, Limits, estimate_tokens, safe_cuts
 from looopy.llm.provider import LLMProvider
 from looopy.llm.retry import delay_before
 from looopy.stores.gate import repair
@@ -35,7 +35,6 @@ from looopy.types.message import (
 )
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 from looopy.types.shapes import mended_answer
-from looopy.view import Backlog
 
 _INSTRUCTION: Final = (
     "You write the memory of a conversation between a user and an assistant that uses tools. You"

@@ -22,7 +22,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from looopy.folding import find_fold, shown_as
 from looopy.types.context import LoopConfig
@@ -84,6 +84,23 @@ class Limits:
 
 
 _WHOLE: Final = Limits(None, None)
+
+
+class Backlog(Protocol):
+    """
+    A log that is read back beyond its end, which is all of it that is in memory.
+
+    Attributes:
+        log: What is read so far, oldest first: at first the history in memory.
+        left: How many messages come before, which no summary in *log* speaks for.
+    """
+
+    log: Sequence[Message]
+    left: int
+
+    async def more(self) -> bool:
+        """Put a page before `log`; false when nothing more can be read."""
+        ...
 
 
 def visible(

@@ -11,30 +11,12 @@ equals `render(folded(history))`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from looopy.folding import find_fold, is_summary, shown_as
-from looopy.history import Limits, Window, folded
+from looopy.history import Backlog, Limits, Window, folded
 from looopy.llm.render import Rendering, render
 from looopy.types.context import LoopConfig
 from looopy.types.message import Message
-
-
-class Backlog(Protocol):
-    """
-    A log that is read back beyond its end, which is all of it that is in memory.
-
-    Attributes:
-        log: What is read so far, oldest first: at first the history in memory.
-        left: How many messages come before, which no summary in *log* speaks for.
-    """
-
-    log: Sequence[Message]
-    left: int
-
-    async def more(self) -> bool:
-        """Put a page before `log`; false when nothing more can be read."""
-        ...
 
 
 class View:
