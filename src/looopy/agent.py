@@ -127,6 +127,7 @@ class Agent(LivingAgent):
                 status=self._status.value,
                 action="execute_turn",
             ) from None
+        self._check_home("execute_turn")
         status = self._status
         if not self._rereading:  # else the turn waits for what is read
             status = lifecycle.after(status, "execute_turn")
@@ -293,6 +294,7 @@ class Agent(LivingAgent):
         Raises:
             StoreUnavailable: The turn runs elsewhere, and the store did not answer.
         """
+        self._check_home("cancel")
         if self._turns.running is not None:
             self._turns.running.cancel()
         elif self._known is not None and self.auto_save:

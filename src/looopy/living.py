@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, ParamSpec, Self
@@ -143,13 +144,18 @@ class LivingAgent:
         self._known: Known | None = None
         self._last_record: ContextRecord | None = None
         self._provider: LLMProvider | None = None
-        self._turns = Turns(agent_name, idle=self._idle, watch=self._watch)
         self._subscribers = Subscribers(agent_name)
+        self._buffer: list[BufferedTurn] = []
+        self._settle_in()
+
+    def _settle_in(self) -> None:
+        """Make what belongs to one event loop; none of it is bound to one yet."""
+        self._home: tuple[asyncio.AbstractEventLoop, int] | None = None  # and the process
+        self._turns = Turns(self.agent_name, idle=self._idle, watch=self._watch)
         self._lifecycle = _LoopLock()
         self._saving = _LoopLock()
         self._leaving: str | None = None  # `pause` or `shutdown`, while it lets turns end
         self._rereading = False  # started before, and being started again
-        self._buffer: list[BufferedTurn] = []
         self._summarising: CancelToken | None = None  # what stops `compact`
         self._held = HeldTools()
 
@@ -164,15 +170,23 @@ class LivingAgent:
         on a paused agent it is `resume()`. While a living process runs a turn, the status is `busy`
         after it.
 
+        An agent belongs to the event loop and the process that it was started in. Where that loop
+        has ended, or this process was forked, it starts anew, without turns that were not saved.
+
         Raises:
+            AgentStateError: It was started in another event loop, which has not ended.
             ConfigurationError: An unknown model or URL, a missing key or extra, colliding tool
                 names.
             SchemaOutOfDate: The database needs migrating, or is newer than this version.
             StoreUnavailable: The database cannot be reached.
         """
+        if self._has_lost_home():
+            self._leave_home()
+        self._check_home("start")
         if self._turns.running is not None:
             return
         async with self._lifecycle.held():
+            self._home = (asyncio.get_running_loop(), os.getpid())
             if self._status is AgentStatus.READY or self._turns.running is not None:
                 return
             await self._start_from(self._status, "start")
@@ -189,6 +203,7 @@ class LivingAgent:
             StoreConflict: With `auto_save=False`, another process has advanced the context; the
                 buffer is kept. `AgentBusy` when one uses it, or waits for it, right now.
         """
+        self._check_home("pause")
         self._refuse_within("pause")
         if cancel:
             self._stop_summarising()  # before the lock: it has it
@@ -214,6 +229,7 @@ class LivingAgent:
             AgentStateError: A turn of the agent waits for the caller, a tool: whoever pauses the
                 agent may wait for that turn.
         """
+        self._check_home("resume")
         self._refuse_within("resume")
         async with self._lifecycle.held():
             if lifecycle.after(self._status, "resume") is AgentStatus.STARTING:
@@ -232,6 +248,9 @@ class LivingAgent:
             AgentStateError: A turn of the agent waits for the caller, a tool: it would wait for
                 itself.
         """
+        if self._has_lost_home():
+            self._leave_home()
+        self._check_home("shutdown")
         self._refuse_within("shutdown")
         if cancel:
             self._stop_summarising()  # before the lock: it has it
@@ -245,6 +264,7 @@ class LivingAgent:
                 await settle(self._save_last())
             finally:
                 await self._let_go()
+                self._home = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -283,6 +303,7 @@ class LivingAgent:
             AgentStateError: A turn of the agent waits for the caller, a tool: it would wait for
                 itself.
         """
+        self._check_home("wait_for_idle")
         self._refuse_within("wait_for_idle")
         await self._turns.end()
 
@@ -304,6 +325,54 @@ class LivingAgent:
 
     # --- inside ---
 
+    def _check_home(self, action: str) -> None:
+        """
+        Refuse what is asked in another event loop, or in a forked child.
+
+        Raises:
+            AgentStateError: It is; nothing was done.
+        """
+        if self._home is None:
+            return
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:  # what needs one says so
+            return
+        loop, process = self._home
+        if here is loop and os.getpid() == process:
+            return
+        where = "another event loop" if os.getpid() == process else "the process before it forked"
+        raise AgentStateError(
+            f"{action}() of an agent that was started in {where}: use it there, or make another"
+            " Agent with its context_id here",
+            status=self._status.value,
+            action=action,
+        )
+
+    def _has_lost_home(self) -> bool:
+        """Whether its event loop has ended, or is that of another process."""
+        return self._home is not None and (
+            self._home[0].is_closed() or self._home[1] != os.getpid()
+        )
+
+    def _leave_home(self) -> None:
+        """Let go of what was bound to an event loop that runs no more, and be as never started."""
+        if self._buffer:
+            _logger.warning(
+                "%d turns of context %s were not saved before their event loop ended",
+                len(self._buffer),
+                self.context_id,
+            )
+            self._buffer.clear()
+        if self._known is not None:
+            self._last_record, self._known = self._known.record, None
+        if isinstance(self._where, str):
+            self._stores = None
+        if isinstance(self._llm, str):
+            self._provider = None
+        self._settle_in()
+        self._set(AgentStatus.CREATED)
+
     async def _start_from(self, before: AgentStatus, action: str) -> None:
         """
         Start; when that fails, be what the agent was before.
@@ -321,6 +390,7 @@ class LivingAgent:
                 if new:
                     self._known = None
                     await self._let_go()
+                    self._home = None
             finally:
                 self._set(lifecycle.after(self._status, "to created" if new else f"to {before}"))
             raise
@@ -460,6 +530,7 @@ class LivingAgent:
         await self._known.refresh(await gather_tools(self._tools))
 
     def _require(self, action: str) -> Known:
+        self._check_home(action)
         if self._known is None:
             lifecycle.after(self._status, action)
         if self._known is None:

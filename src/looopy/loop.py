@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from looopy.auth.sealing import KeyRing
@@ -37,7 +38,7 @@ from looopy.stores.gate import repair
 from looopy.tool_calls import skip_calls
 from looopy.tools.provider import ToolSource, wrap_tools
 from looopy.turn import Group, Inbox, Out, Relief, Resumed, Turn, end_iteration
-from looopy.types.context import AuthContext, LoopConfig, SystemPrompt, TurnContext
+from looopy.types.context import AuthContext, CancelToken, LoopConfig, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
     AuthRequired,
@@ -331,14 +332,15 @@ class AgentLoop:
     ) -> AsyncGenerator[AgentEvent, None]:
         history = list(messages)
         return _flat(
-            run_turn(
+            context,
+            lambda own: run_turn(
                 self.llm_provider,
                 self.tools,
                 self.config,
-                context,
+                own,
                 history,
                 open_calls=unanswered(history),
-            )
+            ),
         )
 
 
@@ -419,28 +421,42 @@ def _start(
     loop = AgentLoop(llm_provider, tools, config)
     history = list(messages)
     return _flat(
-        run_turn(
+        context,
+        lambda own: run_turn(
             loop.llm_provider,
             loop.tools,
             loop.config,
-            context,
+            own,
             history,
             prompts,
             user_message=user,
             open_calls=() if prompts else unanswered(history),
             inbox=queues,
-        )
+        ),
     )
 
 
-async def _flat(outs: AsyncGenerator[Out, None]) -> AsyncGenerator[AgentEvent, None]:
-    async with aclosing(outs):
-        async for out in outs:
-            if isinstance(out, Group):
-                for event in out.events:
-                    yield event
-            else:
-                yield out
+async def _flat(
+    context: TurnContext, start: Callable[[TurnContext], AsyncGenerator[Out, None]]
+) -> AsyncGenerator[AgentEvent, None]:
+    """
+    The events of a turn, one by one.
+
+    The turn has a token of its own. That of *context* belongs to the caller, who may run several
+    turns with it: cancelling it cancels them all, and the deadline of one stops no other.
+    """
+    own = CancelToken()
+    leave = context.cancel.on_cancel(lambda: own.cancel(context.cancel.reason or "cancelled"))
+    try:
+        async with aclosing(start(replace(context, cancel=own))) as outs:
+            async for out in outs:
+                if isinstance(out, Group):
+                    for event in out.events:
+                        yield event
+                else:
+                    yield out
+    finally:
+        leave()
 
 
 def _as_messages(prompts: str | Message | Sequence[Message]) -> list[Message]:

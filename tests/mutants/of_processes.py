@@ -10,6 +10,7 @@ _LEASES = "src/looopy/lease.py"
 _LEFT = "tests/agent/test_leases.py"
 _CLAIMING = "src/looopy/claiming.py"
 _INBOX = "tests/agent/test_inbox.py"
+_LOOPS = "tests/agent/test_event_loops.py"
 _KEYS = "tests/agent/test_idempotency.py"
 _LINE = "tests/agent/test_line.py"
 _WAITING = "tests/agent/test_waiting.py"
@@ -265,5 +266,38 @@ MUTANTS = [
         "            await known.heads_read()\n",
         "            pass\n",
         "tests/agent/test_sharing.py::test_the_head_is_that_of_the_call_however_late_it_is_read",
+    ),
+    # --- event loops ---
+    mutant(
+        "forgotten-for-ever",
+        "each asyncio.run() with an agent that was not shut down leaves threads and files behind",
+        "src/looopy/stores/stores.py",
+        "                await shared.close()\n            except",
+        "                pass\n            except",
+        f"{_LOOPS}::test_a_forgotten_agent_is_closed_when_its_event_loop_ends",
+    ),
+    mutant(
+        "at-home-anywhere",
+        "an agent writes in an event loop that cannot be answered, and raises a raw error",
+        "src/looopy/living.py",
+        "        if here is loop and os.getpid() == process:\n            return\n",
+        "        if loop or here or process:\n            return\n",
+        f"{_LOOPS}::test_another_event_loop_is_refused_before_anything_is_written[steer]",
+    ),
+    mutant(
+        "stores-anywhere",
+        "a write of another event loop is carried out, and its caller gets a raw error",
+        "src/looopy/stores/sql/sqlite.py",
+        "        if not worker.is_here():\n",
+        "        if False:\n",
+        f"{_LOOPS}::test_stores_are_refused_in_another_event_loop[sqlite]",
+    ),
+    mutant(
+        "one-token-for-all",
+        "the deadline of one subscription of a cold loop stops the others",
+        "src/looopy/loop.py",
+        "replace(context, cancel=own)",
+        "context",
+        "tests/unit/test_loop.py::test_a_deadline_stops_one_subscription_alone",
     ),
 ]

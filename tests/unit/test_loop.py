@@ -227,6 +227,32 @@ async def test_cancelling_by_the_token_ends_the_turn_in_order():
     assert isinstance(heard[-1].messages[-1], ToolResultMessage)
 
 
+async def test_a_deadline_stops_one_subscription_alone():
+    """The others have the same context, whose token stays the caller's."""
+    entered = []
+
+    @tool
+    async def gate() -> str:
+        """Wait for ever the first time."""
+        entered.append(None)
+        if len(entered) == 1:
+            await asyncio.Event().wait()
+        return "open"
+
+    provider = ScriptedProvider([tool_call("gate"), tool_call("gate"), text("through")])
+    loop = AgentLoop(provider, [gate], LoopConfig(turn_timeout_s=0.5))
+    context = TurnContext(context_id="bare")
+    source = loop.execute_turn([UserMessage("go")], context)
+    ends = []
+    for _ in range(2):
+        heard, done = [], asyncio.Event()
+        source.subscribe(heard.append, on_completed=done.set)
+        await done.wait()
+        ends.append(heard[-1])
+    assert [end.stop_reason for end in ends] == ["deadline", "stop"]
+    assert context.cancel.reason is None
+
+
 async def test_leaving_the_iterator_stops_the_tool():
     """`aclose()` in the middle of a tool's report leaves nothing running."""
     from looopy import ToolContext

@@ -4,24 +4,27 @@ The stores of one tenant as one thing, and how a URL becomes them.
 `Stores` bundles the three stores with their journal. `open_stores(url)` makes one; it is an async
 context manager, and nothing is opened before it is entered. `acquire_shared` is what an `Agent`
 uses for a URL: one set of connections for each URL and event loop, closed when its last user lets
-go.
+go, or when the event loop ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import urlsplit
 
-from looopy.errors import ConfigurationError
+from looopy.errors import ConfigurationError, LooopyError
 from looopy.stores.base import ArtifactStore, Journal, MessageStore, StateStore
 from looopy.stores.gate import check_text
 from looopy.stores.records import Commit, Committed
+
+_logger = logging.getLogger("looopy")
 
 
 class Lifetime(Protocol):
@@ -188,25 +191,65 @@ class _Shared:
     """Stores that the agents with one URL share on one event loop."""
 
     def __init__(self) -> None:
-        self.lock = asyncio.Lock()
+        self.lock = asyncio.Lock()  # of this URL alone: opening takes as long as its server is away
         self.visitors = 0
         self.stores: Stores | None = None
         self.users = 0
 
+    async def close(self) -> None:
+        """Close what is open."""
+        stores, self.stores = self.stores, None
+        if stores is not None:
+            await stores.__aexit__(None, None, None)
 
-_shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = (
-    weakref.WeakKeyDictionary()
-)
+
+class _Place:
+    """All that is shared on one event loop, by URL."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Shared] = {}
+        self.end: AsyncGenerator[None, None] | None = None
+
+
+# What is open refers to its loop, so the weak key alone would never let go of it.
+_places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Place] = weakref.WeakKeyDictionary()
+
+
+async def _place_here() -> _Place:
+    """What is shared on the running loop, until that loop ends."""
+    for loop in [loop for loop in _places if loop.is_closed()]:  # it ended without `_until_end`
+        del _places[loop]
+    here = asyncio.get_running_loop()
+    place = _places.get(here)
+    if place is None:
+        place = _places[here] = _Place()
+        place.end = _until_end(here, place)
+        await anext(place.end)
+    return place
+
+
+async def _until_end(loop: asyncio.AbstractEventLoop, place: _Place) -> AsyncGenerator[None, None]:
+    """
+    Close what nobody has closed when the event loop ends.
+
+    `asyncio.run()` closes the asynchronous generators of its loop once all tasks are over: that is
+    the one moment at which a forgotten agent is known to be forgotten and can still be closed.
+    """
+    try:
+        yield
+    finally:
+        _places.pop(loop, None)
+        for url, shared in place.entries.items():
+            try:
+                await shared.close()
+            except LooopyError as error:  # nobody waits for it
+                _logger.warning("stores at %s were not closed: %s", mask(url), error)
 
 
 @contextlib.asynccontextmanager
 async def _shared_here(url: str) -> AsyncIterator[_Shared]:
-    """
-    The entry of *url* on the running loop, with nobody else at it.
-
-    Each URL has a lock of its own: opening one may take as long as its server is away.
-    """
-    entries = _shared.setdefault(asyncio.get_running_loop(), {})
+    """The entry of *url* on the running loop, with nobody else at it."""
+    entries = (await _place_here()).entries
     shared = entries.setdefault(url, _Shared())
     shared.visitors += 1
     try:
@@ -214,15 +257,14 @@ async def _shared_here(url: str) -> AsyncIterator[_Shared]:
             yield shared
     finally:
         shared.visitors -= 1
-        if not shared.visitors:
-            shared.lock = asyncio.Lock()  # one that was waited for keeps its loop alive
-            if shared.stores is None:
-                del entries[url]
+        if not shared.visitors and shared.stores is None:
+            del entries[url]
 
 
 async def acquire_shared(url: str) -> Stores:
     """
     The stores that all agents with *url* on this event loop share; opened for the first of them.
+    When the event loop ends, they are closed even if nobody has released them.
 
     Raises:
         ConfigurationError: The URL names nothing known.
@@ -245,7 +287,5 @@ async def release_shared(url: str) -> None:
     """
     async with _shared_here(url) as shared:
         shared.users -= 1
-        stores = shared.stores
-        if not shared.users and stores is not None and urlsplit(url).scheme != "memory":
-            shared.stores = None
-            await stores.__aexit__(None, None, None)
+        if not shared.users and urlsplit(url).scheme != "memory":
+            await shared.close()

@@ -13,7 +13,8 @@ from looopy.stores.stores import acquire_shared, release_shared
 
 
 def _here():
-    return set(module._shared.get(asyncio.get_running_loop(), {}))
+    place = module._places.get(asyncio.get_running_loop())
+    return set(place.entries) if place else set()
 
 
 @pytest.fixture

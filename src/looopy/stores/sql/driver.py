@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from looopy.errors import StoreUnavailable
 from looopy.stores.bells import Bells
 
 T = TypeVar("T")
@@ -54,6 +55,13 @@ class Ring(NamedTuple):
 def may_have_written(error: BaseException | None) -> bool:
     """Whether a write that ended with *error* may have changed something."""
     return error is None or not getattr(error, "outcome_known", True)
+
+
+def elsewhere(what: str) -> StoreUnavailable:
+    """The refusal to use connections of one event loop in another; nothing was written."""
+    return StoreUnavailable(
+        f"{what} were opened in another event loop: use them there, or open them again in this one"
+    )
 
 
 class Driver(Protocol):

@@ -31,7 +31,7 @@ from looopy.errors import LooopyError, StoreUnavailable
 from looopy.settle import new_answer, outlast
 from looopy.stores.bells import Bells
 from looopy.stores.sql import pg_rls
-from looopy.stores.sql.driver import Query, Ring, Rows, Steps, may_have_written
+from looopy.stores.sql.driver import Query, Ring, Rows, Steps, elsewhere, may_have_written
 from looopy.stores.sql.pg_errors import Trouble, translate
 from looopy.stores.sql.pg_fate import fate_of_statement, fate_of_transaction
 from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
@@ -79,6 +79,7 @@ class PostgresDriver:
         self._pool: Pool | None = None
         self._news: News | None = None
         self._pid = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[asyncio.Task[Any]] = set()
         self._lines: weakref.WeakValueDictionary[tuple[Any, Any], asyncio.Lock] = (
             weakref.WeakValueDictionary()
@@ -98,8 +99,13 @@ class PostgresDriver:
             ConfigurationError: The URL requires row-level security, and it is off.
             StoreUnavailable: The server cannot be reached, or refuses us.
         """
+        here = asyncio.get_running_loop()
         if self._pool is not None and self._pid == os.getpid():
-            return
+            if self._loop is here:
+                return
+            if self._loop is not None and not self._loop.is_closed():
+                raise elsewhere(f"the stores of {self._url.place}")
+            self._running.clear()  # they ended with their event loop
         pool = Pool(self._url)
         try:
             found, hiding = await self._look(pool)
@@ -109,7 +115,7 @@ class PostgresDriver:
         except BaseException:
             await pool.close()
             raise
-        self._pool, self._pid = pool, os.getpid()
+        self._pool, self._pid, self._loop = pool, os.getpid(), here
         self._news = News(self._url, self.bells, pool)
 
     async def _look(self, pool: Pool) -> tuple[Found, set[str]]:
@@ -152,7 +158,10 @@ class PostgresDriver:
                 f"the stores of {self._url.place} were opened before this process was forked:"
                 " open them again in the child"
             )
-        answer = new_answer(asyncio.get_running_loop())
+        here = asyncio.get_running_loop()
+        if here is not self._loop:
+            raise elsewhere(f"the stores of {self._url.place}")
+        answer = new_answer(here)
         task = asyncio.create_task(self._answer(answer, pool, work, write=write, ring=ring))
         self._running.add(task)
         task.add_done_callback(functools.partial(self._over, answer))
@@ -190,6 +199,8 @@ class PostgresDriver:
         """Carry out what was accepted, then close every connection."""
         pool, self._pool = self._pool, None
         if pool is None or self._pid != os.getpid():
+            return
+        if self._loop is not asyncio.get_running_loop():  # nobody can wait for its connections here
             return
         try:
             if self._running:

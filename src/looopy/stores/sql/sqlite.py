@@ -32,7 +32,7 @@ from looopy.settle import new_answer, outlast
 from looopy.stores.bells import Bells, Key
 from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql.connection import Connection
-from looopy.stores.sql.driver import Ring, Steps, may_have_written
+from looopy.stores.sql.driver import Ring, Steps, elsewhere, may_have_written
 from looopy.stores.sql.migrate import ensure_schema
 from looopy.stores.sql.numbered import IN_SQLITE
 from looopy.stores.sql.statements import ERASING
@@ -82,7 +82,11 @@ class SQLiteDriver:
             StoreUnavailable: The file cannot be used.
         """
         if self._writer is not None and self._pid == os.getpid():
-            return
+            if self._writer.is_here():
+                return
+            if not self._writer.has_ended():
+                raise elsewhere(f"the stores of {self._path}")
+            _stop((self._reader, self._writer), self._pid)
         # Not `self`: a driver that the threads refer to is never forgotten.
         path, patience_s, migrate = self._path, self._patience_s, self._migrate
 
@@ -121,6 +125,8 @@ class SQLiteDriver:
                 f"the stores of {self._path} were opened before this process was forked:"
                 " open them again in the child"
             )
+        if not worker.is_here():
+            raise elsewhere(f"the stores of {self._path}")
         answer: T = await worker.ask(work, ring)
         return answer
 
@@ -133,6 +139,9 @@ class SQLiteDriver:
             return
         if self._forgotten is not None:
             self._forgotten.detach()
+        if not writer.is_here():  # nobody can wait for it in another event loop
+            _stop((reader, writer), self._pid)
+            return
         try:
             await reader.stopped()
         finally:
@@ -203,6 +212,14 @@ class _Worker:
         answer = new_answer(self._loop)
         self._queue.put(_Job(work, answer, ring))
         return await outlast(answer)
+
+    def is_here(self) -> bool:
+        """Whether the running event loop is the one that this was started in."""
+        return asyncio.get_running_loop() is self._loop
+
+    def has_ended(self) -> bool:
+        """Whether that event loop is closed."""
+        return self._loop.is_closed()
 
     def stop(self) -> None:
         """Let the thread end once it has done what was asked before."""
@@ -335,10 +352,11 @@ def _hand_out(jobs: Sequence[_Job], bells: Bells | None) -> None:
             bells.ring(job.ring.tenant, job.ring.context_id, inbox=job.ring.inbox)
 
 
-def _stop(workers: Sequence[_Worker], pid: int) -> None:
+def _stop(workers: Sequence[_Worker | None], pid: int) -> None:
     if pid == os.getpid():
         for worker in workers:
-            worker.stop()
+            if worker is not None:
+                worker.stop()
 
 
 # --- on the thread ---
