@@ -693,3 +693,25 @@ def test_blocking_code_has_agents_as_tools(tmp_path):
     url = f"sqlite:///{tmp_path}/chat.db"
     with SyncAgent("ada", llm_provider=provider, tools=[helper.as_tool()], stores=url) as agent:
         assert result_of(agent.execute_turn("go")).text == "Three."
+
+
+async def test_what_the_agent_used_is_charged_once(make_agent, memory_stores):
+    """A turn that looks at an earlier one of the agent, to go on with it, pays for the new one."""
+
+    @tool(needs_approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    replies = [(text("x" * 4000), tool_call("pay")), text("Paid.")]
+    agent = await make_agent(
+        [ASKS, text("done")],
+        tools=[inner(replies, tools=[pay]).as_tool()],
+        stores=memory_stores,
+        loop_config=LoopConfig(budget=Budget(tokens=1800)),
+    )
+    first = await agent.execute_turn("go")
+    (request,) = first.pending
+    result = await agent.execute_turn(None, inputs={request.request_id: True})
+    assert (result.outcome, result.text) == (Outcome.COMPLETED, "done")
+    assert result_of(result).details["usage"]["total_tokens"] > 1800

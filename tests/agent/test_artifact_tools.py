@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from tests.agent.kit import assert_whole
 
-from looopy import agent_loop
+from looopy import ToolContext, agent_loop, tool
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.tools import ArtifactTools
 from looopy.types.event import ArtifactUpdate
 from looopy.types.message import ImageContent, ToolResultMessage
@@ -229,3 +231,55 @@ async def test_without_a_store_there_is_nowhere_to_keep_them():
     events = [e async for e in agent_loop("go", llm_provider=provider, tools=[ArtifactTools()])]
     [told] = [m for m in events[-1].messages if isinstance(m, ToolResultMessage)]
     assert "nowhere to keep artifacts" in told.text
+
+
+@pytest.mark.parametrize("act", ["save", "delete"])
+async def test_an_artifact_waits_for_a_commit_of_its_turn_that_is_under_way(
+    make_agent, stores, act
+):
+    """Or their events were announced out of order: one commit of a turn at a time."""
+    spy = SpyStores(stores)
+    committing, looked = asyncio.Event(), asyncio.Event()
+    under_way = []
+
+    @tool(parallel=True)
+    async def quick() -> str:
+        """End at once: a result to commit."""
+        return "done"
+
+    @tool(parallel=True)
+    async def write(context: ToolContext) -> str:
+        """Change an artifact while that commit is under way."""
+        await committing.wait()
+        change = asyncio.ensure_future(
+            context.artifacts.save("b", "text")
+            if act == "save"
+            else context.artifacts.delete("a")
+        )
+        for _ in range(20):
+            await asyncio.sleep(0)
+        looked.set()
+        await change
+        return "written"
+
+    async def hold(name, given):
+        if name != "commit":
+            return
+        under_way.append(len(spy.of("commit")) - spy.done.count("commit"))
+        if any(e.type == "tool_execution_end" for e in given.events) and not looked.is_set():
+            committing.set()
+            await looked.wait()
+
+    await stores.artifacts.save("ada", "a", "old")
+    agent = await make_agent(
+        [(tool_call("quick"), tool_call("write")), text("ok")],
+        tools=[quick, write],
+        stores=spy.stores,
+    )
+    spy.hook = hold
+    events = [event async for event in agent.execute_turn("go")]
+    assert committing.is_set()
+    assert set(under_way) == {1}
+    seqs = [event.seq for event in events if event.seq is not None]
+    assert seqs == sorted(seqs)
+    await assert_whole(stores)

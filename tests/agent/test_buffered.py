@@ -431,3 +431,27 @@ async def test_clearing_waits_for_whoever_saves(make_agent, stores):
     assert [turn.outcome for turn in await stores.journal.turns("ada")] == [Outcome.COMPLETED] * 2
     assert await agent.get_messages() == []
     assert (await agent.execute_turn("c")).turn == 3
+
+
+@pytest.mark.parametrize("how", ["pause", "save_state"])
+async def test_a_failure_that_was_forgiven_is_not_stored(make_agent, stores, how):
+    """`start()` after the turn takes it as seen: whoever reads the context later finds no error."""
+    agent = await make_agent([failure(LLMError("no"))], stores=stores, auto_save=False)
+    await agent.execute_turn("a")
+    assert agent.state.status is AgentStatus.FAILED
+    await agent.start()
+    assert agent.state.status is AgentStatus.READY
+    await getattr(agent, how)()
+    record = await stores.state.load("ada")
+    assert record.state.error is None
+    assert record.state.resumable == 1
+    other = await make_agent([], stores=stores)
+    assert other.state.status is AgentStatus.READY
+
+
+async def test_a_failure_that_nobody_forgave_is_stored(make_agent, stores):
+    """And told by the next agent until it is started again."""
+    agent = await make_agent([failure(LLMError("no"))], stores=stores, auto_save=False)
+    await agent.execute_turn("a")
+    await agent.save_state()
+    assert (await stores.state.load("ada")).state.error == ("LLMError", "no")

@@ -23,7 +23,7 @@ from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.context import Hooks
 from looopy.types.event import MessageEnd, StatusChange
-from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage, UserMessage
+from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage, Usage, UserMessage
 from looopy.types.state import AgentStatus, Outcome
 
 FAST = RetryPolicy(base_s=0)
@@ -621,3 +621,31 @@ async def test_a_message_appended_beside_an_agent_is_seen_by_its_next_turn(make_
     await agent.execute_turn("second")
     said = [m.text for m in provider.requests[1].messages]
     assert said == ["first", "one", "by the way", "second"]
+
+
+async def test_a_turn_that_its_store_ended_reports_what_it_used(make_agent, stores):
+    """The answers that were stored were paid for: they count for the result and the context."""
+    spy = SpyStores(stores)
+    agent = await make_agent(
+        [tool_call("add", a=1, b=2), tool_call("add", a=3, b=4), text("never")],
+        tools=[add],
+        stores=spy.stores,
+    )
+
+    def refuse(name, given):
+        if name == "commit" and any(e.iteration == 2 for e in given.events):
+            spy.hook = None
+            raise ValueRefused("/messages/4: too long", path="/messages/4")
+
+    spy.hook = refuse
+    _, result = await run(agent)
+    assert result.outcome is Outcome.FAILED
+    answers = [m for m in result.messages if isinstance(m, AssistantMessage)]
+    assert answers
+    used = sum((m.usage for m in answers), Usage())
+    assert used.total_tokens > 0
+    assert result.usage == used
+    assert agent.state.usage == used
+    assert (await stores.state.load("ada")).state.usage == used
+    (turn,) = await stores.journal.turns("ada")
+    assert turn.usage == used

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.agent.kit import Gate, add, assert_whole, collect
 
-from looopy import AuthContext, LoopConfig, UserMessage
+from looopy import AuthContext, LoopConfig, ToolContext, UserMessage, tool
 from looopy.errors import (
     AgentBusy,
     AgentStateError,
@@ -366,3 +366,22 @@ async def test_a_view_holds_up_neither_idle_nor_shutdown(make_agent, stores):
         await view
     gate.open.set()
     assert (await stream).text == "ok"
+
+
+async def test_the_result_of_an_old_turn_has_the_artifacts_of_that_turn(make_agent, stores):
+    """What turns before and after it saved is theirs."""
+
+    @tool
+    async def save(name: str, context: ToolContext) -> str:
+        """Save."""
+        await context.artifacts.save(name, "text")
+        return "saved"
+
+    script = [reply for n in "abc" for reply in (tool_call("save", name=n), text(n))]
+    agent = await make_agent(script, tools=[save], stores=stores)
+    for n in "abc":
+        await agent.execute_turn(n, idempotency_key=n)
+    again = await make_agent([], stores=stores)
+    for n in "abc":
+        result = await again.execute_turn(n, idempotency_key=n)
+        assert [a.artifact_id for a in result.artifacts] == [n]

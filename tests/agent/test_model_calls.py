@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.agent.kit import add, assert_whole, collect, look
 from tests.agent.model_kit import HANGS, TEN, StepByStep, priced
+from tests.loop_time import advance
 
-from looopy import AuthContext, Budget, LoopConfig, RetryPolicy
+from looopy import AuthContext, Budget, LoopConfig, RetryPolicy, tool
 from looopy.errors import ContextOverflow, LimitExceeded, LLMError, LLMUnavailable
 from looopy.loop import run_turn
 from looopy.stores.owner import Owner
@@ -388,3 +391,28 @@ async def test_what_hooks_make_of_a_history_is_for_one_call(make_agent, stores, 
     await agent.execute_turn("b")
     assert [[m.text for m in r.messages] for r in provider.requests] == [["<a>"], ["1", "<b>"]]
     assert [m.text for m in await agent.get_messages()] == ["a", "1", "b", "2"]
+
+
+@pytest.mark.parametrize("limit", ["llm_idle_timeout_s", "llm_timeout_s"])
+async def test_a_tool_may_take_longer_than_a_model(make_agent, memory_stores, limit):
+    """The watch over a call of the model ends with that call."""
+
+    @tool
+    async def slow() -> str:
+        """Take ten minutes."""
+        advance(600)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return "at last"
+
+    agent = await make_agent(
+        StepByStep([TEN, "hm", ("slow",)], ["done"]),
+        tools=[slow],
+        stores=memory_stores,
+        loop_config=LoopConfig(
+            retry=RetryPolicy(attempts=0), tool_timeout_s=None, **{limit: 60.0}
+        ),
+    )
+    result = await agent.execute_turn("go")
+    assert (result.outcome, result.text) == (Outcome.COMPLETED, "done")
+    assert result.iterations[0].tool_results[0].text == "at last"

@@ -11,7 +11,9 @@ import pytest
 from tests.campaign import leaks
 
 from looopy import AuthContext, LoopConfig, ToolResult, tool
+from looopy.errors import ValueRefused
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.faults import SpyStores
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.types import message as public
 from looopy.types.auth import AuthRequest
@@ -28,6 +30,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.request import StreamEvent
+from looopy.types.state import Outcome
 
 SECRET = "s3cret-canary-7b1f"
 AUTH = AuthContext("u1", credentials={"token": SECRET})
@@ -255,3 +258,27 @@ async def test_no_part_of_a_question_shows_a_secret(make_agent, stores, change):
     log = [repr(e) for e in await stores.journal.events("ada")]
     assert not any(SECRET in said for said in (repr(result), repr(record), *log))
     assert bool(result.pending) == ("prompt" in change)
+
+
+async def test_an_error_of_the_store_that_repeats_a_credential_shows_none(make_agent, stores):
+    """Neither in the result, nor in an event, nor in the stored state that explains the failure."""
+    spy = SpyStores(stores)
+    agent = await make_agent([text("hi"), text("again")], stores=spy.stores)
+    asked = []
+
+    def refuse(name, _):
+        if name == "commit" and not asked:
+            asked.append(name)
+            raise ValueRefused(f"/messages/1: {SECRET} will not do", path="/messages/1")
+
+    spy.hook = refuse
+    stream = agent.execute_turn("go", AUTH)
+    events = [event async for event in stream]
+    result = await stream
+    assert result.outcome is Outcome.FAILED
+    assert "[redacted] will not do" in str(result.error)
+    record = await stores.state.load("ada")
+    for sink in (repr(result), repr(result.error.facts), repr(events), repr(record)):
+        assert SECRET not in sink
+    assert "[redacted] will not do" in record.state.error[1]
+    assert SECRET not in repr(await stores.journal.events("ada"))

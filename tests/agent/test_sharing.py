@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from tests.agent.kit import Gate, add, assert_whole, collect, types
+from tests.loop_time import advance
 
 from looopy import Agent, LoopConfig, ToolContext, open_stores, tool
 from looopy.errors import (
@@ -332,6 +333,20 @@ async def test_a_lease_is_renewed_while_a_turn_runs(make_agent, stores):
     record = await stores.state.load("ada")
     assert record.holder is None
     assert not record.lease_live
+
+
+async def test_after_a_turn_its_lease_is_renewed_no_more(make_agent, stores):
+    """However long the agent then lives."""
+    spy = SpyStores(stores)
+    agent = await make_agent(
+        [text("ok")], stores=spy.stores, loop_config=LoopConfig(lease_ttl_s=60.0)
+    )
+    await agent.execute_turn("a")
+    for _ in range(3):
+        advance(61)
+        for _ in range(10):
+            await asyncio.sleep(0)
+    assert spy.of("renew") == []
 
 
 async def test_between_turns_nobody_holds_a_lease(make_agent, stores):

@@ -8,6 +8,7 @@ from tests.mutants import (
     of_faces,
     of_people,
     of_processes,
+    of_rims,
     of_stores,
     of_tools,
     of_turns,
@@ -24,4 +25,5 @@ MUTANTS = [
     *of_agents.MUTANTS,
     *of_calls.MUTANTS,
     *of_faces.MUTANTS,
+    *of_rims.MUTANTS,
 ]

@@ -10,6 +10,7 @@ import json
 import logging
 import pickle
 import struct
+import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -448,3 +449,16 @@ def test_our_log_shows_no_secret_of_a_turn_that_runs(caplog):
     gc.collect()
     logger.warning("canary-0123 is a word again")
     assert "canary-0123 is a word again" in caplog.text
+
+
+@pytest.mark.parametrize("secret", ["abc/def+ghi=jkl", "p\u00e4ss w\u00f6rd/?&", "a%2Fb%3Fc%20d"])
+@pytest.mark.parametrize("safe", ["/", ""])
+@pytest.mark.parametrize("plus", [False, True])
+def test_percent_encoding_is_found_in_capitals_and_in_small_letters(secret, safe, plus):
+    """RFC 3986 takes both for the same, and programs write either."""
+    written = quote_plus(secret, safe=safe) if plus else quote(secret, safe=safe)
+    small = re.sub("%..", lambda found: found[0].lower(), written)
+    for form in (written, small):
+        shown = knowing(secret).text(f"GET /v1?key={form}&n=1")
+        assert form not in shown
+        assert MASK in shown

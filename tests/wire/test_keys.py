@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.wire.three import APIS, last_event, provider, says, server
+from tests.wire.fake_openai import Answer
+from tests.wire.three import (
+    APIS,
+    breaks_off,
+    half,
+    last_event,
+    provider,
+    refuses,
+    says,
+    server,
+    serving,
+)
 
 VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 KEY = "a-very-secret-key-0123456789"
@@ -41,3 +52,35 @@ async def test_where_every_call_brings_its_key_none_is_taken_from_the_environmen
     assert last.type == "error"
     assert "no API key" in str(last.error)
     assert served.received == []
+
+
+@APIS
+async def test_an_error_of_the_connection_that_repeats_the_key_shows_none(api):
+    """A key with a line break cannot be a header, and the transport says which it was."""
+    async with server(api) as served:
+        made = provider(api, base_url=served.url, api_key=f"{KEY}\nx")
+        last = await last_event(made)
+        await made.aclose()
+    assert last.type == "error"
+    assert served.received == []
+    assert KEY not in f"{last.error} {last.error!r} {last.error.facts} {last.message}"
+
+
+@APIS
+async def test_an_error_within_an_answer_that_repeats_the_key_shows_none(api):
+    """As servers do that say which key is out of credit."""
+    broken = Answer(pieces=[*half(api), breaks_off(api, f"the key {KEY} is out of credit")])
+    async with serving(api, broken, api_key=KEY) as (_, made):
+        last = await last_event(made)
+    assert last.type == "error"
+    assert "out of credit" in str(last.error)
+    assert KEY not in f"{last.error} {last.error!r} {last.error.facts} {last.message}"
+
+
+@APIS
+async def test_a_refusal_that_repeats_the_key_shows_none(api):
+    """As servers do that do not know it."""
+    async with serving(api, refuses(api, 401, f"no such key: {KEY}"), api_key=KEY) as (_, made):
+        last = await last_event(made)
+    assert "no such key" in str(last.error)
+    assert KEY not in f"{last.error} {last.error!r} {last.error.facts} {last.message}"

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.loop_time import advance
 from tests.wire.fake_openai import HOLD, Answer
-from tests.wire.three import APIS, given_up, half, last_event, provider, serving
+from tests.wire.three import APIS, given_up, half, last_event, provider, says, serving
 
 from looopy import Agent, LoopConfig, RetryPolicy
 from looopy.errors import LLMUnavailable
@@ -102,3 +102,23 @@ async def test_a_turn_sets_them_all(api):
         await server.left.wait()
     assert "fell silent" in str(result.error)
     assert result.messages[-1].text == "half"
+
+
+@APIS
+async def test_what_trickles_behind_an_answer_does_not_prolong_it(api):
+    """Comments that keep a connection open, after the reason to stop: a short while in all."""
+    cues = [asyncio.Event() for _ in range(100)]
+    trickle = [piece for cue in cues for piece in (cue, b": still here\n\n")]
+    whole = [piece for piece in says(api, "all").pieces if b"[DONE]" not in piece]
+    async with serving(api, Answer(pieces=[*whole, *trickle, HOLD])) as (server, made):
+        reading = asyncio.create_task(last_event(made, idle_timeout_s=60))
+        await server.asked.wait()
+        for cue in cues:
+            cue.set()
+            await asyncio.wait([reading], timeout=0.05)  # long enough to read it, mostly
+            if reading.done():
+                break
+            advance(0.4)
+        assert not cues[-1].is_set()
+        last = await reading
+    assert (last.type, last.message.text) == ("done", "all")

@@ -33,6 +33,17 @@ def half(api: str) -> list[bytes]:
     }[api]
 
 
+def breaks_off(api: str, message: str) -> bytes:
+    """An error within an answer."""
+    return {
+        "completions": fake_openai.event({"error": {"message": message}}),
+        "responses": fake_responses.sse("error", message=message, code="server_error"),
+        "anthropic": fake_anthropic.event(
+            {"type": "error", "error": {"type": "api_error", "message": message}}
+        ),
+    }[api]
+
+
 def says(api: str, text: str) -> Answer:
     """A whole answer."""
     return {

@@ -132,3 +132,19 @@ async def test_a_tool_may_ask_the_model_to_try_again(run: Run, sync: bool) -> No
     )
     result = await run(tool(search, max_retry_calls=4), may_call_again=lambda _tool: False)
     assert "4 times already: do not call it again" in result.text
+
+
+async def test_the_wait_between_tries_doubles_up_to_ten_seconds(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often a tool may be tried: nobody waits an hour for the last one."""
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("looopy.tools.retrying.asyncio.sleep", wait)
+    look = failing(*[ConnectionError("gone")] * 8)
+    result = await run(tool(look, effects="none", retries=8, retry_delay_s=0.5))
+    assert (result.text, look.calls) == ("9", 9)
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]

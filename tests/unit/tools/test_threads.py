@@ -220,3 +220,20 @@ print(parent == os.getpid(), os.waitpid(child, 0)[1])
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout == "True 0\n"
+
+
+async def test_a_call_that_was_withdrawn_leaves_its_thread_to_the_next() -> None:
+    """Or the pool takes itself for busier than it is, and makes a thread where one is idle."""
+    pool = ToolThreads()
+    first = await pool.run(lambda: threading.current_thread().name)
+    ran: list[int] = []
+    for n in range(3):
+        with pool._wake:  # the idle thread cannot take it
+            waiting = asyncio.ensure_future(pool.run(functools.partial(ran.append, n)))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+    names = [await pool.run(lambda: threading.current_thread().name) for _ in range(3)]
+    assert set(names) == {first}
+    assert ran == []

@@ -1,0 +1,200 @@
+"""Mistakes that an independent list found and no test had noticed; and their neighbours."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import mutant
+
+MUTANTS = [
+    mutant(
+        "lease-never-let-go",
+        "a store is asked to renew, for ever, the lease of each turn that is over",
+        "src/looopy/running.py",
+        "            if self._lease is not None:\n"
+        "                self._lease.let_go()\n",
+        "",
+        "tests/agent/test_sharing.py::test_after_a_turn_its_lease_is_renewed_no_more",
+    ),
+    mutant(
+        "artifact-beside-commit",
+        "events are announced out of order, and a client that follows by number misses one",
+        "src/looopy/running.py",
+        "        async with self._committing:\n"
+        "            done = await self.stores.commit(commit)",
+        "        async with asyncio.Lock():\n"
+        "            done = await self.stores.commit(commit)",
+        "tests/agent/test_artifact_tools.py"
+        "::test_an_artifact_waits_for_a_commit_of_its_turn_that_is_under_way",
+    ),
+    mutant(
+        "store-error-unredacted",
+        "a token stands in the stored state when a store's error repeats it",
+        "src/looopy/running.py",
+        "        error = self.redactor.error(error)\n",
+        "",
+        "tests/agent/test_secrets.py"
+        "::test_an_error_of_the_store_that_repeats_a_credential_shows_none",
+    ),
+    mutant(
+        "forgiven-comes-back",
+        "an agent that was started again after a failure stores it all the same",
+        "src/looopy/buffered.py",
+        "state=turn.state if len(turns) > 1 else known.state,  # which may be forgiven",
+        "state=turn.state,",
+        "tests/agent/test_buffered.py::test_a_failure_that_was_forgiven_is_not_stored",
+    ),
+    mutant(
+        "no-second-poll",
+        "where no bell rings, a request to stop is heard for one poll and never again",
+        "src/looopy/inbox.py",
+        "                self.told(head)\n"
+        "        self._later()\n",
+        "                self.told(head)\n",
+        "tests/unit/test_inbox.py::test_it_looks_again_and_again_though_no_bell_rings",
+    ),
+    mutant(
+        "one-hiccup-loses-lease",
+        "one renewal that the store did not answer cancels the turn",
+        "src/looopy/lease.py",
+        "            self._timer = self._in(self._ttl_s / _TRIES_PER_TTL)\n            return\n",
+        "            self._lost()\n            return\n",
+        "tests/unit/test_lease_renewal.py::test_a_renewal_that_the_store_did_not_answer_is_made_again",
+    ),
+    mutant(
+        "artifacts-of-all-turns",
+        "a repeated request shows the files of other turns as its own",
+        "src/looopy/following.py",
+        "        artifacts=tuple(a for a in await"
+        " stores.artifacts.list(context_id) if a.turn == turn),",
+        "        artifacts=tuple(await stores.artifacts.list(context_id)),",
+        "tests/agent/test_idempotency.py"
+        "::test_the_result_of_an_old_turn_has_the_artifacts_of_that_turn",
+    ),
+    mutant(
+        "lower-case-percent",
+        "a secret that a program percent-encoded in small letters is stored",
+        "src/looopy/secret_forms.py",
+        '        forms |= {percent, re.sub("%..", lambda found: found[0].lower(), percent)}',
+        "        forms |= {percent}",
+        "tests/unit/test_redaction.py"
+        "::test_percent_encoding_is_found_in_capitals_and_in_small_letters",
+    ),
+    mutant(
+        "failed-end-usage-lost",
+        "what a turn used is not counted when its store ends it",
+        "src/looopy/ending.py",
+        "            usage=usage_of(added),\n",
+        "            usage=Usage(),\n",
+        "tests/unit/test_ending.py::test_a_turn_whose_store_failed_reports_what_its_calls_used",
+    ),
+    mutant(
+        "answers-lost-by-failure",
+        "a person has to answer again what a failed turn did not come to",
+        "src/looopy/ending.py",
+        "        answered=[(r, value) for r, value in"
+        " begun.answered if r.tool_call_id not in done],\n",
+        "",
+        "tests/unit/test_ending.py::test_an_answer_whose_call_did_not_run_outlives_a_failure",
+    ),
+    mutant(
+        "patience-not-closed",
+        "a tool slower than the model's idle limit ends the turn",
+        "src/looopy/model_call.py",
+        "        patience.close()\n",
+        "",
+        "tests/agent/test_model_calls.py::test_a_tool_may_take_longer_than_a_model",
+    ),
+    mutant(
+        "pending-while-running",
+        "a person is asked for an answer that nobody can take yet",
+        "src/looopy/snapshot.py",
+        "        pending=tuple(record.state.pending) if record.open_turn is None else (),",
+        "        pending=tuple(record.state.pending),",
+        "tests/unit/test_snapshot.py::test_while_a_turn_runs_nothing_can_be_answered",
+    ),
+    mutant(
+        "token-in-url-shown",
+        "an error shows the token of a database URL",
+        "src/looopy/stores/stores.py",
+        "((?:password|passwd|secret|token)=)",
+        "((?:password|passwd)=)",
+        "tests/unit/stores/test_masking.py::test_no_option_that_is_a_secret_is_shown",
+    ),
+    mutant(
+        "sync-failure-is-certain",
+        "a write is told as not made, and a crash brings it back",
+        "src/looopy/stores/sql/sqlite.py",
+        "        return sqlite.translate(error, path, outcome_known=not unsure)",
+        "        return sqlite.translate(error, path)",
+        "tests/unit/stores/test_sqlite_commit.py"
+        "::test_only_of_a_failed_sync_is_the_outcome_not_known",
+    ),
+    mutant(
+        "cache-writes-fit",
+        "a prompt that was cut is answered without a word, if the cache was written",
+        "src/looopy/llm/overflow.py",
+        "    sent = usage.input + usage.cache_read + usage.cache_write",
+        "    sent = usage.input + usage.cache_read",
+        "tests/unit/llm/test_overflow.py::test_each_part_of_a_prompt_takes_room",
+    ),
+    mutant(
+        "trickle-prolongs",
+        "a server that sends comments behind its answer holds the turn for ever",
+        "src/looopy/llm/sdk.py",
+        "                until = min(until, patient_until) if stands else patient_until",
+        "                until = patient_until",
+        "tests/wire/test_timeouts.py::test_what_trickles_behind_an_answer_does_not_prolong_it",
+    ),
+    mutant(
+        "key-in-transport-error",
+        "an API key with a line break is stored in the error that it causes",
+        "src/looopy/llm/sdk.py",
+        "        reason = redact(_innermost(error), (call.key,))",
+        "        reason = _innermost(error)",
+        "tests/wire/test_keys.py::test_an_error_of_the_connection_that_repeats_the_key_shows_none",
+    ),
+    mutant(
+        "key-in-stream-error",
+        "an API key is stored with the error of a server that repeats it",
+        "src/looopy/llm/chat_format.py",
+        "                secrets=self._secrets,\n",
+        "",
+        "tests/wire/test_keys.py::test_an_error_within_an_answer_that_repeats_the_key_shows_none",
+    ),
+    mutant(
+        "retries-unlimited-wait",
+        "the tenth try of a tool waits for an hour",
+        "src/looopy/tools/retrying.py",
+        "await asyncio.sleep(min(tool.retry_delay_s * 2 ** (tried - 1), _LONGEST_S))",
+        "await asyncio.sleep(tool.retry_delay_s * 2 ** (tried - 1))",
+        "tests/unit/tools/test_retrying.py::test_the_wait_between_tries_doubles_up_to_ten_seconds",
+    ),
+    mutant(
+        "withdrawn-counts",
+        "each call that is given up in time costs a thread for ever",
+        "src/looopy/tools/threads.py",
+        "            self._open -= 1\n"
+        "            return True\n",
+        "            return True\n",
+        "tests/unit/tools/test_threads.py"
+        "::test_a_call_that_was_withdrawn_leaves_its_thread_to_the_next",
+    ),
+    mutant(
+        "credential-in-refusal",
+        "a credential of a wrong shape is shown in the error",
+        "src/looopy/tools/answering.py",
+        "        if not secret:\n"
+        "            raise\n",
+        "        if True:\n"
+        "            raise\n",
+        "tests/unit/tools/test_answering.py::test_a_credential_that_is_refused_is_not_shown",
+    ),
+    mutant(
+        "charged-twice",
+        "a turn is stopped by a budget that an earlier turn had used up",
+        "src/looopy/tools/agents.py",
+        "        if anew:\n"
+        "            self._context.charge(result.usage)",
+        "        self._context.charge(result.usage)",
+        "tests/agent/test_agents_as_tools.py::test_what_the_agent_used_is_charged_once",
+    ),
+]

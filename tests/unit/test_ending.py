@@ -1,0 +1,71 @@
+"""What a turn leaves for the next one, and the end of one that could not make its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from looopy.ending import failed_end, state_after
+from looopy.errors import LooopyError
+from looopy.stores.records import ContextState
+from looopy.testing.turns import answer, result
+from looopy.turn import Group
+from looopy.types.event import ToolExecutionEnd, TurnEnd, TurnError
+from looopy.types.message import StopReason, ToolCall, Usage
+from looopy.types.state import Outcome, PendingKind, PendingRequest
+
+ONE, TWO = ToolCall("c1", "act"), ToolCall("c2", "act")
+USED = Usage(input=7, output=3, total_tokens=10)
+
+
+def asked(call):
+    """What a person was asked of *call*."""
+    return PendingRequest(
+        request_id=f"ask-{call.id}",
+        kind=PendingKind.APPROVAL,
+        tool_call_id=call.id,
+        tool_name=call.name,
+        args={},
+        turn=1,
+    )
+
+
+def ended(outcome, *messages, error=None):
+    """The end of a turn as its group has it."""
+    common = {"context_id": "ada", "turn": 2}
+    stop = StopReason.ERROR if outcome is Outcome.FAILED else StopReason.STOP
+    end = TurnEnd(**common, outcome=outcome, stop_reason=stop, messages=messages, usage=USED)
+    if error is None:
+        return end, Group([end])
+    return end, Group([TurnError(**common, code="error", text=str(error), error=error), end])
+
+
+def test_an_answer_whose_call_did_not_run_outlives_a_failure():
+    """The person is not asked again; what had its result is over."""
+    begun = ContextState(answered=[(asked(ONE), True), (asked(TWO), False)], usage=USED)
+    end, group = ended(Outcome.FAILED, result(ONE, "done"), error=LooopyError("broke"))
+    state = state_after(end, group, begun)
+    assert state.answered == [(asked(TWO), False)]
+    assert state.error == ("LooopyError", "broke")
+    assert state.resumable == 2
+    assert state.usage == USED + USED
+
+
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.CANCELLED])
+def test_an_end_without_a_failure_leaves_what_was_used_and_no_more(outcome):
+    """There is nothing to go on with."""
+    begun = ContextState(answered=[(asked(ONE), True)], summary=4, usage=USED)
+    end, group = ended(outcome)
+    assert state_after(end, group, begun) == ContextState(usage=USED + USED, summary=4)
+
+
+def test_a_turn_whose_store_failed_reports_what_its_calls_used():
+    """Each stored answer is counted, and each call that is open has a result."""
+    added = [answer("a", ONE), result(ONE, "done"), answer("b", TWO)]
+    used = sum((m.usage for m in added if hasattr(m, "usage")), Usage())
+    assert used.total_tokens > 0
+    events = failed_end("ada", 2, before=[], added=added, error=LooopyError("broke"))
+    assert [e.tool_call_id for e in events if isinstance(e, ToolExecutionEnd)] == ["c2"]
+    end = events[-1]
+    assert isinstance(end, TurnEnd)
+    assert end.usage == used
+    assert list(end.messages[:3]) == added
