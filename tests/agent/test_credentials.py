@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 import sys
@@ -121,7 +122,7 @@ async def test_the_private_key_is_stored_encrypted_alone(make_agent, sqlite_url)
     """While it waits, and with the application's secret: no private part, no secret."""
     agent, [request] = await asked(make_agent, sqlite_url, "push", auth_key=SECRET)
     path = sqlite_url.removeprefix("sqlite:///")
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database:
         [(state,)] = database.execute("SELECT state FROM looopy_contexts").fetchall()
     assert '"sealed"' in state
     assert '"d"' not in state.replace("\\", "")

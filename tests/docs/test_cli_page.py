@@ -1,6 +1,7 @@
 """The page about the command line is what the program says of itself."""
 
 import re
+import sys
 from pathlib import Path
 
 from tests.docs.cli_page import PAGE, page
@@ -9,8 +10,10 @@ SOURCE = Path(__file__).parent.parent.parent / "src" / "looopy"
 
 
 def test_the_page_of_the_command_line_is_up_to_date():
-    """If not: `python tests/docs/cli_page.py` writes it anew."""
-    assert PAGE.read_text(encoding="utf-8") == page()
+    """If not: `python tests/docs/cli_page.py` writes it anew, on the oldest Python we run on."""
+    written, made = PAGE.read_text(encoding="utf-8"), page()
+    assert written.split() == made.split()  # each Python sets its columns elsewhere
+    assert written == made or sys.version_info >= (3, 12)
 
 
 def test_every_variable_of_ours_is_listed():

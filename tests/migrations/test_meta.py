@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 
@@ -41,7 +42,7 @@ _CALL = ToolCall("c", "t", {})
 
 def _metas(url):
     if url.startswith("sqlite"):
-        with connection.connect(migrate.sqlite_path(url)) as opened:
+        with closing(connection.connect(migrate.sqlite_path(url))) as opened:
             return [meta for (meta,) in opened.execute(_SELECT)]
     with psycopg.connect(url) as opened:
         return [meta for (meta,) in opened.execute(_SELECT)]

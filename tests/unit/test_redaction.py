@@ -9,8 +9,8 @@ import html
 import json
 import logging
 import pickle
-import struct
 import re
+import struct
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -7,33 +7,9 @@ import sqlite3
 import pytest
 
 from looopy.errors import StorageFull, StoreUnavailable
-from looopy.stores.sql.sqlite import _commit
-
-
-class Failing(sqlite3.Connection):
-    """A connection whose next COMMIT fails as the disk said."""
-
-    code = 0
-
-    def execute(self, statement, *given):
-        """Run it, but for that."""
-        if statement == "COMMIT":
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = self.code
-            raise error
-        return super().execute(statement, *given)
-
-
-@pytest.fixture
-def begun(tmp_path):
-    """A connection with a row that is not committed yet, and its file."""
-    path = tmp_path / "test.db"
-    connection = sqlite3.connect(path, factory=Failing, isolation_level=None)
-    connection.executescript("CREATE TABLE t (n)")
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("INSERT INTO t VALUES (1)")
-    yield connection, path
-    connection.close()
+from looopy.stores import open_stores
+from looopy.stores.sql.connection import Connection
+from looopy.testing.turns import CONTEXT, user
 
 
 @pytest.mark.parametrize(
@@ -45,12 +21,26 @@ def begun(tmp_path):
         (sqlite3.SQLITE_IOERR_READ, StoreUnavailable, True),
     ],
 )
-def test_only_of_a_failed_sync_is_the_outcome_not_known(begun, code, kind, known):
+async def test_only_of_a_failed_sync_is_the_outcome_not_known(
+    tmp_path, monkeypatch, code, kind, known
+):
     """A crash may bring such a commit back; of every other failure nothing was written."""
-    connection, path = begun
-    connection.code = code
-    error = _commit(connection, path, 0.1)
-    assert type(error) is kind
-    assert error.outcome_known is known
-    assert not connection.in_transaction
-    assert connection.execute("SELECT n FROM t").fetchall() == []
+    execute = Connection.execute
+
+    def failing(connection, statement, *given):
+        """Run it, but a COMMIT fails as the disk said."""
+        if statement == "COMMIT":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = code
+            raise error
+        return execute(connection, statement, *given)
+
+    async with open_stores(f"sqlite:///{tmp_path / 'test.db'}") as stores:
+        with monkeypatch.context() as patched:
+            patched.setattr(Connection, "execute", failing)
+            with pytest.raises(kind) as caught:
+                await stores.messages.append(CONTEXT, [user("a")])
+        assert type(caught.value) is kind
+        assert caught.value.outcome_known is known
+        assert await stores.messages.count(CONTEXT) == 0
+        assert await stores.messages.append(CONTEXT, [user("b")]) == 1
