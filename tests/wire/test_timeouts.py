@@ -12,6 +12,7 @@ from tests.wire.three import APIS, given_up, half, last_event, provider, says, s
 
 from looopy import Agent, LoopConfig, RetryPolicy
 from looopy.errors import LLMUnavailable
+from looopy.llm.sse import SSEDecoder
 
 
 @asynccontextmanager
@@ -105,20 +106,33 @@ async def test_a_turn_sets_them_all(api):
 
 
 @APIS
-async def test_what_trickles_behind_an_answer_does_not_prolong_it(api):
+async def test_what_trickles_behind_an_answer_does_not_prolong_it(api, monkeypatch):
     """Comments that keep a connection open, after the reason to stop: a short while in all."""
-    cues = [asyncio.Event() for _ in range(100)]
+    advance(0)
+    feed, fed = SSEDecoder.feed, asyncio.Event()
+
+    def read(decoder, piece):
+        fed.set()
+        return feed(decoder, piece)
+
+    monkeypatch.setattr(SSEDecoder, "feed", read)
+    for module in ("sdk", "openai"):
+        monkeypatch.setattr(f"looopy.llm.{module}.DRAIN_WAIT_S", 60.0)
+    cues = [asyncio.Event() for _ in range(20)]
     trickle = [piece for cue in cues for piece in (cue, b": still here\n\n")]
     whole = [piece for piece in says(api, "all").pieces if b"[DONE]" not in piece]
     async with serving(api, Answer(pieces=[*whole, *trickle, HOLD])) as (server, made):
-        reading = asyncio.create_task(last_event(made, idle_timeout_s=60))
+        reading = asyncio.create_task(last_event(made, idle_timeout_s=600))
         await server.asked.wait()
         for cue in cues:
+            fed.clear()
             cue.set()
-            await asyncio.wait([reading], timeout=0.05)  # long enough to read it, mostly
+            comment = asyncio.create_task(fed.wait())
+            await asyncio.wait({reading, comment}, return_when=asyncio.FIRST_COMPLETED)
+            comment.cancel()
             if reading.done():
                 break
-            advance(0.4)
+            advance(40)
         assert not cues[-1].is_set()
         last = await reading
     assert (last.type, last.message.text) == ("done", "all")
