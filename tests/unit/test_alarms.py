@@ -62,7 +62,9 @@ async def test_one_may_set_another():
     after(0.001, lambda: after(0.001, log.say("first")))
     assert await log.wait(1) == ["first"]
     advance(61)
-    assert await log.wait(2) == ["first", "last"]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert log == ["first", "last"]
 
 
 async def test_one_that_fails_harms_no_other():
