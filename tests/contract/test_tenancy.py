@@ -20,9 +20,9 @@ import psycopg
 import pytest
 
 from looopy import Agent, AuthContext
-from looopy.errors import LooopyError
+from looopy.errors import LooopyError, ValueRefused
 from looopy.folding import summary_message
-from looopy.stores import base, memory
+from looopy.stores import base, memory, open_stores
 from looopy.stores.records import Commit, EntryKind, NewSummary
 from looopy.stores.sql import artifacts, events, messages, state
 from looopy.stores.sql.tables import metadata
@@ -425,3 +425,27 @@ async def test_credentials_of_another_tenant_are_refused(world):
         agent.execute_turn("hello", AuthContext("u1", tenant_id="owner"))
     assert type(refused.value).__name__ == "AccessDenied"
     await agent.shutdown()
+
+
+@pytest.mark.parametrize("tenant", ["a\0b", "\ud800", "x" * 513, "漢" * 171])
+def test_a_tenant_whom_no_store_could_keep_is_refused(tenant, tmp_path):
+    """By every store, and before it is opened: NUL, a lone surrogate, more than 512 bytes."""
+    urls = ("memory:", f"sqlite:///{tmp_path / 'chat.db'}", "postgresql://nobody@127.0.0.1:1/x")
+    for url in urls:
+        with pytest.raises(ValueRefused) as refused:
+            open_stores(url, tenant=tenant)
+        assert refused.value.path == "/tenant"
+        with pytest.raises(ValueRefused):
+            open_stores(url).for_tenant(tenant)
+
+
+async def test_the_longest_names_have_room_in_every_index(tmp_path, postgres):
+    """Tenant, context and artifact at their longest, of characters that take most bytes."""
+    tenant, context_id, artifact_id = chr(0x10000) * 128, "c" * 128, chr(0x10FFFF) * 256
+    for url in ("memory:", f"sqlite:///{tmp_path / 'chat.db'}", postgres):
+        async with open_stores(url, tenant=tenant) as stores:
+            await stores.messages.append(context_id, [user("a")])
+            await stores.artifacts.save(context_id, artifact_id, b"x")
+            claimed = await begin(stores, 1, context_id=context_id, key="k" * 256, input_hash="h")
+            assert await stores.artifacts.load(context_id, artifact_id) == b"x"
+            assert await stores.journal.turn_of_key(context_id, "k" * 256) == (claimed.turn, "h")

@@ -709,6 +709,25 @@ MUTANTS = [
     ),
     # --- what may be stored ---
     mutant(
+        "an-actor-passes-the-gate",
+        "one database keeps a turn's actor, and another fails with an error of its driver",
+        "src/looopy/stores/names.py",
+        "    check_actor(claim.actor_id)\n",
+        "",
+        f"{_STATE}::TestStateOnSQLite::test_an_actor_who_cannot_be_stored_claims_nothing",
+        f"{_STATE}::TestStateInMemory::test_an_actor_who_cannot_be_stored_claims_nothing",
+    ),
+    mutant(
+        "a-limit-below-nothing",
+        "one store answers all but the last, and another nothing",
+        "src/looopy/stores/gate.py",
+        "isinstance(limit, bool) or limit < 0",
+        "isinstance(limit, bool)",
+        "tests/contract/test_messages.py::TestMessagesInMemory::"
+        "test_a_limit_that_is_no_count_is_refused",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_a_limit_that_is_no_count_is_refused",
+    ),
+    mutant(
         "nul-passes-the-gate",
         "the same message is kept by one database and refused by another",
         "src/looopy/stores/gate.py",

@@ -94,9 +94,9 @@ def test_an_expiry_is_aware_and_is_kept():
     assert not AuthContext("u1").expired()
 
 
-@pytest.mark.parametrize("actor_id", ["", None, 7])
+@pytest.mark.parametrize("actor_id", ["", None, 7, "a\0b", "\ud800", "x" * 513, "漢" * 171])
 def test_an_actor_has_a_name(actor_id):
-    """Nobody is no actor."""
+    """Nobody is no actor, nor is one whom no store could keep."""
     with pytest.raises(ConfigurationError, match="actor_id"):
         AuthContext(actor_id)
 

@@ -74,7 +74,12 @@ class MessageStore(Protocol):
         ...
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
-        """The newest *limit* visible messages, oldest first. Reads no more than it returns."""
+        """
+        The newest *limit* visible messages, oldest first. Reads no more than it returns.
+
+        Raises:
+            ValueRefused: The limit is not a whole number from 0.
+        """
         ...
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:
@@ -91,6 +96,9 @@ class MessageStore(Protocol):
     ) -> list[Message]:
         """
         The messages with a position over *after*, oldest first, at most *limit*; [] if unknown.
+
+        Raises:
+            ValueRefused: The limit is not a whole number from 0.
         """
         ...
 
@@ -174,7 +182,12 @@ class StateStore(Protocol):
         ...
 
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
-        """Contexts whose id sorts after *after*, by id, at most *limit*."""
+        """
+        Contexts whose id sorts after *after*, by id, at most *limit*.
+
+        Raises:
+            ValueRefused: The limit is not a whole number from 0.
+        """
         ...
 
     async def delete(self, context_id: str) -> None:
@@ -293,11 +306,19 @@ class Journal(Protocol):
         The durable events with a `seq` over *after*, in order, gapless, at most *limit*.
 
         The log begins at the newest `history_cleared`: an *after* below it gets that event first.
+
+        Raises:
+            ValueRefused: The limit is not a whole number from 0.
         """
         ...
 
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
-        """The turns numbered over *after*, oldest first."""
+        """
+        The turns numbered over *after*, oldest first, at most *limit*.
+
+        Raises:
+            ValueRefused: The limit is not a whole number from 0.
+        """
         ...
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:

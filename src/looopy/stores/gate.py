@@ -26,6 +26,8 @@ from looopy.errors import ValueRefused
 
 MAX_DEPTH = 64
 MAX_BODY_BYTES = 8 * 1024 * 1024
+MAX_NAME_BYTES = 512
+"""Of a tenant or an actor. An index of Postgres holds a tenant, with ids, in 2,704 bytes."""
 _MAX_INT = 2**63
 
 
@@ -109,6 +111,50 @@ def check_text(value: str, path: str) -> None:
             value.encode()
         except UnicodeEncodeError:
             raise _refused(path, "text must be valid Unicode; it holds a lone surrogate") from None
+
+
+def check_name(value: object, what: str, path: str) -> None:
+    """
+    Refuse what cannot name somebody: an actor or a tenant.
+
+    Args:
+        value: What was given.
+        what: Such as "an actor id", for the error.
+        path: Its place, for the error.
+
+    Raises:
+        ValueRefused: It is not text of at most `MAX_NAME_BYTES` bytes that can be stored.
+    """
+    if not isinstance(value, str):
+        raise _refused(path, f"{what} is text, not {type(value).__name__}")
+    check_text(value, path)
+    # A character is at most 4 bytes.
+    if len(value) * 4 > MAX_NAME_BYTES and len(value.encode()) > MAX_NAME_BYTES:
+        raise _refused(path, f"{what} has at most {MAX_NAME_BYTES} bytes in UTF-8")
+
+
+def check_actor(actor_id: object) -> None:
+    """
+    Refuse what cannot be an actor; `None` is a turn without one.
+
+    Raises:
+        ValueRefused: See `check_name`.
+    """
+    if actor_id is not None:
+        check_name(actor_id, "an actor id", "/actor_id")
+
+
+def check_limit(limit: object) -> None:
+    """
+    Refuse what does not say how many rows to read at most; `None` is no limit.
+
+    Raises:
+        ValueRefused: It is not a whole number from 0.
+    """
+    if limit is not None and (
+        not isinstance(limit, int) or isinstance(limit, bool) or limit < 0
+    ):
+        raise _refused("/limit", "a limit is a whole number from 0")
 
 
 def _is_plain(value: Any, depth: int) -> bool:

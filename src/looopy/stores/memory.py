@@ -16,7 +16,7 @@ from typing import Any
 
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
-from looopy.stores.gate import dump
+from looopy.stores.gate import check_limit, dump
 from looopy.stores.memory_base import Contexts, MemoryStore
 from looopy.stores.memory_context import (
     Place,
@@ -32,8 +32,8 @@ from looopy.stores.names import (
     LINE_MESSAGE,
     artifact_write,
     busy_message,
+    check_claim,
     check_context_id,
-    check_key,
     key_used,
     moved_on,
     no_artifact,
@@ -98,6 +98,7 @@ class InMemoryMessageStore(MemoryStore):
         include_hidden: bool = False,  # noqa: ARG002 - nothing else is hidden yet
     ) -> list[MessageRecord]:
         """Messages with their places."""
+        check_limit(limit)
         context = self._get(context_id)
         if context is None:
             return []
@@ -107,6 +108,7 @@ class InMemoryMessageStore(MemoryStore):
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
         """The newest visible messages, oldest first."""
+        check_limit(limit)
         context = self._get(context_id)
         if context is None:
             return []
@@ -210,6 +212,7 @@ class InMemoryStateStore(MemoryStore):
 
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
         """Contexts by id."""
+        check_limit(limit)
         names = sorted(c for t, c in self.backend.contexts if t == self.tenant and c > after)
         contexts = self.backend.contexts
         return [context_record(name, contexts[self.tenant, name]) for name in names[:limit]]
@@ -228,7 +231,7 @@ class InMemoryStateStore(MemoryStore):
         """Own a context for a turn."""
         check_context_id(claim.context_id)
         encoded = rows.encode(claim.events)
-        check_key(claim)
+        check_claim(claim)
         state = None if claim.state is None else rows.state_column(claim.state)
         metadata = dump(dict(claim.metadata), "/metadata")
         found = self._get(claim.context_id)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from looopy.errors import AgentBusy
 from looopy.stores import rows
 from looopy.stores.bells import Bells
+from looopy.stores.gate import check_actor, check_limit
 from looopy.stores.memory_base import MemoryStore
 from looopy.stores.memory_context import (
     StoredEntry,
@@ -96,6 +97,7 @@ class InMemoryInbox(MemoryStore):
         self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
     ) -> int:
         """Take messages of an actor out again."""
+        check_actor(actor_id)
         context = self._get(context_id)
         if context is None:
             return 0
@@ -216,6 +218,7 @@ class InMemoryJournal(InMemoryInbox):
         self, context_id: str, *, after: int = 0, limit: int | None = None
     ) -> list[AgentEvent]:
         """The durable events over *after*."""
+        check_limit(limit)
         context = self._get(context_id)
         if context is None:
             return []
@@ -223,6 +226,7 @@ class InMemoryJournal(InMemoryInbox):
 
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
         """The turns over *after*."""
+        check_limit(limit)
         context = self._get(context_id)
         return [] if context is None else context.turns[max(after, 0) : max(after, 0) + limit]
 

@@ -27,7 +27,7 @@ def read_log(
     context_id: str, context: StoredContext, after: int, limit: int | None
 ) -> list[AgentEvent]:
     """The events with a `seq` over *after*, by `seq`, at most *limit*: the rest is not decoded."""
-    most = context.last_seq if limit is None else max(limit, 0)
+    most = context.last_seq if limit is None else limit
     first = bisect_right(context.messages, after, key=_seq)
     found: list[tuple[int, Callable[[], list[AgentEvent]]]] = [
         (m.seq, partial(_message_events, context_id, m))

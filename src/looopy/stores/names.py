@@ -19,7 +19,7 @@ from looopy.errors import (
     TurnMismatch,
     ValueRefused,
 )
-from looopy.stores.gate import MAX_BODY_BYTES, check_text, dump
+from looopy.stores.gate import MAX_BODY_BYTES, check_actor, check_text, dump
 from looopy.stores.records import INBOX_LIMIT, ArtifactDeletion, ArtifactWrite, Claim
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 
@@ -185,13 +185,15 @@ LINE_MESSAGE = "somebody who came earlier waits for this context: wait as well, 
 """The sentence of `AgentBusy` when no turn stands in the way, but the line does."""
 
 
-def check_key(claim: Claim) -> None:
+def check_claim(claim: Claim) -> None:
     """
-    Refuse what cannot name a turn.
+    Refuse a claim by somebody without a usable name, or of a turn without one.
 
     Raises:
-        ValueRefused: The key is not 1 to 256 characters that can be stored.
+        ValueRefused: The actor has more than 512 bytes, or the key not 1 to 256 characters, or one
+            of them cannot be stored.
     """
+    check_actor(claim.actor_id)
     if claim.recover and (claim.key is not None or claim.delivered):
         raise ValueError("a claim that recovers begins no turn: it takes no key and no message")
     if claim.key is None:

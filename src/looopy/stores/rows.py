@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any
 
 from looopy.errors import StoreError, ValueRefused
-from looopy.stores.gate import check_text, dump
+from looopy.stores.gate import check_actor, dump
 from looopy.stores.meta import Facts, decode_meta, encode_meta, from_us, to_us
 from looopy.stores.reading import DAMAGED, read_message
 from looopy.stores.records import ANY_CALL, ContextState, Entry, EntryKind, TurnRecord
@@ -406,8 +406,7 @@ def entry_body(message: UserMessage, actor_id: str | None) -> str:
     Raises:
         ValueRefused: It, or who sends it, cannot be stored; `path` is a pointer into the message.
     """
-    if actor_id is not None:
-        check_text(actor_id, "/actor_id")
+    check_actor(actor_id)
     return message_text(message)
 
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError, LooopyError
 from looopy.stores.base import ArtifactStore, Journal, MessageStore, StateStore
-from looopy.stores.gate import check_text
+from looopy.stores.gate import check_name
 from looopy.stores.records import Commit, Committed
 
 _logger = logging.getLogger("looopy")
@@ -128,10 +128,10 @@ def _common_journal(messages: object, artifacts: object, state: object) -> Journ
 
 
 def check_tenant(tenant: str) -> None:
-    """Refuse a tenant without a usable name."""
+    """Refuse a tenant without a usable name: 1 to 512 bytes of text that can be stored."""
     if not isinstance(tenant, str) or not tenant:
         raise ConfigurationError("a tenant needs a name: a non-empty string")
-    check_text(tenant, "/tenant")
+    check_name(tenant, "a tenant's name", "/tenant")
 
 
 def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = None) -> Stores:

@@ -389,6 +389,19 @@ class JournalContract:
         assert await stores.journal.turns(CONTEXT, after=5) == []
         assert await stores.journal.turns(CONTEXT, limit=0) == []
 
+    @pytest.mark.parametrize("limit", [-1, 1.5, True, "5"])
+    async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
+        """Of turns and of events, also of a context that is not there."""
+        await a_turn(stores)
+        for context_id in (CONTEXT, "unknown"):
+            for asked in (
+                stores.journal.turns(context_id, limit=limit),
+                stores.journal.events(context_id, limit=limit),
+            ):
+                with pytest.raises(ValueRefused) as refused:
+                    await asked
+                assert refused.value.path == "/limit"
+
     async def test_started_calls_are_those_of_their_turn(self, stores: Stores) -> None:
         """Calls without a stored start, and those of other turns, are not among them."""
         claimed = await begin(stores)

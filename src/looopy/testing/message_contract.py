@@ -112,6 +112,20 @@ class MessageStoreContract:
         assert await stores.messages.recent(CONTEXT, limit=0) == []
         assert await stores.messages.count(CONTEXT) == 5
 
+    @pytest.mark.parametrize("limit", [-1, -(2**70), 1.5, True, "5"])
+    async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
+        """Also for a context that is not there: no store reads all, and none nothing."""
+        await stores.messages.append(CONTEXT, [user("a"), user("b")])
+        for context_id in (CONTEXT, "unknown"):
+            for asked in (
+                stores.messages.list(context_id, limit=limit),
+                stores.messages.records(context_id, limit=limit),
+                stores.messages.recent(context_id, limit=limit),
+            ):
+                with pytest.raises(ValueRefused) as refused:
+                    await asked
+                assert refused.value.path == "/limit"
+
     async def test_messages_of_a_turn_carry_its_number(self, stores: Stores) -> None:
         """A record says which turn and iteration it belongs to, and its place in the log."""
         await a_turn(stores, text="q", reply="a")

@@ -167,6 +167,28 @@ class StateStoreContract:
             expected = [name for name in names if name > after]
             assert [c.context_id for c in await stores.state.list(after=after)] == expected
 
+    @pytest.mark.parametrize("limit", [-1, 1.5, True, "5"])
+    async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
+        """Whatever is in the store."""
+        await stores.state.save("a", {}, version=0)
+        with pytest.raises(ValueRefused) as refused:
+            await stores.state.list(limit=limit)
+        assert refused.value.path == "/limit"
+
+    @pytest.mark.parametrize("actor_id", ["a\0b", "\ud800", "x" * 513, "漢" * 171, 7])
+    async def test_an_actor_who_cannot_be_stored_claims_nothing(
+        self, stores: Stores, actor_id: Any
+    ) -> None:
+        """NUL, a lone surrogate, no text, or more than 512 bytes: nothing is written."""
+        with pytest.raises(ValueRefused) as refused:
+            await begin(stores, actor_id=actor_id)
+        assert refused.value.path == "/actor_id"
+        assert await stores.state.load(CONTEXT) is None
+        longest = "漢" * 170 + "ab"
+        await begin(stores, actor_id=longest)
+        (turn,) = await stores.journal.turns(CONTEXT)
+        assert turn.actor_id == longest
+
     async def test_times_are_aware_and_move_on(self, stores: Stores) -> None:
         """A context knows when it was made and when it was last used."""
         earliest = datetime.now(UTC) - timedelta(seconds=5)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from looopy.errors import StoreConflict
+from looopy.errors import StoreConflict, ValueRefused
 from looopy.stores.records import EntryKind, InboxHead, InboxNews
 from looopy.stores.stores import Stores
 from looopy.testing.turns import CONTEXT, WHEN, answer, begin, commit, ends, said, user
@@ -44,6 +44,15 @@ class WithdrawContract:
         assert await stores.journal.withdraw(CONTEXT, actor_id="u1") == 1
         assert (await stores.journal.inbox(CONTEXT)) == (InboxHead(last=7), [])
         assert await stores.journal.post(CONTEXT, _STEER, user("new")) == 8
+
+    async def test_who_cannot_be_stored_withdraws_nothing(self, stores: Stores) -> None:
+        """An actor with NUL, a lone surrogate or a name without end is refused by every store."""
+        await stores.journal.post(CONTEXT, EntryKind.STEER, user("mine"))
+        for bad in ("a\0", "\ud800", "x" * 513):
+            with pytest.raises(ValueRefused) as refused:
+                await stores.journal.withdraw(CONTEXT, actor_id=bad)
+            assert refused.value.path == "/actor_id"
+        assert len((await stores.journal.inbox(CONTEXT))[1]) == 1
 
     async def test_withdrawing_nothing_writes_nothing(self, stores: Stores) -> None:
         """Also where there is no context."""

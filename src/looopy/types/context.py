@@ -21,6 +21,8 @@ _logger = logging.getLogger("looopy")
 LONGEST_LEASE_S = 300.0
 """No lease lasts longer without being renewed, whatever it was asked for."""
 
+_LONGEST_ACTOR = 512  # bytes
+
 LEAST_THINKING = 1024
 """Fewer tokens are no budget to think with, says every provider that takes one."""
 
@@ -33,7 +35,7 @@ class AuthContext:
     serialising raise `TypeError`, and its `repr` names neither credentials nor scopes.
 
     Args:
-        actor_id: The person or service.
+        actor_id: The person or service, in at most 512 bytes; it is stored with the turn.
         tenant_id: The tenant, where the application has several.
         credentials: Secrets by name, such as `{"token": ...}`.
         scopes: What the credentials allow.
@@ -52,6 +54,11 @@ class AuthContext:
     ) -> None:
         if not isinstance(actor_id, str) or not actor_id:
             raise ConfigurationError("AuthContext needs an actor_id: a non-empty string")
+        if not _can_be_stored(actor_id):
+            raise ConfigurationError(
+                "AuthContext.actor_id takes at most 512 bytes of valid Unicode without NUL: it is"
+                " stored with the turn"
+            )
         if tenant_id is not None and not isinstance(tenant_id, str):
             raise ConfigurationError("AuthContext.tenant_id takes text, or None")
         if expires_at is not None and not isinstance(expires_at, datetime):
@@ -95,6 +102,15 @@ def _are_texts(values: object) -> bool:
     if not isinstance(values, (list, tuple, set, frozenset)):
         return False
     return all(isinstance(value, str) for value in values)
+
+
+def _can_be_stored(actor_id: str) -> bool:
+    """As the stores have it, see `looopy.stores.gate.check_actor`: known before a turn begins."""
+    try:
+        size = len(actor_id.encode())
+    except UnicodeEncodeError:
+        return False
+    return size <= _LONGEST_ACTOR and "\0" not in actor_id
 
 
 class CancelToken:

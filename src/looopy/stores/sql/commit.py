@@ -21,7 +21,7 @@ from looopy.stores.meta import from_us, to_us
 from looopy.stores.names import (
     LINE_MESSAGE,
     busy_message,
-    check_key,
+    check_claim,
     fenced,
     key_used,
     made_artifact,
@@ -112,7 +112,7 @@ def encode_claim(key: Mapping[str, Any], claim: Claim) -> ClaimRows:
         ValueRefused: A value cannot be stored faithfully.
     """
     encoded = rows.encode(claim.events)
-    check_key(claim)
+    check_claim(claim)
     params = {
         **key,
         "holder": claim.holder,

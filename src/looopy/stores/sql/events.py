@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from looopy.stores import rows
+from looopy.stores.gate import check_actor, check_limit
 from looopy.stores.meta import from_us
 from looopy.stores.names import can_name, check_context_id, fenced, no_context
 from looopy.stores.reading import read_message
@@ -78,6 +79,7 @@ class SQLJournal(SQLStore):
         self, context_id: str, *, after: int = 0, limit: int | None = None
     ) -> list[AgentEvent]:
         """The durable events over *after*."""
+        check_limit(limit)
 
         def work() -> Steps[list[AgentEvent]]:
             key = self.params(context_id)
@@ -92,7 +94,8 @@ class SQLJournal(SQLStore):
 
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
         """The turns over *after*."""
-        params = self.params(context_id, after=bounded(after), limit=max(bounded(limit), 0))
+        check_limit(limit)
+        params = self.params(context_id, after=bounded(after), limit=bounded(limit))
 
         def work() -> Steps[list[TurnRecord]]:
             found = yield Query(s.LIST_TURNS, params, alone=True)
@@ -150,6 +153,7 @@ class SQLJournal(SQLStore):
         self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
     ) -> int:
         """Take messages of an actor out again."""
+        check_actor(actor_id)
         one, other = (kind, kind) if kind is not None else EntryKind
         params = self.params(context_id, kind=one.value, other_kind=other.value, actor=actor_id)
         if not can_exist(context_id):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from looopy.stores import rows
+from looopy.stores.gate import check_limit
 from looopy.stores.names import check_context_id
 from looopy.stores.reading import decode_records
 from looopy.stores.records import MessageRecord
@@ -56,7 +57,8 @@ class SQLMessageStore(SQLStore):
     async def _read(
         self, statement: str, context_id: str, *, limit: int | None, **others: int
     ) -> list[MessageRecord]:
-        params = self.params(context_id, limit=max(bounded(limit), 0), **others)
+        check_limit(limit)
+        params = self.params(context_id, limit=bounded(limit), **others)
 
         def work() -> Steps[list[MessageRecord]]:
             return decode_records((yield Query(statement, params, alone=True)))

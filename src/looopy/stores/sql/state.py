@@ -8,7 +8,7 @@ from typing import Any
 
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
-from looopy.stores.gate import dump
+from looopy.stores.gate import check_limit, dump
 from looopy.stores.meta import from_us
 from looopy.stores.names import busy_message, check_context_id, no_context
 from looopy.stores.records import Claim, Claimed, ContextRecord, InboxHead, TurnRecord, Waiter
@@ -61,10 +61,11 @@ class SQLStateStore(SQLStore):
 
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
         """Contexts by id."""
+        check_limit(limit)
         # Ids are ASCII letters and less: any other character sorts after them, also one that no
         # database takes, as DEL does. What begins with a NUL sorts as if it were not there.
         start = "".join(c if c.isascii() else "\x7f" for c in after.partition("\0")[0])
-        params = {"tenant": self.tenant, "after_id": start, "limit": max(bounded(limit), 0)}
+        params = {"tenant": self.tenant, "after_id": start, "limit": bounded(limit)}
 
         def work() -> Steps[list[ContextRecord]]:
             found = yield Query(s.LIST_CONTEXTS, params, alone=True)
