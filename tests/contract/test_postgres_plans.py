@@ -21,11 +21,11 @@ _STATEMENTS = {
     and text.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH"))
 }
 _MANY_ROWS = (
-    "INSERT INTO inbox (tenant_id, context_id, entry, kind, created_at, body)"
+    "INSERT INTO looopy_inbox (tenant_id, context_id, entry, kind, created_at, body)"
     " SELECT 't', 'c', n, 'steer', 0, '{}' FROM generate_series(1, 5000) n"
 )
 _ITS_CONTEXT = (
-    "INSERT INTO contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"
+    "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"
     " visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
     " VALUES ('t', 'c', 0, 0, 0, 0, 1, 0, '{}', '{}', 0, 0, 0)"
 )
@@ -74,7 +74,7 @@ async def test_a_plan_that_was_made_for_an_empty_table_serves_a_full_one(analyse
     ask(url, _ITS_CONTEXT)
     ask(url, _MANY_ROWS)
     plan = await _plan(wire, execute)
-    assert "pk_inbox" in plan
+    assert "pk_looopy_inbox" in plan
     assert "Seq Scan" not in plan
 
 
