@@ -40,22 +40,70 @@ class Observer(Protocol):
         ...
 
 
+class _Deltas:
+    """
+    Neighbouring deltas of one block that wait as one.
+
+    A piece is joined to the one before it once it is as long: so each character is copied about as
+    often as their number can be halved, and not once for each delta that comes behind it.
+    """
+
+    __slots__ = ("_pieces", "newest")
+
+    def __init__(self, first: MessageUpdate) -> None:
+        self.newest = first
+        self._pieces = [first.delta]
+
+    def add(self, event: MessageUpdate) -> None:
+        self.newest = event
+        pieces = self._pieces
+        pieces.append(event.delta)
+        while len(pieces) > 1 and len(pieces[-1]) >= len(pieces[-2]):
+            later = pieces.pop()
+            pieces[-1] += later
+
+    def event(self) -> MessageUpdate:
+        # What thinking and arguments have come to is in `partial`.
+        return replace(self.newest, delta="".join(self._pieces), event=None)
+
+
 class _Reader:
     """One `async for`: a queue that merges waiting deltas instead of growing without end."""
 
     def __init__(self, backlog: list[AgentEvent]) -> None:
-        self.queue: deque[AgentEvent] = deque(backlog)
+        self.queue: deque[AgentEvent | _Deltas] = deque(backlog)
         self._wake: asyncio.Future[None] | None = None
         self.closed = False
 
     def push(self, event: AgentEvent) -> None:
         queue = self.queue
-        if len(queue) >= _MERGE_ABOVE and (merged := _merge(queue[-1], event)) is not None:
-            queue[-1] = merged
-        else:
+        if len(queue) < _MERGE_ABOVE or not self._merge(event):
             queue.append(event)
         if self._wake is not None:
             self.wake()
+
+    def pop(self) -> AgentEvent:
+        """The oldest event that waits."""
+        event = self.queue.popleft()
+        return event.event() if isinstance(event, _Deltas) else event
+
+    def _merge(self, event: AgentEvent) -> bool:
+        """Merge *event* into the newest that waits; whether that can be done."""
+        queue = self.queue
+        last = queue[-1]
+        newest = last.newest if isinstance(last, _Deltas) else last
+        if newest.context_id != event.context_id:  # of an agent that works for a call
+            return False
+        if isinstance(event, MessageUpdate) and isinstance(newest, MessageUpdate):
+            if not _of_one_block(newest, event):
+                return False
+            deltas = queue[-1] = last if isinstance(last, _Deltas) else _Deltas(newest)
+            deltas.add(event)
+            return True
+        if _of_one_call(newest, event):
+            queue[-1] = event
+            return True
+        return False
 
     def wake(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -69,21 +117,17 @@ class _Reader:
             self._wake = None
 
 
-def _merge(last: AgentEvent, event: AgentEvent) -> AgentEvent | None:
-    """Two neighbouring deltas of one block, or reports of one call, as one; `None` for others."""
-    if last.context_id != event.context_id:  # of an agent that works for a call
-        return None
-    if isinstance(event, MessageUpdate) and isinstance(last, MessageUpdate):
-        # What thinking and arguments have come to is in `partial`.
-        alike = last.content_index == event.content_index and bool(last.delta) == bool(event.delta)
-        return replace(event, delta=last.delta + event.delta, event=None) if alike else None
-    if (
+def _of_one_block(last: MessageUpdate, event: MessageUpdate) -> bool:
+    return last.content_index == event.content_index and bool(last.delta) == bool(event.delta)
+
+
+def _of_one_call(last: AgentEvent, event: AgentEvent) -> bool:
+    """Whether these are reports of one call, of which the newest stands."""
+    return (
         isinstance(event, ToolExecutionUpdate)
         and isinstance(last, ToolExecutionUpdate)
         and last.tool_call_id == event.tool_call_id
-    ):
-        return event
-    return None
+    )
 
 
 class Broadcast:
@@ -190,7 +234,7 @@ class Broadcast:
         try:
             while True:
                 while waiting:
-                    yield waiting.popleft()
+                    yield reader.pop()
                 if self._done:
                     break
                 await reader.wait()

@@ -317,6 +317,15 @@ MUTANTS = [
         "                    had_auth=False,\n",
         f"{_EXPIRED}::test_a_turn_that_is_saved_later_waits_as_well",
     ),
+    # --- who watches ---
+    mutant(
+        "a-stuck-reader-copies-all",
+        "a reader that does not read makes each delta of a long answer dearer than the one before",
+        "src/looopy/broadcast.py",
+        "        while len(pieces) > 1 and len(pieces[-1]) >= len(pieces[-2]):\n",
+        "        while len(pieces) > 1:\n",
+        "tests/unit/test_streams.py::test_a_reader_that_is_stuck_costs_little_for_each_delta",
+    ),
     # --- what the model is sent ---
     mutant(
         "a-missing-result-is-left-out",

@@ -55,6 +55,35 @@ async def drain(broadcast, into):
         into.append(event)
 
 
+class Counted(str):
+    """Text that counts the characters that are copied as it grows."""
+
+    __slots__ = ()
+    copied = 0
+
+    def __add__(self, other):
+        """Both, counted."""
+        Counted.copied += len(self) + len(other)
+        return Counted(super().__add__(other))
+
+
+async def test_a_reader_that_is_stuck_costs_little_for_each_delta():
+    """Each character is copied at most once for each doubling of what waits."""
+    Counted.copied = 0
+    broadcast, words = Broadcast(), 20_000
+    events = broadcast.read()
+    reader = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    for _ in range(words):
+        broadcast.push(delta(Counted("word ")))
+    broadcast.push(END)
+    broadcast.finish(RESULT)
+    seen = [await reader, *[event async for event in events]]
+    text = "".join(event.delta for event in seen[:-1])
+    assert (text, seen[-1]) == ("word " * words, END)
+    assert Counted.copied <= len(text) * len(text).bit_length()
+
+
 async def test_waiting_deltas_are_merged_block_by_block():
     """Only neighbours, only text of the same block; nothing else is touched."""
     broadcast = Broadcast()
