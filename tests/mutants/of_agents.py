@@ -125,7 +125,7 @@ MUTANTS = [
         "type-forgotten-by-a-crash",
         "a turn that is gone on with answers in any form",
         "src/looopy/known.py",
-        "                        output=record.state.output,\n",
+        "                output=state.output,\n",
         "",
         f"{_OUTPUT}::test_a_killed_turn_is_still_asked",
     ),
