@@ -516,12 +516,12 @@ MUTANTS = [
         f"{_SILENCE}::test_a_connection_that_is_silent_when_it_begins_to_listen_is_replaced",
     ),
     mutant(
-        "closed-number",
-        "a connection that is given up is closed under whoever reads from it",
+        "endless-wait-of-psycopg",
+        "with psycopg, whoever waits for a server that has fallen silent waits for ever",
         f"{_SQL}/pg_wire.py",
         "                same.shutdown(socket.SHUT_RDWR)\n",
         "                pass\n",
-        f"{_SILENCE}::test_a_read_whose_reply_never_comes_is_made_on_another_connection",
+        f"{_SILENCE}::test_a_connection_that_is_silent_when_it_begins_to_listen_is_replaced",
     ),
     mutant(
         "silent-ones-kept",
