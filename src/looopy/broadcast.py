@@ -192,12 +192,9 @@ class Broadcast:
         return observers
 
     def _tell(self, observer: Observer, event: AgentEvent) -> None:
-        try:
-            observer.on_next(event)
-        except Exception:
-            _logger.exception("a subscriber of a turn failed and was detached")
-            if observer in self._observers:
-                self._observers.remove(observer)
+        failed = guarded("a subscriber of a turn failed and was detached", observer.on_next, event)
+        if failed and observer in self._observers:
+            self._observers.remove(observer)
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """
@@ -277,8 +274,29 @@ def _resolve(future: asyncio.Future[Any] | None, value: Any) -> None:
         future.set_result(value)
 
 
-def _guarded(call: Callable[..., Any], *args: Any) -> None:
+def guarded(text: str, call: Callable[..., Any], *args: Any) -> bool:
+    """
+    Call a subscriber; whatever it raises is logged with *text*, and harms nobody.
+
+    A `KeyboardInterrupt` or `SystemExit` is left to the event loop, which stops as it does for one
+    out of any callback: the turn ends in order.
+
+    Returns:
+        Whether it failed.
+    """
     try:
         call(*args)
-    except Exception:
-        _logger.exception("a subscriber of a turn failed")
+    except BaseException as error:  # not a cancellation: nothing is awaited here
+        _logger.exception(text)
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            asyncio.get_running_loop().call_soon(_raise, error)
+        return True
+    return False
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _guarded(call: Callable[..., Any], *args: Any) -> None:
+    guarded("a subscriber of a turn failed", call, *args)

@@ -5,6 +5,10 @@ A turn alternates between waits that may be cut short (a model, a tool) and step
 commit). `CancelScope` marks the former: while one is entered, cancelling the turn's token
 interrupts the current await; outside, the request waits for the next scope. So a cancel never lands
 in the middle of a commit, and asyncio's own cancellation, which may, stays distinguishable from it.
+
+Code of the application is called in there, and may raise a `CancelledError` that is nobody's: the
+result of a task of its own that was cancelled. It is a failure like any other, and so is whatever
+else is not an `Exception`, but for those that want the program to end.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from functools import partial
 from types import TracebackType
 
 from looopy.alarms import after
+from looopy.errors import LooopyError
 from looopy.types.context import CancelToken
 
 
@@ -23,6 +28,27 @@ class TurnInterrupted(Exception):  # a signal inside the loop, never an error of
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def foreign(error: BaseException, *, cancelling: int = 0) -> LooopyError | None:
+    """
+    *error* as a failure of code of the application, if it is one and no `Exception`.
+
+    Args:
+        cancelling: How often the running task was asked to end before that code was called.
+
+    Returns:
+        `None` for an `Exception`, for a cancellation of the running task, and for
+        `KeyboardInterrupt`, `SystemExit` and `GeneratorExit`, which are to pass.
+    """
+    if isinstance(error, (Exception, KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return None
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or task.cancelling() > cancelling:
+            return None
+    text = f"code of the application raised {type(error).__name__}"
+    return LooopyError(f"{text}: {error}" if str(error) else text)
 
 
 class CancelScope:
@@ -87,6 +113,8 @@ class CancelScope:
         ):
             reason, self._reason = self._token.reason or self._reason or "cancelled", None
             raise TurnInterrupted(reason) from exc
+        if exc is not None and (failure := foreign(exc, cancelling=self._cancelling)) is not None:
+            raise failure from exc
 
     def _soon(self) -> None:
         # Never while the task itself runs: a cancel would then strike at its next await, wherever.

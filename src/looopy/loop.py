@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from looopy.auth.sealing import KeyRing
-from looopy.cancellation import CancelScope, TurnInterrupted
+from looopy.cancellation import CancelScope, TurnInterrupted, foreign
 from looopy.compaction import relieve
 from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError
 from looopy.folding import is_summary
@@ -131,7 +131,8 @@ async def run_turn(
         inbox.failed = turn.warn_of_hook
     turn.wanted = None if output_type is None else Wanted.of(output_type, provider)
     turn.auto_compact = auto_compact
-    interrupted, refused = None, False
+    interrupted: BaseException | None = None
+    refused = False
     try:
         yield _open(turn, prompts, user_message)
         turn.stop, turn.pending = ends, pending
@@ -155,11 +156,10 @@ async def run_turn(
                     await _hear(turn)
             except TurnInterrupted as exc:
                 _stop_early(turn, exc.reason)
-            except asyncio.CancelledError as exc:
-                interrupted, turn.stop = exc, StopReason.CANCELLED
-            except Exception as exc:
-                _logger.exception("turn %s failed", context.turn)
-                turn.stop, turn.error = StopReason.ERROR, _as_ours(exc)
+            except GeneratorExit:
+                raise
+            except BaseException as exc:  # noqa: BLE001 - none leaves a turn open
+                interrupted = _break_off(turn, exc)
             last = _close(turn)
             yield last
             if interrupted is not None:
@@ -197,8 +197,25 @@ async def _hear(turn: Turn, *, surely: bool = False) -> None:
             turn.stop, turn.answered = None, turn.stop
 
 
-def _as_ours(exc: Exception) -> LooopyError:
+def _as_ours(exc: BaseException) -> LooopyError:
     return exc if isinstance(exc, LooopyError) else LooopyError(str(exc) or repr(exc))
+
+
+def _break_off(turn: Turn, exc: BaseException) -> BaseException | None:
+    """
+    End the turn because of *exc*.
+
+    Returns:
+        What is to be raised once the turn is closed: asyncio's cancellation, or what wants the
+        program to end.
+    """
+    error = exc if isinstance(exc, Exception) else foreign(exc)
+    if error is None and isinstance(exc, asyncio.CancelledError):
+        turn.stop = StopReason.CANCELLED
+        return exc
+    _logger.error("turn %s failed", turn.context.turn, exc_info=exc)
+    turn.stop, turn.error = StopReason.ERROR, _as_ours(error or exc)
+    return exc if error is None else None
 
 
 def _stop_early(turn: Turn, reason: str) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 
+from looopy.broadcast import guarded
 from looopy.errors import ConfigurationError
 from looopy.types.event import AgentEvent
-
-_logger = logging.getLogger("looopy")
 
 
 class Subscribers:
@@ -53,7 +51,4 @@ class Subscribers:
     def tell(self, event: AgentEvent) -> None:
         """Call those that are there now; they may come and go meanwhile."""
         for callback in tuple(self._callbacks.values()):
-            try:
-                callback(event)
-            except Exception:
-                _logger.exception("a subscriber of agent %s failed", self._name)
+            guarded(f"a subscriber of agent {self._name} failed", callback, event)

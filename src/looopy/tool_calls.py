@@ -65,7 +65,8 @@ async def run_tools(
         _skip_begun(turn, rest, CANCELLED)
         skip_calls(turn, rest.calls, CANCELLED)
         raise
-    except Exception:  # of ours, not of a tool: it may have had its effect all the same
+    except (Exception, KeyboardInterrupt, SystemExit):
+        # Of ours, or of the application, not of a tool: it may have had its effect all the same.
         for run in crew.let_go():
             turn.answer(run.call, synthetic_result(run.call, OUTCOME_UNKNOWN, timestamp=now_ms()))
         _skip_begun(turn, rest, NOT_STARTED)

@@ -149,6 +149,11 @@ class Turns:
                 _logger.exception("a turn of %s failed unexpectedly", self._name)
             self._over(turn)
             turn.broadcast.fail(turn.redactor.error(exc))
+        except (KeyboardInterrupt, SystemExit):
+            self._over(turn)
+            text = "the program was asked to end while the turn ran"
+            turn.broadcast.fail(AgentStateError(text))  # the loop stops with this: now, or never
+            raise
         else:
             self._over(turn)
             turn.broadcast.finish(result)

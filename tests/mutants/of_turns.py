@@ -10,6 +10,7 @@ _WITHIN = "tests/agent/test_from_within.py"
 _CONTINUING = "tests/agent/test_continuing.py"
 _EXPIRED = "tests/agent/test_expired_credentials.py"
 _SLOW_CODE = "tests/agent/test_slow_code.py"
+_FOREIGN = "tests/agent/test_foreign_exceptions.py"
 _COMPACTION = "tests/agent/test_compaction.py"
 
 MUTANTS = [
@@ -492,5 +493,30 @@ MUTANTS = [
         "begin = max(begin, position - kept_by(fold.summary))",
         "pass",
         f"{_COMPACTION}::test_a_second_summary_reads_back_to_the_first",
+    ),
+    # --- what is no Exception ---
+    mutant(
+        "cancelled-by-nobody",
+        "a task of the application that was cancelled ends the turn as if the user had",
+        "src/looopy/cancellation.py",
+        "if task is None or task.cancelling() > cancelling:",
+        "if True:",
+        f"{_FOREIGN}::test_a_turn_ends_and_those_who_wait_for_it_know",
+    ),
+    mutant(
+        "odd-exception-leaves-a-turn-open",
+        "a turn whose source of tools raises no Exception stays open for ever",
+        "src/looopy/loop.py",
+        "except BaseException as exc:  # noqa: BLE001 - none leaves a turn open",
+        "except (Exception, asyncio.CancelledError) as exc:",
+        f"{_FOREIGN}::test_who_wants_the_program_to_end_ends_the_turn_first",
+    ),
+    mutant(
+        "subscriber-breaks-the-turn",
+        "a subscriber that looks at a cancelled task breaks the turn it looks at",
+        "src/looopy/broadcast.py",
+        "except BaseException as error:  # not a cancellation: nothing is awaited here",
+        "except Exception as error:",
+        f"{_FOREIGN}::test_a_turn_ends_and_those_who_wait_for_it_know",
     ),
 ]

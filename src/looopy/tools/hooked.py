@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from looopy.cancellation import foreign
 from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.tools.results import Answer, failure, to_answer
 from looopy.tools.schema import validate
@@ -64,6 +65,13 @@ class ToolHooks:
             return to_answer(_changed(result, await _value(hook(call, result, context))))
         except Exception as error:  # noqa: BLE001 - a hook never ends a turn
             self._failed("after_tool_call", error)
+            return answer
+        except BaseException as error:
+            # The tool has run: its result is lost to no exception of the hook's.
+            failed = foreign(error)
+            if failed is None:
+                raise
+            self._failed("after_tool_call", failed)
             return answer
 
 

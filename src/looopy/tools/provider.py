@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from looopy.cancellation import foreign
 from looopy.errors import InvalidTool, ValueRefused
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.types.artifact import ArtifactWriter
@@ -429,7 +430,9 @@ def _who_gives_way(
 def _is_on(tool: Tool, turn: TurnContext | None, warn: Callable[[str], object]) -> bool:
     try:
         return is_enabled(tool.is_enabled, turn)
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and foreign(error) is None:
+            raise
         _logger.exception("is_enabled of tool %s failed", tool.name)
         warn(f"{tool.name!r} is not offered: its is_enabled failed with {type(error).__name__}")
         return False
@@ -465,5 +468,11 @@ async def _tools_of(
         return (wrapped,)
     if turn is not None and isinstance(wrapped, TurnToolProvider):
         return await wrapped.list_for(turn, warn)
-    listed = wrapped.list_tools()
-    return await listed if inspect.isawaitable(listed) else listed
+    try:
+        listed = wrapped.list_tools()
+        return await listed if inspect.isawaitable(listed) else listed
+    except BaseException as error:
+        failure = foreign(error)
+        if failure is None:
+            raise
+        raise failure from error
