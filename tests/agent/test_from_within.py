@@ -170,11 +170,13 @@ async def test_a_turn_waits_for_an_agent_that_is_started_again(make_agent, store
     spy.hook = hook
     starting = asyncio.create_task(agent.start())
     await entered.wait()
-    assert agent.state.status is AgentStatus.STARTING
-    stream = agent.execute_turn("something else")
-    await asyncio.sleep(0)
-    assert spy.of("claim")[1:] == []
-    go_on.set()
+    try:
+        assert agent.state.status is AgentStatus.STARTING
+        stream = agent.execute_turn("something else")
+        await asyncio.sleep(0)
+        assert spy.of("claim")[1:] == []
+    finally:
+        go_on.set()
     [failed] = await asyncio.gather(starting, return_exceptions=True)
     assert isinstance(failed, StoreUnavailable) == fails
     assert agent.state.status is AgentStatus.BUSY
