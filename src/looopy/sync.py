@@ -5,15 +5,20 @@ All agents of a process share one event loop in one background thread. A blockin
 coroutine to that loop and waits; Ctrl-C while a turn is awaited cancels the turn, which then ends
 in order, and raises `KeyboardInterrupt` as usual. Inside a running event loop use `looopy.Agent`:
 blocking there would stop it.
+
+The loop lives as long as there is a thread that Python waits for at exit, and not only as long as
+the main one: a worker may run turns when the main thread has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
 
@@ -31,7 +36,31 @@ if TYPE_CHECKING:
     from looopy.tools.agents import AgentTool, AgentToolOptions
 
 T = TypeVar("T")
+_logger = logging.getLogger("looopy")
+_ENDED = "the program ends, and the event loop of looopy.sync with it"
 _Arrived: TypeAlias = "queue.SimpleQueue[AgentEvent | BaseException | None]"
+
+
+class _Helpers(ThreadPoolExecutor):
+    """
+    Threads for what the loop hands out, such as the resolution of names.
+
+    Python's own pools take nothing more once the main thread has ended.
+    """
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - whoever waits is to know
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="looopy-sync-helper", daemon=True).start()
+        return future
 
 
 class _LoopThread:
@@ -41,19 +70,43 @@ class _LoopThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._enders: set[threading.Thread] = set()
+        self._ending = False
 
     def loop(self) -> asyncio.AbstractEventLoop:
+        """
+        The loop, which runs.
+
+        Raises:
+            AgentStateError: The program ends.
+        """
         with self._lock:
+            if self._ending:
+                raise AgentStateError(_ENDED)
             if self._loop is None or self._thread is None or not self._thread.is_alive():
-                self._loop = asyncio.new_event_loop()
+                loop = self._loop = asyncio.new_event_loop()
+                loop.set_default_executor(_Helpers())
                 self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="looopy-sync", daemon=True
+                    target=self._serve, args=(loop,), name="looopy-sync", daemon=True
                 )
                 self._thread.start()
-                threading.Thread(
-                    target=self._stop, args=(self._loop, self._thread), name="looopy-sync-end"
-                ).start()
+                ender = threading.Thread(
+                    target=self._stop, args=(loop, self._thread), name="looopy-sync-end"
+                )
+                self._enders.add(ender)
+                ender.start()
             return self._loop
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            try:
+                loop.run_forever()
+            except BaseException:
+                # `SystemExit` out of a subscriber, say: it ends its turn, not everybody's loop.
+                _logger.exception("code that runs in the event loop of looopy.sync wants it to end")
+            else:
+                return
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* on the loop and wait for it; an interrupt cancels it and goes on at once."""
@@ -66,18 +119,29 @@ class _LoopThread:
             raise AgentStateError(
                 "looopy.sync blocks and an event loop runs here: use looopy.Agent with await"
             )
-        future = asyncio.run_coroutine_threadsafe(work, self.loop())
+        try:
+            loop = self.loop()
+        except AgentStateError:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
             raise
+        except CancelledError:
+            raise AgentStateError(_ENDED) from None
 
-    @staticmethod
-    def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    def _stop(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         # Not by atexit: what a running turn needs to end in order (threads of a store, of name
         # resolution) is let go there, in an order that nobody knows.
         threading.main_thread().join()
+        # Any of these may have an agent, though it has not called it yet.
+        while workers := [t for t in threading.enumerate() if self._may_call(t)]:
+            workers[0].join()
+        with self._lock:
+            self._ending = True
 
         async def finish() -> None:
             others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -91,6 +155,11 @@ class _LoopThread:
         thread.join(timeout=10)
         if not thread.is_alive():
             loop.close()
+
+
+    def _may_call(self, thread: threading.Thread) -> bool:
+        main = threading.main_thread()
+        return thread is not main and not thread.daemon and thread not in self._enders
 
 
 _thread = _LoopThread()
@@ -252,6 +321,9 @@ class Agent:
                 if not begun.done():
                     begun.set_exception(exc)
                 arrived.put(exc)
+            except BaseException:  # nobody may wait for ever
+                arrived.put(AgentStateError(_ENDED))
+                raise
             else:
                 arrived.put(None)
 

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 from tests.agent.kit import add, assert_whole
 
-from looopy import open_stores
+from looopy import open_stores, sync
 from looopy.errors import (
     AgentNotStarted,
     AgentStateError,
@@ -205,6 +205,72 @@ for event in events:
     out, err = process.communicate(timeout=30)
     assert (out, err, process.returncode) == ("", "", 0)
     asyncio.run(look(sqlite_url, Outcome.CANCELLED))
+
+
+WORKER = """
+import asyncio, sys, threading
+from looopy.sync import Agent
+from looopy.testing import ScriptedProvider, text
+
+main = threading.main_thread()
+
+class Slow(ScriptedProvider):
+    async def stream(self, request, options):
+        await asyncio.to_thread(main.join)  # as the resolution of a name: a thread of the loop's
+        async for event in super().stream(request, options):
+            yield event
+
+def work():
+    main.join()
+    for number in range(2):
+        for event in agent.stream_turn("go"):
+            pass
+        print(event.type, event.outcome, agent.execute_turn("again").text, flush=True)
+    agent.shutdown()
+
+agent = Agent("ada", llm_provider=Slow([text("ok")], repeat=True), stores=sys.argv[1])
+agent.start()
+threading.Thread(target=work).start()
+"""
+
+
+def test_a_worker_may_go_on_when_the_main_thread_has_ended(sqlite_url):
+    """Python waits for it, and so does the event loop."""
+    ended = subprocess.run(
+        [sys.executable, "-c", WORKER, sqlite_url],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert ended.stdout == "turn_end completed ok\n" * 2, ended.stderr
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_who_reads_a_stream_is_told_that_the_loop_ends():
+    """Its task is cancelled, as at the end of a program; nobody waits for ever."""
+    with Agent("sync-ends", llm_provider=ScriptedProvider([text("ok")], delay_s=60)) as agent:
+        events = agent.stream_turn("go")
+        assert next(events).type == "turn_start"
+
+        async def end():
+            for task in asyncio.all_tasks():
+                if task.get_name() == "looopy stream":
+                    task.cancel()
+
+        sync._thread.call(end())
+        with pytest.raises(AgentStateError, match="the program ends"):
+            list(events)
+        agent.cancel()
+
+
+def test_who_wants_the_program_to_end_does_not_end_the_loop_of_all():
+    """`sys.exit()` in a subscriber runs in a thread that is not the program's."""
+    with Agent("sync-exit", llm_provider=ScriptedProvider([text("ok")], repeat=True)) as agent:
+        remove = agent.subscribe(lambda _event: sys.exit(3))
+        assert agent.execute_turn("go").text == "ok"
+        remove()
+        assert agent.execute_turn("and now?").text == "ok"
 
 
 def test_a_process_that_never_used_it_pays_nothing():

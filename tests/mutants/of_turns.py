@@ -10,6 +10,7 @@ _WITHIN = "tests/agent/test_from_within.py"
 _CONTINUING = "tests/agent/test_continuing.py"
 _EXPIRED = "tests/agent/test_expired_credentials.py"
 _SLOW_CODE = "tests/agent/test_slow_code.py"
+_SYNC = "tests/agent/test_sync.py"
 _FOREIGN = "tests/agent/test_foreign_exceptions.py"
 _COMPACTION = "tests/agent/test_compaction.py"
 
@@ -518,5 +519,21 @@ MUTANTS = [
         "except BaseException as error:  # not a cancellation: nothing is awaited here",
         "except Exception as error:",
         f"{_FOREIGN}::test_a_turn_ends_and_those_who_wait_for_it_know",
+    ),
+    mutant(
+        "loop-ends-with-the-main-thread",
+        "a worker's turn is cancelled because the main thread had nothing left to do",
+        "src/looopy/sync.py",
+        "while workers := [t for t in threading.enumerate() if self._may_call(t)]:",
+        "while workers := []:",
+        f"{_SYNC}::test_a_worker_may_go_on_when_the_main_thread_has_ended",
+    ),
+    mutant(
+        "stream-without-an-end",
+        "a thread that iterates over a turn waits for ever when the loop ends",
+        "src/looopy/sync.py",
+        "                arrived.put(AgentStateError(_ENDED))\n",
+        "",
+        f"{_SYNC}::test_who_reads_a_stream_is_told_that_the_loop_ends",
     ),
 ]
