@@ -25,8 +25,8 @@ _MANY_ROWS = (
     " SELECT 't', 'c', n, 'steer', 0, '{}' FROM generate_series(1, 5000) n"
 )
 _ITS_CONTEXT = (
-    "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position, last_seq,"
-    " visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
+    "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
+    " last_seq, visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"
     " VALUES ('t', 'c', 0, 0, 0, 0, 1, 0, '{}', '{}', 0, 0, 0)"
 )
 

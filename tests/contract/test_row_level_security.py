@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 from tests.postgres import as_driver, ask
 
 from looopy.errors import ConfigurationError, ContextNotFound, SchemaOutOfDate, StoreUnavailable
@@ -34,7 +35,7 @@ from looopy.testing.stores import (
     MessageStoreContract,
     StateStoreContract,
 )
-from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, user
+from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, user
 
 APP = "looopy_app"
 OWNER = "looopy_owner"
@@ -161,21 +162,36 @@ def test_every_table_has_a_tenant_to_be_secured_by():
     assert {name for name, t in metadata.tables.items() if "tenant_id" not in t.columns} == set()
 
 
+def _assert_refused(connection):
+    """No table with rows lets a connection look that has not said whose it is."""
+    for name in ("looopy_contexts", "looopy_turns", "looopy_messages", "looopy_artifacts"):
+        for asked in (
+            f"SELECT count(*) FROM {name}",
+            f"SELECT * FROM {name} WHERE tenant_id = 'a' AND context_id = '{CONTEXT}'",
+            f"DELETE FROM {name}",
+        ):
+            with (
+                pytest.raises(psycopg.Error, match="tenant is not set") as refused,
+                connection.transaction(),
+            ):
+                connection.execute(asked)
+            assert refused.value.sqlstate == pg_rls.UNSAID
+
+
 async def test_without_a_tenant_nothing_is_visible(secured, app_url):
     """Neither before the setting was ever made, nor with the empty one, nor after a transaction."""
     await _two_tenants(app_url)
-    nothing = dict.fromkeys(metadata.tables, 0)
     with psycopg.connect(as_user(secured, APP), autocommit=True) as connection:
-        assert _counts(connection) == nothing
+        _assert_refused(connection)
         with connection.transaction():
             connection.execute("SELECT set_config('looopy.tenant', 'a', true)")
             assert _counts(connection)["looopy_contexts"] == 1
             rows = connection.execute("SELECT DISTINCT tenant_id FROM looopy_messages").fetchall()
             assert rows == [("a",)]
-        assert _counts(connection) == nothing  # the setting is '' now, and not NULL
+        _assert_refused(connection)  # the setting is '' now, and not NULL
         with connection.transaction():
             connection.execute("SELECT set_config('looopy.tenant', '', true)")
-            assert _counts(connection) == nothing
+            _assert_refused(connection)
 
 
 async def test_rows_of_another_tenant_can_be_neither_changed_nor_made(secured, app_url):
@@ -198,7 +214,8 @@ async def test_the_owner_of_the_tables_is_held_by_the_policies_too(roles, new_da
     await asyncio.to_thread(migrate.upgrade, theirs)
     await asyncio.to_thread(migrate.secure, theirs, APP)
     await _two_tenants(required(as_user(url, APP)))
-    assert ask(theirs, "SELECT count(*) FROM looopy_contexts") == [(0,)]
+    with psycopg.connect(theirs, autocommit=True) as connection:
+        _assert_refused(connection)
     async with open_stores(required(theirs), tenant="a") as stores:
         assert await stores.messages.count(CONTEXT) == 2
 
@@ -282,8 +299,9 @@ async def test_a_connection_carries_nothing_to_the_next_tenant(app_url):
         # The pool's only connection, as the next one gets it.
         driver = stores.messages.backend
         count = Query("SELECT COUNT(*) FROM looopy_contexts", {})
-        rows = await ask_once(driver._pool, count, driver._url)
-        assert rows == [(0,)]
+        with pytest.raises(StoreUnavailable) as refused:
+            await ask_once(driver._pool, count, driver._url)
+        assert refused.value.sqlstate == pg_rls.UNSAID
 
 
 async def test_it_holds_behind_a_proxy_that_shares_connections(app_url):
@@ -328,6 +346,36 @@ async def test_it_is_used_wherever_it_is_on(secured):
         assert await stores.messages.count(CONTEXT) == 2
 
 
+@pytest.mark.parametrize("option", ["", "&pooler=transaction"])
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_it_can_be_turned_on_under_a_running_application(roles, new_database, driver, option):
+    """A process that was connected before goes on with its turn, and sees all that is its own."""
+    url = new_database()
+    await asyncio.to_thread(migrate.upgrade, url)
+    ask(url, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {APP}")
+    app = as_driver(as_user(url, APP), driver)
+    async with open_stores(f"{app}{option}", tenant="a") as stores:
+        other = stores.for_tenant("b")
+        for theirs in (stores, other):
+            await a_turn(theirs)
+        record = await stores.state.load(CONTEXT)
+        claimed = await begin(stores, record.epoch)
+        await asyncio.to_thread(migrate.secure, url, APP)
+        # At once, so that several connections find it out.
+        found = await asyncio.gather(
+            *(stores.messages.count(CONTEXT) for _ in range(4)),
+            *(theirs.state.list() for theirs in (stores, other)),
+            commit(stores, claimed, [ends()], release=True),
+            other.artifacts.save(CONTEXT, "doc", b"b's"),
+        )
+        assert found[:4] == [3, 3, 3, 3]
+        assert [[c.context_id for c in contexts] for contexts in found[4:6]] == [[CONTEXT]] * 2
+        assert await stores.artifacts.list(CONTEXT) == []
+        assert len(await stores.journal.turns(CONTEXT)) == 2
+        await begin(stores, claimed.epoch)
+        assert await other.messages.count(CONTEXT) == 2
+
+
 async def test_migrations_see_every_row_and_keep_it_on(roles, new_database):
     """Up, down and up again by an owner whom the policies hold; the application still works."""
     url = new_database()
@@ -348,12 +396,17 @@ async def test_migrations_see_every_row_and_keep_it_on(roles, new_database):
     engine = create_engine(as_driver(theirs, "psycopg"))
     count = text("SELECT count(*) FROM looopy_messages")
     with engine.begin() as connection:
-        assert connection.execute(count).scalar_one() == 0
+        with (
+            pytest.raises(DBAPIError, match="tenant is not set"),
+            connection.begin_nested(),
+        ):
+            connection.execute(count)
         assert pg_rls.lift(connection) == [APP]
         assert connection.execute(count).scalar_one() == 4
     engine.dispose()
     await asyncio.to_thread(migrate.upgrade, theirs)
-    assert ask(theirs, "SELECT count(*) FROM looopy_messages") == [(0,)]
+    with psycopg.connect(theirs, autocommit=True) as connection:
+        _assert_refused(connection)
     async with open_stores(required(as_user(url, APP)), tenant="b") as stores:
         assert await stores.messages.list(CONTEXT) == [user("hello"), answer("for b alone")]
     assert ask(url, "SELECT count(*) FROM looopy_contexts") == [(2,)]

@@ -23,6 +23,7 @@ _SILENCE = "tests/contract/test_postgres_silence.py"
 _POOL = "tests/contract/test_postgres_pool.py"
 _POOLER = "tests/contract/test_postgres_pooler.py"
 _CUTS = "tests/contract/test_postgres_cuts.py"
+_RLS = "tests/contract/test_row_level_security.py"
 _FILE = "tests/contract/test_sqlite_file.py"
 _IN_FILE = "tests/contract/test_sqlite_numbers.py"
 
@@ -664,6 +665,15 @@ MUTANTS = [
         'f"LOCK TABLE {quote(name)} IN ACCESS EXCLUSIVE MODE"',
         '"SELECT 1"',
         "tests/migrations/test_postgres.py::test_a_migration_gives_up_when_somebody_never_ends",
+    ),
+    mutant(
+        "rows-vanish-when-secured",
+        "a process that is connected while tenants are secured takes each context for a new one",
+        f"{_SQL}/pg_rls.py",
+        """    f" ELSE CAST(CAST('{_UNSAID}' || COALESCE({_SAID}, '') AS integer) AS text) END\"""",
+        '    " END"',
+        f"{_RLS}::test_it_can_be_turned_on_under_a_running_application",
+        f"{_RLS}::test_without_a_tenant_nothing_is_visible",
     ),
     mutant(
         "read-only-is-overruled",

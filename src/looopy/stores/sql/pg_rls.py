@@ -4,7 +4,9 @@ Row-level security on Postgres: the server itself keeps the tenants apart.
 Every statement of ours names its tenant. With row-level security a statement that forgot to would
 still see no other tenant's rows: each transaction begins by saying whose it is, and a policy on
 each table compares. The setting ends with its transaction and is then empty, which is nobody's
-tenant, so a connection carries nothing from one tenant to the next.
+tenant, so a connection carries nothing from one tenant to the next. A statement of a transaction
+that does not say so fails, rather than to find nothing: a process that was connected before the
+policies came would take every context for a new one.
 
 The policy holds for the tables' owner too (`FORCE`), but the owner could lift it: the application
 connects as another role, and `secure` gives that role no more than it needs. A migration lifts the
@@ -24,7 +26,16 @@ if TYPE_CHECKING:
 
 SETTING = "looopy.tenant"
 _POLICY = "looopy_tenant"
-_CONDITION = f"tenant_id = nullif(current_setting('{SETTING}', true), '')"
+_SAID = f"current_setting('{SETTING}', true)"
+_UNSAID = f"{SETTING} is not set"
+# These words are no number, so the server fails with them as soon as it looks for a row.
+_CONDITION = (
+    f"tenant_id = CASE WHEN {_SAID} <> '' THEN {_SAID}"
+    f" ELSE CAST(CAST('{_UNSAID}' || COALESCE({_SAID}, '') AS integer) AS text) END"
+)
+UNSAID = "22P02"
+"""What the server answers to a statement that does not say whose it is: no number."""
+
 _GRANTED = "SELECT, INSERT, UPDATE, DELETE"
 
 _NAMES = ", ".join(f"'{name}'" for name in sorted(TABLES))

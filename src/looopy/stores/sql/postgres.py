@@ -260,6 +260,7 @@ class PostgresDriver:
         collisions = 0
         waited = False
         while True:
+            said = self._secured
             try:
                 if not write:
                     return await self._read(pool, work)
@@ -267,6 +268,10 @@ class PostgresDriver:
                 if committed:
                     return answer
             except Trouble as trouble:
+                if trouble.sqlstate == pg_rls.UNSAID and not said:
+                    # Row-level security was turned on while this was open; nothing was written.
+                    self._secured, self._alone = True, False
+                    continue
                 collisions += trouble.collided
                 again = trouble.passing or (trouble.collided and collisions < _COLLISIONS)
                 if (trouble.silent or trouble.undone) and not waited:
