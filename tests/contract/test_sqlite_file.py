@@ -985,3 +985,26 @@ def test_a_full_disk_is_told_from_other_trouble(tmp_path):
         error = sqlite3.OperationalError("x")
         error.sqlite_errorcode = code
         assert type(sqlite.translate(error, tmp_path / "chat.db")) is kind
+
+
+_TOO_LONG = ("x" * 201, f"{'y' * 256}/chat.db", "z/" * 2000 + "chat.db", "漢" * 67)
+
+
+@pytest.mark.parametrize("name", [*_TOO_LONG, "a\0b.db", "\ud800.db"])
+def test_a_path_that_no_file_can_have_is_refused_in_our_words(name, tmp_path):
+    """Too long a name, NUL or a lone surrogate: by opening and by every command alike."""
+    url = f"sqlite:///{tmp_path}/{name}"
+    for use in (open_stores, migrate.upgrade, migrate.check):
+        with pytest.raises(ConfigurationError, match=r"the path of (a|the) SQLite file"):
+            use(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_longest_name_has_room_for_what_lies_beside_it(tmp_path):
+    """Its log, and the copy that a migration makes."""
+    place = tmp_path / ("x" * 197 + ".db")
+    async with open_stores(f"sqlite:///{place}") as stores:
+        await stores.messages.append("c", [user("a")])
+    await asyncio.to_thread(migrate.downgrade, f"sqlite:///{place}", "0002")
+    async with open_stores(f"sqlite:///{place}") as stores:
+        assert await stores.messages.count("c") == 1

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from looopy.types.auth import AuthRequest
 
+_MAX_DEPTH = 64  # of JSON that somebody encrypted
 KEY_LIFE_S = 15 * 60
 CREDENTIAL_LIFE_S = 60 * 60
 _SKEW_S = 60  # how far a clock of the user's side may be ahead
@@ -237,7 +238,10 @@ class _Jose:
 
         self.ECKey: type[ECKey] = ECKey
         self.OctKey: type[OctKey] = OctKey
-        self.errors: tuple[type[Exception], ...] = (JoseError, ValueError, TypeError, KeyError)
+        self.errors: tuple[type[Exception], ...] = (
+            *(JoseError, ValueError, TypeError, KeyError),
+            RecursionError,  # JSON that is nested without end, in the header or inside
+        )
         self._registry: Callable[[], JWERegistry] = lambda: JWERegistry(
             algorithms=_ALGORITHMS, strict_check_header=False
         )
@@ -250,9 +254,21 @@ class _Jose:
         """The JSON and the header of *value*; `None`, and no error that shows it, if it is none."""
         try:
             found = self._decrypt(value, key, registry=self._registry())
-            return json.loads(found.plaintext or b""), found.protected
+            read = json.loads(found.plaintext or b""), found.protected
         except self.errors:
             return None
+        return read if all(_is_shallow(part) for part in read) else None
+
+
+def _is_shallow(value: Any) -> bool:
+    """Whether JSON is nested no deeper than what may be stored, level by level."""
+    level = [value] if isinstance(value, (list, Mapping)) else []
+    for _ in range(_MAX_DEPTH):
+        lists = [part.values() if isinstance(part, Mapping) else part for part in level]
+        level = [item for part in lists for item in part if isinstance(item, (list, Mapping))]
+        if not level:
+            return True
+    return False
 
 
 def _jose() -> _Jose:

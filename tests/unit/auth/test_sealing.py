@@ -141,6 +141,25 @@ def encrypted(header, key, text='"t0ken"'):
     return jwe.encrypt_compact(header, text, key, registry=registry)
 
 
+@pytest.mark.parametrize("levels", [65, 500, 100_000])
+def test_what_is_nested_too_deep_is_refused(levels):
+    """Inside or in the header: one refusal, and no error of a library that shows what it read."""
+    ring = KeyRing(SECRET)
+    request, sealed = asked(ring)
+    key = ECKey.import_key(dict(request.key))
+    good = {"alg": "ECDH-ES", "enc": "A256GCM", **CLAIMS}
+    deepest = "[" * 64 + "]" * 64
+    assert opened(ring, encrypted(good, key, deepest), sealed) == json.loads(deepest)
+    deep = "[" * levels + '"t0ken"' + "]" * levels
+    _, *rest = encrypted(good, key).split(".")
+    header = base64.urlsafe_b64encode(f'{{"alg":"ECDH-ES","x":{deep}}}'.encode()).rstrip(b"=")
+    for value in (encrypted(good, key, deep), ".".join([header.decode(), *rest])):
+        with pytest.raises(ValueRefused) as refused:
+            opened(ring, value, sealed)
+        assert "t0ken" not in refused.value.message
+        assert refused.value.__context__ is None
+
+
 def test_what_was_not_encrypted_as_agreed_is_refused():
     """Another key, another method, no JWE, no JSON, a claim that was changed afterwards."""
     ring = KeyRing(SECRET)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -81,7 +82,34 @@ def sqlite_path(url: str) -> Path:
         raise ConfigurationError(
             f"{url!r} has options, which are not supported: name only the file"
         )
+    _check_name(name)
     return Path(name)
+
+
+# What file systems take. Behind the name of the file come those of its log and of its copies.
+_LONGEST_FILE, _LONGEST_FOLDER, _LONGEST_PATH = 200, 255, 4000
+
+
+def _check_name(name: str) -> None:
+    """Refuse a path that no file can have, known without looking for it."""
+    try:
+        size = len(os.fsencode(name))
+    except UnicodeEncodeError:
+        size = 0
+    if not size or "\0" in name:
+        raise ConfigurationError(
+            "the path of a SQLite file must be valid Unicode, without NUL: it cannot be opened"
+        )
+    *folders, file = Path(name).parts
+    if (
+        size > _LONGEST_PATH
+        or len(os.fsencode(file)) > _LONGEST_FILE
+        or any(len(os.fsencode(folder)) > _LONGEST_FOLDER for folder in folders)
+    ):
+        raise ConfigurationError(
+            f"the path of the SQLite file {name[:40]!r}... is too long: its name may have"
+            f" {_LONGEST_FILE} bytes, a folder {_LONGEST_FOLDER}, and all of it {_LONGEST_PATH}"
+        )
 
 
 # --- for the stores ---
