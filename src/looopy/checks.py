@@ -12,7 +12,7 @@ from looopy.stores.gate import dump
 from looopy.stores.names import check_idempotency_key
 from looopy.stores.stores import Stores
 from looopy.stores.writing import message_text
-from looopy.types.context import AuthContext, LoopConfig
+from looopy.types.context import AuthContext, Budget, LoopConfig
 from looopy.types.message import ImageContent, UserMessage
 from looopy.types.message_json import message_to_json
 from looopy.types.prompt import as_part
@@ -38,6 +38,24 @@ def agent_options(
         as_part(part)
     if not isinstance(stores, (str, Stores)):
         raise ConfigurationError("stores must be a URL, or what open_stores() gave")
+
+
+def priced(provider: object, budget: Budget) -> None:
+    """
+    Refuse a budget of money for a model without a known price.
+
+    Raises:
+        ConfigurationError: The budget would be ignored; the text says what may be done.
+    """
+    limited = budget.cost_usd is not None or budget.context_cost_usd is not None
+    if not limited or budget.unknown_cost == "ignore":
+        return
+    if getattr(provider, "knows_cost", None) is False:
+        raise ConfigurationError(
+            f"the budget limits dollars, and the price of {provider!r} is not known: install"
+            ' "looopy[prices]", name its prices with price_as, or count its calls as nothing with'
+            ' Budget(unknown_cost="ignore")'
+        )
 
 
 def user_message(value: str | UserMessage, *, may_be_none: bool = True) -> UserMessage:

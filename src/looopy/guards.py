@@ -112,12 +112,16 @@ class Guards:
         if budget == _UNLIMITED:
             return None
         usage = self.usage + self.charged
-        tokens = spent.usage.total_tokens + usage.total_tokens
-        cost = spent.usage.cost.total + usage.cost.total
+        whole = spent.usage + usage
+        tokens = whole.total_tokens
+        if (unpriced := self.unpriced()) is not None:
+            return unpriced
+        cost_usd = 0.0 if usage.cost is None else usage.cost.total
+        cost = 0.0 if whole.cost is None else whole.cost.total
         seconds = spent.seconds + self.clock() - self._began
         for name, limit, used, text in (
             ("tokens", budget.tokens, usage.total_tokens, "the turn has used {} of {} tokens"),
-            ("cost_usd", budget.cost_usd, usage.cost.total, "the turn has cost {} of {} dollars"),
+            ("cost_usd", budget.cost_usd, cost_usd, "the turn has cost {} of {} dollars"),
             ("context_tokens", budget.context_tokens, tokens, "{} of {} tokens are used"),
             ("context_cost_usd", budget.context_cost_usd, cost, "{} of {} dollars are spent"),
             ("context_s", budget.context_s, seconds, "turns have taken {} of {} seconds"),
@@ -126,6 +130,25 @@ class Guards:
                 what = text.format(_number(used), _number(limit))
                 where = "in this context " if name.startswith("context_") else ""
                 return f"{where}{what} (Budget.{name})"
+        return None
+
+    def unpriced(self) -> str | None:
+        """What says that a budget of money cannot be kept: somebody's price is not known."""
+        budget = self.config.budget
+        unlimited = budget.cost_usd is None and budget.context_cost_usd is None
+        if unlimited or budget.unknown_cost == "ignore":
+            return None
+        usage = self.usage + self.charged
+        for name, limit, used in (
+            ("cost_usd", budget.cost_usd, usage),
+            ("context_cost_usd", budget.context_cost_usd, self.spent.usage + usage),
+        ):
+            if limit is not None and not used.is_priced:
+                return (
+                    f"what was used has no known price, so Budget.{name} cannot be kept: name its"
+                    " prices (price_as of the provider), or count it as nothing with"
+                    ' Budget(unknown_cost="ignore")'
+                )
         return None
 
     def on_batch(self, size: int) -> Verdict | None:

@@ -54,6 +54,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         if turn.stop is not None or assistant is None:
             return
         turn.use(assistant.usage)
+        turn.warn_of_cost()
         calls, turn.cut_call = assistant.tool_calls, _cut_call_of(assistant)
         turn.stop = _stop_of(assistant)
     if calls:

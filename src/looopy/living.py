@@ -414,6 +414,7 @@ class LivingAgent:
         prepare = getattr(self._provider, "prepare", None)
         if prepare is not None:
             await prepare()
+        checks.priced(self._provider, self.loop_config.budget)
         if self._stores is None:
             self._stores = await acquire_shared(str(self._where))
         if self._known is None:

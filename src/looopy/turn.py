@@ -438,6 +438,13 @@ class Turn:
             self._warned.add(text)
             self.emit(self.make(TurnWarning, code="tools_unavailable", text=text))
 
+    def warn_of_cost(self) -> None:
+        """Say, once a turn, that a budget of money cannot be kept."""
+        text = self.guards.unpriced()
+        if text is not None and text not in self._warned:
+            self._warned.add(text)
+            self.emit(self.make(TurnWarning, code="cost_unknown", text=text))
+
     def warn_of_hook(self, name: str, error: Exception) -> None:
         """Say that a function of the application failed; its text is for the log alone."""
         text = f"{name}: {type(error).__name__}"

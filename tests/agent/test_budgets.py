@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.agent.kit import assert_whole, collect
+from tests.agent.kit import add, assert_whole, collect
 
 from looopy import Budget, LoopConfig
 from looopy.errors import ConfigurationError, LimitExceeded
-from looopy.testing import ScriptedProvider, text
+from looopy.llm import FallbackProvider
+from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.message import Cost, StopReason, Usage
 from looopy.types.state import AgentStatus, Outcome
 
@@ -77,3 +78,82 @@ def test_a_budget_that_limits_nothing_is_refused():
     for name in ("context_tokens", "context_cost_usd", "context_s"):
         with pytest.raises(ConfigurationError, match=name):
             Budget(**{name: -1})
+
+
+class Changing(ScriptedProvider):
+    """Each answer has the next of these costs."""
+
+    def __init__(self, *costs, replies=None):
+        super().__init__(replies or [text("hi")], repeat=True)
+        self.costs = list(costs)
+
+    async def stream(self, request, options=None):
+        """As scripted, with a bill or without."""
+        async for event in super().stream(request, options):
+            if event.type == "done":
+                usage = Usage(input=4, output=6, total_tokens=10, cost=self.costs.pop(0))
+                yield replace(event, message=replace(event.message, usage=usage))
+            else:
+                yield event
+
+
+@pytest.mark.parametrize("name", ["cost_usd", "context_cost_usd"])
+async def test_a_call_without_a_known_price_is_the_last_of_its_turn(make_agent, stores, name):
+    """A provider that did not say so before cannot go on unpaid for; a warning says why."""
+    script = [tool_call("add", a=1, b=2)]
+    provider = Changing(Cost(total=0.1), None, Cost(total=0.1), replies=script)
+    limits = LoopConfig(budget=Budget(**{name: 5.0}))
+    agent = await make_agent(provider, tools=[add], stores=stores, loop_config=limits)
+    stream = agent.execute_turn("go")
+    events, result = await collect(stream), await stream
+    assert (result.outcome, result.stop_reason) == (Outcome.FAILED, StopReason.BUDGET)
+    assert f"Budget.{name}" in result.error.message
+    assert "unknown_cost" in result.error.message
+    assert [e.code for e in events if e.type == "warning"] == ["cost_unknown", "budget"]
+    assert len(provider.requests) == 2
+
+
+async def test_who_says_so_goes_on_without_a_known_price(make_agent, stores):
+    """The calls with a price still count, those without count as nothing."""
+    script = [tool_call("add", a=1, b=2)]
+    provider = Changing(Cost(total=0.1), None, None, Cost(total=0.1), replies=script)
+    limits = LoopConfig(budget=Budget(cost_usd=0.2, unknown_cost="ignore"), doom_loop_threshold=9)
+    agent = await make_agent(provider, tools=[add], stores=stores, loop_config=limits)
+    result = await agent.execute_turn("go")
+    assert result.stop_reason is StopReason.BUDGET
+    assert "has cost 0.2000 of 0.2000" in result.error.message
+    assert len(provider.requests) == 4
+    assert result.usage.cost == Cost(total=0.2, complete=False)
+    assert (await stores.state.load("ada")).state.usage == result.usage
+    assert (await stores.journal.turns("ada"))[0].usage == result.usage
+
+
+async def test_a_single_call_without_a_known_price_is_told(make_agent, stores):
+    """The turn is over with it, so there is nothing to end; but nobody believes it was counted."""
+    limits = LoopConfig(budget=Budget(cost_usd=5.0))
+    agent = await make_agent(Changing(None), stores=stores, loop_config=limits)
+    stream = agent.execute_turn("go")
+    events, result = await collect(stream), await stream
+    assert result.outcome is Outcome.COMPLETED
+    assert [e.code for e in events if e.type == "warning"] == ["cost_unknown"]
+    assert result.usage.cost is None
+
+
+def test_a_fallback_knows_the_price_if_all_of_its_providers_do():
+    """One that does not is enough to refuse; one that does not say is not."""
+
+    def knowing(*known):
+        providers = [ScriptedProvider([text("hi")]) for _ in known]
+        for provider, knows in zip(providers, known, strict=True):
+            provider.knows_cost = knows
+        return FallbackProvider(providers).knows_cost
+
+    expected = {(True, True): True, (True, False): False, (None, True): None, (None, False): False}
+    assert {known: knowing(*known) for known in expected} == expected
+
+
+@pytest.mark.parametrize("word", ["allow", None, True, 0])
+def test_how_a_budget_is_told_otherwise_is_one_of_two_words(word):
+    """Anything else is refused."""
+    with pytest.raises(ConfigurationError, match=r"Budget\.unknown_cost must be one of 'refuse'"):
+        Budget(unknown_cost=word)

@@ -14,6 +14,31 @@ _OUTPUT = "tests/agent/test_structured_output.py"
 _PROMPTS = "tests/agent/test_prompts.py"
 
 MUTANTS = [
+    # --- unknown prices ---
+    mutant(
+        "budget-without-a-price",
+        "an agent starts whose budget of money is never reached",
+        "src/looopy/living.py",
+        "        checks.priced(self._provider, self.loop_config.budget)\n",
+        "",
+        "tests/wire/test_costs.py::test_no_agent_starts_whose_budget_would_be_ignored",
+    ),
+    mutant(
+        "unpriced-calls-go-on",
+        "a turn calls a model without a price again and again under a budget of money",
+        "src/looopy/guards.py",
+        "        if (unpriced := self.unpriced()) is not None:\n            return unpriced\n",
+        "",
+        "tests/agent/test_budgets.py::test_a_call_without_a_known_price_is_the_last_of_its_turn",
+    ),
+    mutant(
+        "unknown-added-as-zero",
+        "a sum looks whole although some of it has no price",
+        "src/looopy/types/message.py",
+        "        return replace(known, complete=False)",
+        "        return known",
+        "tests/unit/types/test_message.py::test_a_sum_says_whether_all_of_its_cost_is_known",
+    ),
     # --- an agent as a tool ---
     mutant(
         "inner-context-by-chance",

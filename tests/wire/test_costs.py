@@ -8,7 +8,9 @@ from tests.wire.fake_openai import HOLD, Answer
 from tests.wire.three import APIS, half, last_event, says, serving
 
 from looopy import Agent, Budget, LoopConfig, tool
-from looopy.types.message import Cost, StopReason
+from looopy.errors import ConfigurationError
+from looopy.types.message import StopReason
+from looopy.types.state import Outcome
 
 # Per million tokens: input, output, read from the cache, written to it.
 SOLD = {
@@ -50,21 +52,42 @@ async def test_an_answer_is_priced_by_its_parts(api):
 
 
 @APIS
-async def test_a_server_of_ones_own_costs_nothing(api):
+async def test_the_cost_of_a_server_of_ones_own_is_not_known(api):
     """Its tokens are counted."""
     async with serving(api, says(api, "ok"), model=SOLD[api][0]) as (_, made):
         usage = (await last_event(made)).message.usage
     assert usage.total_tokens > 0
-    assert usage.cost == Cost()
+    assert usage.cost is None
 
 
 @APIS
-async def test_a_model_that_nobody_sells_costs_nothing(api):
+async def test_the_cost_of_a_model_that_nobody_sells_is_not_known(api):
     """Its tokens are counted, and the call goes as any other."""
     async with serving(api, says(api, "ok"), model="mine", price_as="openai") as (_, made):
         usage = (await last_event(made)).message.usage
     assert usage.total_tokens > 0
-    assert usage.cost == Cost()
+    assert usage.cost is None
+
+
+@APIS
+@pytest.mark.parametrize("limit", ["cost_usd", "context_cost_usd"])
+@pytest.mark.parametrize("where", [{}, {"price_as": "openai", "model": "mine"}])
+async def test_no_agent_starts_whose_budget_would_be_ignored(api, limit, where):
+    """Its text names the ways out, and one of them is a word in the budget."""
+    given = {"model": SOLD[api][0], **where}
+    async with serving(api, says(api, "ok"), **given) as (server, made):
+        config = LoopConfig(budget=Budget(**{limit: 1.0}))
+        agent = Agent("ada", llm_provider=made, loop_config=config)
+        with pytest.raises(ConfigurationError, match=r"price_as.*unknown_cost") as refused:
+            await agent.start()
+        assert "looopy[prices]" in str(refused.value)
+        await agent.shutdown()
+        assert server.received == []
+        told = LoopConfig(budget=Budget(**{limit: 1.0}, unknown_cost="ignore"))
+        async with Agent("ada", llm_provider=made, loop_config=told) as agent:
+            result = await agent.execute_turn("hello")
+            assert result.outcome is Outcome.COMPLETED
+            assert result.usage.cost is agent.state.usage.cost is None
 
 
 @APIS

@@ -19,7 +19,6 @@ from looopy.errors import InvalidLLMResponse, LLMUnavailable
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.failures import failure_of
 from looopy.types.message import (
-    NO_COST,
     AssistantMessage,
     Cost,
     ImageContent,
@@ -427,10 +426,10 @@ def read_usage(data: Mapping[str, Any]) -> Usage:
     )
 
 
-def _told_cost(dollars: Any) -> Cost:
+def _told_cost(dollars: Any) -> Cost | None:
     """What the server says that it costs, as OpenRouter does."""
-    known = isinstance(dollars, (int, float)) and not isinstance(dollars, bool) and dollars > 0
-    return Cost(total=float(dollars)) if known and dollars < 2**53 else NO_COST
+    known = isinstance(dollars, (int, float)) and not isinstance(dollars, bool) and dollars >= 0
+    return Cost(total=float(dollars)) if known and dollars < 2**53 else None
 
 
 def count(data: Mapping[str, Any], name: str) -> int:

@@ -93,6 +93,12 @@ class FallbackProvider:
         """Whether all of them keep to an output schema."""
         return all(getattr(p, "structured_output", False) for p in self.providers)
 
+    @property
+    def knows_cost(self) -> bool | None:
+        """Whether it is known what calls cost, of all of them; `None`: one does not say."""
+        known = [getattr(p, "knows_cost", None) for p in self.providers]
+        return False if False in known else None if None in known else True
+
     async def prepare(self) -> None:
         """Make all of them ready."""
         for provider in self.providers:

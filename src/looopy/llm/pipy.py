@@ -38,6 +38,7 @@ from looopy.types.request import (
 _logger = logging.getLogger("looopy")
 _TYPES = frozenset(get_args(StreamEventType))
 _FAILED = (StopReason.ERROR, StopReason.ABORTED)
+_COSTS = ("input", "output", "cache_read", "cache_write", "total")
 _CLASSES = {
     "user": "UserMessage",
     "assistant": "AssistantMessage",
@@ -285,6 +286,9 @@ def _imported() -> Any:
 
 def _built(kind: Any, data: dict[str, Any]) -> Any:
     """An object of theirs; what only we have is left out."""
+    usage = data.get("usage")
+    if usage is not None and usage["cost"] is None:  # theirs always has one
+        usage["cost"] = dict.fromkeys(_COSTS, 0.0)
     for block in data["content"] if isinstance(data["content"], list) else ():
         block.pop("invalid_arguments", None)
     validate = getattr(kind, "model_validate", None)
@@ -301,6 +305,9 @@ def _message(theirs: Any) -> AssistantMessage:
     message = message_from_json(data)
     if not isinstance(message, AssistantMessage):  # pragma: no cover - its role says so
         raise InvalidLLMResponse("pipy-ai answered with something that is no answer")
+    cost = message.usage.cost
+    if cost is not None and not cost.total:  # of a model whose price it does not know
+        message = replace(message, usage=replace(message.usage, cost=None))
     return message
 
 

@@ -3,7 +3,7 @@ What a model call costs, and what its model's window holds, from the data packag
 
 The package is optional (`pip install "looopy[prices]"`), takes half a second to load and asks no
 server: it is loaded in a thread, when a provider is made ready. Without it, and for a model it
-does not know, tokens are counted and the cost stays zero: a wrong price is worse than none.
+does not know, tokens are counted and the cost is `None`: a wrong price is worse than none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Prices:
 
     def __call__(self, usage: Usage) -> Usage:
         """*usage* with its cost, where that is known; as it is where it says its cost already."""
-        if usage.cost.total or not (usage.total_tokens or usage.input or usage.output):
+        if usage.cost is not None or not (usage.total_tokens or usage.input or usage.output):
             return usage
         calc = _calculator()
         if calc is None:
@@ -53,6 +53,17 @@ class Prices:
         except Exception:
             _logger.exception("the cost of a call of %s could not be told", self.model)
             return usage
+
+    def known(self) -> bool:
+        """Whether calls have a price. Before `ready` was awaited, nobody knows."""
+        calc = _calculator() if _is_loaded() else None
+        if calc is None:
+            return False
+        try:
+            _Priced(calc, Usage(input=1, output=1), self).ask(read=0, written=0)
+        except LookupError:
+            return False
+        return True
 
     def window_tokens(self) -> int | None:
         """What the model's window holds; `None`: not known. Also before `ready` was awaited."""

@@ -31,9 +31,10 @@ class LLMProvider(Protocol):
     Optional attributes, read with `getattr`: `name` (such as `"openai"`), `model` (default model
     name), `window_tokens` (what the model's window holds, where that is known; the history is cut
     to fit it), `structured_output` (true: `StreamOptions.output_schema` is kept to, beside tools
-    too), `asks_for_keys` (true: it calls several others, and gets `StreamOptions.key_of` rather
-    than a key), and the coroutines `prepare()`, which loads what takes time before the first call,
-    and `aclose()`, which frees connections and child processes.
+    too), `knows_cost` (whether it is known what calls cost; false: an agent with a budget of money
+    does not start), `asks_for_keys` (true: it calls several others, and gets `StreamOptions.key_of`
+    rather than a key), and the coroutines `prepare()`, which loads what takes time before the first
+    call, and `aclose()`, which frees connections and child processes.
     """
 
     def stream(self, request: LLMRequest, options: StreamOptions) -> AsyncIterator[StreamEvent]:

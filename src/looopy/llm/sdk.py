@@ -90,6 +90,7 @@ class SDKProvider:
         model: The model's name at the server.
         base_url: As it was given; `None`: from the environment, or the vendor's.
         window_tokens: What the model's window holds; `None` while it is not known.
+        knows_cost: Whether calls have a price; `None` while that is not known.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -124,6 +125,7 @@ class SDKProvider:
         self.name = name
         self.base_url = base_url
         self.window_tokens = window_tokens
+        self.knows_cost: bool | None = None  # not before it is ready
         self._api_key = api_key
         self._key_variable = key_variable
         self._client = client
@@ -187,6 +189,7 @@ class SDKProvider:
         await ready()
         if self.window_tokens is None:
             self.window_tokens = self._prices(self.model).window_tokens()
+        self.knows_cost = self._prices(self.model).known()
 
     async def aclose(self) -> None:
         """Close the connections of this event loop; a client that was passed in stays open."""

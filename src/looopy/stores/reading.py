@@ -210,8 +210,9 @@ def _plain_usage(data: Any) -> Usage | None:
     get = data.get
     counts = (get("input", 0), get("output", 0), get("cache_read", 0), get("cache_write", 0))
     total = get("total_tokens", 0)
-    cost = _plain_cost(data["cost"]) if "cost" in data else NO_COST
-    if cost is None or type(total) is not int:
+    said = get("cost")
+    cost = None if said is None else _plain_cost(said)
+    if type(total) is not int or (cost is None and said is not None):
         return None
     for count in counts:
         if type(count) is not int:
@@ -227,8 +228,10 @@ def _plain_usage(data: Any) -> Usage | None:
 
 
 def _plain_cost(data: Any) -> Cost | None:
-    if type(data) is not dict:
+    if type(data) is not dict or "complete" in data:
         return None
+    if not data:
+        return NO_COST
     get = data.get
     parts = (
         get("input", 0.0),

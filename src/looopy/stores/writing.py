@@ -199,7 +199,10 @@ def _usage(usage: Usage) -> str:
     if usage is NO_USAGE:
         return "{}"
     parts = _numbers(usage, _TOKENS)
-    if usage.cost is not NO_COST and (cost := _numbers(usage.cost, _DOLLARS)):
+    if usage.cost is not None:
+        cost = [] if usage.cost is NO_COST else _numbers(usage.cost, _DOLLARS)
+        if usage.cost.complete is not True:
+            raise _Unusual
         parts.append(f'"cost":{{{",".join(cost)}}}')
     return f"{{{','.join(parts)}}}"
 

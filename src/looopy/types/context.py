@@ -200,6 +200,10 @@ class Budget:
         context_tokens: Of all turns of the context together, those before this one included.
         context_cost_usd: Likewise.
         context_s: Seconds that turns of the context have run, together.
+        unknown_cost: What a limit in dollars does where no price is known (no `prices` extra, a
+            model that is not listed, a server of one's own): `"refuse"` does not start the agent,
+            and ends a turn as `budget` whose model turns out to have none; `"ignore"` counts such
+            calls as nothing.
     """
 
     tokens: int | None = None
@@ -207,8 +211,10 @@ class Budget:
     context_tokens: int | None = None
     context_cost_usd: float | None = None
     context_s: float | None = None
+    unknown_cost: Literal["refuse", "ignore"] = "refuse"
 
     def __post_init__(self) -> None:
+        _choose(self, "unknown_cost", ("refuse", "ignore"))
         for name in ("tokens", "context_tokens"):
             _check(self, name, least=0, whole=True, optional=True)
         for name in ("cost_usd", "context_cost_usd", "context_s"):

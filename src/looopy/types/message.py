@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -107,13 +107,18 @@ class ToolCall:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """US dollars. All zero where the price is not known."""
+    """
+    US dollars.
+
+    `complete` is false for a sum of which some calls have no known price: it is that of the others.
+    """
 
     input: float = 0.0
     output: float = 0.0
     cache_read: float = 0.0
     cache_write: float = 0.0
     total: float = 0.0
+    complete: bool = True
 
     def __add__(self, other: Cost) -> Cost:
         if other is NO_COST:
@@ -126,6 +131,7 @@ class Cost:
             cache_read=self.cache_read + other.cache_read,
             cache_write=self.cache_write + other.cache_write,
             total=self.total + other.total,
+            complete=self.complete and other.complete,
         )
 
 
@@ -135,14 +141,18 @@ NO_COST: Final = Cost()  # one for all, as it cannot be changed
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one or more model calls. `input` leaves out what the cache served."""
+    """
+    Tokens of one or more model calls. `input` leaves out what the cache served.
+
+    `cost` is `None` where no price is known, and where nothing was used.
+    """
 
     input: int = 0
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
     total_tokens: int = 0
-    cost: Cost = NO_COST
+    cost: Cost | None = None
 
     def __add__(self, other: Usage) -> Usage:
         if other is NO_USAGE:
@@ -155,8 +165,24 @@ class Usage:
             cache_read=self.cache_read + other.cache_read,
             cache_write=self.cache_write + other.cache_write,
             total_tokens=self.total_tokens + other.total_tokens,
-            cost=self.cost + other.cost,
+            cost=_sum_of_costs(self, other),
         )
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether it is known what all of it costs."""
+        if self.cost is None:
+            return not (self.input or self.output or self.total_tokens)
+        return self.cost.complete
+
+
+def _sum_of_costs(one: Usage, other: Usage) -> Cost | None:
+    if one.cost is None or other.cost is None:
+        known = one.cost or other.cost
+        if known is None or not known.complete or (one.is_priced and other.is_priced):
+            return known
+        return replace(known, complete=False)
+    return one.cost + other.cost
 
 
 NO_USAGE: Final = Usage()

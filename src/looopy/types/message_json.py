@@ -85,12 +85,14 @@ def _assistant_to_json(message: AssistantMessage, compact: bool) -> dict[str, An
 
 
 def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
-    """Write *usage* as pi's JSON object; compact leaves out zeros."""
+    """Write *usage* as pi's JSON object; compact leaves out zeros, and a cost that is unknown."""
     data = _numbers(usage, _TOKENS, compact=compact)
-    if not compact:
-        data["cost"] = _numbers(usage.cost, _DOLLARS, compact=False)
-    elif usage.cost is not NO_COST and (cost := _numbers(usage.cost, _DOLLARS, compact=True)):
-        data["cost"] = cost
+    if usage.cost is not None:
+        data["cost"] = _numbers(usage.cost, _DOLLARS, compact=compact)
+        if not usage.cost.complete:
+            data["cost"]["complete"] = False
+    elif not compact:
+        data["cost"] = None
     return data
 
 
@@ -192,8 +194,8 @@ def usage_from_json(data: Mapping[str, Any], path: str = "/usage") -> Usage:
     """Read a usage object; missing counts are zero."""
     if not isinstance(data, Mapping):
         raise _refused(path, "must be an object")
-    cost = data.get("cost") or {}
-    if not isinstance(cost, Mapping):
+    cost = data.get("cost")
+    if cost is not None and not isinstance(cost, Mapping):
         raise _refused(path + "/cost", "must be an object")
     return Usage(
         input=_get(data, "input", int, int, path),
@@ -201,10 +203,15 @@ def usage_from_json(data: Mapping[str, Any], path: str = "/usage") -> Usage:
         cache_read=_get(data, "cache_read", int, int, path),
         cache_write=_get(data, "cache_write", int, int, path),
         total_tokens=_get(data, "total_tokens", int, int, path),
-        cost=Cost(**{name: _dollars(cost, name, path + "/cost") for name in _DOLLARS})
-        if cost
-        else NO_COST,
+        cost=None if cost is None else _cost(cost, path + "/cost"),
     )
+
+
+def _cost(data: Mapping[str, Any], path: str) -> Cost:
+    if not data:
+        return NO_COST
+    dollars = {name: _dollars(data, name, path) for name in _DOLLARS}
+    return Cost(**dollars, complete=_get(data, "complete", bool, lambda: True, path))
 
 
 def _refused(path: str, why: str) -> ValueRefused:

@@ -151,7 +151,9 @@ _STOP: Final = _Kind(
     "a stop reason", lambda value: isinstance(value, str) and value in _STOPS, _nothing
 )
 _USAGE: Final = _Kind("a Usage", lambda value: isinstance(value, Usage), _as_usage)
-_COST: Final = _Kind("a Cost", lambda value: isinstance(value, Cost), _as_cost)
+_COST: Final = _Kind(
+    "a Cost or None", lambda value: value is None or isinstance(value, Cost), _as_cost
+)
 
 _COUNTS: Final = ("input", "output", "cache_read", "cache_write", "total_tokens")
 _PARTS: Final = ("input", "output", "cache_read", "cache_write", "total")
@@ -166,7 +168,7 @@ _FIELDS: Final[dict[type, dict[str, _Kind]]] = {
         "thought_signature": _OPAQUE,
         "invalid_arguments": _TEXT_OR_NONE,
     },
-    Cost: dict.fromkeys(_PARTS, _DOLLARS),
+    Cost: {**dict.fromkeys(_PARTS, _DOLLARS), "complete": _FLAG},
     Usage: {**dict.fromkeys(_COUNTS, _WHOLE), "cost": _COST},
     UserMessage: {"timestamp": _WHOLE},
     AssistantMessage: {
@@ -337,7 +339,8 @@ def _is_plain_answer(answer: Any) -> bool:
 
 
 def _is_plain_usage(usage: Any) -> bool:
-    if type(usage) is not Usage or usage.cost is not NO_COST:
+    cost = usage.cost if type(usage) is Usage else usage
+    if cost is not None and not (type(cost) is Cost and _is_plain_cost(cost)):
         return False
     into, out, read, wrote, total = (
         usage.input,
@@ -348,6 +351,19 @@ def _is_plain_usage(usage: Any) -> bool:
     )
     if type(into) is type(out) is type(read) is type(wrote) is type(total) is int:
         return 0 <= into | out | read | wrote | total < _MAX_INT
+    return False
+
+
+def _is_plain_cost(cost: Cost) -> bool:
+    into, out, read, wrote, total = (
+        cost.input,
+        cost.output,
+        cost.cache_read,
+        cost.cache_write,
+        cost.total,
+    )
+    if type(into) is type(out) is type(read) is type(wrote) is type(total) is float:
+        return cost.complete is True and math.isfinite(into + out + read + wrote + total)
     return False
 
 

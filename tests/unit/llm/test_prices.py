@@ -145,9 +145,32 @@ def test_the_package_is_loaded_when_a_provider_is_made_ready_and_not_before():
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [(0.25, 0.25), (0, 0.0), (True, 0.0), ("1", 0.0), (-1, 0.0), (1e300, 0.0)]
+    ("said", "expected"),
+    [(0.25, Cost(total=0.25)), (0, Cost()), (True, None), ("1", None), (-1, None), (1e300, None)],
 )
 def test_a_server_may_say_what_it_cost(said, expected):
-    """OpenRouter does; what is no amount is none."""
+    """OpenRouter does; what is no amount says nothing."""
     found = read_usage({"prompt_tokens": 1, "completion_tokens": 1, "cost": said})
-    assert found.cost == Cost(total=expected)
+    assert found.cost == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "url", "known"),
+    [
+        (SONNET, "anthropic", "", True),
+        ("gpt-5", "openai", "", True),
+        ("gpt-5", "", "https://api.openai.com/v1", True),
+        ("mine", "openai", "", False),
+        ("gpt-5", "", "http://127.0.0.1:8000/v1", False),
+    ],
+)
+async def test_it_is_known_whether_a_model_has_a_price(model, provider, url, known):
+    """By its place and name."""
+    await ready()
+    assert Prices(model, provider, url).known() is known
+
+
+async def test_without_the_package_no_price_is_known(not_installed):
+    """Of the most usual model neither."""
+    await ready()
+    assert Prices("gpt-5", "openai").known() is False

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from looopy.errors import ValueRefused
 from looopy.types.message import (
+    NO_USAGE,
     AssistantMessage,
     Cost,
     CustomMessage,
@@ -21,7 +22,12 @@ from looopy.types.message import (
     UserMessage,
     now_ms,
 )
-from looopy.types.message_json import message_from_json, message_to_json
+from looopy.types.message_json import (
+    message_from_json,
+    message_to_json,
+    usage_from_json,
+    usage_to_json,
+)
 
 WORDS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 MAYBE = st.none() | WORDS
@@ -283,3 +289,41 @@ def test_usage_adds_up_field_by_field(left, right):
 def test_a_message_of_an_own_role_has_text_like_any_other(content, text):
     """Who reads a history may ask each message for it."""
     assert CustomMessage("note", content).text == text
+
+
+_COUNTED = Usage(input=1, total_tokens=1)
+_DIME = Usage(input=2, total_tokens=2, cost=Cost(input=0.1, total=0.1))
+_FREE = Usage(input=3, total_tokens=3, cost=Cost())
+
+
+@pytest.mark.parametrize(
+    ("parts", "cost"),
+    [
+        ([], None),
+        ([_COUNTED], None),
+        ([_COUNTED, _COUNTED], None),
+        ([_DIME, _DIME], Cost(input=0.2, total=0.2)),
+        ([_FREE, _FREE], Cost()),
+        ([_DIME, _COUNTED], Cost(input=0.1, total=0.1, complete=False)),
+        ([_COUNTED, _DIME, _FREE], Cost(input=0.1, total=0.1, complete=False)),
+        ([_COUNTED, _FREE], Cost(complete=False)),
+        ([_DIME, Usage()], Cost(input=0.1, total=0.1)),
+        ([Usage(), _DIME, _COUNTED, _DIME], Cost(input=0.2, total=0.2, complete=False)),
+    ],
+)
+def test_a_sum_says_whether_all_of_its_cost_is_known(parts, cost):
+    """A price that is not known is never a zero: the rest is kept, and marked as not all."""
+    usage = sum(parts, start=NO_USAGE)
+    assert usage.cost == cost
+    assert usage.is_priced == all(one is not _COUNTED for one in parts)
+    assert usage.input == sum(one.input for one in parts)
+    for compact in (True, False):
+        assert usage_from_json(json.loads(json.dumps(usage_to_json(usage, compact=compact)))) == (
+            usage
+        )
+
+
+def test_a_cost_of_zero_in_an_older_row_is_read():
+    """As it was written: the parts that were there, and nothing known where there was no cost."""
+    assert usage_from_json({"input": 5, "cost": {"total": 0.0}}).cost == Cost()
+    assert usage_from_json({"input": 5}).cost is None

@@ -10,14 +10,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from looopy.errors import ValueRefused
-from looopy.types.message import AssistantMessage, CustomMessage, Message, ToolResultMessage
+from looopy.types.message import (
+    NO_COST,
+    AssistantMessage,
+    CustomMessage,
+    Message,
+    ToolResultMessage,
+)
 from looopy.types.message_json import message_from_json, message_to_json, usage_to_json
 
 _ROLES = ("user", "assistant", "toolResult")
 _OWN = ("role", "content", "timestamp", "metadata")
+_COSTS = ("input", "output", "cache_read", "cache_write", "total")
 _UPPER = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -44,6 +52,8 @@ def to_pi(message: Message) -> dict[str, Any]:
             **data,
             "usage": usage_to_json(message.usage),
         }
+        if message.usage.cost is None:  # pi reads it without asking, and has no word for unknown
+            data["usage"]["cost"] = dict.fromkeys(_COSTS, 0.0)
     elif isinstance(message, ToolResultMessage):
         data["is_error"] = message.is_error
     return _renamed(data, _camel)
@@ -61,7 +71,10 @@ def from_pi(data: Any, path: str = "") -> Message:
     role = data.get("role")
     try:
         if role in _ROLES:
-            return message_from_json(_renamed(data, _snake))
+            message = message_from_json(_renamed(data, _snake))
+            if isinstance(message, AssistantMessage) and message.usage.cost == NO_COST:
+                return replace(message, usage=replace(message.usage, cost=None))
+            return message
         inner = data.get("metadata")
         rest = {key: value for key, value in data.items() if key not in _OWN}
         metadata = {**rest, **inner} if isinstance(inner, Mapping) else rest

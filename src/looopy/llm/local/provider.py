@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -40,6 +41,7 @@ from looopy.llm.local.processor import check_processor, physical_cores
 from looopy.llm.local.progress import Progress
 from looopy.llm.local.protocol import build_prompt
 from looopy.llm.local.weights import fetch
+from looopy.types.message import NO_COST, Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 if TYPE_CHECKING:
@@ -49,6 +51,11 @@ Consent: TypeAlias = Callable[[Download], bool]
 
 _IDLE_TIMEOUT_S = 600  # a full window takes minutes to read on a slow computer
 _DEATH_S = 1.0  # between a child's last byte and its end lies next to nothing
+
+
+def _free(usage: Usage) -> Usage:
+    """What runs on this machine is paid for."""
+    return replace(usage, cost=NO_COST)
 
 
 class LocalProvider:
@@ -71,6 +78,7 @@ class LocalProvider:
     """
 
     name = "local"
+    knows_cost = True
 
     def __init__(
         self,
@@ -113,7 +121,9 @@ class LocalProvider:
         self, request: LLMRequest, options: StreamOptions
     ) -> AsyncIterator[StreamEvent]:
         """Make one model call and yield its events; see `LLMProvider`."""
-        answer = Accumulator(api="openai-completions", provider=self.name, model=self.model)
+        answer = Accumulator(
+            api="openai-completions", provider=self.name, model=self.model, price=_free
+        )
         try:
             child, address = await self._serving()
         except LooopyError as error:
