@@ -35,8 +35,8 @@ MUTANTS = [
         "unknown-added-as-zero",
         "a sum looks whole although some of it has no price",
         "src/looopy/types/message.py",
-        "        return replace(known, complete=False)",
-        "        return known",
+        "    return None if known is None else replace(known, complete=False)",
+        "    return known",
         "tests/unit/types/test_message.py::test_a_sum_says_whether_all_of_its_cost_is_known",
     ),
     # --- an agent as a tool ---

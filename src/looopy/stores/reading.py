@@ -60,6 +60,7 @@ _result = maker(ToolResultMessage)
 _parse = json.JSONDecoder().raw_decode
 _STOPS = {reason.value: reason for reason in StopReason}
 _NO_USAGE = Usage()
+_NOTHING: dict[str, Any] = {}
 
 _Words: TypeAlias = dict[str, str]
 """Words that were met before: of equal ones the first is kept."""
@@ -210,7 +211,7 @@ def _plain_usage(data: Any) -> Usage | None:
     get = data.get
     counts = (get("input", 0), get("output", 0), get("cache_read", 0), get("cache_write", 0))
     total = get("total_tokens", 0)
-    said = get("cost")
+    said = get("cost", _NOTHING)
     cost = None if said is None else _plain_cost(said)
     if type(total) is not int or (cost is None and said is not None):
         return None

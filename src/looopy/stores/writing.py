@@ -199,11 +199,14 @@ def _usage(usage: Usage) -> str:
     if usage is NO_USAGE:
         return "{}"
     parts = _numbers(usage, _TOKENS)
-    if usage.cost is not None:
-        cost = [] if usage.cost is NO_COST else _numbers(usage.cost, _DOLLARS)
-        if usage.cost.complete is not True:
+    cost = usage.cost
+    if cost is None:
+        parts.append('"cost":null')
+    elif cost is not NO_COST:
+        if cost.complete is not True:
             raise _Unusual
-        parts.append(f'"cost":{{{",".join(cost)}}}')
+        if dollars := _numbers(cost, _DOLLARS):
+            parts.append(f'"cost":{{{",".join(dollars)}}}')
     return f"{{{','.join(parts)}}}"
 
 

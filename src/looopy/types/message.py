@@ -144,7 +144,7 @@ class Usage:
     """
     Tokens of one or more model calls. `input` leaves out what the cache served.
 
-    `cost` is `None` where no price is known, and where nothing was used.
+    `cost` is `None` where no price is known. Where nothing was used, it is known to be nothing.
     """
 
     input: int = 0
@@ -153,6 +153,10 @@ class Usage:
     cache_write: int = 0
     total_tokens: int = 0
     cost: Cost | None = None
+
+    def __post_init__(self) -> None:
+        if self.cost is None and _is_none(self):
+            object.__setattr__(self, "cost", NO_COST)
 
     def __add__(self, other: Usage) -> Usage:
         if other is NO_USAGE:
@@ -171,18 +175,25 @@ class Usage:
     @property
     def is_priced(self) -> bool:
         """Whether it is known what all of it costs."""
-        if self.cost is None:
-            return not (self.input or self.output or self.total_tokens)
-        return self.cost.complete
+        return self.cost is not None and self.cost.complete
+
+
+def _is_none(usage: Usage) -> bool:
+    for count in (usage.total_tokens, usage.input, usage.output, usage.cache_read):
+        if type(count) is not int or count:  # what is no number is for others to refuse
+            return False
+    return type(usage.cache_write) is int and usage.cache_write == 0
 
 
 def _sum_of_costs(one: Usage, other: Usage) -> Cost | None:
-    if one.cost is None or other.cost is None:
-        known = one.cost or other.cost
-        if known is None or not known.complete or (one.is_priced and other.is_priced):
-            return known
-        return replace(known, complete=False)
-    return one.cost + other.cost
+    if one.cost is not None and other.cost is not None:
+        return one.cost + other.cost
+    if _is_none(one):
+        return other.cost
+    if _is_none(other):
+        return one.cost
+    known = other.cost if one.cost is None else one.cost
+    return None if known is None else replace(known, complete=False)
 
 
 NO_USAGE: Final = Usage()

@@ -85,14 +85,16 @@ def _assistant_to_json(message: AssistantMessage, compact: bool) -> dict[str, An
 
 
 def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
-    """Write *usage* as pi's JSON object; compact leaves out zeros, and a cost that is unknown."""
+    """Write *usage* as pi's JSON object; compact leaves out zeros. A cost that is unknown is null."""
     data = _numbers(usage, _TOKENS, compact=compact)
-    if usage.cost is not None:
-        data["cost"] = _numbers(usage.cost, _DOLLARS, compact=compact)
-        if not usage.cost.complete:
-            data["cost"]["complete"] = False
-    elif not compact:
+    if usage.cost is None:
         data["cost"] = None
+        return data
+    cost = _numbers(usage.cost, _DOLLARS, compact=compact)
+    if not usage.cost.complete:
+        cost["complete"] = False
+    if cost or not compact:
+        data["cost"] = cost
     return data
 
 
@@ -194,7 +196,7 @@ def usage_from_json(data: Mapping[str, Any], path: str = "/usage") -> Usage:
     """Read a usage object; missing counts are zero."""
     if not isinstance(data, Mapping):
         raise _refused(path, "must be an object")
-    cost = data.get("cost")
+    cost = data.get("cost", {})
     if cost is not None and not isinstance(cost, Mapping):
         raise _refused(path + "/cost", "must be an object")
     return Usage(

@@ -299,7 +299,7 @@ _FREE = Usage(input=3, total_tokens=3, cost=Cost())
 @pytest.mark.parametrize(
     ("parts", "cost"),
     [
-        ([], None),
+        ([], Cost()),
         ([_COUNTED], None),
         ([_COUNTED, _COUNTED], None),
         ([_DIME, _DIME], Cost(input=0.2, total=0.2)),
@@ -324,6 +324,7 @@ def test_a_sum_says_whether_all_of_its_cost_is_known(parts, cost):
 
 
 def test_a_cost_of_zero_in_an_older_row_is_read():
-    """As it was written: the parts that were there, and nothing known where there was no cost."""
+    """As it was written then; what is unknown is said since."""
     assert usage_from_json({"input": 5, "cost": {"total": 0.0}}).cost == Cost()
-    assert usage_from_json({"input": 5}).cost is None
+    assert usage_from_json({"input": 5}).cost == Cost()  # compact JSON leaves zeros out
+    assert usage_from_json({"input": 5, "cost": None}).cost is None
