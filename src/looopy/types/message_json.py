@@ -85,7 +85,7 @@ def _assistant_to_json(message: AssistantMessage, compact: bool) -> dict[str, An
 
 
 def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
-    """Write *usage* as pi's JSON object; compact leaves out zeros. A cost that is unknown is null."""
+    """Write *usage* as pi's JSON object, an unknown cost as null; compact leaves out zeros."""
     data = _numbers(usage, _TOKENS, compact=compact)
     if usage.cost is None:
         data["cost"] = None
