@@ -3,16 +3,31 @@ What a change has to pass, as sessions.
 
 uv owns the one environment, so the sessions run in the one they are started from:
 `uv run --all-extras --group dev nox` runs them all but the long campaigns, `... nox -s lint` one.
-Only `build` makes an environment of its own, because it tests the wheel and not the tree.
+Some make environments of their own: `build`, because it tests the wheel and not the tree, `lowest`
+and `pythons`, because they run what we declare and not what we develop on.
 """
 
+import os
 import shutil
+import subprocess
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import nox
 
 ROOT = Path(__file__).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+# Where every branch is to be taken; what starts and kills processes is slow to trace.
+MEASURED = ("tests/unit", "tests/wire", "tests/agent")
+SHORT = (
+    "tests/unit",
+    "tests/migrations",
+    "tests/contract/test_state.py",
+    "tests/agent/test_turns.py",
+)
 
 nox.needs_version = ">=2025.11"
 nox.options.default_venv_backend = "none"
@@ -21,10 +36,13 @@ nox.options.sessions = [
     "types",
     "imports",
     "tests",
+    "coverage",
     "migrations",
     "docs",
     "budgets",
     "build",
+    "lowest",
+    "pythons",
 ]
 
 
@@ -51,9 +69,17 @@ def imports(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests and show the uncovered branches; arguments go to pytest."""
+    """Run the tests, as the README says; arguments go to pytest."""
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Show the branches that no test takes, and hold their number; arguments go to pytest."""
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", "-n0", *session.posargs)
+    # Tracing takes time: a limit is for what hangs.
+    slow = ("-q", "--timeout=240")
+    session.run("coverage", "run", "-m", "pytest", *slow, *(session.posargs or MEASURED))
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
 
@@ -100,8 +126,7 @@ def build(session: nox.Session) -> None:
     session.run("uv", "build", "--quiet", "--out-dir", str(tmp / "dist"), external=True)
     (wheel,) = (tmp / "dist").glob("*.whl")
     pins = tmp / "pins.txt"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    pins.write_text("\n".join(project["tool"]["uv"]["constraint-dependencies"]), encoding="utf-8")
+    pins.write_text("\n".join(PROJECT["tool"]["uv"]["constraint-dependencies"]), encoding="utf-8")
     venv = tmp / "venv"
     session.run("uv", "venv", "--quiet", "--clear", "--python", "3.11", str(venv), external=True)
     python = str(venv / "bin" / "python")
@@ -110,6 +135,63 @@ def build(session: nox.Session) -> None:
     with session.chdir(tmp):
         session.run(python, "-I", str(ROOT / ".ci" / "check_wheel.py"), external=True)
         session.run(str(venv / "bin" / "looopy"), "--help", silent=True, external=True)
+
+
+def fresh(session: nox.Session, name: str, interpreter: str, *options: str) -> str:
+    """Make an environment with the tree, its extras and what the tests need; its Python."""
+    venv = Path(session.create_tmp()).resolve() / name
+    make = ("uv", "venv", "--quiet", "--clear", "--python", interpreter)
+    session.run(*make, str(venv), external=True)
+    python = str(venv / "bin" / "python")
+    extras = ",".join(PROJECT["project"]["optional-dependencies"])
+    wanted = ("--editable", f"{ROOT}[{extras}]", "--group", f"{ROOT / 'pyproject.toml'}:test")
+    install = ("uv", "pip", "install", "--quiet", "--python", python)
+    session.run(*install, *options, *wanted, external=True)
+    return python
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """Run tests with the oldest of each dependency that is declared; arguments go to pytest."""
+    python = fresh(session, "lowest", sys.executable, "--resolution", "lowest-direct")
+    chosen = session.posargs or SHORT
+    session.run(python, "-m", "pytest", "-q", *chosen, external=True)
+
+
+@nox.session
+def pythons(session: nox.Session) -> None:
+    """Run tests on the other versions of Python that are declared; arguments go to pytest."""
+    pins = Path(session.create_tmp()).resolve() / "pins.txt"
+    pins.write_text("\n".join(PROJECT["tool"]["uv"]["constraint-dependencies"]), encoding="utf-8")
+    for version in declared():
+        interpreter = found(version)
+        if interpreter is None:
+            session.warn(f"Python {version} is declared, not found here, and was NOT run")
+            continue
+        python = fresh(session, version, interpreter, "--constraint", str(pins))
+        session.run(python, "-m", "pytest", "-q", *(session.posargs or SHORT), external=True)
+
+
+def declared() -> Iterator[str]:
+    """The versions of Python among the classifiers, but for the one that runs this."""
+    for classifier in PROJECT["project"]["classifiers"]:
+        version = classifier.rpartition(" :: ")[2]
+        if version.startswith("3.") and version != f"3.{sys.version_info.minor}":
+            yield version
+
+
+def found(version: str) -> str | None:
+    """An interpreter of *version*: of pyenv, on the path, or one that uv has or can get."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    known = sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}"))
+    if known:
+        return str(known[-1])
+    asked = ("uv", "python", "find", "--quiet", version)
+    for command in (asked, ("uv", "python", "install", "--quiet", version), asked):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0 and command is asked:
+            return done.stdout.strip()
+    return None
 
 
 @nox.session
