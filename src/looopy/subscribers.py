@@ -22,7 +22,7 @@ class Subscribers:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._failed = f"a subscriber of agent {name} failed"
         self._callbacks: dict[object, Callable[[AgentEvent], object]] = {}
         self.present = False
 
@@ -51,4 +51,4 @@ class Subscribers:
     def tell(self, event: AgentEvent) -> None:
         """Call those that are there now; they may come and go meanwhile."""
         for callback in tuple(self._callbacks.values()):
-            guarded(f"a subscriber of agent {self._name} failed", callback, event)
+            guarded(self._failed, callback, event)
