@@ -448,6 +448,24 @@ MUTANTS = [
         f"{_JOURNAL}::TestJournalOnSQLite::test_nothing_that_was_said_is_kept_after_clearing",
     ),
     mutant(
+        "decodes-on-the-loop",
+        "whoever reads a long history stops every other task of the process meanwhile",
+        "src/looopy/stores/log.py",
+        "    if little:\n",
+        "    if True:\n",
+        "tests/unit/stores/test_log.py"
+        "::test_many_messages_are_decoded_in_small_parts_beside_the_loop",
+    ),
+    mutant(
+        "a-statement-for-each-message",
+        "a page of a thousand events costs hundreds of round trips",
+        f"{_SQL}/events.py",
+        "        if found and position - found[-1][1] <= _NEAR:\n",
+        "        if False:\n",
+        "tests/unit/stores/test_log.py"
+        "::test_a_page_of_events_costs_the_same_statements_whatever_it_holds",
+    ),
+    mutant(
         "told-before-the-commit",
         "an answer is handed out before it is on the disk",
         _SQLITE,

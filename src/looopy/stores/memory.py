@@ -24,10 +24,10 @@ from looopy.stores.memory_context import (
     context_record,
     delete_artifact,
     insert_messages,
-    message_records,
     save_artifact,
 )
 from looopy.stores.memory_journal import InMemoryJournal
+from looopy.stores.memory_log import stored_records
 from looopy.stores.names import (
     LINE_MESSAGE,
     artifact_write,
@@ -104,7 +104,7 @@ class InMemoryMessageStore(MemoryStore):
             return []
         start = max(after - context.visible_from + 1, 0)
         stop = None if limit is None else start + limit
-        return message_records(context.messages[start:stop])
+        return await stored_records(context.messages[start:stop])
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
         """The newest visible messages, oldest first."""
@@ -113,7 +113,7 @@ class InMemoryMessageStore(MemoryStore):
         if context is None:
             return []
         start = max(len(context.messages) - limit, 0)
-        return message_records(context.messages[start:])
+        return await stored_records(context.messages[start:])
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
         """How many visible messages there are."""

@@ -16,7 +16,6 @@ from datetime import datetime
 from looopy.stores import names, rows
 from looopy.stores.meta import from_us, to_us
 from looopy.stores.names import made_artifact, no_artifact, no_entry
-from looopy.stores.reading import decode_records
 from looopy.stores.records import (
     ArtifactDeletion,
     ArtifactWrite,
@@ -26,7 +25,6 @@ from looopy.stores.records import (
     ContextRecord,
     EntryKind,
     InboxHead,
-    MessageRecord,
     TurnRecord,
 )
 from looopy.types.artifact import Artifact
@@ -160,11 +158,6 @@ class StoredContext:
                 raise no_entry(number)
         for number in wanted:
             del self.inbox[number]
-
-
-def message_records(messages: Sequence[StoredMessage]) -> list[MessageRecord]:
-    """Messages with their places."""
-    return decode_records((m.position, m.turn, m.iteration, m.seq, m.body) for m in messages)
 
 
 def context_record(context_id: str, context: StoredContext) -> ContextRecord:

@@ -222,7 +222,7 @@ class InMemoryJournal(InMemoryInbox):
         context = self._get(context_id)
         if context is None:
             return []
-        return read_log(context_id, context, max(after, context.cleared_seq - 1), limit)
+        return await read_log(context_id, context, max(after, context.cleared_seq - 1), limit)
 
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
         """The turns over *after*."""

@@ -124,9 +124,16 @@ def _salvaged(body: str, position: int | None, error: Exception) -> Message:
     return message
 
 
-def decode_records(found: Iterable[tuple[int, int, int, int, str]]) -> list[MessageRecord]:
-    """Messages with their places, of rows of position, turn, iteration, seq and body."""
-    words: _Words = {}
+def decode_records(
+    found: Iterable[tuple[int, int, int, int, str]], words: _Words | None = None
+) -> list[MessageRecord]:
+    """
+    Messages with their places, of rows of position, turn, iteration, seq and body.
+
+    Args:
+        words: The same for all that are read together.
+    """
+    words = {} if words is None else words
     return [
         _record(
             position=position,

@@ -8,15 +8,24 @@ keys. What lies beyond *limit* is neither decoded nor, but for one row a range, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from looopy.stores import rows
 from looopy.stores.gate import check_actor, check_limit
+from looopy.stores.log import (
+    PAGE,
+    LogEntry,
+    LogPage,
+    entries,
+    events_of,
+    is_little,
+    off_loop,
+    positions,
+)
 from looopy.stores.meta import from_us
 from looopy.stores.names import can_name, check_context_id, fenced, no_context
-from looopy.stores.reading import read_message
 from looopy.stores.records import (
     Commit,
     Committed,
@@ -37,12 +46,13 @@ from looopy.stores.sql.commit import (
 )
 from looopy.stores.sql.driver import Driver, Query, Steps
 from looopy.stores.sql.inbox import cancel_steps, post_steps, read_inbox, withdraw_steps
-from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
+from looopy.stores.sql.store import SQLStore, bounded, can_exist
 from looopy.types.event import AgentEvent, Compaction
-from looopy.types.message import Message, UserMessage
+from looopy.types.message import UserMessage
 
 _Row: TypeAlias = Sequence[Any]
 _USER_POSITION = 14
+_NEAR = 64  # positions that are read on the way to another one
 
 
 class SQLJournal(SQLStore):
@@ -81,16 +91,23 @@ class SQLJournal(SQLStore):
         """The durable events over *after*."""
         check_limit(limit)
 
-        def work() -> Steps[list[AgentEvent]]:
+        def work() -> Steps[list[LogPage]]:
             key = self.params(context_id)
             head = yield from peek(key)
             start = bounded(after)
-            if head is None or start >= head.last_seq or limit == 0:
+            if head is None or start >= head.last_seq or most <= 0:
                 return []
-            reader = _LogReader(context_id, key, head, max(start, head.cleared_seq - 1))
-            return (yield from reader.read(bounded(limit)))
+            reader = _LogReader(key, head)
+            return (yield from reader.read(max(start, head.cleared_seq - 1), most))
 
-        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+        most = bounded(limit)
+        if not can_exist(context_id):
+            return []
+        pages = await self.backend.run(work, write=False)
+        bodies = [row[-1] for page in pages[:1] for row in (*page.messages, *page.events)]
+        little = len(pages) < 2 and is_little(len(bodies), bodies)
+        parts = (part for page in pages for part in events_of(context_id, page))
+        return (await off_loop(parts, little=little))[:most]
 
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
         """The turns over *after*."""
@@ -169,112 +186,72 @@ class SQLJournal(SQLStore):
 
 
 class _LogReader:
-    """One reading of the log of a context, from a `seq` that is not in it any more to a limit."""
+    """One reading of the log of a context: pages of rows, of one snapshot."""
 
-    def __init__(self, context_id: str, key: Mapping[str, Any], head: Head, after: int) -> None:
-        self._context_id = context_id
+    def __init__(self, key: Mapping[str, Any], head: Head) -> None:
         self._key = key
         self._head = head
-        self._after = after
-        self._bodies: dict[int, Message] = {}
 
-    def read(self, limit: int) -> Steps[list[AgentEvent]]:
-        """The events over the `seq` it was made with, in order, at most *limit*."""
-        # Each source gives what it holds of the next *limit* numbers; the nearest of all are
-        # decoded.
-        found: list[tuple[int, Callable[[], Steps[list[AgentEvent]]]]] = []
-        messages = yield from self._messages(limit)
-        found += [(row[3], partial(self._message_events, row)) for row in messages]
-        others = yield Query(s.LIST_EVENTS, {**self._key, "after": self._after, "limit": limit})
-        found += [(row[0], partial(self._event, row)) for row in others]
-        for row in (yield from self._turns(limit)):
-            record = turn_record(row)
-            found.append((record.start_seq, partial(self._turn_start, record, row)))
-            if record.end_seq is not None:
-                found.append((record.end_seq, partial(self._turn_end, record)))
-        found.sort(key=_seq)
-        events: list[AgentEvent] = []
-        for seq, decode in found:
-            if seq <= self._after:  # of the turn that began before
-                continue
-            # A message may bring an event that is one number below its own.
-            events += [e for e in (yield from decode()) if e.seq is None or e.seq > self._after]
-            if len(events) >= limit:
+    def read(self, after: int, limit: int) -> Steps[list[LogPage]]:
+        """
+        The rows of the events over *after*, of at most *limit* and perhaps one page more.
+
+        A page takes some eight statements, whatever it holds.
+        """
+        pages: list[LogPage] = []
+        while limit > 0:
+            most = min(limit, PAGE)
+            page, found = yield from self._page(after, most)
+            pages.append(page)
+            if len(found) < most:
                 break
-        return events[:limit]
+            after = found[-1][0]
+            limit -= most
+        return pages
 
-    def _messages(self, limit: int) -> Steps[list[tuple[Any, ...]]]:
+    def _page(self, after: int, limit: int) -> Steps[tuple[LogPage, list[LogEntry]]]:
+        # Each source gives what it holds of the next *limit* numbers; the nearest of all are meant.
+        messages = yield from self._messages(after, limit)
+        events = yield Query(s.LIST_EVENTS, {**self._key, "after": after, "limit": limit})
+        turns = yield from self._turns(after, limit)
+        known = {row[0]: row for row in messages}
+        told = [(turn_record(row), row[_USER_POSITION]) for row in turns]
+        page = LogPage(after, limit, messages, events, told, known.get)
+        found = entries(page)
+        wanted = {p for places in positions(found) for p in places} - known.keys()
+        for low, high in _ranges(sorted(wanted)):
+            params = {**self._key, "after": low - 1, "limit": high - low + 1}
+            more = yield Query(s.LIST_MESSAGES, params)
+            known.update((row[0], row) for row in more)
+        return page, found
+
+    def _messages(self, after: int, limit: int) -> Steps[list[tuple[Any, ...]]]:
         low, high = self._head.visible_from, self._head.last_position + 1
-        first = yield from self._find(s.FIND_POSITION, low, high)
+        first = yield from self._find(s.FIND_POSITION, after, low, high)
         params = {**self._key, "after": first - 1, "limit": limit}
         return (yield Query(s.LIST_MESSAGES, params))
 
-    def _turns(self, limit: int) -> Steps[list[tuple[Any, ...]]]:
-        first = yield from self._find(s.FIND_TURN, 1, self._head.turn_count + 1)
+    def _turns(self, after: int, limit: int) -> Steps[list[tuple[Any, ...]]]:
+        first = yield from self._find(s.FIND_TURN, after, 1, self._head.turn_count + 1)
         # The turn before it began earlier, and may end later.
-        params = {**self._key, "after": first - 2, "limit": min(limit, NO_LIMIT - 1) + 1}
+        params = {**self._key, "after": first - 2, "limit": limit + 1}
         return (yield Query(s.LIST_TURNS, params))
 
-    def _find(self, statement: str, low: int, high: int) -> Steps[int]:
-        params = {**self._key, "after": self._after, "low": low, "high": high}
+    def _find(self, statement: str, after: int, low: int, high: int) -> Steps[int]:
+        params = {**self._key, "after": after, "low": low, "high": high}
         found = yield Query(statement, params)
         return int(found[0][0])
 
-    def _message_events(self, row: _Row) -> Steps[list[AgentEvent]]:
-        position, turn, iteration, seq, created_us, meta, body = row
-        events = rows.decode_message_events(
-            context_id=self._context_id,
-            turn=turn,
-            position=position,
-            seq=seq,
-            iteration=iteration,
-            created_us=created_us,
-            body=body,
-            meta=meta,
-        )
-        yield from ()  # as the others: some of them read another row
-        return events
 
-    def _event(self, row: _Row) -> Steps[list[AgentEvent]]:
-        seq, turn, iteration, kind, created_us, position, body = row
-        announced = None if position is None else (yield from self._message_at(position))
-        event = rows.decode_event(
-            context_id=self._context_id,
-            turn=turn,
-            seq=seq,
-            iteration=iteration,
-            type=kind,
-            created_us=created_us,
-            body=body,
-            announced_by=announced,
-        )
-        return [event]
-
-    def _turn_start(self, record: TurnRecord, row: _Row) -> Steps[list[AgentEvent]]:
-        position = row[_USER_POSITION]
-        user = None if position is None else (yield from self._message_at(position))
-        return [rows.decode_turn_start(self._context_id, record, user)]
-
-    def _turn_end(self, record: TurnRecord) -> Steps[list[AgentEvent]]:
-        first, last = record.first_position, record.last_position
-        found: list[tuple[Any, ...]] = []
-        if last >= first:
-            params = {**self._key, "after": first - 1, "limit": last - first + 1}
-            found = yield Query(s.LIST_MESSAGES, params)
-        iteration = max((row[2] for row in found), default=0)
-        messages = [read_message(row[6], position=row[0]) for row in found]
-        return [rows.decode_turn_end(self._context_id, record, iteration, messages)]
-
-    def _message_at(self, position: int) -> Steps[Message]:
-        if position not in self._bodies:
-            params = {**self._key, "after": position - 1, "limit": 1}
-            found = yield Query(s.LIST_MESSAGES, params)
-            self._bodies[position] = read_message(found[0][6], position=position)
-        return self._bodies[position]
-
-
-def _seq(found: tuple[int, object]) -> int:
-    return found[0]
+def _ranges(wanted: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and the last of positions that lie together, or nearly so."""
+    found: list[tuple[int, int]] = []
+    for position in wanted:
+        if found and position - found[-1][1] <= _NEAR:
+            found[-1] = (found[-1][0], position)
+        else:
+            found.append((position, position))
+    return found
 
 
 def turn_record(row: _Row) -> TurnRecord:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from looopy.stores import rows
 from looopy.stores.gate import check_limit
+from looopy.stores.log import read_records
 from looopy.stores.names import check_context_id
-from looopy.stores.reading import decode_records
 from looopy.stores.records import MessageRecord
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import append_steps, peek
-from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.store import SQLStore, bounded, can_exist
 from looopy.types.message import Message
 
@@ -60,10 +61,11 @@ class SQLMessageStore(SQLStore):
         check_limit(limit)
         params = self.params(context_id, limit=bounded(limit), **others)
 
-        def work() -> Steps[list[MessageRecord]]:
-            return decode_records((yield Query(statement, params, alone=True)))
+        def work() -> Steps[Rows]:
+            return (yield Query(statement, params, alone=True))
 
-        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+        found: Any = await self.backend.run(work, write=False) if can_exist(context_id) else []
+        return await read_records(found, tuple)
 
     async def list(
         self,

@@ -14,12 +14,13 @@ reached the disk.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import re
 import select
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _PART = re.compile(r"_q\d+$")
+_TUPLES = 1000
+_TAKEN = 16  # a row may be 8 MiB
 _LEAVE_S = 2.0
 SPARE_S = 5.0
 """How much longer than a statement its answer may take."""
@@ -208,6 +211,26 @@ class _Watched:
         raise NotImplementedError
 
 
+async def _tuples(found: Sequence[Any]) -> Rows:
+    """The rows of asyncpg as tuples, with turns of the event loop between them if they are many."""
+    rows: Rows = []
+    for start in range(0, len(found), _TUPLES):
+        if start:
+            await asyncio.sleep(0)
+        rows += map(tuple, found[start : start + _TUPLES])
+    return rows
+
+
+async def _taken(cursor: Any) -> Rows:
+    """The rows of psycopg, which converts them as they are taken, a few at a time."""
+    rows: Rows = []
+    while len(more := await cursor.fetchmany(_TAKEN)) == _TAKEN:
+        rows += more
+        await asyncio.sleep(0)
+    rows += more
+    return rows
+
+
 class _Asyncpg(_Watched):
     def is_gone(self) -> bool:
         return self._is_closed()
@@ -220,7 +243,7 @@ class _Asyncpg(_Watched):
         values = [query.params[name] for name in names]
         self._watch.begin(within_s or self.answer_s)
         try:
-            return list(map(tuple, await self._connection.fetch(text, *values)))
+            return await _tuples(await self._connection.fetch(text, *values))
         except Exception as error:  # noqa: BLE001 - sorted out by the next function
             raise self._trouble(error) from None
         finally:
@@ -260,7 +283,7 @@ class _Psycopg(_Watched):
         self._watch.begin(within_s or self.answer_s)
         try:
             cursor = await self._connection.execute(text, query.params)
-            rows: Rows = await cursor.fetchall() if cursor.description else []
+            rows: Rows = await _taken(cursor) if cursor.description else []
         except Exception as error:  # noqa: BLE001 - sorted out by the next function
             raise self._trouble(error) from None
         finally:

@@ -1,0 +1,228 @@
+"""
+The log of a context, put together from rows and decoded beside the event loop.
+
+An event is a message's row, a turn's row or a row of its own (see `rows.py`). A store hands over
+the rows of a page, and a way to look up the messages that they refer to; what they say is the same
+for every store. Decoding takes ten microseconds a row or more, and a caller may ask for any number
+of rows: what is more than a few is decoded in a thread, bit by bit, so the event loop goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from looopy.stores import rows
+from looopy.stores.reading import decode_records, read_message
+from looopy.stores.records import MessageRecord, TurnRecord
+from looopy.types.event import AgentEvent, MessageEnd
+from looopy.types.message import Message
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MessageRow: TypeAlias = Sequence[Any]
+"""Position, turn, iteration, seq, created_us, meta and body of a message."""
+
+EventRow: TypeAlias = Sequence[Any]
+"""Seq, turn, iteration, type, created_us, position and body of any other event."""
+
+PAGE = 1000
+"""How many rows of a log are asked for at once."""
+
+_CHUNK = 256
+_FEW_ROWS = 64
+_FEW_CHARACTERS = 100_000
+
+
+def is_little(count: int, bodies: Iterable[object]) -> bool:
+    """Whether so many rows, with these texts, take no time to decode."""
+    if count > _FEW_ROWS:
+        return False
+    return sum(len(body) for body in bodies if isinstance(body, str)) <= _FEW_CHARACTERS
+
+
+async def off_loop(parts: Iterator[list[T]], *, little: bool) -> list[T]:
+    """
+    All that *parts* yields, one list after another, taken in a thread unless it is *little*.
+
+    Args:
+        parts: Each part is little work. If the caller is cancelled, no further one is taken.
+    """
+    if little:
+        return [one for part in parts for one in part]
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[T]] = loop.create_future()
+    # Not of the loop's executor: what waits there may wait for this.
+    work = partial(_take, parts, loop, answer)
+    threading.Thread(target=work, name="looopy-decoder", daemon=True).start()
+    return await answer
+
+
+def _take(
+    parts: Iterator[list[T]], loop: asyncio.AbstractEventLoop, answer: asyncio.Future[list[T]]
+) -> None:
+    taken: list[T] = []
+    failed: BaseException | None = None
+    try:
+        for part in parts:
+            if answer.cancelled():
+                return
+            taken += part
+    except Exception as error:  # noqa: BLE001 - handed to the one who asked
+        failed = error
+
+    def settle() -> None:
+        if answer.done():
+            return
+        if failed is None:
+            answer.set_result(taken)
+        else:
+            answer.set_exception(failed)
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:  # the loop is closed: nobody waits
+        return
+
+
+RecordRow: TypeAlias = tuple[int, int, int, int, str]
+"""Position, turn, iteration, seq and body of a message."""
+
+
+async def read_records(
+    found: Sequence[R], as_row: Callable[[R], RecordRow]
+) -> list[MessageRecord]:
+    """Messages with their places; *as_row* is called where they are decoded."""
+    words: dict[str, str] = {}
+
+    def part(start: int) -> list[MessageRecord]:
+        return decode_records([as_row(one) for one in found[start : start + _CHUNK]], words)
+
+    parts = map(part, range(0, len(found), _CHUNK))
+    return await off_loop(parts, little=is_little(len(found), (as_row(one)[4] for one in found)))
+
+
+class LogPage(NamedTuple):
+    """
+    Rows of a log in the order of their numbers, and the messages that they refer to.
+
+    Attributes:
+        after: The events over this `seq` are meant.
+        limit: Of the rows, the first so many are meant.
+        turns: With the position of the message that each began with.
+        message_at: The row of a message by its position; `None` if it is not there.
+    """
+
+    after: int
+    limit: int
+    messages: Iterable[MessageRow]
+    events: Iterable[EventRow]
+    turns: Iterable[tuple[TurnRecord, int | None]]
+    message_at: Callable[[int], MessageRow | None]
+
+
+LogEntry: TypeAlias = tuple[int, str, Any]
+"""The `seq` of a row's event, what the row is, and the row."""
+
+
+def entries(page: LogPage) -> list[LogEntry]:
+    """What the rows of a page say, by `seq`."""
+    found: list[LogEntry] = [(row[3], "message", row) for row in page.messages]
+    found += [(row[0], "event", row) for row in page.events]
+    for record, position in page.turns:
+        found.append((record.start_seq, "start", (record, position)))
+        if record.end_seq is not None:
+            found.append((record.end_seq, "end", record))
+    found.sort(key=_seq)
+    # A turn that ends in a page may have begun before it.
+    return [entry for entry in found if entry[0] > page.after][: page.limit]
+
+
+def _seq(entry: LogEntry) -> int:
+    return entry[0]
+
+
+def positions(found: Iterable[LogEntry]) -> Iterator[range]:
+    """Where the messages are that these rows refer to."""
+    for _, kind, row in found:
+        if kind == "end":
+            yield range(row.first_position, row.last_position + 1)
+        else:
+            position = row[5] if kind == "event" else row[1] if kind == "start" else None
+            if position is not None:
+                yield range(position, position + 1)
+
+
+def events_of(context_id: str, page: LogPage) -> Iterator[list[AgentEvent]]:
+    """The events of a page in small parts; the last rows may say one event more than asked for."""
+    decoder = _Decoder(context_id, page)
+    for entry in entries(page):
+        # A message may bring an event that is one number below its own.
+        yield [e for e in decoder.decode(entry) if e.seq is None or e.seq > page.after]
+
+
+class _Decoder:
+    """Decodes what the rows of one page say, each message once."""
+
+    def __init__(self, context_id: str, page: LogPage) -> None:
+        self._context_id = context_id
+        self._row_at = page.message_at
+        self._messages: dict[int, Message] = {}
+
+    def decode(self, entry: LogEntry) -> list[AgentEvent]:
+        _, kind, row = entry
+        if kind == "message":
+            return self._message(row)
+        if kind == "event":
+            return [self._event(row)]
+        if kind == "start":
+            record, position = row
+            user = None if position is None else self._message_at(position)
+            return [rows.decode_turn_start(self._context_id, record, user)]
+        return [self._turn_end(row)]
+
+    def _message(self, row: MessageRow) -> list[AgentEvent]:
+        position, turn, iteration, seq, created_us, meta, body = row
+        events = rows.decode_message_events(
+            context_id=self._context_id,
+            turn=turn,
+            position=position,
+            seq=seq,
+            iteration=iteration,
+            created_us=created_us,
+            body=body,
+            meta=meta,
+        )
+        if isinstance(said := events[-1], MessageEnd):
+            self._messages[position] = said.message
+        return events
+
+    def _event(self, row: EventRow) -> AgentEvent:
+        seq, turn, iteration, kind, created_us, position, body = row
+        return rows.decode_event(
+            context_id=self._context_id,
+            turn=turn,
+            seq=seq,
+            iteration=iteration,
+            type=kind,
+            created_us=created_us,
+            body=body,
+            announced_by=None if position is None else self._message_at(position),
+        )
+
+    def _turn_end(self, record: TurnRecord) -> AgentEvent:
+        places = range(record.first_position, record.last_position + 1)
+        found = [row for row in map(self._row_at, places) if row is not None]
+        iteration = max((row[2] for row in found), default=0)
+        messages = [m for row in found if (m := self._message_at(row[0])) is not None]
+        return rows.decode_turn_end(self._context_id, record, iteration, messages)
+
+    def _message_at(self, position: int) -> Message | None:
+        message = self._messages.get(position)
+        if message is None and (row := self._row_at(position)) is not None:
+            message = self._messages[position] = read_message(row[6], position=position)
+        return message

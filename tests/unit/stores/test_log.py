@@ -1,0 +1,173 @@
+"""Pages of a log: how much is asked for, and where it is decoded."""
+
+import asyncio
+import threading
+from collections import Counter
+
+import pytest
+
+from looopy.stores import log, open_stores
+from looopy.stores.log import is_little, off_loop
+from looopy.stores.sql import events
+from looopy.stores.sql.engine import bind
+from looopy.stores.sql.sqlite import SQLiteDriver
+from looopy.testing.turns import (
+    CONTEXT,
+    a_turn,
+    answer,
+    begin,
+    commit,
+    ends,
+    finishes,
+    said,
+    starts,
+    user,
+)
+from looopy.types.message import ToolCall
+
+
+async def test_what_is_much_is_decoded_in_another_thread_part_by_part():
+    """The loop goes on between the parts: each waits here until the loop has had its turn."""
+    loop, turns = asyncio.get_running_loop(), []
+
+    def parts():
+        for n in range(5):
+            had = threading.Event()
+            loop.call_soon_threadsafe(lambda had=had, n=n: (turns.append(n), had.set()))
+            assert had.wait(30)
+            yield [threading.current_thread().name]
+
+    names = await off_loop(parts(), little=False)
+    assert names == ["looopy-decoder"] * 5
+    assert len(turns) == 5
+
+
+async def test_what_is_little_needs_no_thread():
+    """Opening a context costs no hop."""
+    assert await off_loop(iter([[threading.current_thread()]]), little=True) == [
+        threading.main_thread()
+    ]
+    assert is_little(64, ["x"] * 64)
+    assert not is_little(65, ["x"] * 65)
+    assert not is_little(1, ["x" * 100_001])
+
+
+async def test_a_failure_in_the_thread_reaches_the_one_who_asked():
+    """As if it had happened here."""
+
+    def parts():
+        yield [1]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await off_loop(parts(), little=False)
+
+
+async def test_nothing_more_is_decoded_for_one_who_was_cancelled():
+    """The thread ends at the next part."""
+    reached, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def parts():
+        try:
+            reached.set()
+            assert go_on.wait(30)
+            yield [1]
+            raise AssertionError("one part more was taken")
+        finally:
+            ended.set()
+
+    task = asyncio.create_task(off_loop(parts(), little=False))
+    assert await asyncio.to_thread(reached.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    assert await asyncio.to_thread(ended.wait, 30)
+
+
+async def _many(stores, number):
+    """Many messages in one context, and as many turns with calls as make a page of events."""
+    await stores.messages.append(CONTEXT, [user(f"{n}") for n in range(number)])
+    record = await stores.state.load(CONTEXT)
+    return record.epoch
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_many_messages_are_decoded_in_small_parts_beside_the_loop(
+    kind, tmp_path, monkeypatch
+):
+    """Never more than 256 rows at once, and never in the thread of the loop."""
+    parts: list[int] = []
+    threads = Counter()
+    decode = log.decode_records
+
+    def seen(found, words):
+        parts.append(len(found))
+        threads[threading.current_thread() is threading.main_thread()] += 1
+        return decode(found, words)
+
+    monkeypatch.setattr(log, "decode_records", seen)
+    url = "memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'chat.db'}"
+    async with open_stores(url) as stores:
+        await _many(stores, 1000)
+        found = await stores.messages.list(CONTEXT)
+    assert [m.content for m in found] == [f"{n}" for n in range(1000)]
+    assert parts == [256, 256, 256, 232]
+    assert threads == {False: 4}
+
+
+async def test_a_page_of_events_costs_the_same_statements_whatever_it_holds(tmp_path):
+    """A few for each thousand rows: no event asks for a message of its own."""
+    asked: list[str] = []
+
+    class Counting(SQLiteDriver):
+        async def run(self, work, *, write, ring=None):
+            def counted():
+                steps = work()
+                answer = None
+                while True:
+                    try:
+                        query = steps.send(answer)
+                    except StopIteration as stop:
+                        return stop.value
+                    if not write:
+                        asked.append(query.sql)
+                    answer = yield query
+
+            return await super().run(counted, write=write, ring=ring)
+
+    driver = Counting(tmp_path / "chat.db")
+    await driver.open()
+    stores = bind(driver, "default")
+    epoch = await _many(stores, 3)
+    for n in range(60):
+        call = ToolCall(f"call-{n}", "add", {"a": n})
+        claimed = await begin(stores, epoch, text=f"turn {n}")
+        await commit(stores, claimed, [said(answer("", call)), starts(call)])
+        await commit(stores, claimed, finishes(call, "done"))
+        await commit(stores, claimed, [said(answer("ok")), ends()], release=True)
+        epoch = claimed.epoch
+    whole = await stores.journal.events(CONTEXT)
+    assert len(whole) == 3 + 60 * 8
+    for after, limit in ((0, 400), (5, 1), (100, 20), (107, 300), (200, None)):
+        asked.clear()
+        page = await stores.journal.events(CONTEXT, after=after, limit=limit)
+        assert page == whole[after:][:limit]
+        assert len(asked) <= 9, asked
+    await a_turn(stores, epoch)
+    await driver.close()
+
+
+async def test_a_log_of_many_pages_is_one_reading(tmp_path, monkeypatch):
+    """Page after page of one snapshot, as if it were one."""
+    async with open_stores(f"sqlite:///{tmp_path / 'chat.db'}") as stores:
+        epoch = await _many(stores, 40)
+        for _ in range(9):
+            epoch = (await a_turn(stores, epoch)).epoch
+        whole = await stores.journal.events(CONTEXT)
+        assert [e.seq for e in whole] == list(range(1, 40 + 9 * 4 + 1))
+        monkeypatch.setattr(events, "PAGE", 7)
+        for after in range(0, len(whole), 5):
+            for limit in (None, 1, 7, 8, 20):
+                found = await stores.journal.events(CONTEXT, after=after, limit=limit)
+                assert found == whole[after:][:limit]
