@@ -122,7 +122,8 @@ def _seen(url: str) -> tuple[object, object]:
 
 
 def _revision(url: str) -> str | None:
-    found = frozen.dump(url).get("looopy_version")
+    there = frozen.dump(url)
+    found = there.get("looopy_version") or there.get("alembic_version")
     return found[0]["version_num"] if found else None
 
 
