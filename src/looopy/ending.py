@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from looopy.errors import LooopyError
 from looopy.holding import state_beside
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import unanswered
+from looopy.spending import run_us_after
 from looopy.stores.gate import repair
 from looopy.stores.records import ContextState
 from looopy.turn import Group
@@ -76,23 +78,30 @@ def failed_end(
     ]
 
 
-def state_after(end: TurnEnd, group: Group, begun: ContextState) -> ContextState:
+def state_after(
+    end: TurnEnd, group: Group, begun: ContextState, started_at: datetime
+) -> ContextState:
     """
     What the next turn has to know, once *group*, which *end* closes, is stored.
 
     Args:
-        begun: What the turn began with.
+        begun: What the turn began with, and what its tools have used.
+        started_at: When it began.
     """
-    usage = begun.usage + end.usage
+    sums: dict[str, Any] = {
+        "usage": begun.usage + end.usage,
+        "charged": begun.charged,
+        "run_us": run_us_after(begun, started_at, end.timestamp),
+    }
     if group.asked:
-        state = ContextState(usage=usage, output=begun.output, summary=begun.summary)
+        state = ContextState(**sums, output=begun.output, summary=begun.summary)
         state = state_beside(state, group.asked)
         lacks = end.outcome is Outcome.AUTH_REQUIRED and not state.pending
         return replace(state, resumable=end.turn) if lacks else state
     if end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
-        return replace(begun, usage=usage)
+        return replace(begun, **sums)
     if end.outcome is not Outcome.FAILED:
-        return ContextState(usage=usage, summary=begun.summary)
+        return ContextState(**sums, summary=begun.summary)
     event = next((e for e in reversed(group.events) if isinstance(e, TurnError)), None)
     error = event.error if event and event.error else LooopyError("the turn failed")
     done = {m.tool_call_id for m in end.messages if isinstance(m, ToolResultMessage)}
@@ -101,7 +110,7 @@ def state_after(end: TurnEnd, group: Group, begun: ContextState) -> ContextState
         held=[held for held in begun.held if held.tool_call_id not in done],
         error=(type(error).__name__, event.text if event else error.message),
         resumable=end.turn,
-        usage=usage,
+        **sums,
         output=begun.output,
         summary=begun.summary,
     )

@@ -24,6 +24,7 @@ from looopy.history import fitting, folded
 from looopy.lease import left_in_s
 from looopy.loop import unanswered
 from looopy.recovery import Closing, OpenCall, Situation, close_dead_turn, runs_again
+from looopy.spending import run_us_after
 from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import (
     ANY_CALL,
@@ -523,6 +524,8 @@ class Known:
                 usage=state.usage + usage,
                 output=state.output,
                 summary=state.summary,
+                charged=state.charged,
+                run_us=run_us_after(state, turn.started_at, events[-1].timestamp),
             ),
             release=True,
         )

@@ -221,7 +221,7 @@ def plan_turn(
     answers = hear(
         state.pending, inputs, before, state.held, keys or KeyRing(), situation.context_id
     )
-    fresh = ContextState(usage=state.usage, summary=state.summary)
+    fresh = ContextState(**state.sums, summary=state.summary)
     if inputs or (user_message is None and before and not state.pending):
         remaining = tuple(p for p in state.pending if p.request_id not in inputs)
         kept = replace(state, pending=remaining, answered=tuple(answers.stored), error=None)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -41,7 +42,7 @@ from looopy.output import OutputType, output_type_of, with_output
 from looopy.recovery import OpenCall
 from looopy.redaction import Redactor
 from looopy.settle import WriteLock, settle_write
-from looopy.spending import spent_before
+from looopy.spending import counted, spent_before
 from looopy.stores.owner import Owner
 from looopy.stores.records import (
     ArtifactDeletion,
@@ -69,7 +70,7 @@ from looopy.types.event import (
     utc_now,
 )
 from looopy.types.maker import stamp
-from looopy.types.message import AssistantMessage, Message, ToolCall
+from looopy.types.message import NO_USAGE, AssistantMessage, Message, ToolCall
 from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
 
@@ -119,6 +120,7 @@ class RunningTurn:
         self._keys = keys
         self._owner = Owner.new()
         self._epoch = 0
+        self._started_at: datetime | None = None
         self._summary: int | None = None  # position of the newest one
         self._auto_compact = auto_compact
         self._assistant_position: int | None = None
@@ -204,6 +206,7 @@ class RunningTurn:
             self.redactor.add(resumed.opened)
         self._open = True
         self.turn, self._epoch = claimed.turn, claimed.epoch
+        self._started_at = stored[0].timestamp
         self._last_position = claimed.first_position - 1
         self._summary = plan.state.summary
         self._resumed = plan.run
@@ -249,7 +252,7 @@ class RunningTurn:
         self._output_type = self.request.output_type or output_type_of(plan.state.output)
         first = True
         try:
-            spent = await spent_before(
+            state = await counted(
                 self.stores, context.context_id, self.turn, plan.state, self.config.budget
             )
             outs = run_turn(
@@ -271,7 +274,7 @@ class RunningTurn:
                 spoken=bool(plan.delivered) and self.config.queue_mode == "one-at-a-time",
                 view=self.known.view,
                 auto_compact=self._auto_compact,
-                spent=spent,
+                spent=spent_before(state),
                 output_type=self._output_type,
             )
             try:
@@ -283,7 +286,7 @@ class RunningTurn:
                         _date_as_stored(out.events, stored)
                         self._announce(out.events, claimed.first_seq, claimed.first_position)
                     else:
-                        await self._commit(out, plan.state)
+                        await self._commit(out, state)
             finally:
                 await outs.aclose()
         except asyncio.CancelledError:
@@ -309,10 +312,15 @@ class RunningTurn:
             return
         end = durable[-1] if durable and isinstance(durable[-1], TurnEnd) else None
         self._asked = group.asked
-        summed_up = self._summary != begun.summary
-        if summed_up:
+        changed = self._summary != begun.summary
+        if changed:
             begun = replace(begun, summary=self._summary)
-        state = state_after(end, group, begun) if end else begun if summed_up else None
+        if group.charged is not NO_USAGE:
+            begun = replace(begun, charged=begun.charged + group.charged)
+            changed = True
+        state = begun if changed else None
+        if end is not None:
+            state = state_after(end, group, begun, self._started_at or end.timestamp)
         if self._buffer is not None:
             self._open = end is None
             self._announce(events, 0, self._last_position + 1, state=state)

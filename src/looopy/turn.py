@@ -120,12 +120,14 @@ class Group:
         heard: For the group that ends a turn: commit it only if nothing came into the inbox after
             this entry. `None`: whatever came.
         asked: The calls that are left open so far, when that has changed or the turn ends.
+        charged: What the turn's tools have used so far.
     """
 
     events: Sequence[AgentEvent]
     delivered: Sequence[int] = ()
     heard: int | None = None
     asked: Sequence[Asked] = ()
+    charged: Usage = NO_USAGE
 
 
 class Queued(NamedTuple):
@@ -300,7 +302,8 @@ class Turn:
     def close_group(self) -> Group:
         """Close the group that is open."""
         asked = tuple(self.asked) if self.asks else ()
-        group = Group(tuple(self._waiting), tuple(self._delivered), asked=asked)
+        charged = self.guards.charged
+        group = Group(tuple(self._waiting), tuple(self._delivered), asked=asked, charged=charged)
         self._waiting.clear()
         self._delivered.clear()
         self.asks = self.unsaved = False

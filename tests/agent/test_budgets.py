@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from tests.agent.kit import add, assert_whole, collect
 
-from looopy import Budget, LoopConfig
+from looopy import Budget, LoopConfig, ToolContext, tool
 from looopy.errors import ConfigurationError, LimitExceeded
 from looopy.llm import FallbackProvider
-from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing import ScriptedProvider, SpyStores, text, tool_call
+from looopy.testing.turns import begin, commit, ends
 from looopy.types.message import Cost, StopReason, Usage
 from looopy.types.state import AgentStatus, Outcome
 
@@ -56,6 +58,26 @@ async def test_a_budget_of_the_context_outlives_its_agents(make_agent, stores, b
     await assert_whole(stores)
 
 
+async def test_what_tools_charge_counts_for_the_context(make_agent, stores):
+    """Also in the turns after the one that charged it, whichever agent runs them."""
+
+    @tool
+    async def research(context: ToolContext) -> str:
+        """Call a model."""
+        context.charge(TEN)
+        return "found"
+
+    budget = LoopConfig(budget=Budget(context_tokens=25))
+    first, second = [tool_call("research"), text("ok")], [text("never")]
+    for script, outcome in ((first, Outcome.COMPLETED), (second, Outcome.FAILED)):
+        agent = await make_agent(
+            Priced(script), tools=[research], stores=stores, loop_config=budget
+        )
+        assert (await agent.execute_turn("go")).outcome is outcome
+    record = await stores.state.load("ada")
+    assert (record.state.usage.total_tokens, record.state.charged.total_tokens) == (20, 10)
+
+
 async def test_seconds_are_those_of_all_turns(make_agent, stores):
     """Read from the turns themselves, however many pages they fill."""
     agent = await make_agent(ScriptedProvider([text("hi")], repeat=True), stores=stores)
@@ -71,6 +93,32 @@ async def test_seconds_are_those_of_all_turns(make_agent, stores):
             loop_config=LoopConfig(budget=Budget(context_s=seconds)),
         )
         assert (await limited.execute_turn("go")).outcome is outcome
+
+
+async def test_no_turn_reads_those_before_it(make_agent, stores):
+    """The time is a sum in the state; where an older version kept none, it is counted once."""
+    spy = SpyStores(stores)
+    limits = LoopConfig(budget=Budget(context_s=3600))
+    agent = await make_agent(
+        ScriptedProvider([text("hi")], repeat=True), stores=spy.stores, loop_config=limits
+    )
+    for _ in range(3):
+        await agent.execute_turn("go")
+    assert spy.of("turns") == []
+    record = await stores.state.load("ada")
+    claimed = await begin(stores, record.epoch, text="by an older version")
+    old = replace(record.state, run_us=None)
+    await commit(stores, claimed, [ends()], state=old, release=True)
+    again = await make_agent(
+        ScriptedProvider([text("hi")], repeat=True), stores=spy.stores, loop_config=limits
+    )
+    for _ in range(3):
+        await again.execute_turn("go")
+    assert len(spy.of("turns")) == 1
+    turns = await stores.journal.turns("ada")
+    ran = sum((one.ended_at - one.started_at for one in turns), timedelta())
+    assert len(turns) == 7
+    assert (await stores.state.load("ada")).state.run_us == ran // timedelta(microseconds=1)
 
 
 def test_a_budget_that_limits_nothing_is_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from tests.agent.kit import Gate, add, assert_whole, collect, types
@@ -24,7 +25,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.testing.turns import begin
 from looopy.tools import ArtifactTools
-from looopy.types.message import ToolResultMessage
+from looopy.types.message import ToolResultMessage, Usage
 from looopy.types.state import AgentStatus, Outcome
 
 
@@ -267,6 +268,36 @@ async def test_an_owner_that_lost_its_lease_deletes_no_artifact(make_agent, stor
     await assert_whole(stores)
 
 
+async def test_a_turn_that_died_counts_for_the_budgets(make_agent, stores):
+    """With what its tools had charged, and with its time, as its record says."""
+    gate = Gate()
+
+    @tool
+    async def research(context: ToolContext) -> str:
+        """Call a model."""
+        context.charge(Usage(input=10, total_tokens=10))
+        return "found"
+
+    stale = await make_agent(
+        [tool_call("research"), tool_call("gate")],
+        tools=[research, gate.tool],
+        stores=NoRenewal(stores).stores,
+        loop_config=LoopConfig(lease_ttl_s=0.05),
+    )
+    stream = stale.execute_turn("a")
+    await gate.entered.wait()
+    await lease_is_over(stores)
+    other = await make_agent([], stores=stores)
+    assert other.state.interrupted_turn == 1
+    gate.open.set()
+    with pytest.raises(Fenced):
+        await stream
+    state = (await stores.state.load("ada")).state
+    [turn] = await stores.journal.turns("ada")
+    assert state.charged.total_tokens == 10
+    assert state.run_us == (turn.ended_at - turn.started_at) // timedelta(microseconds=1)
+
+
 async def test_an_owner_that_comes_back_in_anothers_turn_is_fenced(make_agent, stores):
     """What it would still write does not land in the turn that runs now, whose lease is live."""
     old, new = Gate(), Gate()
@@ -448,7 +479,9 @@ async def test_clear_forgets_what_is_pending_and_what_failed(make_agent, stores)
     await agent.clear()
     assert agent.state.status is AgentStatus.PAUSED
     assert await agent.get_artifacts() == []
-    assert (await stores.state.load("ada")).state == ContextState(usage=agent.state.usage)
+    state = (await stores.state.load("ada")).state
+    assert state == ContextState(**state.sums)
+    assert state.usage == agent.state.usage
     await agent.resume()
 
 

@@ -103,8 +103,8 @@ MUTANTS = [
         "budget-of-one-turn",
         "a context spends its budget again with every turn",
         "src/looopy/spending.py",
-        "        return Spent(state.usage)\n",
-        "        return Spent()\n",
+        "    return Spent(state.usage + state.charged, (state.run_us or 0) / 1e6)\n",
+        "    return Spent()\n",
         "tests/agent/test_budgets.py::test_a_budget_of_the_context_outlives_its_agents",
     ),
     mutant(

@@ -116,12 +116,12 @@ MUTANTS = [
         "saved-at-the-end",
         "a crash takes the whole turn, with the effects of its tools",
         _RUNNING,
-        "                    else:\n                        await self._commit(out, plan.state)\n",
+        "                    else:\n                        await self._commit(out, state)\n",
         "                    elif not isinstance(out.events[-1], TurnEnd):\n"
         "                        self.__dict__.setdefault('late', []).extend(out.events)\n"
         "                    else:\n"
         "                        every = (*self.__dict__.get('late', ()), *out.events)\n"
-        "                        await self._commit(replace(out, events=every), plan.state)\n",
+        "                        await self._commit(replace(out, events=every), state)\n",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
     ),
     mutant(
@@ -198,7 +198,7 @@ MUTANTS = [
                 "                    if not isinstance(out, Group):\n"
                 "                        self._show(out)\n",
                 "                    if not isinstance(out, Group):\n"
-                "                        await self._commit(Group((out,)), plan.state)\n",
+                "                        await self._commit(Group((out,)), state)\n",
             ),
         ),
         (f"{_TURNS}::test_a_turn_costs_few_commits",),
@@ -318,6 +318,31 @@ MUTANTS = [
         "                    had_auth=self._buffer[-1].had_auth,\n",
         "                    had_auth=False,\n",
         f"{_EXPIRED}::test_a_turn_that_is_saved_later_waits_as_well",
+    ),
+    # --- budgets of a context ---
+    mutant(
+        "each-turn-reads-those-before",
+        "a budget of time costs a turn the more, the longer the conversation is",
+        "src/looopy/spending.py",
+        "    if state.run_us is not None or (turn > 1 and budget.context_s is None):\n",
+        "    if turn > 1 and budget.context_s is None:\n",
+        "tests/agent/test_budgets.py::test_no_turn_reads_those_before_it",
+    ),
+    mutant(
+        "charges-are-forgotten",
+        "a budget of the context lets through what tools have used in earlier turns",
+        "src/looopy/spending.py",
+        "    return Spent(state.usage + state.charged, ",
+        "    return Spent(state.usage, ",
+        "tests/agent/test_budgets.py::test_what_tools_charge_counts_for_the_context",
+    ),
+    mutant(
+        "a-dead-turn-took-no-time",
+        "a budget of time lets a context through whose turns die",
+        "src/looopy/known.py",
+        "                run_us=run_us_after(state, turn.started_at, events[-1].timestamp),\n",
+        "                run_us=state.run_us,\n",
+        "tests/agent/test_sharing.py::test_a_turn_that_died_counts_for_the_budgets",
     ),
     # --- who watches ---
     mutant(

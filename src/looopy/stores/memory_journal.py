@@ -167,7 +167,8 @@ class InMemoryJournal(InMemoryInbox):
         context = self._get(context_id)
         if context is None:
             raise no_context(context_id)
-        if context.open_turn is not None:
+        forced = context.open_turn is not None
+        if forced:
             if not force:
                 raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
             interrupt(context)
@@ -184,8 +185,10 @@ class InMemoryJournal(InMemoryInbox):
         context.user_positions.clear()
         context.artifacts.clear()
         context.inbox.clear()
-        kept = rows.decode_state(context.state)
-        context.state = rows.state_column(ContextState(usage=kept.usage))
+        kept = ContextState(**rows.decode_state(context.state).sums)
+        if forced:
+            kept = replace(kept, run_us=None)  # that turn has run as well: the turns tell how long
+        context.state = rows.state_column(kept)
         context.last_activity = utc_now()
         self._ring(context_id, inbox=True)
         return context.epoch

@@ -92,6 +92,8 @@ class ContextState:
         usage: Tokens and cost of all turns.
         output: JSON Schema of the answer that the turn to go on with was asked for, or `None`.
         summary: Position of the newest summary (`looopy.folding`), or `None`.
+        charged: What tools of all turns have used besides (`ToolContext.charge`).
+        run_us: Microseconds that all turns have run; `None`: not counted, the turns tell.
     """
 
     pending: Sequence[PendingRequest] = ()
@@ -102,6 +104,13 @@ class ContextState:
     usage: Usage = NO_USAGE
     output: Mapping[str, Any] | None = None
     summary: int | None = None
+    charged: Usage = NO_USAGE
+    run_us: int | None = None
+
+    @property
+    def sums(self) -> dict[str, Any]:
+        """The fields that count, which no turn resets."""
+        return {"usage": self.usage, "charged": self.charged, "run_us": self.run_us}
 
 
 class EntryKind(StrEnum):

@@ -484,11 +484,18 @@ def state_column(state: ContextState) -> str:
         data["output"] = state.output
     if state.summary is not None:
         data["summary"] = state.summary
+    if state.charged is not NO_USAGE and (used := usage_to_json(state.charged, compact=True)):
+        data["charged"] = used
     if not data:  # as between most turns
         usage = usage_text(state.usage)
-        return "{}" if usage == "{}" else f'{{"usage":{usage}}}'
+        sums = [] if usage == "{}" else [f'"usage":{usage}']
+        if state.run_us is not None:
+            sums.append(f'"run_us":{state.run_us:d}')
+        return f"{{{','.join(sums)}}}"
     if used := usage_to_json(state.usage, compact=True):
         data["usage"] = used
+    if state.run_us is not None:
+        data["run_us"] = state.run_us
     return dump(data)
 
 
@@ -547,6 +554,8 @@ _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "resumable": lambda data: _decode_number(data, "resumable"),
     "summary": lambda data: _decode_number(data, "summary"),
     "usage": lambda data: _read_usage(data.get("usage", {})),
+    "charged": lambda data: _read_usage(data["charged"]) if "charged" in data else NO_USAGE,
+    "run_us": lambda data: _decode_number(data, "run_us"),
     "output": _decode_output,
 }
 

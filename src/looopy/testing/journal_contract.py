@@ -497,7 +497,7 @@ class JournalContract:
         assert found is not None
         assert (found.epoch, found.turn_count, found.last_position, found.last_seq) == (3, 2, 3, 8)
         assert (found.visible_from, found.cleared_seq, found.holder) == (4, 8, None)
-        assert found.state == ContextState(usage=STATE.usage)
+        assert found.state == ContextState(**STATE.sums)
         assert found.metadata == {"title": "kept"}
         assert await stores.artifacts.list(CONTEXT) == []
         assert await stores.messages.list(CONTEXT, include_hidden=True) == []

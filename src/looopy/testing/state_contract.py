@@ -86,6 +86,8 @@ STATE = ContextState(
     resumable=1,
     usage=Usage(input=5, output=2, total_tokens=7, cost=Cost(input=0.25, total=0.25)),
     output={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+    charged=Usage(input=2, output=1, total_tokens=3),
+    run_us=1_500_000,
 )
 
 

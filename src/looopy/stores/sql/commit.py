@@ -479,7 +479,9 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
     yield Query(s.FORGET_TURNS, key)
     yield Query(s.DELETE_ARTIFACTS, key)
     yield Query(s.EMPTY_INBOX, key)
-    kept = ContextState(usage=rows.decode_state(head.state).usage)
+    kept = ContextState(**rows.decode_state(head.state).sums)
+    if head.open_turn is not None:
+        kept = replace(kept, run_us=None)  # it has run as well: the turns tell how long
     state = rows.state_column(kept)
     cleared = yield Query(
         s.CLEAR, {**key, "seq": seq, "state": state, "birth": names.first_epoch()}
