@@ -15,6 +15,8 @@ from looopy.stores.sql.pg_errors import Trouble
 from looopy.stores.sql.pg_pool import Pool
 from looopy.stores.sql.pg_url import parse
 
+_BOUND_S = 30.0  # many times what is waited for
+_LONG_S = 600.0  # nobody is to give up because the machine is busy
 _PID = Query("SELECT pg_backend_pid()", {})
 
 
@@ -211,13 +213,13 @@ def small_server():
 def small(small_server, request):
     """Its URL for one of the drivers, as a user who is no administrator."""
     url = small_server.replace("//postgres@", "//app@")
-    return f"{as_driver(url, request.param)}&pool_size=10"
+    return f"{as_driver(url, request.param)}&pool_size=5"
 
 
 async def test_at_the_limit_of_the_server_one_waits_for_those_of_the_pool(small):
-    """Twenty users share the three connections that there are."""
-    pool = Pool(parse(small))
-    pids = await asyncio.gather(*(_pid(pool) for _ in range(20)))
+    """Ten users share the three connections that there are."""
+    pool = Pool(parse(small), patience_s=_LONG_S)
+    pids = await asyncio.gather(*(_pid(pool) for _ in range(10)))
     assert len(set(pids)) <= 3
     assert pool.in_use == 0
     await pool.close()
@@ -225,30 +227,30 @@ async def test_at_the_limit_of_the_server_one_waits_for_those_of_the_pool(small)
 
 async def test_at_the_limit_of_the_server_one_waits_for_what_others_give_up(small, monkeypatch):
     """Also where this pool has none yet; one who is cancelled leaves his place to the next."""
-    monkeypatch.setattr(pg_pool, "_FULL_PAUSE_S", 0.01)
-    others, pool = Pool(parse(small)), Pool(parse(small))
+    monkeypatch.setattr(pg_pool, "_FULL_PAUSE_S", 0.1)
+    others, pool = (Pool(parse(small), patience_s=_LONG_S) for _ in range(2))
     held = [others.session() for _ in range(3)]
     for session in held:
         await session.__aenter__()
-    users = [asyncio.create_task(_pid(pool)) for _ in range(15)]
+    users = [asyncio.create_task(_pid(pool)) for _ in range(8)]
     while pool._full is None:  # noqa: ASYNC110 - the server says it
         await asyncio.sleep(0)
-    for user in users[:10]:
+    for user in users[:4]:
         user.cancel()
-    await asyncio.gather(*users[:10], return_exceptions=True)
-    assert not any(user.done() for user in users[10:])
+    await asyncio.gather(*users[:4], return_exceptions=True)
+    assert not any(user.done() for user in users[4:])
     for session in held:
         await session.__aexit__(None, None, None)
     await others.close()
-    assert all(await asyncio.gather(*users[10:]))
+    assert all(await asyncio.gather(*users[4:]))
     assert pool.in_use == 0
     await pool.close()
 
 
 async def test_waiting_at_the_limit_of_the_server_ends_with_its_reason(small, monkeypatch):
     """What helps is there, and not in this process."""
-    monkeypatch.setattr(pg_pool, "_FULL_PAUSE_S", 0.01)
-    others, pool = Pool(parse(small)), Pool(parse(small), patience_s=0.05)
+    monkeypatch.setattr(pg_pool, "_FULL_PAUSE_S", 0.1)
+    others, pool = Pool(parse(small), patience_s=_LONG_S), Pool(parse(small), patience_s=0.05)
     async with others.session(), others.session(), others.session():
         refusals = await asyncio.gather(*(_pid(pool) for _ in range(3)), return_exceptions=True)
     assert [getattr(refusal, "sqlstate", None) for refusal in refusals] == ["53300"] * 3
@@ -270,10 +272,11 @@ async def test_connections_that_nobody_uses_are_closed(url, postgres):
     async with pool.session(), pool.session():
         pass
     assert (pool.idle, _sessions(postgres, "idle")) == (2, 2)
-    while pool.idle:  # noqa: ASYNC110 - time has to pass
-        await asyncio.sleep(0)
-    while _sessions(postgres, "idle"):  # noqa: ASYNC110 - the server needs a moment
-        await asyncio.sleep(0)
+    async with asyncio.timeout(_BOUND_S):
+        while pool.idle:  # noqa: ASYNC110 - time has to pass
+            await asyncio.sleep(0)
+        while _sessions(postgres, "idle"):  # noqa: ASYNC110 - the server needs a moment
+            await asyncio.sleep(0)
     assert pool.in_use == 0
     assert await _pid(pool)
     await pool.close()
@@ -283,8 +286,9 @@ async def test_a_connection_that_is_always_in_use_is_replaced_when_it_is_old(url
     """When it is given back, and those who wait get a new one."""
     pool = Pool(parse(f"{url}&pool_size=1&pool_max_age=1"))
     first = await _pid(pool)
-    while await _pid(pool) == first:
-        pass
+    async with asyncio.timeout(_BOUND_S):
+        while await _pid(pool) == first:
+            pass
     pids = await asyncio.gather(*(_pid(pool) for _ in range(5)))
     assert first not in pids
     assert pool.in_use == 0
@@ -295,8 +299,9 @@ async def test_an_idle_connection_that_is_old_is_closed(url):
     """It may have been idle for a short time only."""
     pool = Pool(parse(f"{url}&pool_max_age=1"))
     await _pid(pool)
-    while pool.idle:  # noqa: ASYNC110 - time has to pass
-        await asyncio.sleep(0)
+    async with asyncio.timeout(_BOUND_S):
+        while pool.idle:  # noqa: ASYNC110 - time has to pass
+            await asyncio.sleep(0)
     await pool.close()
     assert pool.in_use == 0
 

@@ -242,6 +242,7 @@ class Pool:
                 self._free()
                 raise
             else:
+                self._full = None
                 break
             # Somebody here gives one back, or somebody elsewhere ends one.
             try:
@@ -266,6 +267,8 @@ class Pool:
             vacant = self._made < self._url.pool_size
             room = vacant and now >= self._full_until
             if room and not soon:
+                if self._full is not None:  # one tries for all
+                    self._full_until = now + _FULL_PAUSE_S
                 self._made += 1
                 return None
             if now >= over:
