@@ -147,9 +147,15 @@ async def test_a_page_of_events_costs_the_same_statements_whatever_it_holds(tmp_
         await commit(stores, claimed, finishes(call, "done"))
         await commit(stores, claimed, [said(answer("ok")), ends()], release=True)
         epoch = claimed.epoch
+    claimed = await begin(stores, epoch, text="a long turn")
+    for n in range(20):
+        await commit(stores, claimed, [said(answer(f"{n}"))])
+    await commit(stores, claimed, [ends()], release=True)
+    epoch = claimed.epoch
     whole = await stores.journal.events(CONTEXT)
-    assert len(whole) == 3 + 60 * 8
-    for after, limit in ((0, 400), (5, 1), (100, 20), (107, 300), (200, None)):
+    assert len(whole) == 3 + 60 * 8 + 23
+    end = len(whole) - 1
+    for after, limit in ((0, 400), (5, 1), (100, 20), (107, 300), (200, None), (end, None)):
         asked.clear()
         page = await stores.journal.events(CONTEXT, after=after, limit=limit)
         assert page == whole[after:][:limit]
