@@ -376,12 +376,11 @@ class Known:
         return len(folded(messages, self.config, **reader))
 
     def _trim(self) -> None:
-        """Let go of the oldest messages, down to twice what the model sees."""
-        seen = self._seen(self.history, self.view.offset)
+        """Let go of the oldest messages, down to twice what fits."""
         fits = fitting(self.history, self.config, window_tokens=self.window_tokens)
         asked = (i for i, m in enumerate(reversed(self.history), 1) if isinstance(m, UserMessage))
         # One more than fits, so that what is left is known to be too much.
-        gone = len(self.history) - max(2 * seen, fits + 1, _WINDOW, next(asked, 0))
+        gone = len(self.history) - max(2 * fits, fits + 1, _WINDOW, next(asked, 0))
         if gone > 0:
             fold = find_fold(self.history)
             stays = fold is not None and fold.place < gone
