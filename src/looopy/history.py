@@ -162,6 +162,8 @@ def fitting(
         As many as there are where all fit; a summary is not shown beside those that it covers.
     """
     limits = Limits.of(config, window_tokens)
+    if limits == _WHOLE:
+        return len(messages)
     fold = find_fold(messages)
     if fold is None:
         return len(messages) - _scan(messages, limits).first
