@@ -43,7 +43,7 @@ def test_an_answer_whose_call_did_not_run_outlives_a_failure():
     """The person is not asked again; what had its result is over."""
     begun = ContextState(answered=[(asked(ONE), True), (asked(TWO), False)], usage=USED)
     end, group = ended(Outcome.FAILED, result(ONE, "done"), error=LooopyError("broke"))
-    state = state_after(end, group, begun)
+    state = state_after(end, group, begun, end.timestamp)
     assert state.answered == [(asked(TWO), False)]
     assert state.error == ("LooopyError", "broke")
     assert state.resumable == 2
@@ -55,7 +55,7 @@ def test_an_end_without_a_failure_leaves_what_was_used_and_no_more(outcome):
     """There is nothing to go on with."""
     begun = ContextState(answered=[(asked(ONE), True)], summary=4, usage=USED)
     end, group = ended(outcome)
-    assert state_after(end, group, begun) == ContextState(usage=USED + USED, summary=4)
+    assert state_after(end, group, begun, end.timestamp) == ContextState(usage=USED + USED, summary=4)
 
 
 def test_a_turn_whose_store_failed_reports_what_its_calls_used():
