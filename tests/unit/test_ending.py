@@ -55,7 +55,8 @@ def test_an_end_without_a_failure_leaves_what_was_used_and_no_more(outcome):
     """There is nothing to go on with."""
     begun = ContextState(answered=[(asked(ONE), True)], summary=4, usage=USED)
     end, group = ended(outcome)
-    assert state_after(end, group, begun, end.timestamp) == ContextState(usage=USED + USED, summary=4)
+    state = state_after(end, group, begun, end.timestamp)
+    assert state == ContextState(usage=USED + USED, summary=4)
 
 
 def test_a_turn_whose_store_failed_reports_what_its_calls_used():
