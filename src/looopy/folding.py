@@ -57,7 +57,8 @@ def find_fold(messages: Sequence[Message]) -> Fold | None:
     """The fold of a log, or of its end; `None` when no summary is in it."""
     for i in range(len(messages) - 1, -1, -1):
         message = messages[i]
-        if is_summary(message):
+        # Most messages are no custom ones, and a history is looked through from end to end.
+        if isinstance(message, CustomMessage) and is_summary(message):
             return Fold(message, i, max(0, i - kept_by(message)))
     return None
 
