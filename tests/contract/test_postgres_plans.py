@@ -66,6 +66,17 @@ async def test_no_statement_reads_all_of_a_table(analysed):
     assert whole == {}
 
 
+async def test_rows_are_joined_by_the_whole_of_their_key(analysed):
+    """None is read only to be compared: a context's turns would all be read for the open one."""
+    wire, _ = analysed
+    compared = {}
+    for name, sql in _STATEMENTS.items():
+        plan = await _plan(wire, await _prepare(wire, f"p_{name}", sql))
+        if "Join Filter" in plan:
+            compared[name] = plan
+    assert compared == {}
+
+
 async def test_a_plan_that_was_made_for_an_empty_table_serves_a_full_one(analysed):
     """It is kept, and goes along the index."""
     wire, url = analysed

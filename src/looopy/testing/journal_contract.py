@@ -536,10 +536,12 @@ class JournalContract:
         pending = replace(STATE.pending[0], prompt="canary?")
         state = replace(STATE, pending=(pending,), answered=(), held=())
         second = await begin(stores, await _epoch(stores), state=state)
+        asked = InputRequired(context_id=CONTEXT, timestamp=WHEN, pending=(pending,))
+        await commit(stores, second, [asked])
         await stores.journal.post(CONTEXT, EntryKind.FOLLOW_UP, user("canary posted"))
         if not force:
             await commit(stores, second, [ends(StopReason.INPUT_REQUIRED)], release=True)
-        assert (await self.kept(stores)).count("canary") >= 10
+        assert (await self.kept(stores)).count("canary") >= 11
         await stores.journal.clear(CONTEXT, force=force)
         assert "canary" not in await self.kept(stores)
         await a_turn(stores, await _epoch(stores), text="new", reply="newer")

@@ -101,10 +101,14 @@ CONTEXT_COLUMNS = (
     " c.state, c.metadata,"
     " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn"
 )
+# One row is looked up for another by its whole key. In a plain join, Postgres would trust an index
+# on the tenant and the context alone as long as it knows nothing of the table, and compare every
+# row that a context has. LATERAL with a LIMIT, or a SELECT for one value, leaves it no choice.
 _CONTEXT = (
     f"SELECT {CONTEXT_COLUMNS}, {TURN_COLUMNS} FROM looopy_contexts c"
-    " LEFT JOIN looopy_turns t ON t.tenant_id = c.tenant_id AND t.context_id = c.context_id"
-    " AND t.turn = c.open_turn WHERE c.tenant_id = :tenant"
+    " LEFT JOIN LATERAL (SELECT * FROM looopy_turns o WHERE o.tenant_id = c.tenant_id"
+    " AND o.context_id = c.context_id AND o.turn = c.open_turn LIMIT 1) t ON TRUE"
+    " WHERE c.tenant_id = :tenant"
 )
 
 # --- contexts ---
@@ -371,8 +375,9 @@ _HALVE = (
     "WITH RECURSIVE halve(low, high) AS (SELECT CAST(:low AS BIGINT), CAST(:high AS BIGINT)"
     " UNION ALL SELECT CASE WHEN r.{seq} > :after THEN h.low ELSE (h.low + h.high) / 2 + 1 END,"
     " CASE WHEN r.{seq} > :after THEN (h.low + h.high) / 2 ELSE h.high END"
-    " FROM halve h JOIN {table} r ON r.tenant_id = :tenant AND r.context_id = :context"
-    " AND r.{key} = (h.low + h.high) / 2 WHERE h.low < h.high)"
+    " FROM halve h CROSS JOIN LATERAL (SELECT m.{seq} FROM {table} m WHERE m.tenant_id = :tenant"
+    " AND m.context_id = :context AND m.{key} = (h.low + h.high) / 2 LIMIT 1) r"
+    " WHERE h.low < h.high)"
     " SELECT low FROM halve WHERE low = high"
 )
 
@@ -404,10 +409,10 @@ LIST_ARTIFACTS = (
     "SELECT a.artifact_id, a.kind, a.version, a.status, a.size, a.media_type, a.sha256,"
     " a.created_at,"
     " a.turn FROM looopy_artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context AND"
-    " NOT EXISTS"
-    " (SELECT 1 FROM looopy_artifacts n WHERE n.tenant_id = a.tenant_id AND n.context_id ="
+    " (SELECT n.version FROM looopy_artifacts n WHERE n.tenant_id = a.tenant_id AND n.context_id ="
     " a.context_id"
-    " AND n.artifact_id = a.artifact_id AND n.version = a.version + 1) ORDER BY a.artifact_id"
+    " AND n.artifact_id = a.artifact_id AND n.version = a.version + 1) IS NULL"
+    " ORDER BY a.artifact_id"
 )
 
 DELETE_ARTIFACT = (
