@@ -253,6 +253,7 @@ async def _answer(called, context_id):
 
 def _told(part, context_id):
     part = re.sub(r"datetime\.datetime\([^()]*\)", "TIME", part)
+    part = re.sub(r"lease_until=[\d.]+", "lease_until=TIME", part)
     part = re.sub(r"\b0x[0-9a-f]+\b", "ADDRESS", part)
     part = re.sub(r"\b\d{13}\b", "MILLISECONDS", part)
     part = re.sub(r"\b\d+(\.\d+(e-\d+)?|e-\d+)\b", "SECONDS", part)

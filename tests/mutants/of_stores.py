@@ -43,7 +43,7 @@ MUTANTS = [
         "src/looopy/types/shapes.py",
         "    if _is_plain_answer(answer):",
         "    if isinstance(answer, AssistantMessage):",
-        f"{_TYPES}::test_each_wrong_value_in_each_field[answered]",
+        f"{_TYPES}::test_what_a_model_means_is_kept_where_its_type_is_wrong",
     ),
     mutant(
         "damaged-row-stops-a-read",

@@ -212,6 +212,34 @@ async def answered(stores, kind, field, *values):
         assert (await again.execute_turn("again")).outcome is Outcome.COMPLETED
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "kept"),
+    [
+        (Usage, "input", 12.0, 12),
+        (Usage, "output", 7.9, 8),
+        (AssistantMessage, "timestamp", 1_700_000_000_000.5, 1_700_000_000_000),
+        (ToolCall, "arguments", '{"a": 2}', {"a": 2}),
+    ],
+)
+async def test_what_a_model_means_is_kept_where_its_type_is_wrong(kind, field, value, kept):
+    """The turn completes with the value that was meant; it is not refused when it is stored."""
+    stores = open_stores("memory:")
+    provider = Says(_SPOKEN[kind](made(kind, field, value)))
+
+    @tool
+    def add(a: int) -> int:
+        """Add one."""
+        return a + 1
+
+    agent = Agent("meant", llm_provider=provider, tools=[add], stores=stores)
+    async with stores, agent:
+        result = await agent.execute_turn("hello")
+        assert result.outcome is Outcome.COMPLETED, result.error
+        answer = next(m for m in await agent.get_messages() if isinstance(m, AssistantMessage))
+    part = {Usage: answer.usage, ToolCall: answer.content[-1]}.get(kind, answer)
+    assert repr(getattr(part, field)) == repr(kept)
+
+
 async def returned(stores, kind, field, value):
     """A tool's result is repaired or becomes an error result; the turn completes."""
 
