@@ -19,12 +19,18 @@ import nox
 
 ROOT = Path(__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PINS = PROJECT["tool"]["uv"]["constraint-dependencies"]
 
 # Where every branch is to be taken; what starts and kills processes is slow to trace.
 MEASURED = ("tests/unit", "tests/wire", "tests/agent")
+# Those of tests/migrations that are not here take as long as all of these together.
 SHORT = (
     "tests/unit",
-    "tests/migrations",
+    "tests/migrations/test_fresh.py",
+    "tests/migrations/test_meta.py",
+    "tests/migrations/test_postgres.py",
+    "tests/migrations/test_shared.py",
+    "tests/migrations/test_sqlite.py",
     "tests/contract/test_state.py",
     "tests/agent/test_turns.py",
 )
@@ -126,7 +132,7 @@ def build(session: nox.Session) -> None:
     session.run("uv", "build", "--quiet", "--out-dir", str(tmp / "dist"), external=True)
     (wheel,) = (tmp / "dist").glob("*.whl")
     pins = tmp / "pins.txt"
-    pins.write_text("\n".join(PROJECT["tool"]["uv"]["constraint-dependencies"]), encoding="utf-8")
+    pins.write_text("\n".join(PINS), encoding="utf-8")
     venv = tmp / "venv"
     session.run("uv", "venv", "--quiet", "--clear", "--python", "3.11", str(venv), external=True)
     python = str(venv / "bin" / "python")
@@ -146,7 +152,8 @@ def fresh(session: nox.Session, name: str, interpreter: str, *options: str) -> s
     extras = ",".join(PROJECT["project"]["optional-dependencies"])
     wanted = ("--editable", f"{ROOT}[{extras}]", "--group", f"{ROOT / 'pyproject.toml'}:test")
     install = ("uv", "pip", "install", "--quiet", "--python", python)
-    session.run(*install, *options, *wanted, external=True)
+    with session.chdir(ROOT.anchor):  # in the tree, uv would add the pins of pyproject.toml
+        session.run(*install, *options, *wanted, external=True)
     return python
 
 
@@ -154,6 +161,11 @@ def fresh(session: nox.Session, name: str, interpreter: str, *options: str) -> s
 def lowest(session: nox.Session) -> None:
     """Run tests with the oldest of each dependency that is declared; arguments go to pytest."""
     python = fresh(session, "lowest", sys.executable, "--resolution", "lowest-direct")
+    listed = session.run(
+        "uv", "pip", "freeze", "--quiet", "--python", python, silent=True, external=True
+    )
+    if not isinstance(listed, str) or set(PINS) <= set(listed.split()):
+        session.error(f"the versions that we develop on are not the lowest: {listed}")
     chosen = session.posargs or SHORT
     session.run(python, "-m", "pytest", "-q", *chosen, external=True)
 
@@ -162,7 +174,7 @@ def lowest(session: nox.Session) -> None:
 def pythons(session: nox.Session) -> None:
     """Run tests on the other versions of Python that are declared; arguments go to pytest."""
     pins = Path(session.create_tmp()).resolve() / "pins.txt"
-    pins.write_text("\n".join(PROJECT["tool"]["uv"]["constraint-dependencies"]), encoding="utf-8")
+    pins.write_text("\n".join(PINS), encoding="utf-8")
     for version in declared():
         interpreter = found(version)
         if interpreter is None:
