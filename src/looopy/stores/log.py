@@ -106,6 +106,17 @@ async def read_records(
     return await off_loop(parts, little=is_little(len(found), (as_row(one)[4] for one in found)))
 
 
+async def read_rows(found: Sequence[Sequence[Any]], decode: Callable[[Any], T]) -> list[T]:
+    """Each row of *found* as *decode* reads it."""
+
+    def part(start: int) -> list[T]:
+        return [decode(one) for one in found[start : start + _CHUNK]]
+
+    parts = map(part, range(0, len(found), _CHUNK))
+    little = is_little(len(found), (value for one in found for value in one))
+    return await off_loop(parts, little=little)
+
+
 class LogPage(NamedTuple):
     """
     Rows of a log in the order of their numbers, and the messages that they refer to.

@@ -8,7 +8,7 @@ import pytest
 
 from looopy.stores import log, open_stores
 from looopy.stores.log import is_little, off_loop
-from looopy.stores.sql import events
+from looopy.stores.sql import artifacts, events, state
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.sqlite import SQLiteDriver
 from looopy.testing.turns import (
@@ -114,6 +114,38 @@ async def test_many_messages_are_decoded_in_small_parts_beside_the_loop(
     assert [m.content for m in found] == [f"{n}" for n in range(1000)]
     assert parts == [256, 256, 256, 232]
     assert threads == {False: 4}
+
+
+@pytest.mark.parametrize(
+    ("module", "decoder"),
+    [(events, "turn_record"), (state, "_context_record"), (artifacts, "stored_artifact")],
+)
+async def test_long_lists_of_anything_else_are_decoded_beside_the_loop_too(
+    module, decoder, tmp_path, monkeypatch
+):
+    """Turns, contexts and artifacts."""
+    async with open_stores(f"sqlite:///{tmp_path / 'chat.db'}") as stores:
+        epoch = await _many(stores, 1)
+        for n in range(70):
+            epoch = (await a_turn(stores, epoch)).epoch
+            await stores.messages.append(f"other-{n}", [user("hello")])
+            await stores.artifacts.save(CONTEXT, f"{n}.txt", b"text")
+        threads = Counter()
+        decode = getattr(module, decoder)
+
+        def seen(row):
+            threads[threading.current_thread().name] += 1
+            return decode(row)
+
+        monkeypatch.setattr(module, decoder, seen)
+        lists = {
+            "turn_record": lambda: stores.journal.turns(CONTEXT, limit=70),
+            "_context_record": lambda: stores.state.list(limit=70),
+            "stored_artifact": lambda: stores.artifacts.list(CONTEXT),
+        }
+        found = await lists[decoder]()
+    assert len(found) == 70
+    assert threads == {"looopy-decoder": 70}
 
 
 async def test_a_page_of_events_costs_the_same_statements_whatever_it_holds(tmp_path):

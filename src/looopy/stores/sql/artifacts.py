@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from looopy.errors import ValueRefused
+from looopy.stores.log import read_rows
 from looopy.stores.names import (
     artifact_write,
     check_artifact_id,
@@ -16,7 +17,7 @@ from looopy.stores.names import (
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import delete_artifact, peek, save_artifact, stored_artifact
-from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
 from looopy.types.artifact import Artifact, ArtifactKind
 
@@ -73,11 +74,11 @@ class SQLArtifactStore(SQLStore):
     async def list(self, context_id: str) -> list[Artifact]:
         """The newest version of each."""
 
-        def work() -> Steps[list[Artifact]]:
-            found = yield Query(s.LIST_ARTIFACTS, self.params(context_id), alone=True)
-            return [stored_artifact(row) for row in found]
+        def work() -> Steps[Rows]:
+            return (yield Query(s.LIST_ARTIFACTS, self.params(context_id), alone=True))
 
-        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+        found: Rows = await self.backend.run(work, write=False) if can_exist(context_id) else []
+        return await read_rows(found, stored_artifact)
 
     async def delete(self, context_id: str, artifact_id: str) -> None:
         """Remove all versions."""

@@ -23,6 +23,7 @@ from looopy.stores.log import (
     is_little,
     off_loop,
     positions,
+    read_rows,
 )
 from looopy.stores.meta import from_us
 from looopy.stores.names import can_name, check_context_id, fenced, no_context
@@ -44,7 +45,7 @@ from looopy.stores.sql.commit import (
     encode_commit,
     peek,
 )
-from looopy.stores.sql.driver import Driver, Query, Steps
+from looopy.stores.sql.driver import Driver, Query, Rows, Steps
 from looopy.stores.sql.inbox import cancel_steps, post_steps, read_inbox, withdraw_steps
 from looopy.stores.sql.store import SQLStore, bounded, can_exist
 from looopy.types.event import AgentEvent, Compaction
@@ -114,11 +115,11 @@ class SQLJournal(SQLStore):
         check_limit(limit)
         params = self.params(context_id, after=bounded(after), limit=bounded(limit))
 
-        def work() -> Steps[list[TurnRecord]]:
-            found = yield Query(s.LIST_TURNS, params, alone=True)
-            return [turn_record(row) for row in found]
+        def work() -> Steps[Rows]:
+            return (yield Query(s.LIST_TURNS, params, alone=True))
 
-        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+        found: Rows = await self.backend.run(work, write=False) if can_exist(context_id) else []
+        return await read_rows(found, turn_record)
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:
         """Which calls of a turn were started."""

@@ -9,12 +9,13 @@ from typing import Any
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
 from looopy.stores.gate import check_limit, dump
+from looopy.stores.log import read_rows
 from looopy.stores.meta import from_us
 from looopy.stores.names import busy_message, check_context_id, no_context
 from looopy.stores.records import Claim, Claimed, ContextRecord, InboxHead, TurnRecord, Waiter
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import claim_steps, encode_claim, peek
-from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.events import SQLJournal, turn_record
 from looopy.stores.sql.line import join_steps, keep_steps, leave_steps, read_line
 from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist
@@ -67,11 +68,10 @@ class SQLStateStore(SQLStore):
         start = "".join(c if c.isascii() else "\x7f" for c in after.partition("\0")[0])
         params = {"tenant": self.tenant, "after_id": start, "limit": bounded(limit)}
 
-        def work() -> Steps[list[ContextRecord]]:
-            found = yield Query(s.LIST_CONTEXTS, params, alone=True)
-            return [_context_record(row) for row in found]
+        def work() -> Steps[Rows]:
+            return (yield Query(s.LIST_CONTEXTS, params, alone=True))
 
-        return await self.backend.run(work, write=False)
+        return await read_rows(await self.backend.run(work, write=False), _context_record)
 
     async def delete(self, context_id: str) -> None:
         """Remove a context with everything in it."""
