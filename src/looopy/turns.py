@@ -157,6 +157,8 @@ class Turns:
         else:
             self._over(turn)
             turn.broadcast.finish(result)
+        finally:
+            _around.set(())  # else the task's context refers to the task, and neither goes at once
 
     def _become_view(self, turn: RunningTurn) -> None:
         task = next(task for task in self._tasks if task is asyncio.current_task())
