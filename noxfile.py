@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PINS = PROJECT["tool"]["uv"]["constraint-dependencies"]
 
 # Where every branch is to be taken; what starts and kills processes is slow to trace.
-MEASURED = ("tests/unit", "tests/wire", "tests/agent")
+MEASURED = ("tests/unit", "tests/wire", "tests/agent/test_turns.py")
 # Those of tests/migrations that are not here take as long as all of these together.
 SHORT = (
     "tests/unit",
