@@ -24,6 +24,7 @@ def test_what_a_mutant_changes_is_there_exactly_once(mutant):
         compile(text, file, "exec")
 
 
+@pytest.mark.timeout(300)  # it imports every test there is
 def test_every_test_that_has_to_kill_a_mutant_exists():
     """Each of the node ids is found by pytest."""
     node_ids = sorted({n for mutant in MUTANTS for n in mutant.killed_by})
