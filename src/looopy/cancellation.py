@@ -18,7 +18,7 @@ from functools import partial
 from types import TracebackType
 
 from looopy.alarms import after
-from looopy.errors import LooopyError
+from looopy.errors import foreign
 from looopy.types.context import CancelToken
 
 
@@ -28,27 +28,6 @@ class TurnInterrupted(Exception):  # a signal inside the loop, never an error of
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-def foreign(error: BaseException, *, cancelling: int = 0) -> LooopyError | None:
-    """
-    *error* as a failure of code of the application, if it is one and no `Exception`.
-
-    Args:
-        cancelling: How often the running task was asked to end before that code was called.
-
-    Returns:
-        `None` for an `Exception`, for a cancellation of the running task, and for
-        `KeyboardInterrupt`, `SystemExit` and `GeneratorExit`, which are to pass.
-    """
-    if isinstance(error, (Exception, KeyboardInterrupt, SystemExit, GeneratorExit)):
-        return None
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        if task is None or task.cancelling() > cancelling:
-            return None
-    text = f"code of the application raised {type(error).__name__}"
-    return LooopyError(f"{text}: {error}" if str(error) else text)
 
 
 class CancelScope:

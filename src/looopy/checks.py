@@ -11,7 +11,6 @@ from looopy.errors import AccessDenied, ConfigurationError, ValueRefused
 from looopy.stores.gate import dump
 from looopy.stores.names import check_idempotency_key
 from looopy.stores.stores import Stores
-from looopy.stores.writing import message_text
 from looopy.types.context import AuthContext, Budget, LoopConfig
 from looopy.types.message import ImageContent, UserMessage
 from looopy.types.message_json import message_to_json
@@ -82,7 +81,7 @@ def user_message(value: str | UserMessage, *, may_be_none: bool = True) -> UserM
             "the message is empty: say something" + (", or pass None to continue" * may_be_none),
             path="/content",
         )
-    message_text(message)
+    dump(message_to_json(message, compact=True))
     return message
 
 

@@ -40,6 +40,7 @@ Every error survives pickling, facts included. No message ever holds a credentia
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, ClassVar
 
 
@@ -298,3 +299,24 @@ class UnknownModel(ConfigurationError):
 
 class InvalidTool(ConfigurationError):
     """A tool cannot be offered to a model as it is declared."""
+
+
+def foreign(error: BaseException, *, cancelling: int = 0) -> LooopyError | None:
+    """
+    *error* as a failure of code of the application, if it is one and no `Exception`.
+
+    Args:
+        cancelling: How often the running task was asked to end before that code was called.
+
+    Returns:
+        `None` for an `Exception`, for a cancellation of the running task, and for
+        `KeyboardInterrupt`, `SystemExit` and `GeneratorExit`, which are to pass.
+    """
+    if isinstance(error, (Exception, KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return None
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or task.cancelling() > cancelling:
+            return None
+    text = f"code of the application raised {type(error).__name__}"
+    return LooopyError(f"{text}: {error}" if str(error) else text)

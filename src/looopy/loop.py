@@ -21,9 +21,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from looopy.auth.sealing import KeyRing
-from looopy.cancellation import CancelScope, TurnInterrupted, foreign
+from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.compaction import relieve
-from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError
+from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError, foreign
 from looopy.folding import is_summary
 from looopy.guards import Guards, Spent
 from looopy.holding import drop

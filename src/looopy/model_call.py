@@ -488,7 +488,7 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
         text, signature = repair(block.text), block.text_signature
         if text is block.text and (signature is None or _is_storable(signature)):
             return block
-        return _repaired(turn, replace(block, text=text, text_signature=_storable(signature)))
+        return _repaired(turn, replace(block, text=text, text_signature=_kept_signature(signature)))
     if isinstance(block, ThinkingContent):
         thinking = repair(block.thinking)
         if thinking is block.thinking and _is_storable(block.thinking_signature):
@@ -502,7 +502,7 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
         id=turn.own_call_id(repair(block.id)),
         name=repair(block.name),
         arguments=arguments,
-        thought_signature=signature if signature is None else _storable(signature),
+        thought_signature=signature if signature is None else _kept_signature(signature),
         invalid_arguments=None if raw is None else repair(raw),
     )
     return block if fixed == block else fixed
@@ -512,7 +512,7 @@ def _is_storable(signature: str | None) -> bool:
     return signature is None or repair(signature) is signature
 
 
-def _storable(signature: str | None) -> str | None:
+def _kept_signature(signature: str | None) -> str | None:
     """*signature*, or none where it would have to be changed: a provider would refuse it."""
     return signature if _is_storable(signature) else None
 

@@ -18,6 +18,7 @@ from looopy.stores.bells import Bells
 from looopy.stores.records import EntryKind
 from looopy.stores.sql import pg_notify
 from looopy.stores.sql.driver import Ring
+from looopy.stores.sql.migrate import bring_to_head
 from looopy.stores.sql.pg_notify import CHANNEL, News, name_of
 from looopy.stores.sql.pg_pool import Pool
 from looopy.stores.sql.pg_url import parse
@@ -291,7 +292,7 @@ def test_listening_keeps_no_loop_from_ending(sqlite_file):
 
 async def test_a_driver_that_is_listened_to_is_forgotten_all_the_same(sqlite_file):
     """Its threads refer to the bells, and the bells not to it."""
-    driver = SQLiteDriver(sqlite_file)
+    driver = SQLiteDriver(sqlite_file, bring_to_head=bring_to_head)
     await driver.open()
     bells, seen = driver.bells, weakref.ref(driver)
     with bells.listen("default", CONTEXT, Heard()):

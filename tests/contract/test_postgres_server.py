@@ -33,6 +33,7 @@ from looopy.stores.records import INBOX_LIMIT, EntryKind, InboxHead
 from looopy.stores.sql import migrate, pg_pool, pg_url, statements
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
+from looopy.stores.sql.migrate import bring_to_head
 from looopy.stores.sql.pg_notify import News
 from looopy.stores.sql.pg_pool import Pool
 from looopy.stores.sql.postgres import PostgresDriver
@@ -200,7 +201,7 @@ async def test_a_commit_is_durable_whatever_the_database_says(fresh_postgres, na
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off',"
         " current_database()); END $$",
     )
-    migrate_and_open = _driver(fresh_postgres, name, migrate=True)
+    migrate_and_open = _driver(fresh_postgres, name, bring_to_head=bring_to_head)
     await migrate_and_open.open()
     assert await migrate_and_open.run(_one("SHOW synchronous_commit"), write=True) == [("on",)]
     await migrate_and_open.close()
@@ -213,7 +214,7 @@ async def test_what_an_administrator_set_stays(fresh_postgres, name):
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET statement_timeout = 50',"
         " current_database()); END $$",
     )
-    opened = _driver(fresh_postgres, name, migrate=True)
+    opened = _driver(fresh_postgres, name, bring_to_head=bring_to_head)
     await opened.open()
     with pytest.raises(StoreUnavailable, match="took too long") as refused:
         await opened.run(_one("SELECT pg_sleep(60)"), write=True)

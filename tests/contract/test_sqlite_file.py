@@ -29,6 +29,7 @@ from looopy.stores.records import EntryKind
 from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
+from looopy.stores.sql.migrate import bring_to_head
 from looopy.stores.sql.sqlite import SQLiteDriver
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
@@ -76,7 +77,7 @@ def _one(sql, **params):
 @pytest.fixture
 async def driver(sqlite_file):
     """An open driver on a file of the test's own, with little patience."""
-    opened = SQLiteDriver(sqlite_file, patience_s=0.05)
+    opened = SQLiteDriver(sqlite_file, bring_to_head=bring_to_head, patience_s=0.05)
     await opened.open()
     yield opened
     await opened.close()
@@ -371,7 +372,7 @@ async def test_closing_carries_out_what_was_accepted(sqlite_file):
 
 async def test_stores_that_nobody_closed_leave_no_thread(sqlite_file):
     """Once they are forgotten, their threads end by themselves."""
-    driver = SQLiteDriver(sqlite_file)
+    driver = SQLiteDriver(sqlite_file, bring_to_head=bring_to_head)
     await driver.open()
     threads = _new_threads()
     del driver

@@ -16,10 +16,9 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from contextvars import Context
 from typing import Any
 
-from looopy.alarms import Alarm, after
 from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
 from looopy.redaction import Redactor
 from looopy.tools.asking import NeedsCredentials, NeedsInput
@@ -214,11 +213,14 @@ class _Attempt:
                 watch.cancel()
         return to_answer(returned)
 
-    def _watch(self, tool: Tool, timeout_s: float | None) -> Alarm | None:
+    def _watch(self, tool: Tool, timeout_s: float | None) -> asyncio.TimerHandle | None:
         """Leave the tool behind when it does not stop in time."""
         if timeout_s is None:
             return None
-        return after(timeout_s + self._grace_s, partial(self._give_up, tool, timeout_s))
+        # A context of its own: a timer would keep alive what the caller's holds.
+        return asyncio.get_running_loop().call_later(
+            timeout_s + self._grace_s, self._give_up, tool, timeout_s, context=Context()
+        )
 
     def _give_up(self, tool: Tool, timeout_s: float) -> None:
         self.left_behind = True

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from looopy.cancellation import foreign
+from looopy.errors import foreign
 from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.tools.results import Answer, failure, to_answer
 from looopy.tools.schema import validate

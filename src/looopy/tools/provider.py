@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from looopy.cancellation import foreign
-from looopy.errors import InvalidTool, ValueRefused
+from looopy.errors import InvalidTool, ValueRefused, foreign
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.types.artifact import ArtifactWriter
 from looopy.types.auth import AuthRequest

@@ -8,12 +8,13 @@ other one.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from looopy.stores.sql.artifacts import SQLArtifactStore
 from looopy.stores.sql.driver import Driver
 from looopy.stores.sql.events import SQLJournal
 from looopy.stores.sql.messages import SQLMessageStore
-from looopy.stores.sql.pg_url import check_driver, parse
+from looopy.stores.sql.pg_url import PostgresURL, check_driver, parse
 from looopy.stores.sql.state import SQLStateStore
 from looopy.stores.stores import Stores
 
@@ -33,7 +34,8 @@ def sqlite_stores(url: str, *, tenant: str = "default", migrate: bool = True) ->
     from looopy.stores.sql.migrate import sqlite_path
     from looopy.stores.sql.sqlite import SQLiteDriver
 
-    return bind(SQLiteDriver(sqlite_path(url), migrate=migrate), tenant)
+    bring_to_head = _bring_to_head if migrate else None
+    return bind(SQLiteDriver(sqlite_path(url), bring_to_head=bring_to_head), tenant)
 
 
 def postgres_stores(url: str, *, tenant: str = "default", migrate: bool = False) -> Stores:
@@ -53,7 +55,14 @@ def postgres_stores(url: str, *, tenant: str = "default", migrate: bool = False)
     check_driver(place)
     from looopy.stores.sql.postgres import PostgresDriver
 
-    return bind(PostgresDriver(place, migrate=migrate), tenant)
+    bring_to_head = _bring_to_head if migrate else None
+    return bind(PostgresDriver(place, bring_to_head=bring_to_head), tenant)
+
+
+def _bring_to_head(target: Path | PostgresURL) -> None:
+    from looopy.stores.sql import migrate  # few databases need it
+
+    migrate.bring_to_head(target)
 
 
 def bind(driver: Driver, tenant: str) -> Stores:

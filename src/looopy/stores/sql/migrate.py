@@ -22,6 +22,7 @@ import contextlib
 import io
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -115,29 +116,33 @@ def _check_name(name: str) -> None:
 # --- for the stores ---
 
 
-def ensure_schema(path: Path, *, migrate: bool, patience_s: float = sqlite.PATIENCE_S) -> None:
+def ensure_schema(
+    path: Path,
+    bring_to_head: Callable[[Path], object] | None,
+    patience_s: float = sqlite.PATIENCE_S,
+) -> None:
     """
     Have the database at *path* at the head, made or migrated where that is allowed.
 
     Args:
-        path: It need not exist if *migrate* is true.
-        migrate: Whether the schema may be made or changed.
+        path: It need not exist if *bring_to_head* is given.
+        bring_to_head: Changes the schema of an older file; `None`: nothing may be made or changed.
         patience_s: How long other processes may keep the file locked.
 
     Raises:
         SchemaOutOfDate: The schema is newer than this version, or older and not to be changed.
         StoreUnavailable: The file cannot be used.
     """
-    if not migrate and not path.exists():
+    if bring_to_head is None and not path.exists():
         raise StoreUnavailable(f"there is no database at {path}")
     found = _found(path, patience_s)
     if found.at_head:
         return
-    if not migrate:
+    if bring_to_head is None:
         raise out_of_date(found)
     if found.revision is None and fresh.make(path, patience_s):
         return
-    _upgrade(path, HEAD)
+    bring_to_head(path)
 
 
 def _found(path: Path, patience_s: float = sqlite.PATIENCE_S) -> Found:
@@ -195,7 +200,7 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def bring_to_head(target: Target) -> None:
-    """Migrate *target* as `upgrade` does."""
+    """Migrate *target* as `upgrade` does, to the schema that this version needs."""
     _upgrade(target, HEAD)
 
 

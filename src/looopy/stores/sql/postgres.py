@@ -64,17 +64,22 @@ class PostgresDriver:
 
     Args:
         url: Where the database is.
-        migrate: Whether opening may make or change the schema.
+        bring_to_head: Makes or changes the schema while this opens, and blocks; `None`: opening may
+            change nothing.
         patience_s: How long to try again while the server is away, and to find out what became of a
             commit.
     """
 
     def __init__(
-        self, url: PostgresURL, *, migrate: bool = False, patience_s: float = PATIENCE_S
+        self,
+        url: PostgresURL,
+        *,
+        bring_to_head: Callable[[PostgresURL], object] | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self.bells = Bells(_POLL_POOLED_S) if url.pooled else Bells()
         self._url = url
-        self._migrate = migrate
+        self._bring_to_head = bring_to_head
         self._patience_s = patience_s
         self._pool: Pool | None = None
         self._news: News | None = None
@@ -132,11 +137,11 @@ class PostgresDriver:
         """Whether a schema at *found* had to be made or changed first."""
         if found.at_head:
             return False
-        from looopy.stores.sql import migrate
+        if self._bring_to_head is None:
+            from looopy.stores.sql.migrate import out_of_date
 
-        if not self._migrate:
-            raise migrate.out_of_date(found)
-        await asyncio.to_thread(migrate.bring_to_head, self._url)
+            raise out_of_date(found)
+        await asyncio.to_thread(self._bring_to_head, self._url)
         return True
 
     async def _check_security(self, pool: Pool, hiding: set[str]) -> None:

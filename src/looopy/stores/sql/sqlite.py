@@ -56,17 +56,22 @@ class SQLiteDriver:
     A `Driver` on one SQLite file, for one event loop at a time.
 
     Args:
-        path: The file; created when it is not there and *migrate* is true.
-        migrate: Whether opening may make or change the schema.
+        path: The file; created when it is not there and *bring_to_head* is given.
+        bring_to_head: Changes the schema of an older file while this opens, and blocks; `None`:
+            opening may make or change nothing.
         patience_s: How long other processes may keep the file locked before an operation fails.
     """
 
     def __init__(
-        self, path: Path, *, migrate: bool = True, patience_s: float = sqlite.PATIENCE_S
+        self,
+        path: Path,
+        *,
+        bring_to_head: Callable[[Path], object] | None = None,
+        patience_s: float = sqlite.PATIENCE_S,
     ) -> None:
         self.bells = Bells()
         self._path = path
-        self._migrate = migrate
+        self._bring_to_head = bring_to_head
         self._patience_s = patience_s
         self._writer: _Worker | None = None
         self._reader: _Worker | None = None
@@ -88,10 +93,10 @@ class SQLiteDriver:
                 raise elsewhere(f"the stores of {self._path}")
             _stop((self._reader, self._writer), self._pid)
         # Not `self`: a driver that the threads refer to is never forgotten.
-        path, patience_s, migrate = self._path, self._patience_s, self._migrate
+        path, patience_s, bring_to_head = self._path, self._patience_s, self._bring_to_head
 
         def connect_writer() -> Connection:
-            ensure_schema(path, migrate=migrate, patience_s=patience_s)
+            ensure_schema(path, bring_to_head, patience_s)
             return sqlite.connect(path, create=False, patience_s=patience_s)
 
         def connect_reader() -> Connection:
