@@ -14,8 +14,9 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from looopy import checks, lifecycle
+from looopy import lifecycle
 from looopy.buffered import buffered_messages
+from looopy.checks import as_user_message, check_at_least_one, check_auth_context, check_storable
 from looopy.claiming import TurnRequest
 from looopy.condense import condense
 from looopy.errors import (
@@ -229,8 +230,8 @@ class Agent(LivingAgent):
     ) -> None:
         stores = self._require(action).stores
         self._require_saving(action)
-        said = checks.user_message(message, may_be_none=False)
-        auth = checks.auth_context(auth_context, stores.tenant)
+        said = as_user_message(message, may_be_none=False)
+        auth = check_auth_context(auth_context, stores.tenant)
         post = stores.journal.post(
             self.context_id,
             kind,
@@ -269,7 +270,7 @@ class Agent(LivingAgent):
     ) -> int:
         stores = self._require(action).stores
         self._require_saving(action)
-        auth = checks.auth_context(auth_context, stores.tenant)
+        auth = check_auth_context(auth_context, stores.tenant)
         actor_id = auth.actor_id if auth else None
         return await settle(stores.journal.withdraw(self.context_id, kind, actor_id=actor_id))
 
@@ -282,7 +283,7 @@ class Agent(LivingAgent):
             StoreUnavailable: The store did not answer.
         """
         stores = self._require("has_queued_messages").stores
-        auth = checks.auth_context(auth_context, stores.tenant)
+        auth = check_auth_context(auth_context, stores.tenant)
         _, entries = await stores.journal.inbox(self.context_id)
         return any(e.actor_id == (auth.actor_id if auth else None) for e in entries)
 
@@ -405,7 +406,7 @@ class Agent(LivingAgent):
             ValueRefused: The metadata cannot be stored.
         """
         self._require("save_state")
-        kept = checks.storable(metadata, "/metadata")
+        kept = check_storable(metadata, "/metadata")
         async with self._saving.held():
             known = self._require("save_state")  # whoever had it may have shut the agent down
             await self._flush()
@@ -454,7 +455,7 @@ class Agent(LivingAgent):
             ValueRefused: *keep_turns* is no whole number of at least 1.
         """
         known = self._require("compact")
-        checks.at_least_one(keep_turns, "/keep_turns")
+        check_at_least_one(keep_turns, "/keep_turns")
         self._require_saving("compact")
         self._refuse_while_busy(force=False)
         async with self._lifecycle.held():

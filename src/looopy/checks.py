@@ -57,7 +57,7 @@ def priced(provider: object, budget: Budget) -> None:
         )
 
 
-def user_message(value: str | UserMessage, *, may_be_none: bool = True) -> UserMessage:
+def as_user_message(value: str | UserMessage, *, may_be_none: bool = True) -> UserMessage:
     """
     The user's message.
 
@@ -85,7 +85,7 @@ def user_message(value: str | UserMessage, *, may_be_none: bool = True) -> UserM
     return message
 
 
-def storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any]:
+def check_storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any]:
     """
     A copy of *values*, which can be stored.
 
@@ -101,7 +101,7 @@ def storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any]:
     return kept
 
 
-def inputs(value: Mapping[str, Any] | None) -> dict[str, Any]:
+def check_inputs(value: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     A copy of the answers to requests.
 
@@ -114,10 +114,10 @@ def inputs(value: Mapping[str, Any] | None) -> dict[str, Any]:
     for key in value or {}:
         if not isinstance(key, str):
             raise ValueRefused(f"{shape}; a key is no {type(key).__name__}", path="/inputs")
-    return storable(value, "/inputs")
+    return check_storable(value, "/inputs")
 
 
-def auth_context(value: AuthContext | None, tenant: str) -> AuthContext | None:
+def check_auth_context(value: AuthContext | None, tenant: str) -> AuthContext | None:
     """
     The auth context, fit for stores of *tenant*.
 
@@ -136,7 +136,7 @@ def auth_context(value: AuthContext | None, tenant: str) -> AuthContext | None:
     return value
 
 
-def at_least_one(value: int, path: str) -> None:
+def check_at_least_one(value: int, path: str) -> None:
     """
     Refuse what is no whole number of at least 1.
 
@@ -147,7 +147,7 @@ def at_least_one(value: int, path: str) -> None:
         raise ValueRefused(f"{path[1:]} takes a whole number of at least 1", path=path)
 
 
-def idempotency_key(value: str | None) -> str | None:
+def checked_key(value: str | None) -> str | None:
     """
     The key, if it can be one.
 

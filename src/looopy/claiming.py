@@ -16,11 +16,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Self
 
-from looopy import checks
 from looopy._failpoints import reach
 from looopy.auth.sealing import KeyRing
 from looopy.buffered import BufferedTurn
 from looopy.cancellation import CancelScope, TurnInterrupted
+from looopy.checks import (
+    as_user_message,
+    check_auth_context,
+    check_inputs,
+    check_storable,
+    checked_key,
+    input_hash,
+    secret_inputs,
+)
 from looopy.errors import (
     AgentBusy,
     CannotContinue,
@@ -86,15 +94,15 @@ class TurnRequest:
             AccessDenied: The auth context belongs to another tenant than *tenant*.
             ConfigurationError: *output_type* cannot be described to a model.
         """
-        message = None if user_message is None else checks.user_message(user_message)
-        kept = checks.storable(metadata, "/metadata")
-        answers = checks.inputs(inputs)
-        key = checks.idempotency_key(key)
+        message = None if user_message is None else as_user_message(user_message)
+        kept = check_storable(metadata, "/metadata")
+        answers = check_inputs(inputs)
+        key = checked_key(key)
         wanted = output_type_of(output_type)
         return cls(
             user_message=message,
             inputs=answers,
-            auth_context=checks.auth_context(auth_context, tenant),
+            auth_context=check_auth_context(auth_context, tenant),
             metadata=kept,
             output_type=wanted,
             on_busy=on_busy,
@@ -108,11 +116,11 @@ class TurnRequest:
 
     def asks_as(self, input_hash: str | None) -> bool:
         """Whether a request of that `input_hash` asked for the same."""
-        return input_hash is not None and input_hash == self._hash(checks.secret_inputs(input_hash))
+        return input_hash is not None and input_hash == self._hash(secret_inputs(input_hash))
 
     def _hash(self, secret: Collection[str]) -> str:
         schema = None if self.output_type is None else self.output_type.schema
-        return checks.input_hash(self.user_message, self.inputs, self.metadata, schema, secret)
+        return input_hash(self.user_message, self.inputs, self.metadata, schema, secret)
 
     @property
     def actor_id(self) -> str | None:

@@ -16,9 +16,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, ParamSpec, Self
 
-from looopy import checks, lifecycle
+from looopy import lifecycle
 from looopy.auth.sealing import KeyRing
 from looopy.buffered import BufferedTurn, save_turns
+from looopy.checks import agent_options, priced
 from looopy.errors import (
     AgentBusy,
     AgentStateError,
@@ -121,7 +122,7 @@ class LivingAgent:
         auth_key: str | bytes | None = None,
     ) -> None:
         check_context_id(context_id)
-        checks.agent_options(
+        agent_options(
             on_busy=on_busy,
             tools=tools,
             loop_config=loop_config,
@@ -414,7 +415,7 @@ class LivingAgent:
         prepare = getattr(self._provider, "prepare", None)
         if prepare is not None:
             await prepare()
-        checks.priced(self._provider, self.loop_config.budget)
+        priced(self._provider, self.loop_config.budget)
         if self._stores is None:
             self._stores = await acquire_shared(str(self._where))
         if self._known is None:

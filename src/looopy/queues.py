@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from looopy import checks
+from looopy.checks import as_user_message
 from looopy.turn import NoInbox, Queued
 from looopy.types.message import CustomMessage, UserMessage
 
@@ -70,4 +70,4 @@ class AskedQueues(NoInbox):
 
 
 def _message(said: Any) -> UserMessage | CustomMessage:
-    return said if isinstance(said, CustomMessage) else checks.user_message(said, may_be_none=False)
+    return said if isinstance(said, CustomMessage) else as_user_message(said, may_be_none=False)

@@ -19,7 +19,7 @@ MUTANTS = [
         "budget-without-a-price",
         "an agent starts whose budget of money is never reached",
         "src/looopy/living.py",
-        "        checks.priced(self._provider, self.loop_config.budget)\n",
+        "        priced(self._provider, self.loop_config.budget)\n",
         "",
         "tests/wire/test_costs.py::test_no_agent_starts_whose_budget_would_be_ignored",
     ),

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 MARGIN_S = 1.0
 """Added to a delay that a server writes in seconds, as a date or in words: it may be rounded."""
 
-_MAX_TEXT = 2_000
+_MAX_DELAY_TEXT = 2_000
 _UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _SPAN = r"(?:\d+(?:\.\d+)?\s?(?:ms|[dhms])(?![a-z])\s?)+"
 _IN_TEXT = re.compile(
@@ -87,7 +87,7 @@ def _reset(value: str | None, now: datetime) -> float | None:
 
 
 def _in_text(text: str) -> float | None:
-    found = _IN_TEXT.search(_LONG_UNITS.sub(_short_unit, text[:_MAX_TEXT]))
+    found = _IN_TEXT.search(_LONG_UNITS.sub(_short_unit, text[:_MAX_DELAY_TEXT]))
     if found is None:
         return None
     return sum(float(n) * _UNITS_S[unit.lower()] for n, unit in _PART.findall(found[1]))

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from looopy.agent import Agent as OurAgent
-from looopy.checks import user_message
+from looopy.checks import as_user_message
 from looopy.compat.pi.abort import AbortController
 from looopy.compat.pi.errors import AlreadyStreaming
 from looopy.compat.pi.events import Translator
@@ -217,13 +217,13 @@ class Agent:
         Returns:
             What can be awaited until the message is stored; `None` outside an event loop.
         """
-        return self._queues.add("steering", user_message(message), auth_context)
+        return self._queues.add("steering", as_user_message(message), auth_context)
 
     def follow_up(
         self, message: str | UserMessage, auth_context: AuthContext | None = None
     ) -> asyncio.Task[None] | None:
         """Say something once the run would end. As `steer()` in all else."""
-        return self._queues.add("follow_up", user_message(message), auth_context)
+        return self._queues.add("follow_up", as_user_message(message), auth_context)
 
     def clear_steering_queue(self) -> None:
         """Forget steering that no run has taken."""

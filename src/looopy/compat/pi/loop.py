@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from looopy import loop
 from looopy.compat.pi.abort import AbortSignal
 from looopy.compat.pi.errors import NothingToContinue
 from looopy.compat.pi.events import Translator
@@ -21,6 +20,9 @@ from looopy.compat.pi.types import (
     GetMessagesFn,
     TransformContextFn,
 )
+from looopy.loop import agent_loop as our_agent_loop
+from looopy.loop import agent_loop_continue as our_agent_loop_continue
+from looopy.loop import can_continue
 from looopy.tools.provider import ToolSource
 from looopy.types.context import AuthContext, CancelToken, TurnContext
 from looopy.types.event import AgentEvent as OurEvent
@@ -105,7 +107,7 @@ def require_tail(messages: Sequence[AgentMessage]) -> None:
     """Refuse to go on from nothing, or from an answer that stands."""
     if not messages:
         raise NothingToContinue("Cannot continue: no messages", action="continue")
-    if not loop.can_continue(messages):
+    if not can_continue(messages):
         raise NothingToContinue("Cannot continue from assistant message", action="continue")
 
 
@@ -135,7 +137,7 @@ def _run(
         "context": context,
         **queues,
     }
-    events = loop.agent_loop(prompts, **common) if prompts else loop.agent_loop_continue(**common)
+    events = our_agent_loop(prompts, **common) if prompts else our_agent_loop_continue(**common)
     return _translated(events, token, options.signal, history)
 
 

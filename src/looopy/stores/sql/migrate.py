@@ -29,8 +29,8 @@ from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError, LooopyError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores.sql import connection as sqlite
-from looopy.stores.sql import fresh
 from looopy.stores.sql.backups import back_up
+from looopy.stores.sql.fresh import make
 from looopy.stores.sql.pg_url import PostgresURL, is_postgres, parse
 from looopy.stores.sql.statements import (
     HEAD,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _VERSION = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - a constant
 
-Target: TypeAlias = "Path | PostgresURL"
+Target: TypeAlias = Path | PostgresURL
 """A file, or a database on a server."""
 
 
@@ -135,17 +135,17 @@ def ensure_schema(
     """
     if bring_to_head is None and not path.exists():
         raise StoreUnavailable(f"there is no database at {path}")
-    found = _found(path, patience_s)
+    found = find_in_file(path, patience_s)
     if found.at_head:
         return
     if bring_to_head is None:
         raise out_of_date(found)
-    if found.revision is None and fresh.make(path, patience_s):
+    if found.revision is None and make(path, patience_s):
         return
     bring_to_head(path)
 
 
-def _found(path: Path, patience_s: float = sqlite.PATIENCE_S) -> Found:
+def find_in_file(path: Path, patience_s: float = sqlite.PATIENCE_S) -> Found:
     """How far the file is."""
     with contextlib.closing(sqlite.connect(path, patience_s=patience_s)) as connection:
 
@@ -235,7 +235,7 @@ def check(url: str) -> tuple[str | None, str]:
 
 def _find(target: Target) -> Found:
     if isinstance(target, Path):
-        return _found(target)
+        return find_in_file(target)
     from looopy.stores.sql import pg_migrate
 
     return pg_migrate.find(target)
@@ -371,7 +371,7 @@ def _run_on(target: Target) -> None:
     elif isinstance(target, Path):
         # To look at a file that is not there makes none.
         is_needed = target.exists() or moves()
-        asyncio.run(_run_online(target, str(target) if is_needed else None))
+        asyncio.run(run_online(target, str(target) if is_needed else None))
     else:
         from looopy.stores.sql import pg_migrate
 
@@ -415,7 +415,7 @@ def is_there() -> bool:
     return context.get_context().get_current_revision() == context.get_revision_argument()
 
 
-async def _run_online(path: Path, name: str | None) -> None:
+async def run_online(path: Path, name: str | None) -> None:
     from sqlalchemy import URL, event
     from sqlalchemy.ext.asyncio import create_async_engine
     from sqlalchemy.pool import NullPool
