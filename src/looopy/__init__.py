@@ -20,15 +20,8 @@ if TYPE_CHECKING:
     from looopy.tools.function import tool
     from looopy.tools.provider import Tool, ToolContext, ToolProvider, ToolResult
     from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
-    from looopy.types.context import (
-        AuthContext,
-        Budget,
-        CancelToken,
-        Hooks,
-        LoopConfig,
-        RetryPolicy,
-        TurnContext,
-    )
+    from looopy.types.config import Budget, Hooks, LoopConfig, RetryPolicy
+    from looopy.types.context import AuthContext, CancelToken, PromptPart, TurnContext
     from looopy.types.event import (
         AgentEvent,
         ArtifactUpdate,
@@ -67,7 +60,6 @@ if TYPE_CHECKING:
         UserMessage,
     )
     from looopy.types.message_json import message_from_json, message_to_json
-    from looopy.types.prompt import PromptPart
     from looopy.types.request import ThinkingLevel
     from looopy.types.result import ExecutedCall, IterationResult, TurnResult
     from looopy.types.state import (
@@ -87,16 +79,8 @@ _MODULES = {
     "tools.function": ("tool",),
     "tools.provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
     "types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
-    "types.context": (
-        "AuthContext",
-        "Budget",
-        "CancelToken",
-        "Compaction",
-        "Hooks",
-        "LoopConfig",
-        "RetryPolicy",
-        "TurnContext",
-    ),
+    "types.config": ("Budget", "Hooks", "LoopConfig", "RetryPolicy"),
+    "types.context": ("AuthContext", "CancelToken", "TurnContext", "PromptPart"),
     "types.event": (
         "AgentEvent",
         "ArtifactUpdate",
@@ -135,7 +119,6 @@ _MODULES = {
         "UserMessage",
     ),
     "types.message_json": ("message_from_json", "message_to_json"),
-    "types.prompt": ("PromptPart",),
     "types.request": ("ThinkingLevel",),
     "types.result": ("ExecutedCall", "IterationResult", "TurnResult"),
     "types.state": ("AgentState", "AgentStatus", "Outcome", "PendingKind", "PendingRequest"),

@@ -16,15 +16,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import ToolError
-from looopy.redaction import Redactor
-from looopy.stores.gate import dump
 from looopy.tools.hooked import Decided, ToolHooks
 from looopy.tools.provider import Tool, ToolContext
 from looopy.tools.results import Answer, error_text, failure
 from looopy.tools.schema import validate
 from looopy.turn import Resumed
 from looopy.types.message import ToolCall
+from looopy.types.storable import dump
 
 _UNFIT = "The tool did not run: its arguments are no JSON object."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from looopy.redaction import Redactor
+from looopy.auth.redaction import Redactor
 from looopy.settle import settle
 from looopy.stores.base import ArtifactStore
 from looopy.stores.names import artifact_deletion, artifact_write

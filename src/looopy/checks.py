@@ -8,14 +8,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from looopy.errors import AccessDenied, ConfigurationError, ValueRefused
-from looopy.stores.gate import dump
 from looopy.stores.names import check_idempotency_key
 from looopy.stores.stores import Stores
-from looopy.types.context import AuthContext, Budget, LoopConfig
+from looopy.types.config import Budget, LoopConfig
+from looopy.types.context import AuthContext, as_part
 from looopy.types.message import ImageContent, UserMessage
 from looopy.types.message_json import message_to_json
-from looopy.types.prompt import as_part
 from looopy.types.shapes import check_message
+from looopy.types.storable import dump
 
 
 def agent_options(

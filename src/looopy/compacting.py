@@ -2,7 +2,7 @@
 Make a summary of the older part of a log, so that the model goes on knowing what it is shown no
 more.
 
-The log stays as it is: a summary is appended to it (`looopy.folding`). It is cut where a user
+The log stays as it is: a summary is appended to it (`looopy.types.summary`). It is cut where a user
 speaks and no call is parted from its result; inside a turn, if its first part is too long by
 itself, in front of a model's answer. The model writes the summary; when it cannot, a sentence that
 says so stands in its place, because a conversation that goes on with less beats one that cannot go
@@ -19,12 +19,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from looopy.errors import InvalidLLMResponse, LLMError, ValueRefused
-from looopy.folding import find_fold, is_summary, shown_as, summary_message
 from looopy.history import Backlog, Limits, estimate_tokens, safe_cuts
 from looopy.llm.provider import LLMProvider
 from looopy.llm.retry import delay_before
-from looopy.stores.gate import repair
-from looopy.types.context import RetryPolicy
+from looopy.types.config import RetryPolicy
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,
@@ -35,6 +33,8 @@ from looopy.types.message import (
 )
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 from looopy.types.shapes import mended_answer
+from looopy.types.storable import repair
+from looopy.types.summary import find_fold, is_summary, shown_as, summary_message
 
 _INSTRUCTION: Final = (
     "You write the memory of a conversation between a user and an assistant that uses tools. You"

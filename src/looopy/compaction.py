@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from looopy.compacting import read_part, summarise
 from looopy.errors import ContextOverflow
-from looopy.folding import is_summary, kept_by
 from looopy.history import Limits
 from looopy.turn import Turn
 from looopy.types.event import AgentEvent, Compaction, MessageEnd, MessageStart, TurnWarning
 from looopy.types.maker import amended
 from looopy.types.request import ThinkingLevel
+from looopy.types.summary import is_summary, kept_by
 
 _logger = logging.getLogger("looopy")
 

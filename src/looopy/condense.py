@@ -11,16 +11,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 
+from looopy.auth.redaction import Redactor
 from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.compacting import read_part, summarise
 from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict
 from looopy.known import Known
 from looopy.llm.provider import LLMProvider
-from looopy.redaction import Redactor
 from looopy.settle import settle
 from looopy.stores.records import NewSummary
 from looopy.tools.provider import Tool
-from looopy.types.context import CancelToken, LoopConfig
+from looopy.types.config import LoopConfig
+from looopy.types.context import CancelToken
 from looopy.types.event import Compaction
 from looopy.types.message import AssistantMessage, UserMessage
 from looopy.types.request import StreamOptions

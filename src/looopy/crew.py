@@ -22,7 +22,6 @@ from looopy.approving import AskFirst, may_run
 from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.output import FinalAnswer
-from looopy.stores.gate import MAX_BODY_BYTES, dump, repair, repair_json
 from looopy.tools.asking import NeedsInput
 from looopy.tools.executor import resolve_name, run_call
 from looopy.tools.hooked import ToolHooks
@@ -43,6 +42,7 @@ from looopy.types.message import (
     now_ms,
 )
 from looopy.types.message_json import message_to_json
+from looopy.types.storable import MAX_BODY_BYTES, dump, repair, repair_json
 
 _logger = logging.getLogger("looopy")
 _MAX_DETAILS_CHARS = 1024 * 1024  # as JSON

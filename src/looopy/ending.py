@@ -12,7 +12,6 @@ from looopy.holding import state_beside
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop import unanswered
 from looopy.spending import run_us_after
-from looopy.stores.gate import repair
 from looopy.stores.records import ContextState
 from looopy.turn import Group
 from looopy.types.event import AgentEvent, MessageEnd, ToolExecutionEnd, TurnEnd, TurnError
@@ -26,6 +25,7 @@ from looopy.types.message import (
     now_ms,
 )
 from looopy.types.state import Outcome
+from looopy.types.storable import repair
 
 
 def failed_end(

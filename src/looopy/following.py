@@ -21,7 +21,7 @@ from looopy.stores.records import TurnRecord
 from looopy.stores.stores import Stores
 from looopy.tally import Tally
 from looopy.tools.provider import ToolSource, gather_tools
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.event import AgentEvent, HistoryCleared, MessageEnd, TurnEnd, TurnError
 from looopy.types.message import AssistantMessage, StopReason
 from looopy.types.result import IterationResult, TurnResult

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from looopy.types.context import Budget, LoopConfig
+from looopy.types.config import Budget, LoopConfig
 from looopy.types.maker import quick
 from looopy.types.message import (
     NO_USAGE,

@@ -24,8 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from looopy.folding import find_fold, shown_as
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.maker import quick
 from looopy.types.message import (
     AssistantMessage,
@@ -38,6 +37,7 @@ from looopy.types.message import (
     ToolResultMessage,
     UserMessage,
 )
+from looopy.types.summary import find_fold, shown_as
 
 UNKNOWN_WINDOW_TOKENS: Final = 32_000
 _CHARS_PER_TOKEN: Final = 4
@@ -138,7 +138,7 @@ def folded(
     offset: int = 0,
 ) -> list[Message]:
     """
-    As `visible`, for a log that may have summaries (`looopy.folding`).
+    As `visible`, for a log that may have summaries (`looopy.types.summary`).
 
     Returns:
         The newest summary as a user message, where there is one, then what is `visible` of the

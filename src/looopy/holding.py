@@ -16,7 +16,6 @@ from looopy.approving import AskFirst
 from looopy.auth.sealing import KEY_LIFE_S, KeyRing
 from looopy.errors import LooopyError
 from looopy.llm.render import CANCELLED, synthetic_result
-from looopy.stores.gate import dump
 from looopy.stores.records import ContextState
 from looopy.tools.asking import NeedsCredentials, NeedsInput
 from looopy.tools.provider import Tool
@@ -25,6 +24,7 @@ from looopy.types.auth import AuthRequest, auth_to_json
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason, ToolCall, now_ms
 from looopy.types.state import HeldCall, PendingKind, PendingRequest, pending_to_json
+from looopy.types.storable import dump
 
 
 def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:

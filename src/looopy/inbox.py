@@ -21,7 +21,8 @@ from looopy.errors import StoreError
 from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.stores.stores import Stores
 from looopy.turn import Queued
-from looopy.types.context import CancelToken, LoopConfig
+from looopy.types.config import LoopConfig
+from looopy.types.context import CancelToken
 
 
 class TurnInbox:

@@ -19,7 +19,6 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
-from looopy.folding import find_fold, kept_by
 from looopy.history import fitting, folded
 from looopy.lease import left_in_s
 from looopy.loop import unanswered
@@ -37,7 +36,7 @@ from looopy.stores.records import (
 )
 from looopy.stores.stores import Stores
 from looopy.tools.provider import Tool
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.event import (
     AgentEvent,
     InputRequired,
@@ -48,6 +47,7 @@ from looopy.types.event import (
 from looopy.types.maker import amended
 from looopy.types.message import AssistantMessage, Message, StopReason, Usage, UserMessage
 from looopy.types.state import Outcome
+from looopy.types.summary import find_fold, kept_by
 from looopy.view import View
 
 _WINDOW = 256  # messages read at first; doubled while the model could see more

@@ -37,7 +37,8 @@ from looopy.stores.stores import Stores, acquire_shared, release_shared
 from looopy.subscribers import Subscribers
 from looopy.tools.provider import HeldTools, ToolSource, gather_tools, wrap_tools
 from looopy.turns import Turns
-from looopy.types.context import CancelToken, LoopConfig, SystemPrompt
+from looopy.types.config import LoopConfig
+from looopy.types.context import CancelToken, SystemPrompt
 from looopy.types.event import AgentEvent, StatusChange, TurnEnd
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, AgentStatus

@@ -20,11 +20,11 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
 from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.compaction import relieve
 from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError, foreign
-from looopy.folding import is_summary
 from looopy.guards import Guards, Spent
 from looopy.holding import drop
 from looopy.iteration import run_iteration
@@ -33,12 +33,11 @@ from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.model_call import keep_partial
 from looopy.output import OutputType, Wanted
 from looopy.queues import AskedQueues, GetMessages
-from looopy.redaction import Redactor
-from looopy.stores.gate import repair
 from looopy.tool_calls import skip_calls
 from looopy.tools.provider import ToolSource, wrap_tools
 from looopy.turn import Group, Inbox, Out, Relief, Resumed, Turn, end_iteration
-from looopy.types.context import AuthContext, CancelToken, LoopConfig, SystemPrompt, TurnContext
+from looopy.types.config import LoopConfig
+from looopy.types.context import AuthContext, CancelToken, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
     AuthRequired,
@@ -58,6 +57,8 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.state import Outcome, PendingRequest, outcome_of
+from looopy.types.storable import repair
+from looopy.types.summary import is_summary
 from looopy.view import View
 
 if TYPE_CHECKING:

@@ -35,10 +35,9 @@ from looopy.llm.retry import delay_before, explained
 from looopy.output import INSTRUCTION
 from looopy.patience import Patience
 from looopy.prompts import BuiltPrompt, build_prompt
-from looopy.stores.gate import repair, repair_json
 from looopy.tools.provider import Tool
 from looopy.turn import Out, Turn
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.event import (
     AgentEvent,
     MessageStart,
@@ -59,6 +58,7 @@ from looopy.types.message import (
 from looopy.types.request import LLMRequest, PartialMessage, StreamEvent, StreamOptions
 from looopy.types.shapes import Lost, mended_answer
 from looopy.types.state import AgentStatus
+from looopy.types.storable import repair, repair_json
 
 _logger = logging.getLogger("looopy")
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from looopy.errors import ConfigurationError, InvalidTool, LooopyError, ValueRefused
-from looopy.stores.gate import dump
 from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.tools.schema import check_schema, problems, show_path
 from looopy.types.message import AssistantMessage, Message, StopReason, ToolResultMessage
 from looopy.types.result import TurnResult
+from looopy.types.storable import dump
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -20,8 +20,7 @@ from looopy.tools.provider import (
     is_enabled,
     wrap_tools,
 )
-from looopy.types.context import TurnContext
-from looopy.types.prompt import PromptPart, PromptText, as_part
+from looopy.types.context import PromptPart, PromptText, TurnContext, as_part
 
 
 class Plugin:

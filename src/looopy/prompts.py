@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from looopy.errors import ConfigurationError
-from looopy.types.context import SystemPrompt, TurnContext
+from looopy.types.context import PromptPart, SystemPrompt, TurnContext, as_part
 from looopy.types.maker import quick
 from looopy.types.message import Message, TextContent, UserMessage
-from looopy.types.prompt import PromptPart, as_part
 
 _logger = logging.getLogger("looopy")
 

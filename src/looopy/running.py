@@ -18,6 +18,7 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.artifact_writer import TurnArtifacts
+from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
 from looopy.broadcast import Broadcast
 from looopy.buffered import BufferedTurn
@@ -40,7 +41,6 @@ from looopy.llm.provider import LLMProvider
 from looopy.loop import run_turn
 from looopy.output import OutputType, output_type_of, with_output
 from looopy.recovery import OpenCall
-from looopy.redaction import Redactor
 from looopy.settle import WriteLock, settle_write
 from looopy.spending import counted, spent_before
 from looopy.stores.owner import Owner
@@ -58,7 +58,8 @@ from looopy.tally import COUNTED, Tally
 from looopy.tools.provider import ToolSource
 from looopy.turn import Asked, Group
 from looopy.types.artifact import Artifact, ArtifactKind
-from looopy.types.context import CancelToken, LoopConfig, SystemPrompt, TurnContext
+from looopy.types.config import LoopConfig
+from looopy.types.context import CancelToken, SystemPrompt, TurnContext
 from looopy.types.event import (
     AgentEvent,
     ArtifactUpdate,

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from looopy.guards import Spent
 from looopy.stores.records import ContextState
 from looopy.stores.stores import Stores
-from looopy.types.context import Budget
+from looopy.types.config import Budget
 
 _PAGE = 100
 _US = timedelta(microseconds=1)

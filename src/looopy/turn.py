@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
 from looopy.cancellation import CancelScope
 from looopy.errors import (
@@ -24,9 +25,9 @@ from looopy.errors import (
 from looopy.guards import Guards, Verdict
 from looopy.llm.provider import LLMProvider
 from looopy.output import Wanted
-from looopy.redaction import Redactor
 from looopy.tools.provider import Tool, ToolSource
-from looopy.types.context import LoopConfig, TurnContext
+from looopy.types.config import LoopConfig
+from looopy.types.context import TurnContext
 from looopy.types.event import (
     AgentEvent,
     IterationEnd,

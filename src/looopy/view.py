@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from looopy.folding import find_fold, is_summary, shown_as
 from looopy.history import Backlog, Limits, Window, folded
 from looopy.llm.render import Rendering, render
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.message import Message
+from looopy.types.summary import find_fold, is_summary, shown_as
 
 
 class View:

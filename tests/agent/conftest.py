@@ -15,7 +15,7 @@ from looopy import Agent, RetryPolicy, open_stores
 from looopy.errors import LooopyError
 from looopy.stores.sql import migrate
 from looopy.testing import ScriptedProvider
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 
 FAST = RetryPolicy(base_s=0)
 

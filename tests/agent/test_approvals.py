@@ -13,7 +13,7 @@ from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.recovery import DENIED, UNANSWERED
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.message import ToolResultMessage
 from looopy.types.state import AgentStatus, Outcome, PendingKind
 

@@ -16,7 +16,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.testing.turns import a_claim
 from looopy.tools import Ask, NeedsInput
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.message import ToolResultMessage
 from looopy.types.state import AgentStatus, Outcome, PendingKind
 

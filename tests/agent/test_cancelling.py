@@ -23,7 +23,7 @@ from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.settle import settle_write
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.event import MessageUpdate
 from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage
 from looopy.types.state import AgentStatus, Outcome

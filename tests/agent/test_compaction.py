@@ -20,7 +20,6 @@ from looopy.errors import (
     StoreConflict,
     ValueRefused,
 )
-from looopy.folding import is_summary
 from looopy.stores.records import NewSummary
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
@@ -28,6 +27,7 @@ from looopy.testing.turns import answer
 from looopy.types.event import MessageEnd, TurnWarning
 from looopy.types.message import AssistantMessage, CustomMessage, UserMessage
 from looopy.types.state import Outcome
+from looopy.types.summary import is_summary
 
 FAST = RetryPolicy(base_s=0)
 

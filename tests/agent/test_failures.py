@@ -21,7 +21,7 @@ from looopy.errors import (
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
-from looopy.types.context import Hooks
+from looopy.types.config import Hooks
 from looopy.types.event import MessageEnd, StatusChange
 from looopy.types.message import AssistantMessage, StopReason, ToolResultMessage, Usage, UserMessage
 from looopy.types.state import AgentStatus, Outcome

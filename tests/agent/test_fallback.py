@@ -23,7 +23,7 @@ from looopy.errors import (
 )
 from looopy.llm import FallbackProvider
 from looopy.testing import ScriptedProvider
-from looopy.types.context import Hooks
+from looopy.types.config import Hooks
 from looopy.types.message import (
     AssistantMessage,
     TextContent,

@@ -6,13 +6,13 @@ from tests.agent.kit import assert_whole
 from looopy import UserMessage, tool
 from looopy.errors import CannotContinue, InputNotFound
 from looopy.llm.render import OUTCOME_UNKNOWN
-from looopy.stores.gate import MAX_BODY_BYTES, dump
 from looopy.stores.owner import Owner
 from looopy.testing import text, tool_call
 from looopy.testing.turns import answer, begin, commit, said, starts
 from looopy.types.message import ToolCall, ToolResultMessage
 from looopy.types.message_json import message_to_json
 from looopy.types.state import AgentStatus
+from looopy.types.storable import MAX_BODY_BYTES, dump
 
 
 async def test_a_message_that_somebody_appended_can_be_answered(make_agent, stores):

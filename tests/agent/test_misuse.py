@@ -22,7 +22,7 @@ from looopy.errors import (
     ValueRefused,
 )
 from looopy.testing import ScriptedProvider, text, tool_call
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.state import AgentStatus
 
 

@@ -17,7 +17,8 @@ from looopy.stores.records import Commit
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import answer, begin, said
 from looopy.turn import Group
-from looopy.types.context import CancelToken, Hooks, TurnContext
+from looopy.types.config import Hooks
+from looopy.types.context import CancelToken, TurnContext
 from looopy.types.event import IterationEnd, TurnWarning, UsageReport
 from looopy.types.message import StopReason, ToolCall, Usage, UserMessage
 from looopy.types.state import Outcome

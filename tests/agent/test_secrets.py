@@ -17,7 +17,7 @@ from looopy.testing.faults import SpyStores
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.types import message as public
 from looopy.types.auth import AuthRequest
-from looopy.types.context import Hooks
+from looopy.types.config import Hooks
 from looopy.types.event import event_to_json
 from looopy.types.message import (
     AssistantMessage,

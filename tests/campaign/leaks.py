@@ -51,12 +51,12 @@ from looopy import (
     errors,
     tool,
 )
+from looopy.auth.redaction import Redactor, _live
 from looopy.llm import OpenAIProvider
-from looopy.redaction import Redactor, _live
 from looopy.stores.stores import Stores, open_stores
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
-from looopy.types.context import Hooks
+from looopy.types.config import Hooks
 from looopy.types.event import event_to_json
 from looopy.types.message_json import message_to_json
 

@@ -34,7 +34,7 @@ from looopy.stores.records import Commit
 from looopy.stores.stores import Stores
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import answer, begin, said, starts
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.event import AgentEvent, HistoryCleared, MessageEnd
 from looopy.types.message import ToolCall
 

@@ -11,7 +11,7 @@ import pytest
 from tests.wire.fake_openai import refuses
 
 from looopy.cli.paths import data_folder
-from looopy.stores.sql.migrate import HEAD
+from looopy.stores.sql.statements import HEAD
 
 
 async def test_conversations_are_listed_a_line_each(looopy):

@@ -13,7 +13,7 @@ from looopy import open_stores
 from looopy.errors import AgentBusy, ConfigurationError
 from looopy.stores.sql import connection, migrate
 from looopy.testing.turns import begin
-from looopy.types.context import LONGEST_LEASE_S, LoopConfig
+from looopy.types.config import LONGEST_LEASE_S, LoopConfig
 
 HOUR_US = 3600 * 1_000_000
 

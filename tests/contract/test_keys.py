@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.testing.stores import KeyContract
+from looopy.testing.key_contract import KeyContract
 
 
 class TestKeysInMemory(KeyContract):

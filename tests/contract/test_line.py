@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.testing.stores import LineContract
+from looopy.testing.line_contract import LineContract
 
 
 class TestLineInMemory(LineContract):

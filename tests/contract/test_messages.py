@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.testing.stores import MessageStoreContract
+from looopy.testing.message_contract import MessageStoreContract
 
 
 class TestMessagesInMemory(MessageStoreContract):

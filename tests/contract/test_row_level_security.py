@@ -26,15 +26,13 @@ from looopy.stores.sql.driver import Query
 from looopy.stores.sql.postgres import ask_once
 from looopy.stores.sql.tables import metadata
 from looopy.testing import stores as suites
-from looopy.testing.stores import (
-    ArtifactStoreContract,
-    InboxContract,
-    JournalContract,
-    KeyContract,
-    LineContract,
-    MessageStoreContract,
-    StateStoreContract,
-)
+from looopy.testing.artifact_contract import ArtifactStoreContract
+from looopy.testing.inbox_contract import InboxContract
+from looopy.testing.journal_contract import JournalContract
+from looopy.testing.key_contract import KeyContract
+from looopy.testing.line_contract import LineContract
+from looopy.testing.message_contract import MessageStoreContract
+from looopy.testing.state_contract import StateStoreContract
 from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, user
 
 APP = "looopy_app"

@@ -16,7 +16,6 @@ from dataclasses import replace
 import pytest
 
 from looopy.errors import StorageFull
-from looopy.folding import summary_message
 from looopy.stores import open_stores
 from looopy.stores.records import NewSummary
 from looopy.stores.sql import connection as sqlite
@@ -25,6 +24,7 @@ from looopy.stores.sql.numbered import IN_SQLITE
 from looopy.stores.sql.tables import metadata
 from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, said, starts, user
 from looopy.types.message import StopReason, ToolCall
+from looopy.types.summary import summary_message
 
 _CALL = ToolCall("call-1", "add", {"a": 1})
 _TABLES = ("looopy_turns", "looopy_messages", "looopy_events")

@@ -21,7 +21,6 @@ import pytest
 
 from looopy import Agent, AuthContext
 from looopy.errors import LooopyError, ValueRefused
-from looopy.folding import summary_message
 from looopy.stores import base, memory, open_stores
 from looopy.stores.records import Commit, EntryKind, NewSummary
 from looopy.stores.sql import artifacts, events, messages, state
@@ -30,6 +29,7 @@ from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import LONG_S, a_claim, answer, begin, ends, finishes, said, starts, user
 from looopy.testing.turns import commit as commit_turn
 from looopy.types.message import ToolCall
+from looopy.types.summary import summary_message
 
 IDLE, BUSY, UNKNOWN = "theirs-idle", "theirs-busy", "nobodys-ctx"
 ARTIFACT, KEY = "plan", "order-7"

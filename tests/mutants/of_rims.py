@@ -70,7 +70,7 @@ MUTANTS = [
     mutant(
         "lower-case-percent",
         "a secret that a program percent-encoded in small letters is stored",
-        "src/looopy/secret_forms.py",
+        "src/looopy/auth/secret_forms.py",
         '        forms |= {percent, re.sub("%..", lambda found: found[0].lower(), percent)}',
         "        forms |= {percent}",
         "tests/unit/test_redaction.py"

@@ -756,7 +756,7 @@ MUTANTS = [
     mutant(
         "a-limit-below-nothing",
         "one store answers all but the last, and another nothing",
-        "src/looopy/stores/gate.py",
+        "src/looopy/types/storable.py",
         "isinstance(limit, bool) or limit < 0",
         "isinstance(limit, bool)",
         "tests/contract/test_messages.py::TestMessagesInMemory::"
@@ -766,7 +766,7 @@ MUTANTS = [
     mutant(
         "nul-passes-the-gate",
         "the same message is kept by one database and refused by another",
-        "src/looopy/stores/gate.py",
+        "src/looopy/types/storable.py",
         '    if "\\0" in value:\n',
         '    if value == "\\0":\n',
         "tests/unit/stores/test_gate.py::test_what_a_backend_would_change_is_refused_with_its_place",

@@ -82,7 +82,7 @@ MUTANTS = [
     mutant(
         "mime-type-unsearched",
         "a credential in the media type of an image is stored, shown and sent to the model",
-        "src/looopy/redaction.py",
+        "src/looopy/auth/redaction.py",
         "self.shows(block.data) or self.shows(block.mime_type)",
         "self.shows(block.data)",
         "tests/agent/test_secrets.py::test_no_field_that_a_model_or_a_tool_fills_shows_a_secret",
@@ -90,7 +90,7 @@ MUTANTS = [
     mutant(
         "secrets-in-go-json",
         "a credential with an ampersand is shown as Go writes it",
-        "src/looopy/secret_forms.py",
+        "src/looopy/auth/secret_forms.py",
         "    for escaped in set(_escaped_in_json(text)):",
         "    for escaped in ():",
         "tests/unit/test_redaction.py::test_every_form_of_a_secret_is_found",
@@ -98,7 +98,7 @@ MUTANTS = [
     mutant(
         "secrets-in-html",
         "a credential with a quote is shown within a page",
-        "src/looopy/secret_forms.py",
+        "src/looopy/auth/secret_forms.py",
         "    for entities in set(_as_entities(text)):",
         "    for entities in ():",
         "tests/unit/test_redaction.py::test_every_form_of_a_secret_is_found",

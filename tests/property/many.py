@@ -22,11 +22,11 @@ from tests.property.histories import damaged
 from tests.property.test_requests_validity import ADD, READERS, limits, options, thoughts_of
 
 from looopy.compacting import part_to_cover
-from looopy.folding import summary_message
 from looopy.history import folded
 from looopy.llm.render import render
 from looopy.types.message import Message
 from looopy.types.request import LLMRequest
+from looopy.types.summary import summary_message
 
 _SUMMED_UP = 0.1  # how often a summary is asked for, by message
 

@@ -12,11 +12,11 @@ from tests.property.strict import check_anthropic, check_openai
 from tests.property.test_provider_validity import limits, search
 
 from looopy.compacting import part_to_cover, transcript
-from looopy.folding import is_summary, summary_message
 from looopy.history import Limits, folded
 from looopy.llm.render import render
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.message import Message
+from looopy.types.summary import is_summary, summary_message
 
 rooms = st.none() | st.builds(
     Limits, messages=st.none() | st.integers(0, 12), tokens=st.none() | st.integers(0, 200)

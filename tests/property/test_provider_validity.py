@@ -19,7 +19,7 @@ from tests.property.strict import check_anthropic, check_openai
 
 from looopy.history import estimate_tokens, visible
 from looopy.llm.render import OUTCOME_UNKNOWN, render
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.message import (
     AssistantMessage,
     Message,

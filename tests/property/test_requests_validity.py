@@ -25,7 +25,7 @@ from looopy.history import visible
 from looopy.llm import anthropic_format, chat_format, responses_format
 from looopy.llm.anthropic_models import abilities_of
 from looopy.llm.render import render
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.message import AssistantMessage, Message, ThinkingContent
 from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel, ToolSpec
 

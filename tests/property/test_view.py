@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, valid
 from tests.property.test_provider_validity import search
 
-from looopy.folding import find_fold, summary_message
 from looopy.history import Limits, Window, fitting, folded, visible
 from looopy.known import Known
 from looopy.llm.render import Rendering, render
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.message import Message, UserMessage
+from looopy.types.summary import find_fold, summary_message
 from looopy.view import View
 
 READERS = [("", ""), (PROVIDER, MODEL), (PROVIDER, f"{MODEL}-latest"), ("openai", "gpt")]

@@ -11,14 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from looopy.errors import ConfigurationError
-from looopy.types.context import (
-    AuthContext,
-    Budget,
-    CancelToken,
-    LoopConfig,
-    RetryPolicy,
-    TurnContext,
-)
+from looopy.types.config import Budget, LoopConfig, RetryPolicy
+from looopy.types.context import AuthContext, CancelToken, TurnContext
 
 SECRET = "canary-4f1d9c"
 

@@ -10,7 +10,7 @@ import pytest
 
 from looopy.history import UNKNOWN_WINDOW_TOKENS, estimate_tokens, visible
 from looopy.llm.render import render
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,

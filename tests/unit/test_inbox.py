@@ -13,7 +13,8 @@ from looopy.errors import StoreUnavailable
 from looopy.inbox import TurnInbox
 from looopy.stores.bells import Bells
 from looopy.stores.records import Entry, EntryKind, InboxHead
-from looopy.types.context import CancelToken, LoopConfig
+from looopy.types.config import LoopConfig
+from looopy.types.context import CancelToken
 from looopy.types.message import UserMessage
 
 

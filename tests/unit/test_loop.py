@@ -23,7 +23,7 @@ from looopy.errors import CannotContinue, LLMError
 from looopy.loop import can_continue, unanswered
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.turns import answer, result
-from looopy.types.context import Hooks
+from looopy.types.config import Hooks
 from looopy.types.message import StopReason, ToolCall, ToolResultMessage
 from looopy.types.state import Outcome
 

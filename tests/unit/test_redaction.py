@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from looopy import AuthContext
+from looopy.auth.redaction import Redactor
 from looopy.errors import ContextNotFound, LooopyError, RateLimited, ValueRefused
-from looopy.redaction import Redactor
 from looopy.types.message import (
     AssistantMessage,
     ImageContent,

@@ -9,7 +9,7 @@ import pytest
 
 from looopy.history import visible
 from looopy.llm.render import render
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.message import (
     AssistantMessage,
     Message,

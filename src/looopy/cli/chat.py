@@ -26,7 +26,7 @@ from looopy.cli.terminal import Terminal, edit_lines, one_line
 from looopy.cli.tools import BUILTIN_TOOLS, SYSTEM_PROMPT
 from looopy.errors import CannotContinue, ConfigurationError, LooopyError, ValueRefused
 from looopy.sync import Agent
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.event import TurnEnd
 from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 
 from looopy.errors import LLMError
-from looopy.types.context import RetryPolicy
+from looopy.types.config import RetryPolicy
 
 _JITTER = 0.1
 

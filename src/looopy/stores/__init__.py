@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 _HOME = {
     "ArtifactStore": "base",
-    "Commit": "base",
-    "Committed": "base",
+    "Commit": "records",
+    "Committed": "records",
     "InMemoryArtifactStore": "memory",
     "InMemoryMessageStore": "memory",
     "InMemoryStateStore": "memory",
     "Journal": "base",
     "MemoryBackend": "memory",
-    "MessageRecord": "base",
+    "MessageRecord": "records",
     "MessageStore": "base",
     "SQLArtifactStore": "sql.artifacts",
     "SQLMessageStore": "sql.messages",

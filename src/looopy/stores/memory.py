@@ -16,7 +16,6 @@ from typing import Any
 
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
-from looopy.stores.gate import check_limit, dump
 from looopy.stores.memory_base import Contexts, MemoryStore
 from looopy.stores.memory_context import (
     Place,
@@ -51,6 +50,7 @@ from looopy.stores.stores import Stores
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import utc_now
 from looopy.types.message import Message
+from looopy.types.storable import check_limit, dump
 
 
 class MemoryBackend(Contexts):

@@ -12,7 +12,6 @@ from dataclasses import replace
 from looopy.errors import AgentBusy
 from looopy.stores import rows
 from looopy.stores.bells import Bells
-from looopy.stores.gate import check_actor, check_limit
 from looopy.stores.memory_base import MemoryStore
 from looopy.stores.memory_context import (
     StoredEntry,
@@ -46,6 +45,7 @@ from looopy.stores.records import (
 )
 from looopy.types.event import AgentEvent, Compaction, HistoryCleared, utc_now
 from looopy.types.message import UserMessage
+from looopy.types.storable import check_actor, check_limit
 
 
 class InMemoryInbox(MemoryStore):

@@ -11,8 +11,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from looopy.stores.gate import dump
 from looopy.types.event import MessageEnd, ToolExecutionEnd
+from looopy.types.storable import dump
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALL = 6

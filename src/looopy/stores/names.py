@@ -19,9 +19,9 @@ from looopy.errors import (
     TurnMismatch,
     ValueRefused,
 )
-from looopy.stores.gate import MAX_BODY_BYTES, check_actor, check_text, dump
 from looopy.stores.records import INBOX_LIMIT, ArtifactDeletion, ArtifactWrite, Claim
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+from looopy.types.storable import MAX_BODY_BYTES, check_actor, check_text, dump
 
 _CONTEXT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

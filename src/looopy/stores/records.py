@@ -14,7 +14,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from looopy.folding import kept_by
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import AgentEvent, Compaction, MessageEnd
 from looopy.types.maker import quick
@@ -27,6 +26,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.state import HeldCall, Outcome, PendingRequest
+from looopy.types.summary import kept_by
 
 ANY_CALL: Final = "*"
 """In place of the id of a started call whose row is damaged: it may have been any of the turn's."""
@@ -91,7 +91,7 @@ class ContextState:
             failed.
         usage: Tokens and cost of all turns.
         output: JSON Schema of the answer that the turn to go on with was asked for, or `None`.
-        summary: Position of the newest summary (`looopy.folding`), or `None`.
+        summary: Position of the newest summary (`looopy.types.summary`), or `None`.
         charged: What tools of all turns have used besides (`ToolContext.charge`).
         run_us: Microseconds that all turns have run; `None`: not counted, the turns tell.
     """
@@ -340,7 +340,7 @@ class NewSummary:
     A summary to append between two turns.
 
     Attributes:
-        message: See `looopy.folding`.
+        message: See `looopy.types.summary`.
         epoch: That the context was read at.
         tokens_before, tokens_after, unread: For its event.
     """

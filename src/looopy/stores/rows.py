@@ -19,7 +19,6 @@ from datetime import datetime
 from typing import Any
 
 from looopy.errors import StoreError, ValueRefused
-from looopy.stores.gate import check_actor, dump
 from looopy.stores.meta import Facts, decode_meta, encode_meta, from_us, to_us
 from looopy.stores.reading import DAMAGED, read_message
 from looopy.stores.records import ANY_CALL, ContextState, Entry, EntryKind, TurnRecord
@@ -57,6 +56,7 @@ from looopy.types.message import (
 from looopy.types.message_json import usage_from_json, usage_to_json
 from looopy.types.shapes import mended_usage
 from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, pending_to_json
+from looopy.types.storable import check_actor, dump
 
 _logger = logging.getLogger("looopy")
 

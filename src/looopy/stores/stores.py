@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError, LooopyError
 from looopy.stores.base import ArtifactStore, Journal, MessageStore, StateStore
-from looopy.stores.gate import check_name
 from looopy.stores.records import Commit, Committed
+from looopy.types.storable import check_name
 
 _logger = logging.getLogger("looopy")
 

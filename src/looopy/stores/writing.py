@@ -16,7 +16,6 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
-from looopy.stores.gate import MAX_BODY_BYTES, dump, dump_plain
 from looopy.types.message import (
     NO_COST,
     NO_USAGE,
@@ -35,6 +34,7 @@ from looopy.types.message import (
 )
 from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.shapes import check_message, check_usage
+from looopy.types.storable import MAX_BODY_BYTES, dump, dump_plain
 
 _quote: Any = json.encoder.encode_basestring
 _MAX_INT = 2**63

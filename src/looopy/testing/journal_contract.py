@@ -17,7 +17,6 @@ from looopy.errors import (
     StoreConflict,
     ValueRefused,
 )
-from looopy.folding import summary_message
 from looopy.stores.names import artifact_deletion, artifact_write
 from looopy.stores.records import Claimed, Commit, Committed, ContextState, EntryKind, NewSummary
 from looopy.stores.stores import Stores
@@ -61,6 +60,7 @@ from looopy.types.message import (
     UserMessage,
 )
 from looopy.types.state import Outcome
+from looopy.types.summary import summary_message
 
 _ADD = ToolCall("call-1", "add", {"a": 1, "b": [2.5]})
 _SEND = ToolCall("call-2", "send", {"to": "bob"})

@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Sequence
 from contextvars import Context
 from typing import Any
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
-from looopy.redaction import Redactor
 from looopy.tools.asking import NeedsCredentials, NeedsInput
 from looopy.tools.function import FunctionTool
 from looopy.tools.hooked import ToolHooks

@@ -14,8 +14,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import ToolServerError
-from looopy.redaction import Redactor
 from looopy.types.context import AuthContext
 
 HeadersOf: TypeAlias = Callable[

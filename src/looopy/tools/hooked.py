@@ -16,7 +16,7 @@ from looopy.errors import foreign
 from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.tools.results import Answer, failure, to_answer
 from looopy.tools.schema import validate
-from looopy.types.context import Hooks
+from looopy.types.config import Hooks
 from looopy.types.message import ToolCall
 
 BLOCKED = "Tool execution was blocked"

@@ -17,8 +17,7 @@ from looopy.errors import ConfigurationError, ToolError
 from looopy.tools.executor import resolve_name
 from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.tools.threads import tool_threads
-from looopy.types.context import TurnContext
-from looopy.types.prompt import PromptPart
+from looopy.types.context import PromptPart, TurnContext
 
 Instruction: TypeAlias = str | Callable[[], str | Awaitable[str]]
 

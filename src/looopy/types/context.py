@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, NoReturn, SupportsIndex, TypeAlias
+from typing import Any, Literal, NoReturn, SupportsIndex, TypeAlias, cast
 
 from looopy.errors import ConfigurationError
 from looopy.types.artifact import ArtifactWriter
 from looopy.types.maker import quick
-from looopy.types.message import Message, ToolCall
-from looopy.types.prompt import PromptPart, PromptText
-from looopy.types.request import ThinkingLevel
 
 _logger = logging.getLogger("looopy")
-
-LONGEST_LEASE_S = 300.0
-"""No lease lasts longer without being renewed, whatever it was asked for."""
-
 _LONGEST_ACTOR = 512  # bytes
-
-LEAST_THINKING = 1024
-"""Fewer tokens are no budget to think with, says every provider that takes one."""
 
 
 class AuthContext:
@@ -105,7 +94,9 @@ def _are_texts(values: object) -> bool:
 
 
 def _can_be_stored(actor_id: str) -> bool:
-    """As the stores have it, see `looopy.stores.gate.check_actor`: known before a turn begins."""
+    """
+    As the stores have it, see `looopy.types.storable.check_actor`: known before a turn begins.
+    """
     try:
         size = len(actor_id.encode())
     except UnicodeEncodeError:
@@ -188,250 +179,67 @@ class TurnContext:
     cancel: CancelToken = field(default_factory=CancelToken)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+PromptText: TypeAlias = "str | Callable[[TurnContext], str | Awaitable[str]]"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
     """
-    What may be used before a turn ends as `budget`; `None`: no limit. Looked at before each model
-    call, so the call that reaches a limit is the last one.
+    One part of a system prompt.
 
-    Attributes:
-        tokens: Of one turn; its seconds are limited by `LoopConfig.turn_timeout_s`.
-        cost_usd: Of one turn.
-        context_tokens: Of all turns of the context together, those before this one included.
-        context_cost_usd: Likewise.
-        context_s: Seconds that turns of the context have run, together.
-        unknown_cost: What a limit in dollars does where no price is known (no `prices` extra, a
-            model that is not listed, a server of one's own): `"refuse"` does not start the agent,
-            and ends a turn as `budget` whose model turns out to have none; `"ignore"` counts such
-            calls as nothing.
-    """
-
-    tokens: int | None = None
-    cost_usd: float | None = None
-    context_tokens: int | None = None
-    context_cost_usd: float | None = None
-    context_s: float | None = None
-    unknown_cost: Literal["refuse", "ignore"] = "refuse"
-
-    def __post_init__(self) -> None:
-        _choose(self, "unknown_cost", ("refuse", "ignore"))
-        for name in ("tokens", "context_tokens"):
-            _check(self, name, least=0, whole=True, optional=True)
-        for name in ("cost_usd", "context_cost_usd", "context_s"):
-            _check(self, name, least=0, optional=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """
-    How often a failed model call is made again.
-
-    Attributes:
-        attempts: Retries after the first try; 0 turns them off.
-        base_s: Wait before the first retry, doubling.
-        cap_s: Longest own wait.
-        max_server_delay_s: A longer delay asked for by the server fails at once; 0: no cap.
-    """
-
-    attempts: int = 3
-    base_s: float = 2.0
-    cap_s: float = 30.0
-    max_server_delay_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        _check(self, "attempts", least=0, whole=True)
-        for name in ("base_s", "cap_s", "max_server_delay_s"):
-            _check(self, name, least=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
-    """
-    Functions of the application that the loop calls; each sync or async. One that raises is
-    reported as a `warning` event and replaced by its default, but for `before_tool_call`: what it
-    could not judge does not run.
-
-    Attributes:
-        before_tool_call: The call, with valid arguments, and the `ToolContext` to what becomes of
-            it: `None` runs it, a mapping runs it with these arguments instead (they are checked as
-            well), a text or `False` blocks it with that reason, a `ToolResult` stands for its
-            result. The log keeps what the model asked for.
-        after_tool_call: The call, its `ToolResult` and the `ToolContext` to another `ToolResult`,
-            or to a mapping of those of its fields that change (`content`, `details`, `is_error`);
-            `None` leaves it. Asked for each call that ran, also for one that failed.
-        transform_context: Messages to messages, before each model call; the stored log is
-            untouched.
-        convert_to_llm: Messages to what the provider may see; default: user, assistant and tool
-            results.
-        get_api_key: Provider name and auth context to a key, per model call.
-    """
-
-    before_tool_call: Callable[[ToolCall, Any], Any] | None = None
-    after_tool_call: Callable[[ToolCall, Any, Any], Any] | None = None
-    transform_context: Callable[[list[Message]], Any] | None = None
-    convert_to_llm: Callable[[list[Message]], Any] | None = None
-    get_api_key: Callable[[str, AuthContext | None], Any] | None = None
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            hook = getattr(self, one.name)
-            if hook is not None and not callable(hook):
-                raise ConfigurationError(
-                    f"Hooks.{one.name} takes a function, not {type(hook).__name__}"
-                )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopConfig:
-    """
-    Limits and choices of a turn. Seconds end in `_s`; `None` means no limit where it is allowed.
-
-    Attributes:
-        max_iterations: Model calls in one turn.
-        max_tool_calls: Tool calls in one turn.
-        max_tool_calls_per_iteration: Calls one model answer may ask for; more, and none is run.
-        max_tool_failures: Failed calls in a row that end the turn.
-        max_parallel_tools: How many calls of tools marked `parallel` may run at once.
-        max_output_retries: How often an answer that does not fit `output_type` may be given again.
-        doom_loop_threshold: How often the same call may come in a row before `on_doom_loop` acts.
-        on_doom_loop: `"warn"` lets the call run, `"ask"` has a person approve it first, `"stop"`
-            ends the turn.
-        llm_timeout_s: The longest that one model call may take.
-        llm_connect_timeout_s: The longest wait for a connection; `None`: as the provider has it.
-        llm_idle_timeout_s: The longest silence within an answer, three times that before its first
-            word; `None`: as the provider has it.
-        steering: What a steering message does to the calls that have not started: `skip_remaining`
-            answers them as skipped, `after_batch` lets them run first.
-        queue_mode: How many queued messages are said at a time: `one-at-a-time`, or `all`.
-        follow_up_mode: Likewise of follow-ups; `None`: as `queue_mode`.
-        max_messages: How many messages of the history the model is shown; `None`: all.
-        lease_ttl_s: How long an owner elsewhere that stopped renewing keeps a context, and half as
-            long again; at most 300.
-        busy_timeout_s: How long `on_busy="wait"` waits.
-        max_result_bytes: What of one tool result the model is shown, in UTF-8 bytes.
-        thinking_budgets: Tokens for thinking by level, such as `{"high": 20_000}`, for models that
-            think by a budget; `None`, or a level that is not in it: the provider's own.
+    Args:
+        text: Text, or a function (sync or async) of the `TurnContext`, asked for each model call.
+            Empty: the part is left out.
+        position: `"before"` the history, in the system prompt; or `"after"` it, at the end of the
+            request: for what changes from call to call, which would cost the prompt cache all that
+            comes behind it.
+        order: Parts with a lower number come earlier; equal ones stay in their order.
+        name: For traces; with `version` and `metadata` in `LLMRequest.prompts`.
+        version: Which one of that name.
+        metadata: For the provider and for traces; the model never sees it.
 
     Raises:
-        ConfigurationError: A value is out of its range.
+        ConfigurationError: An option is not one of its values.
     """
 
-    max_iterations: int = 25
-    max_tool_calls: int = 64
-    max_tool_calls_per_iteration: int = 16
-    max_tool_failures: int = 3
-    max_parallel_tools: int = 8
-    max_output_retries: int = 2
-    doom_loop_threshold: int = 3
-    on_doom_loop: Literal["warn", "ask", "stop"] = "warn"
-    tool_timeout_s: float | None = 60.0
-    llm_timeout_s: float | None = 600.0
-    llm_connect_timeout_s: float | None = None
-    llm_idle_timeout_s: float | None = None
-    turn_timeout_s: float | None = 1800.0
-    budget: Budget = field(default_factory=Budget)
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    steering: Literal["skip_remaining", "after_batch"] = "skip_remaining"
-    queue_mode: Literal["one-at-a-time", "all"] = "one-at-a-time"
-    follow_up_mode: Literal["one-at-a-time", "all"] | None = None
-    max_messages: int | None = None
-    history_tokens: int | Literal["auto"] | None = "auto"
-    lease_ttl_s: float = 10.0
-    busy_timeout_s: float = 30.0
-    max_result_bytes: int = 1024 * 1024
-    temperature: float | None = None
-    max_tokens: int | None = None
-    thinking_level: ThinkingLevel | None = None
-    thinking_budgets: Mapping[str, int] | None = None
-    hooks: Hooks = field(default_factory=Hooks)
+    text: PromptText
+    position: Literal["before", "after"] = "before"
+    order: int = 0
+    name: str | None = None
+    version: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, kind in (("budget", Budget), ("retry", RetryPolicy), ("hooks", Hooks)):
-            if not isinstance(getattr(self, name), kind):
-                raise ConfigurationError(f"LoopConfig.{name} takes a {kind.__name__}(...)")
-        for name in (
-            "max_iterations",
-            "max_tool_calls",
-            "max_tool_calls_per_iteration",
-            "max_tool_failures",
-            "max_parallel_tools",
-            "doom_loop_threshold",
-            "max_result_bytes",
-        ):
-            _check(self, name, least=1, whole=True)
-        _check(self, "max_output_retries", least=0, whole=True)
-        for name in (
-            "tool_timeout_s",
-            "llm_timeout_s",
-            "llm_connect_timeout_s",
-            "llm_idle_timeout_s",
-            "turn_timeout_s",
-        ):
-            _check(self, name, least=0, above=True, optional=True)
-        _check(self, "lease_ttl_s", least=0, above=True)
-        if self.lease_ttl_s > LONGEST_LEASE_S:
+        if not isinstance(self.text, str) and not callable(self.text):
+            raise ConfigurationError("PromptPart takes text, or a function that returns it")
+        if self.position not in ("before", "after"):
             raise ConfigurationError(
-                f"LoopConfig.lease_ttl_s must be at most {LONGEST_LEASE_S:.0f}: a lease is renewed"
-                " while its turn runs, however long that takes"
+                f"PromptPart.position must be 'before' or 'after', not {self.position!r}"
             )
-        _check(self, "busy_timeout_s", least=0)
-        _check(self, "max_messages", least=1, whole=True, optional=True)
-        if self.history_tokens != "auto":
-            _check(self, "history_tokens", least=1, whole=True, optional=True)
-        _check(self, "max_tokens", least=1, whole=True, optional=True)
-        _check(self, "temperature", least=0, optional=True)
-        _choose(self, "on_doom_loop", ("warn", "ask", "stop"))
-        _choose(self, "steering", ("skip_remaining", "after_batch"))
-        _choose(self, "queue_mode", ("one-at-a-time", "all"))
-        _choose(self, "follow_up_mode", (None, "one-at-a-time", "all"))
-        _choose(self, "thinking_level", (None, *ThinkingLevel))
-        _check_budgets(self.thinking_budgets)
+        if not isinstance(self.order, int) or isinstance(self.order, bool):
+            raise ConfigurationError("PromptPart.order must be a whole number")
+        if self.name is not None and not isinstance(self.name, str):
+            raise ConfigurationError("PromptPart.name takes text, or None")
+        if self.version is not None and not isinstance(self.version, str):
+            raise ConfigurationError("PromptPart.version takes text, or None")
+        if type(self.metadata) is not dict and not isinstance(self.metadata, Mapping):
+            raise ConfigurationError("PromptPart.metadata takes values by name")
 
 
-def _check(
-    part: object,
-    name: str,
-    *,
-    least: int,
-    above: bool = False,
-    whole: bool = False,
-    optional: bool = False,
-) -> None:
-    """Refuse a limit that would not limit: no number, not finite, or below *least*."""
-    value = getattr(part, name)
-    if value is None and optional:
-        return
-    if isinstance(value, int if whole else (int, float)) and not isinstance(value, bool):
-        enough = value > least if above else value >= least
-        if enough and value != math.inf:
-            return
+def as_part(given: object) -> PromptPart:
+    """
+    *given* as a part: a part, text, or a function that returns text.
+
+    Raises:
+        ConfigurationError: It is none of these.
+    """
+    if isinstance(given, PromptPart):
+        return given
+    if isinstance(given, str):
+        return PromptPart(given)
+    if callable(given):
+        return PromptPart(cast("PromptText", given))
     raise ConfigurationError(
-        f"{type(part).__name__}.{name} must be a {'whole ' if whole else ''}number"
-        f" {'above' if above else 'of at least'} {least}{', or None' if optional else ''}"
+        "system_prompt must be text, a function that returns it, or a list of these and of"
+        f" PromptParts, not {type(given).__name__}"
     )
-
-
-def _check_budgets(budgets: Mapping[str, int] | None) -> None:
-    levels = [str(level) for level in ThinkingLevel if level != ThinkingLevel.OFF]
-    if budgets is None:
-        return
-    if isinstance(budgets, Mapping) and all(
-        level in levels
-        and isinstance(tokens, int)
-        and not isinstance(tokens, bool)
-        and tokens >= LEAST_THINKING
-        for level, tokens in budgets.items()
-    ):
-        return
-    raise ConfigurationError(
-        f"LoopConfig.thinking_budgets maps levels ({', '.join(levels)}) to whole numbers of at"
-        f" least {LEAST_THINKING}"
-    )
-
-
-def _choose(part: object, name: str, choices: Sequence[str | None]) -> None:
-    if getattr(part, name) not in choices:
-        raise ConfigurationError(
-            f"{type(part).__name__}.{name} must be one of"
-            f" {', '.join('None' if c is None else repr(str(c)) for c in choices)}"
-        )

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias
 
+from looopy.types.context import PromptPart
 from looopy.types.maker import quick
 from looopy.types.message import AssistantMessage, Message, ToolCall
-from looopy.types.prompt import PromptPart
 
 
 class ThinkingLevel(StrEnum):

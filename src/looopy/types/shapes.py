@@ -211,7 +211,7 @@ def check_message(message: object, path: str = "") -> None:
     """
     Refuse a message with a field of another type than it should have.
 
-    JSON within it, such as arguments, is not looked into: that is for `looopy.stores.gate`.
+    JSON within it, such as arguments, is not looked into: that is for `looopy.types.storable`.
 
     Args:
         path: JSON pointer of the message, for the error.

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looopy.errors import ValueRefused
-from looopy.stores import gate
-from looopy.stores.gate import MAX_BODY_BYTES, MAX_DEPTH, check_text, dump, repair, repair_json
+from looopy.types import storable as gate
+from looopy.types.storable import MAX_BODY_BYTES, MAX_DEPTH, check_text, dump, repair, repair_json
 
 
 def _nested(depth):

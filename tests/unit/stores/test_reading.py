@@ -13,10 +13,10 @@ from tests.unit.types.test_message import JSON, MESSAGES, PI
 
 from looopy.errors import ValueRefused
 from looopy.stores import reading
-from looopy.stores.gate import dump
 from looopy.stores.reading import decode_message, decode_records
 from looopy.types.message import AssistantMessage, CustomMessage, TextContent, Usage
 from looopy.types.message_json import message_from_json, message_to_json
+from looopy.types.storable import dump
 
 # Everything that a message or one of its blocks may say, each part of the right kind or of another.
 _FIELDS = {

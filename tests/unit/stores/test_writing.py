@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looopy.errors import ValueRefused
-from looopy.stores import gate, rows, writing
-from looopy.stores.gate import MAX_BODY_BYTES, MAX_DEPTH, dump
+from looopy.stores import rows, writing
 from looopy.stores.records import ContextState
+from looopy.types import storable as gate
 from looopy.types.event import MessageEnd, ToolExecutionEnd, ToolExecutionStart
 from looopy.types.message import (
     AssistantMessage,
@@ -27,6 +27,7 @@ from looopy.types.message import (
 )
 from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.shapes import check_message, check_usage
+from looopy.types.storable import MAX_BODY_BYTES, MAX_DEPTH, dump
 
 
 class Words(str):

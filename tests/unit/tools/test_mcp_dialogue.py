@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.redaction import Redactor
+from looopy.auth.redaction import Redactor
 from looopy.tools.mcp.dialogue import Dialogue, Question
 
 FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -63,7 +63,7 @@ _MODULES = {
     "compat.pi.agent": ("Agent",),
     "compat.pi.errors": ("AlreadyStreaming", "NothingToContinue"),
     "compat.pi.loop": ("agent_loop", "agent_loop_continue"),
-    "compat.pi.sessions": ("Entry", "read_session", "Session", "write_session"),
+    "compat.pi.sessions": ("Entry", "Session", "read_session", "write_session"),
     "compat.pi.setup": ("default_convert_to_llm",),
     "compat.pi.state": ("AgentState",),
     "compat.pi.types": (
@@ -78,13 +78,13 @@ _MODULES = {
         "MessageEndEvent",
         "MessageStartEvent",
         "MessageUpdateEvent",
-        "tool",
         "ToolExecutionEndEvent",
         "ToolExecutionStartEvent",
         "ToolExecutionUpdateEvent",
         "ToolHookContext",
         "TurnEndEvent",
         "TurnStartEvent",
+        "tool",
     ),
     "types.message": (
         "AssistantMessage",
@@ -100,7 +100,7 @@ _MODULES = {
         "Usage",
         "UserMessage",
     ),
-    "types.request": ("ThinkingLevel",),
+    "types.request": ("ThinkingLevel", "Tool"),
 }
 _HOME = {name: (module, name) for module, names in _MODULES.items() for name in names}
 _HOME["Tool"] = ("types.request", "ToolSpec")

@@ -44,7 +44,8 @@ from looopy.llm.provider import LLMProvider
 from looopy.stores.stores import Stores, open_stores
 from looopy.tools.provider import ToolSource
 from looopy.types import event as ours
-from looopy.types.context import AuthContext, LoopConfig
+from looopy.types.config import LoopConfig
+from looopy.types.context import AuthContext
 from looopy.types.message import ImageContent, UserMessage
 from looopy.types.request import ThinkingLevel
 from looopy.types.state import Outcome

@@ -23,7 +23,8 @@ from looopy.compat.pi.types import (
 from looopy.errors import ConfigurationError
 from looopy.llm.provider import LLMProvider
 from looopy.tools.provider import Tool, ToolContext, ToolResult, ToolSource, gather_tools
-from looopy.types.context import AuthContext, Hooks, LoopConfig
+from looopy.types.config import Hooks, LoopConfig
+from looopy.types.context import AuthContext
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,

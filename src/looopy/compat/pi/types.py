@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from looopy.compat.pi.abort import AbortSignal
 from looopy.errors import InvalidTool
 from looopy.llm.provider import LLMProvider
-from looopy.types.context import LoopConfig
+from looopy.types.config import LoopConfig
 from looopy.types.message import (
     AssistantMessage,
     ImageContent,

@@ -16,7 +16,6 @@ from typing import Any
 
 from looopy.errors import AgentBusy
 from looopy.stores import names, rows
-from looopy.stores.gate import dump
 from looopy.stores.meta import from_us, to_us
 from looopy.stores.names import (
     LINE_MESSAGE,
@@ -49,6 +48,7 @@ from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.event import Compaction, HistoryCleared, utc_now
 from looopy.types.maker import quick
 from looopy.types.state import Outcome
+from looopy.types.storable import dump
 
 
 @quick

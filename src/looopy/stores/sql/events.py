@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from looopy.stores import rows
-from looopy.stores.gate import check_actor, check_limit
 from looopy.stores.log import (
     PAGE,
     LogEntry,
@@ -50,6 +49,7 @@ from looopy.stores.sql.inbox import cancel_steps, post_steps, read_inbox, withdr
 from looopy.stores.sql.store import SQLStore, bounded, can_exist
 from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import UserMessage
+from looopy.types.storable import check_actor, check_limit
 
 _Row: TypeAlias = Sequence[Any]
 _USER_POSITION = 14

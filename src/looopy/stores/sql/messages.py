@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from looopy.stores import rows
-from looopy.stores.gate import check_limit
 from looopy.stores.log import read_records
 from looopy.stores.names import check_context_id
 from looopy.stores.records import MessageRecord
@@ -16,6 +15,7 @@ from looopy.stores.sql.commit import append_steps, peek
 from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.store import SQLStore, bounded, can_exist
 from looopy.types.message import Message
+from looopy.types.storable import check_limit
 
 
 class SQLMessageStore(SQLStore):

@@ -8,7 +8,6 @@ from typing import Any
 
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores import rows
-from looopy.stores.gate import check_limit, dump
 from looopy.stores.log import read_rows
 from looopy.stores.meta import from_us
 from looopy.stores.names import busy_message, check_context_id, no_context
@@ -19,6 +18,7 @@ from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.events import SQLJournal, turn_record
 from looopy.stores.sql.line import join_steps, keep_steps, leave_steps, read_line
 from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist
+from looopy.types.storable import check_limit, dump
 
 _OWN_COLUMNS = 19
 

@@ -13,7 +13,7 @@ Where SQLite keeps rows in another way, it says something else instead: see `num
 
 from __future__ import annotations
 
-from looopy.types.context import LONGEST_LEASE_S
+from looopy.types.config import LONGEST_LEASE_S
 
 HEAD = "0003"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from looopy.errors import ValueRefused
 from looopy.stores.names import check_context_id
 from looopy.stores.sql.driver import Driver, Ring, Steps
-from looopy.types.context import LONGEST_LEASE_S
+from looopy.types.config import LONGEST_LEASE_S
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import InvalidTool
-from looopy.redaction import Redactor
 from looopy.tools.asking import MAX_STATE_CHARS, Ask
 from looopy.tools.schema import check_schema
 

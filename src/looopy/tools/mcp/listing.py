@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import InvalidTool
-from looopy.redaction import Redactor
 from looopy.tools.provider import Effects
 from looopy.tools.results import error_text
 from looopy.tools.schema import check_schema

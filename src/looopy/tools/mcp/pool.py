@@ -19,8 +19,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError, LooopyError
-from looopy.redaction import Redactor
 from looopy.tools.headers import HeaderKeys
 from looopy.tools.mcp.connection import Connection
 from looopy.tools.mcp.target import Target

@@ -14,8 +14,8 @@ from typing import Any, cast
 from mcp.shared.exceptions import UrlElicitationRequiredError
 from pydantic import ValidationError
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import ToolServerError
-from looopy.redaction import Redactor
 from looopy.tools.mcp.dialogue import MAX_QUESTIONS, Question
 from looopy.tools.mcp.target import Target
 from looopy.tools.mcp.transports import (

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError, LooopyError, ToolServerError
-from looopy.redaction import Redactor
 from looopy.tools.headers import Headers, make_headers
 from looopy.tools.mcp.listing import read_listing
 from looopy.tools.mcp.pool import Pool, RawListing

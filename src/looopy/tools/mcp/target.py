@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError
-from looopy.redaction import Redactor
 from looopy.tools.headers import redactor_of
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import (
     ConfigurationError,
     InvalidTool,
@@ -27,7 +28,6 @@ from looopy.errors import (
     MissingExtra,
     ToolServerError,
 )
-from looopy.redaction import Redactor
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.tools.headers import HeaderKeys, Headers, make_headers, redactor_of
 from looopy.tools.mcp.listing import usable_name

@@ -25,8 +25,8 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
+from looopy.auth.secret_forms import LEAST, MASK, forms_of, members_of
 from looopy.errors import LooopyError, ValueRefused
-from looopy.secret_forms import LEAST, MASK, forms_of, members_of
 from looopy.types.context import AuthContext
 from looopy.types.message import (
     AssistantBlock,

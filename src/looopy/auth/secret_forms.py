@@ -22,7 +22,6 @@ from urllib.parse import quote, quote_plus, unquote
 MASK = "[redacted]"
 LEAST = 8
 """A secret of fewer characters is none: hiding it would hide words, and guessing it is easy."""
-
 _MAX_DEPTH = 16
 _SCHEME = re.compile(r"\s*(?:bearer|basic|token|apikey|digest)\s+(\S+)\s*", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"://[^/?#@:\s]*:([^/?#@\s]+)@")
