@@ -80,7 +80,7 @@ _MODULES = {
     "tools.provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
     "types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
     "types.config": ("Budget", "Hooks", "LoopConfig", "RetryPolicy"),
-    "types.context": ("AuthContext", "CancelToken", "TurnContext", "PromptPart"),
+    "types.context": ("AuthContext", "CancelToken", "PromptPart", "TurnContext"),
     "types.event": (
         "AgentEvent",
         "ArtifactUpdate",

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from looopy.compacting import read_part, summarise
 from looopy.errors import ContextOverflow
-from looopy.history import Limits
+from looopy.history.summarise import read_part, summarise
+from looopy.history.window import Limits
 from looopy.turn import Turn
 from looopy.types.event import AgentEvent, Compaction, MessageEnd, MessageStart, TurnWarning
 from looopy.types.maker import amended

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from looopy.auth.redaction import Redactor
 from looopy.cancellation import CancelScope, TurnInterrupted
-from looopy.compacting import read_part, summarise
 from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict
+from looopy.history.summarise import read_part, summarise
 from looopy.known import Known
 from looopy.llm.provider import LLMProvider
 from looopy.settle import settle

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from looopy.errors import LooopyError
+from looopy.history.open_calls import unanswered
 from looopy.holding import state_beside
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
-from looopy.loop import unanswered
 from looopy.spending import run_us_after
 from looopy.stores.records import ContextState
 from looopy.turn import Group

@@ -19,9 +19,10 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
-from looopy.history import fitting, folded
+from looopy.history.open_calls import unanswered
+from looopy.history.view import View
+from looopy.history.window import fitting, folded
 from looopy.lease import left_in_s
-from looopy.loop import unanswered
 from looopy.recovery import Closing, OpenCall, Situation, close_dead_turn, runs_again
 from looopy.spending import run_us_after
 from looopy.stores.owner import Owner, provably_dead
@@ -48,7 +49,6 @@ from looopy.types.maker import amended
 from looopy.types.message import AssistantMessage, Message, StopReason, Usage, UserMessage
 from looopy.types.state import Outcome
 from looopy.types.summary import find_fold, kept_by
-from looopy.view import View
 
 _WINDOW = 256  # messages read at first; doubled while the model could see more
 _BEFORE = 32  # read beside `max_messages`: what is shown begins with a turn

@@ -26,6 +26,8 @@ from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.compaction import relieve
 from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError, foreign
 from looopy.guards import Guards, Spent
+from looopy.history.open_calls import can_continue, unanswered
+from looopy.history.view import View
 from looopy.holding import drop
 from looopy.iteration import run_iteration
 from looopy.llm.provider import LLMProvider
@@ -58,8 +60,6 @@ from looopy.types.message import (
 )
 from looopy.types.state import Outcome, PendingRequest, outcome_of
 from looopy.types.storable import repair
-from looopy.types.summary import is_summary
-from looopy.view import View
 
 if TYPE_CHECKING:
     from reactivex import Observable
@@ -271,40 +271,6 @@ def _close(turn: Turn) -> Group:
         usage=turn.usage,
     )
     return turn.close(end, natural=stop in _NATURAL)
-
-
-def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
-    """
-    The calls of the last assistant message that have no result yet; [] when a user spoke since.
-    """
-    answered: set[str] = set()
-    for message in reversed(messages):
-        if isinstance(message, ToolResultMessage):
-            answered.add(message.tool_call_id)
-        elif isinstance(message, AssistantMessage):
-            if message.stop_reason in (StopReason.ERROR, StopReason.ABORTED):
-                return []
-            return [c for c in message.tool_calls if c.id not in answered]
-        elif isinstance(message, UserMessage):
-            return []
-    return []
-
-
-def can_continue(messages: Sequence[Message]) -> bool:
-    """
-    Whether there is something to answer: calls left open, or a tail that is not an answer.
-
-    Trailing answers that failed or were aborted are looked through; a custom message is the
-    caller's to convert, and counts as something to answer. A summary is no one's word.
-    """
-    for message in reversed(messages):
-        if is_summary(message):
-            continue
-        if not isinstance(message, AssistantMessage):
-            return True
-        if message.stop_reason not in (StopReason.ERROR, StopReason.ABORTED):
-            return bool(unanswered(messages))
-    return False
 
 
 class AgentLoop:

@@ -28,7 +28,7 @@ from looopy.errors import (
     StoreError,
     ValueRefused,
 )
-from looopy.history import folded
+from looopy.history.window import folded
 from looopy.llm.overflow import silent_overflow
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained

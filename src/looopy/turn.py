@@ -23,6 +23,7 @@ from looopy.errors import (
     StoreError,
 )
 from looopy.guards import Guards, Verdict
+from looopy.history.view import View
 from looopy.llm.provider import LLMProvider
 from looopy.output import Wanted
 from looopy.tools.provider import Tool, ToolSource
@@ -54,7 +55,6 @@ from looopy.types.message import (
 )
 from looopy.types.request import StreamOptions
 from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, outcome_of
-from looopy.view import View
 
 _makers: dict[Callable[..., AgentEvent], Callable[..., AgentEvent]] = {}
 

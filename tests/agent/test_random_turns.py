@@ -12,7 +12,7 @@ from tests.agent.kit import add, assert_whole, boom, look
 
 from looopy import Agent, LoopConfig, RetryPolicy, open_stores, tool
 from looopy.errors import LLMError, LLMUnavailable, LooopyError
-from looopy.history import visible
+from looopy.history.window import visible
 from looopy.llm.render import render
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 

@@ -9,7 +9,7 @@ from tests.agent.kit import add
 
 from looopy import LoopConfig, UserMessage, tool
 from looopy.errors import LLMError
-from looopy.history import visible
+from looopy.history.window import visible
 from looopy.known import Known
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores

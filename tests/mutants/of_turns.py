@@ -390,7 +390,7 @@ MUTANTS = [
     mutant(
         "a-cut-parts-a-call-from-its-result",
         "the model does not see the result of a call that it made",
-        "src/looopy/history.py",
+        "src/looopy/history/window.py",
         "            if self._torn[i] < first:\n",
         "            if first:\n",
         "tests/property/test_view.py::test_a_window_cuts_where_the_whole_would_be_cut",
@@ -406,7 +406,7 @@ MUTANTS = [
     mutant(
         "another-model-is-sent-the-same",
         "signatures of one model are sent to another, which refuses the history",
-        "src/looopy/view.py",
+        "src/looopy/history/view.py",
         "            or self._for != reader\n",
         "",
         "tests/property/test_view.py::test_another_reader_or_other_limits_are_answered_anew",
@@ -457,7 +457,7 @@ MUTANTS = [
     mutant(
         "parted-by-a-summary",
         "a call and its result are parted by the place where a history is summarised",
-        "src/looopy/history.py",
+        "src/looopy/history/window.py",
         "    return scan.users, scan.groups",
         "    return scan.users, [group + 1 for group in scan.groups]",
         "tests/property/test_compaction.py::test_a_turn_that_is_parted_keeps_each_result_beside_its_call",
@@ -482,7 +482,7 @@ MUTANTS = [
     mutant(
         "window-without-offset",
         "the prompt cache is lost at each turn, where an agent is opened for each request",
-        "src/looopy/view.py",
+        "src/looopy/history/view.py",
         "Window(limits, self.offset + self._start)",
         "Window(limits)",
         "tests/property/test_view.py::test_who_has_read_only_the_end_cuts_at_the_same_place",
@@ -490,7 +490,7 @@ MUTANTS = [
     mutant(
         "summary-of-what-is-in-memory",
         "a fresh agent's summary forgets most of the conversation, and says that it covers all",
-        "src/looopy/compacting.py",
+        "src/looopy/history/summarise.py",
         "if full or not await backlog.more():",
         "if True:",
         f"{_COMPACTION}::test_an_agent_made_anew_summarises_all_there_is",
@@ -499,7 +499,7 @@ MUTANTS = [
     mutant(
         "forgotten-without-a-word",
         "nobody learns how many messages a summary says nothing about",
-        "src/looopy/compacting.py",
+        "src/looopy/history/summarise.py",
         "unread = part.before + left_out",
         "unread = left_out",
         f"{_COMPACTION}::test_messages_that_no_summary_speaks_for_are_counted",

@@ -21,8 +21,8 @@ from hypothesis.strategies import SearchStrategy
 from tests.property.histories import damaged
 from tests.property.test_requests_validity import ADD, READERS, limits, options, thoughts_of
 
-from looopy.compacting import part_to_cover
-from looopy.history import folded
+from looopy.history.summarise import part_to_cover
+from looopy.history.window import folded
 from looopy.llm.render import render
 from looopy.types.message import Message
 from looopy.types.request import LLMRequest

@@ -11,8 +11,8 @@ from tests.property.histories import MODEL, PROVIDER, damaged, valid
 from tests.property.strict import check_anthropic, check_openai
 from tests.property.test_provider_validity import limits, search
 
-from looopy.compacting import part_to_cover, transcript
-from looopy.history import Limits, folded
+from looopy.history.summarise import part_to_cover, transcript
+from looopy.history.window import Limits, folded
 from looopy.llm.render import render
 from looopy.types.config import LoopConfig
 from looopy.types.message import Message

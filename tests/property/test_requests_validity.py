@@ -21,7 +21,7 @@ from tests.property.strict import check_openai
 from tests.wire import fake_openai, fake_responses
 from tests.wire.anthropic_rules import check_body
 
-from looopy.history import visible
+from looopy.history.window import visible
 from looopy.llm import anthropic_format, chat_format, responses_format
 from looopy.llm.anthropic_models import abilities_of
 from looopy.llm.render import render

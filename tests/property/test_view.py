@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, valid
 from tests.property.test_provider_validity import search
 
-from looopy.history import Limits, Window, fitting, folded, visible
+from looopy.history.view import View
+from looopy.history.window import Limits, Window, fitting, folded, visible
 from looopy.known import Known
 from looopy.llm.render import Rendering, render
 from looopy.types.config import LoopConfig
 from looopy.types.message import Message, UserMessage
 from looopy.types.summary import find_fold, summary_message
-from looopy.view import View
 
 READERS = [("", ""), (PROVIDER, MODEL), (PROVIDER, f"{MODEL}-latest"), ("openai", "gpt")]
 longer = settings(search, max_examples=search.max_examples * 2)

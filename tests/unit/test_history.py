@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import pytest
 
-from looopy.history import UNKNOWN_WINDOW_TOKENS, estimate_tokens, visible
+from looopy.history.window import UNKNOWN_WINDOW_TOKENS, estimate_tokens, visible
 from looopy.llm.render import render
 from looopy.types.config import LoopConfig
 from looopy.types.message import (

@@ -20,7 +20,7 @@ from looopy import (
     tool,
 )
 from looopy.errors import CannotContinue, LLMError
-from looopy.loop import can_continue, unanswered
+from looopy.history.open_calls import can_continue, unanswered
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.turns import answer, result
 from looopy.types.config import Hooks

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from looopy.history import visible
+from looopy.history.view import View
+from looopy.history.window import visible
 from looopy.llm.render import render
 from looopy.types.config import LoopConfig
 from looopy.types.message import (
@@ -19,7 +20,6 @@ from looopy.types.message import (
     ToolResultMessage,
     UserMessage,
 )
-from looopy.view import View
 
 
 class Watched(list[Message]):

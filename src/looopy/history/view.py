@@ -1,18 +1,18 @@
 """
 What the model is shown of a history that grows: chosen and rendered as messages come.
 
-A turn must not cost more because much was said before it. So what `looopy.history` chooses and
-`looopy.llm.render` makes valid is kept from one model call to the next, and a call looks only at
-the messages that are new. Whatever else changes (another model, other limits, a history that was
-replaced or shortened, a cut that moved) is answered by beginning anew: what comes out always
-equals `render(folded(history))`.
+A turn must not cost more because much was said before it. So what `looopy.history.window` chooses
+and `looopy.llm.render` makes valid is kept from one model call to the next, and a call looks only
+at the messages that are new. Whatever else changes (another model, other limits, a history that was
+replaced or shortened, a cut that moved) is answered by beginning anew: what comes out always equals
+`render(folded(history))`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from looopy.history import Backlog, Limits, Window, folded
+from looopy.history.window import Backlog, Limits, Window, folded
 from looopy.llm.render import Rendering, render
 from looopy.types.config import LoopConfig
 from looopy.types.message import Message

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from looopy.errors import InvalidLLMResponse, LLMError, ValueRefused
-from looopy.history import Backlog, Limits, estimate_tokens, safe_cuts
+from looopy.history.window import Backlog, Limits, estimate_tokens, safe_cuts
 from looopy.llm.provider import LLMProvider
 from looopy.llm.retry import delay_before
 from looopy.types.config import RetryPolicy
