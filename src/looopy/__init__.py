@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from looopy.agent import Agent
-    from looopy.loop import AgentLoop, agent_loop, agent_loop_continue
+    from looopy.loop.agent_loop import AgentLoop, agent_loop, agent_loop_continue
     from looopy.plugins import Plugin
     from looopy.stores.stores import Stores, open_stores
     from looopy.streams import TurnStream
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "agent": ("Agent",),
-    "loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
+    "loop.agent_loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
     "plugins": ("Plugin",),
     "stores.stores": ("Stores", "open_stores"),
     "streams": ("TurnStream",),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from looopy import lifecycle
 from looopy.buffered import buffered_messages
-from looopy.checks import as_user_message, check_at_least_one, check_auth_context, check_storable
+from looopy.checks import check_at_least_one, check_auth_context, check_storable
 from looopy.claiming import TurnRequest
 from looopy.condense import condense
 from looopy.errors import (
@@ -27,6 +27,7 @@ from looopy.errors import (
 from looopy.following import end_dead_turn
 from looopy.known import Known
 from looopy.living import LivingAgent
+from looopy.loop.incoming import as_user_message
 from looopy.running import RunningTurn
 from looopy.settle import settle
 from looopy.stores.records import EntryKind

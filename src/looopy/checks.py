@@ -12,9 +12,8 @@ from looopy.stores.names import check_idempotency_key
 from looopy.stores.stores import Stores
 from looopy.types.config import Budget, LoopConfig
 from looopy.types.context import AuthContext, as_part
-from looopy.types.message import ImageContent, UserMessage
+from looopy.types.message import UserMessage
 from looopy.types.message_json import message_to_json
-from looopy.types.shapes import check_message
 from looopy.types.storable import dump
 
 
@@ -55,34 +54,6 @@ def priced(provider: object, budget: Budget) -> None:
             ' "looopy[prices]", name its prices with price_as, or count its calls as nothing with'
             ' Budget(unknown_cost="ignore")'
         )
-
-
-def as_user_message(value: str | UserMessage, *, may_be_none: bool = True) -> UserMessage:
-    """
-    The user's message.
-
-    Args:
-        may_be_none: The caller takes `None` too, as `execute_turn` does: what is said in a refusal.
-
-    Raises:
-        ValueRefused: It is empty, of another type, or cannot be stored.
-    """
-    takes = "user_message takes None," if may_be_none else "a message is"
-    message = UserMessage(value) if isinstance(value, str) else value
-    if not isinstance(message, UserMessage):
-        raise ValueRefused(f"{takes} text or a UserMessage, not {type(value).__name__}", path="")
-    if message is value:
-        check_message(message)
-    has_image = not isinstance(message.content, str) and any(
-        isinstance(block, ImageContent) for block in message.content
-    )
-    if not message.text.strip() and not has_image:
-        raise ValueRefused(
-            "the message is empty: say something" + (", or pass None to continue" * may_be_none),
-            path="/content",
-        )
-    dump(message_to_json(message, compact=True))
-    return message
 
 
 def check_storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any]:

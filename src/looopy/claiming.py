@@ -19,9 +19,7 @@ from typing import Any, Literal, Self
 from looopy._failpoints import reach
 from looopy.auth.sealing import KeyRing
 from looopy.buffered import BufferedTurn
-from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.checks import (
-    as_user_message,
     check_auth_context,
     check_inputs,
     check_storable,
@@ -40,7 +38,9 @@ from looopy.errors import (
 )
 from looopy.known import Known
 from looopy.line import Line
-from looopy.output import OutputType, output_type_of
+from looopy.loop.incoming import as_user_message
+from looopy.loop.output import OutputType, output_type_of
+from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.recovery import Plan, plan_turn
 from looopy.settle import settle_write
 from looopy.stores.owner import Owner

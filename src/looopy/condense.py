@@ -12,11 +12,11 @@ import inspect
 from collections.abc import Mapping
 
 from looopy.auth.redaction import Redactor
-from looopy.cancellation import CancelScope, TurnInterrupted
 from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict
 from looopy.history.summarise import read_part, summarise
 from looopy.known import Known
 from looopy.llm.provider import LLMProvider
+from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.settle import settle
 from looopy.stores.records import NewSummary
 from looopy.tools.provider import Tool

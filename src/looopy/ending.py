@@ -9,11 +9,11 @@ from typing import Any
 
 from looopy.errors import LooopyError
 from looopy.history.open_calls import unanswered
-from looopy.holding import state_beside
 from looopy.llm.render import OUTCOME_UNKNOWN, synthetic_result
+from looopy.loop.pending import state_beside
+from looopy.loop.progress import Group
 from looopy.spending import run_us_after
 from looopy.stores.records import ContextState
-from looopy.turn import Group
 from looopy.types.event import AgentEvent, MessageEnd, ToolExecutionEnd, TurnEnd, TurnError
 from looopy.types.message import (
     AssistantMessage,

@@ -16,11 +16,11 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from looopy.alarms import Alarm, after
 from looopy.errors import StoreError
+from looopy.loop.incoming import Queued
+from looopy.loop.scope import Alarm, after
 from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.stores.stores import Stores
-from looopy.turn import Queued
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken
 

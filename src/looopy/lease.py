@@ -19,8 +19,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from looopy.alarms import Alarm, after
 from looopy.errors import StoreError
+from looopy.loop.scope import Alarm, after
 from looopy.stores.base import StateStore
 from looopy.stores.owner import provably_alive, provably_dead, ttl_of
 from looopy.stores.records import ContextRecord

@@ -27,7 +27,7 @@ from looopy.errors import (
 from looopy.following import end_dead_turn, follow, watch_turn
 from looopy.known import Known
 from looopy.llm.provider import LLMProvider
-from looopy.output import with_output
+from looopy.loop.output import with_output
 from looopy.running import RunningTurn
 from looopy.settle import settle
 from looopy.snapshot import snapshot

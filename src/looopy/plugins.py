@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from looopy.errors import ConfigurationError
-from looopy.prompts import prompts_of
+from looopy.loop.prompts import prompts_of
 from looopy.tools.provider import (
     Enabled,
     HeldTools,

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from looopy.answers import Answered, Answers, hear, refuse_in_part
-from looopy.approving import bound_to
 from looopy.auth.sealing import KeyRing
 from looopy.errors import CannotContinue
 from looopy.history.open_calls import can_continue
-from looopy.holding import waits_for
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
+from looopy.loop.approval import bound_to
+from looopy.loop.pending import waits_for
+from looopy.loop.progress import Resumed
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.tools.executor import resolve_name
 from looopy.tools.provider import Tool
-from looopy.turn import Resumed
 from looopy.types.context import AuthContext
 from looopy.types.maker import quick
 from looopy.types.message import (

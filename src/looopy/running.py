@@ -1,9 +1,9 @@
 """
 One turn of an agent, from the call to its last event: a supervised task that nobody has to watch.
 
-Claim, run, commit, announce. The generator of `looopy.loop` is pulled group by group; each group's
-durable events are committed, given their numbers, and only then shown. A commit in flight is never
-abandoned: a cancelled task waits for its outcome first, and the turn then ends in order.
+Claim, run, commit, announce. The generator of `looopy.loop.turn` is pulled group by group; each
+group's durable events are committed, given their numbers, and only then shown. A commit in flight
+is never abandoned: a cancelled task waits for its outcome first, and the turn then ends in order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from looopy.auth.sealing import KeyRing
 from looopy.broadcast import Broadcast
 from looopy.buffered import BufferedTurn
 from looopy.claiming import Begun, Claiming, TurnRequest
-from looopy.compaction import placed
 from looopy.ending import failed_end, state_after
 from looopy.errors import (
     Fenced,
@@ -33,13 +32,15 @@ from looopy.errors import (
     StoreError,
     StoreUnavailable,
 )
-from looopy.holding import state_beside
 from looopy.inbox import TurnInbox
 from looopy.known import Known
 from looopy.lease import Lease
 from looopy.llm.provider import LLMProvider
-from looopy.loop import run_turn
-from looopy.output import OutputType, output_type_of, with_output
+from looopy.loop.compaction import placed
+from looopy.loop.output import OutputType, output_type_of, with_output
+from looopy.loop.pending import state_beside
+from looopy.loop.progress import Asked, Group
+from looopy.loop.turn import run_turn
 from looopy.recovery import OpenCall
 from looopy.settle import WriteLock, settle_write
 from looopy.spending import counted, spent_before
@@ -56,7 +57,6 @@ from looopy.stores.records import (
 from looopy.stores.stores import Stores
 from looopy.tally import COUNTED, Tally
 from looopy.tools.provider import ToolSource
-from looopy.turn import Asked, Group
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken, SystemPrompt, TurnContext

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from looopy.guards import Spent
+from looopy.loop.guards import Spent
 from looopy.stores.records import ContextState
 from looopy.stores.stores import Stores
 from looopy.types.config import Budget

@@ -8,8 +8,7 @@ looks or not.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,42 +21,6 @@ from looopy.types.event import AgentEvent
 from looopy.types.result import TurnResult
 
 _OF_RESULT = frozenset(one.name for one in fields(TurnResult)) | {"raise_for_outcome"}
-
-
-def cold(start: Callable[[], AsyncGenerator[AgentEvent, None]]) -> Observable[AgentEvent]:
-    """
-    An Observable that runs *start* for each subscription, as a task of the running loop.
-
-    Disposing cancels the task. What the generator raises goes to `on_error`.
-    """
-
-    def subscribe(
-        observer: ObserverBase[AgentEvent], _scheduler: SchedulerBase | None = None
-    ) -> DisposableBase:
-        async def run() -> None:
-            try:
-                events = start()
-                try:
-                    async for event in events:
-                        observer.on_next(event)
-                finally:
-                    await events.aclose()
-            except asyncio.CancelledError:
-                raise
-            except Exception as exc:  # noqa: BLE001 - an Observable reports by on_error
-                observer.on_error(exc)
-            else:
-                observer.on_completed()
-
-        # The Disposable holds the task, and the task the observer: both live as long as the run.
-        task = asyncio.get_running_loop().create_task(run(), name="looopy turn")
-
-        def dispose() -> None:
-            task.cancel()
-
-        return Disposable(dispose)
-
-    return Observable(subscribe)
 
 
 class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):

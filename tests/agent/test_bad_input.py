@@ -276,7 +276,7 @@ async def test_a_tool_that_hangs(bad):
 
 async def test_a_tool_that_hangs_and_does_not_let_itself_be_stopped(bad, monkeypatch):
     """It is left behind; what it returns or reports later counts for nothing."""
-    monkeypatch.setattr("looopy.crew._GRACE_S", 0.01)
+    monkeypatch.setattr("looopy.loop.tool_tasks._GRACE_S", 0.01)
     release, over, asked = asyncio.Event(), asyncio.Event(), []
 
     @tool(timeout_s=0.01)

@@ -439,7 +439,7 @@ def test_an_event_loop_that_stops_loses_no_result_behind_an_artifact(sqlite_file
 
 async def test_a_tool_that_will_not_stop_is_left_behind(make_agent, memory_stores, monkeypatch):
     """After the grace period the turn ends, and the call's outcome is unknown."""
-    monkeypatch.setattr("looopy.crew._GRACE_S", 0.01)
+    monkeypatch.setattr("looopy.loop.tool_tasks._GRACE_S", 0.01)
     entered, release = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -506,7 +506,7 @@ async def test_a_stream_that_cannot_be_closed_costs_nothing(
     make_agent, memory_stores, monkeypatch, hangs
 ):
     """A provider that hangs or raises while it is closed keeps no turn from its end."""
-    monkeypatch.setattr("looopy.model_call._GRACE_S", 0.01)
+    monkeypatch.setattr("looopy.loop.model_call._GRACE_S", 0.01)
 
     class Stuck:
         name = model = "stuck"

@@ -11,12 +11,12 @@ from tests.loop_time import advance
 
 from looopy import AuthContext, Budget, LoopConfig, RetryPolicy, tool
 from looopy.errors import ContextOverflow, LimitExceeded, LLMError, LLMUnavailable
-from looopy.loop import run_turn
+from looopy.loop.progress import Group
+from looopy.loop.turn import run_turn
 from looopy.stores.owner import Owner
 from looopy.stores.records import Commit
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import answer, begin, said
-from looopy.turn import Group
 from looopy.types.config import Hooks
 from looopy.types.context import CancelToken, TurnContext
 from looopy.types.event import IterationEnd, TurnWarning, UsageReport

@@ -10,8 +10,8 @@ from tests.agent.kit import assert_whole, types
 from looopy import LoopConfig, ToolContext, tool
 from looopy.errors import ConfigurationError
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
+from looopy.loop.tool_calls import SKIPPED
 from looopy.testing import ScriptedProvider, text, tool_call
-from looopy.tool_calls import SKIPPED
 from looopy.tools import ToolResult
 from looopy.types.message import ImageContent, StopReason, ToolResultMessage
 from looopy.types.state import Outcome

@@ -13,7 +13,7 @@ from looopy import Agent, Plugin, PromptPart, ToolContext, TurnContext, agent_lo
 from looopy.errors import ConfigurationError, InvalidTool
 from looopy.llm.anthropic_format import to_body
 from looopy.llm.anthropic_models import Abilities
-from looopy.prompts import AFTER
+from looopy.loop.prompts import AFTER
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import Skill, Skills
 from looopy.types.message import ToolResultMessage, UserMessage

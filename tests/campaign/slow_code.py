@@ -34,8 +34,8 @@ from looopy import (
     ToolResultMessage,
     tool,
 )
+from looopy.loop.progress import Turn
 from looopy.testing import ScriptedProvider, text, tool_call
-from looopy.turn import Turn
 
 _MOST_TURNS = 4  # that the next process needs at most: to go on, and to be answered
 

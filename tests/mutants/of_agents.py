@@ -26,7 +26,7 @@ MUTANTS = [
     mutant(
         "unpriced-calls-go-on",
         "a turn calls a model without a price again and again under a budget of money",
-        "src/looopy/guards.py",
+        "src/looopy/loop/guards.py",
         "        if (unpriced := self.unpriced()) is not None:\n            return unpriced\n",
         "",
         "tests/agent/test_budgets.py::test_a_call_without_a_known_price_is_the_last_of_its_turn",
@@ -124,7 +124,7 @@ MUTANTS = [
     mutant(
         "shown-events-keep-their-numbers",
         "a client that follows by number goes on at a place of another log",
-        "src/looopy/crew.py",
+        "src/looopy/loop/tool_tasks.py",
         ', "seq": None}',
         "}",
         "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
@@ -141,7 +141,7 @@ MUTANTS = [
     mutant(
         "any-answer-fits",
         "a program is given what it cannot use, and no error",
-        "src/looopy/answering.py",
+        "src/looopy/loop/iteration.py",
         "    if wanted.tries >= allowed:\n",
         "    if False:\n",
         f"{_OUTPUT}::test_a_turn_without_a_fitting_answer_fails",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_CALL = "src/looopy/model_call.py"
+_CALL = "src/looopy/loop/model_call.py"
 _CHAIN = "src/looopy/llm/fallback.py"
 _RESPONSES = "src/looopy/llm/responses_format.py"
 _TAGS = "src/looopy/llm/tag_splitter.py"

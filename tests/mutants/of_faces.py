@@ -126,7 +126,7 @@ MUTANTS = [
     mutant(
         "last-report-lost",
         "the end of a call comes before what its tool reported last",
-        "src/looopy/crew.py",
+        "src/looopy/loop/tool_tasks.py",
         "        if call.id in self._reporting:\n",
         "        if call.id in ():\n",
         "tests/agent/test_last_reports.py::test_every_report_comes_before_the_end_of_its_call",

@@ -13,7 +13,7 @@ MUTANTS = [
     mutant(
         "approved-as-something-else",
         "a yes to one payment lets another one through",
-        "src/looopy/approving.py",
+        "src/looopy/loop/approval.py",
         "resumed.held is not None and resumed.held.bound == bound",
         "resumed.held is not None",
         f"{_APPROVALS}::test_an_approval_of_another_schema_does_not_count",
@@ -22,7 +22,7 @@ MUTANTS = [
     mutant(
         "what-cannot-be-judged-runs",
         "a broken predicate opens what it was to guard",
-        "src/looopy/approving.py",
+        "src/looopy/loop/approval.py",
         '        failed(f"{tool.name}.needs_approval", error)\n        return True\n',
         '        failed(f"{tool.name}.needs_approval", error)\n        return False\n',
         f"{_APPROVALS}::test_a_predicate_says_which_calls_need_it",
@@ -54,7 +54,7 @@ MUTANTS = [
     mutant(
         "asked-at-the-end-of-the-turn",
         "a crash beside a slow tool costs the question",
-        "src/looopy/tool_calls.py",
+        "src/looopy/loop/tool_calls.py",
         "(_answer_done(turn, crew, rest) or turn.asks) and crew",
         "_answer_done(turn, crew, rest) and crew",
         f"{_ASKING}::test_what_is_asked_beside_a_slow_call_is_stored_at_once",

@@ -47,7 +47,7 @@ MUTANTS = [
     mutant(
         "steering-runs-the-rest",
         "the tool that the user wanted to stop runs all the same",
-        "src/looopy/tool_calls.py",
+        "src/looopy/loop/tool_calls.py",
         "    if await _steered(turn):\n",
         "    if False:\n",
         f"{_INBOX}::test_a_call_whose_commit_brings_the_news_is_not_run[memory]",
@@ -55,7 +55,7 @@ MUTANTS = [
     mutant(
         "cancel-comes-too-late",
         "a turn that was asked to stop ends as if nobody had",
-        "src/looopy/loop.py",
+        "src/looopy/loop/turn.py",
         "        if turn.context.cancel.reason is not None:\n",
         "        if False:\n",
         f"{_INBOX}::test_a_cancel_that_is_acknowledged_before_the_end_counts[memory]",
@@ -295,7 +295,7 @@ MUTANTS = [
     mutant(
         "one-token-for-all",
         "the deadline of one subscription of a cold loop stops the others",
-        "src/looopy/loop.py",
+        "src/looopy/loop/turn.py",
         "replace(context, cancel=own)",
         "context",
         "tests/unit/test_loop.py::test_a_deadline_stops_one_subscription_alone",

@@ -96,7 +96,7 @@ MUTANTS = [
     mutant(
         "patience-not-closed",
         "a tool slower than the model's idle limit ends the turn",
-        "src/looopy/model_call.py",
+        "src/looopy/loop/model_call.py",
         "        patience.close()\n",
         "",
         "tests/agent/test_model_calls.py::test_a_tool_may_take_longer_than_a_model",

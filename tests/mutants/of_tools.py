@@ -14,7 +14,7 @@ MUTANTS = [
     mutant(
         "half-a-call-runs",
         "a tool deletes everything, because the words that said what were cut off",
-        "src/looopy/iteration.py",
+        "src/looopy/loop/iteration.py",
         "return last.id if is_cut and isinstance(last, ToolCall) else None",
         "return None",
         f"{_BAD}::test_a_call_cut_by_the_length_limit_does_not_run",
@@ -22,7 +22,7 @@ MUTANTS = [
     mutant(
         "blank-call-id",
         "a provider refuses the history from then on",
-        "src/looopy/turn.py",
+        "src/looopy/loop/progress.py",
         'wanted = wanted if wanted.strip() else "call"',
         "pass",
         f"{_BAD}::test_duplicate_and_blank_call_ids",
@@ -38,7 +38,7 @@ MUTANTS = [
     mutant(
         "coerced-past-approval",
         "what nobody approved is paid, because the model wrote a number as text",
-        "src/looopy/approving.py",
+        "src/looopy/loop/approval.py",
         "if tool.coerce:",
         "if False:",
         f"{_OPTIONS}::test_coerced_arguments_are_approved_first",
@@ -54,7 +54,7 @@ MUTANTS = [
     mutant(
         "asking-again-is-a-failure",
         "a turn ends because a tool helped the model to get it right",
-        "src/looopy/guards.py",
+        "src/looopy/loop/guards.py",
         "self._excused.add(call.id)",
         "pass",
         f"{_OPTIONS}::test_calling_again_is_asked_for_a_few_times_and_is_no_failure",
@@ -70,7 +70,7 @@ MUTANTS = [
     mutant(
         "one-slips-through",
         "of five equal calls one is asked about, and the others run",
-        "src/looopy/guards.py",
+        "src/looopy/loop/guards.py",
         "if self._warned and not stops and not asks:",
         "if self._warned and not stops:",
         f"{_DOOM}::test_each_call_of_a_loop_in_one_answer_is_asked_about",
@@ -78,7 +78,7 @@ MUTANTS = [
     mutant(
         "said-though-taken-back",
         "the model is told what the user took back in time",
-        "src/looopy/turn.py",
+        "src/looopy/loop/progress.py",
         "self.queued = [one for one in said if one.number not in gone]",
         "self.queued = [one._replace(number=None) for one in said]",
         f"{_QUEUES}::test_what_is_cleared_at_the_commit_that_says_it_is_not_said",
@@ -86,7 +86,7 @@ MUTANTS = [
     mutant(
         "model-asked-for-nothing",
         "a model call is paid for a message that was taken back",
-        "src/looopy/iteration.py",
+        "src/looopy/loop/iteration.py",
         "turn.stop, turn.answered = None if said else turn.answered, None",
         "turn.answered = None",
         f"{_QUEUES}::test_a_turn_that_went_on_for_what_is_cleared_ends_without_asking_the_model",
@@ -94,7 +94,7 @@ MUTANTS = [
     mutant(
         "handed-over-and-lost",
         "what the user said to a turn that is cancelled is gone",
-        "src/looopy/loop.py",
+        "src/looopy/loop/turn.py",
         "turn.queued = [one for one in turn.queued if one.number is None]",
         "turn.queued = []",
         "tests/unit/test_queues.py::test_what_was_handed_over_is_said_though_the_turn_ends",

@@ -106,7 +106,7 @@ MUTANTS = [
     mutant(
         "question-unsearched",
         "a credential in what a tool asks for is stored with the question",
-        "src/looopy/holding.py",
+        "src/looopy/loop/pending.py",
         "            tool_name=ask.tool_name,\n            args=ask.args,\n            auth=",
         "            args=ask.args,\n            auth=",
         "tests/agent/test_secrets.py::test_no_part_of_a_question_shows_a_secret",
@@ -127,7 +127,7 @@ MUTANTS = [
     mutant(
         "results-wait-for-a-source",
         "a tool that has finished runs again, as its process died while a server listed its tools",
-        "src/looopy/iteration.py",
+        "src/looopy/loop/iteration.py",
         "    if turn.unsaved:  # else it would be closed behind this: that is as many commits\n",
         "    if False:\n",
         f"{_SLOW_CODE}::test_a_result_is_stored_before_code_of_the_application_runs",
@@ -135,7 +135,7 @@ MUTANTS = [
     mutant(
         "results-wait-for-a-predicate",
         "a tool that has finished runs again, as its process died while the next call was judged",
-        "src/looopy/tool_calls.py",
+        "src/looopy/loop/tool_calls.py",
         "        if turn.unsaved and (asks or turn.inbox.asks_application):\n",
         "        if turn.unsaved and turn.inbox.asks_application:\n",
         f"{_SLOW_CODE}::test_a_result_is_stored_before_code_of_the_application_runs",
@@ -143,7 +143,7 @@ MUTANTS = [
     mutant(
         "results-come-while-a-predicate-is-asked",
         "what a parallel tool returned is lost, as its process died while the next call was judged",
-        "src/looopy/tool_calls.py",
+        "src/looopy/loop/tool_calls.py",
         "        if asks and crew:\n",
         "        if False:\n",
         f"{_SLOW_CODE}::test_no_predicate_is_asked_while_a_tool_runs",
@@ -151,7 +151,7 @@ MUTANTS = [
     mutant(
         "a-commit-for-each-result",
         "every turn with two calls pays for a commit that keeps nothing more",
-        "src/looopy/tool_calls.py",
+        "src/looopy/loop/tool_calls.py",
         "        if turn.unsaved and (asks or turn.inbox.asks_application):\n",
         "        if turn.unsaved:\n",
         f"{_TURNS}::test_a_turn_costs_few_commits",
@@ -179,7 +179,7 @@ MUTANTS = [
     mutant(
         "tool-before-its-start",
         "a tool had its effect, and nothing says that it ever began",
-        "src/looopy/tool_calls.py",
+        "src/looopy/loop/tool_calls.py",
         "            if saves_first or rest.begun:\n",
         "            if saves_first:\n",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
@@ -288,7 +288,7 @@ MUTANTS = [
     mutant(
         "calls-without-credentials-are-lost",
         "a turn whose credentials expired goes on, and fresh ones cannot carry out what it left",
-        "src/looopy/tool_calls.py",
+        "src/looopy/loop/tool_calls.py",
         "            hold_for_credentials(turn, call)\n",
         "            skip_calls(turn, [call], NOT_STARTED)\n",
         f"{_EXPIRED}::test_the_turn_ends_with_its_calls_left_open",
@@ -297,7 +297,7 @@ MUTANTS = [
     mutant(
         "an-announced-call-counts-as-run",
         "a call that never ran is of unknown outcome, as its credentials expired at its start",
-        "src/looopy/holding.py",
+        "src/looopy/loop/pending.py",
         "        _leave(turn, Asked(call, kept, (), answered))\n",
         "        hold_for_credentials(turn, call)\n",
         f"{_EXPIRED}::test_a_call_that_was_announced_and_not_run_is_not_of_unknown_outcome",
@@ -524,7 +524,7 @@ MUTANTS = [
     mutant(
         "cancelled-by-nobody",
         "a task of the application that was cancelled ends the turn as if the user had",
-        "src/looopy/cancellation.py",
+        "src/looopy/loop/scope.py",
         "if task is None or task.cancelling() > cancelling:",
         "if True:",
         f"{_FOREIGN}::test_a_turn_ends_and_those_who_wait_for_it_know",
@@ -532,7 +532,7 @@ MUTANTS = [
     mutant(
         "odd-exception-leaves-a-turn-open",
         "a turn whose source of tools raises no Exception stays open for ever",
-        "src/looopy/loop.py",
+        "src/looopy/loop/turn.py",
         "except BaseException as exc:  # noqa: BLE001 - none leaves a turn open",
         "except (Exception, asyncio.CancelledError) as exc:",
         f"{_FOREIGN}::test_who_wants_the_program_to_end_ends_the_turn_first",

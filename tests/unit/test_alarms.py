@@ -6,8 +6,8 @@ from contextvars import ContextVar
 import pytest
 from tests.loop_time import advance
 
-from looopy import alarms
-from looopy.alarms import after
+from looopy.loop import scope as alarms
+from looopy.loop.scope import after
 
 VAR = ContextVar("VAR", default="nobody")
 

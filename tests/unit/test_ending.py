@@ -6,9 +6,9 @@ import pytest
 
 from looopy.ending import failed_end, state_after
 from looopy.errors import LooopyError
+from looopy.loop.progress import Group
 from looopy.stores.records import ContextState
 from looopy.testing.turns import answer, result
-from looopy.turn import Group
 from looopy.types.event import ToolExecutionEnd, TurnEnd, TurnError
 from looopy.types.message import StopReason, ToolCall, Usage
 from looopy.types.state import Outcome, PendingKind, PendingRequest

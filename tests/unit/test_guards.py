@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.guards import Guards, Spent
+from looopy.loop.guards import Guards, Spent
 from looopy.types.config import Budget, LoopConfig
 from looopy.types.message import Cost, StopReason, ToolCall, Usage
 

@@ -115,7 +115,7 @@ class HeldCall:
             not ask for itself has none.
         state: What the tool keeps until it runs again; JSON.
         sealed: By `request_id`, the private keys of requests for credentials, encrypted.
-        bound: What an approval of the call is bound to; see `looopy.approving`.
+        bound: What an approval of the call is bound to; see `looopy.loop.approval`.
         died: It was running when its process ended: what it has done is not known.
     """
 

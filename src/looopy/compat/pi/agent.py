@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from looopy.agent import Agent as OurAgent
-from looopy.checks import as_user_message
 from looopy.compat.pi.abort import AbortController
 from looopy.compat.pi.errors import AlreadyStreaming
 from looopy.compat.pi.events import Translator
@@ -41,6 +40,7 @@ from looopy.compat.pi.types import (
 )
 from looopy.errors import ConfigurationError, LooopyError
 from looopy.llm.provider import LLMProvider
+from looopy.loop.incoming import as_user_message
 from looopy.stores.stores import Stores, open_stores
 from looopy.tools.provider import ToolSource
 from looopy.types import event as ours

@@ -18,11 +18,11 @@ from typing import Any
 
 from looopy.auth.redaction import Redactor
 from looopy.errors import ToolError
+from looopy.loop.progress import Resumed
 from looopy.tools.hooked import Decided, ToolHooks
 from looopy.tools.provider import Tool, ToolContext
 from looopy.tools.results import Answer, error_text, failure
 from looopy.tools.schema import validate
-from looopy.turn import Resumed
 from looopy.types.message import ToolCall
 from looopy.types.storable import dump
 

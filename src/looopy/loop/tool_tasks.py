@@ -12,41 +12,25 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
-from operator import is_
 from typing import Any
 
-from looopy.approving import AskFirst, may_run
-from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
-from looopy.output import FinalAnswer
+from looopy.loop.approval import AskFirst, may_run
+from looopy.loop.output import FinalAnswer
+from looopy.loop.progress import NOTHING_ASKED, Turn
+from looopy.loop.storable import _storable
 from looopy.tools.asking import NeedsInput
 from looopy.tools.executor import resolve_name, run_call
 from looopy.tools.hooked import ToolHooks
 from looopy.tools.provider import Tool, ToolContext
-from looopy.turn import NOTHING_ASKED, Turn
-from looopy.types.event import (
-    AgentEvent,
-    ToolExecutionUpdate,
-    utc_now,
-)
+from looopy.types.event import AgentEvent, ToolExecutionUpdate, utc_now
 from looopy.types.maker import amended
-from looopy.types.message import (
-    ImageContent,
-    TextContent,
-    ToolCall,
-    ToolResultMessage,
-    UserBlock,
-    now_ms,
-)
-from looopy.types.message_json import message_to_json
-from looopy.types.storable import MAX_BODY_BYTES, dump, repair, repair_json
+from looopy.types.message import ToolCall, ToolResultMessage, now_ms
 
 _logger = logging.getLogger("looopy")
-_MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
-_SURELY_SHORT = MAX_BODY_BYTES // 8  # characters; one of them takes six bytes of JSON at most
 _GRACE_S = 5.0  # how long a tool may take to stop before it is left behind
 
 
@@ -305,49 +289,3 @@ def _elsewhere(turn: Turn, call: ToolCall, event: AgentEvent) -> AgentEvent:
                 by_reference = one.name in ("event", "partial")
                 changes[one.name] = None if by_reference else turn.redactor.value(value)
     return amended(event, **changes)
-
-
-def _storable(result: ToolResultMessage) -> ToolResultMessage:
-    """The result with text and details that every store keeps."""
-    content = tuple(map(_storable_block, result.content))
-    details = _details(repair_json(result.details))
-    # By identity: the tool's own values may not be comparable.
-    same = details is result.details and all(map(is_, content, result.content))
-    kept = result if same else amended(result, content=content, details=details)
-    if details is None and _are_short(content):
-        return kept
-    try:
-        dump(message_to_json(kept, compact=True))
-    except ValueRefused as refused:
-        why = f"The tool has run, but its result cannot be stored: {refused.message}"
-        return replace(result, content=(TextContent(why),), details=None, is_error=True)
-    return kept
-
-
-def _storable_block(block: UserBlock) -> UserBlock:
-    if isinstance(block, ImageContent):
-        return block
-    text = repair(block.text)
-    return block if text is block.text else replace(block, text=text)
-
-
-def _are_short(content: Sequence[UserBlock]) -> bool:
-    """Whether these are texts so short that no store refuses them, whatever comes with them."""
-    chars = 0
-    for block in content:
-        if not isinstance(block, TextContent) or block.text_signature is not None:
-            return False
-        chars += len(block.text)
-    return chars <= _SURELY_SHORT
-
-
-def _details(value: Any) -> Any:
-    """Details that fit; a finished tool's result must not be lost for what no model reads."""
-    if value is None:
-        return None
-    try:
-        if len(dump(value)) <= _MAX_DETAILS_CHARS:
-            return value
-    except ValueRefused:
-        pass  # larger still: what else is refused was repaired before
-    return {"omitted": "the details were too large to be stored"}

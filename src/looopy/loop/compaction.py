@@ -15,7 +15,7 @@ from dataclasses import replace
 from looopy.errors import ContextOverflow
 from looopy.history.summarise import read_part, summarise
 from looopy.history.window import Limits
-from looopy.turn import Turn
+from looopy.loop.progress import Turn
 from looopy.types.event import AgentEvent, Compaction, MessageEnd, MessageStart, TurnWarning
 from looopy.types.maker import amended
 from looopy.types.request import ThinkingLevel

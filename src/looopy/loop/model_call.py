@@ -14,12 +14,9 @@ import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from looopy._failpoints import reach
-from looopy.cancellation import TurnInterrupted
-from looopy.compaction import before_call
 from looopy.errors import (
     ContextOverflow,
     HistoryRejected,
@@ -32,11 +29,13 @@ from looopy.history.window import folded
 from looopy.llm.overflow import silent_overflow
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
-from looopy.output import INSTRUCTION
-from looopy.patience import Patience
-from looopy.prompts import BuiltPrompt, build_prompt
+from looopy.loop.compaction import before_call
+from looopy.loop.output import INSTRUCTION
+from looopy.loop.progress import Out, Turn
+from looopy.loop.prompts import BuiltPrompt, build_prompt
+from looopy.loop.scope import Patience, TurnInterrupted
+from looopy.loop.storable import _clean
 from looopy.tools.provider import Tool
-from looopy.turn import Out, Turn
 from looopy.types.config import LoopConfig
 from looopy.types.event import (
     AgentEvent,
@@ -46,19 +45,12 @@ from looopy.types.event import (
     TurnWarning,
     utc_now,
 )
-from looopy.types.maker import amended, maker
-from looopy.types.message import (
-    AssistantBlock,
-    AssistantMessage,
-    Message,
-    StopReason,
-    TextContent,
-    ThinkingContent,
-)
+from looopy.types.maker import maker
+from looopy.types.message import AssistantMessage, Message, StopReason, TextContent
 from looopy.types.request import LLMRequest, PartialMessage, StreamEvent, StreamOptions
 from looopy.types.shapes import Lost, mended_answer
 from looopy.types.state import AgentStatus
-from looopy.types.storable import repair, repair_json
+from looopy.types.storable import repair
 
 _logger = logging.getLogger("looopy")
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
@@ -458,66 +450,3 @@ def keep_partial(turn: Turn) -> None:
 def _texts(message: AssistantMessage) -> tuple[TextContent, ...]:
     """What is kept of a cut answer: its calls never ran, its thinking may be half a thought."""
     return tuple(block for block in message.content if isinstance(block, TextContent))
-
-
-def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
-    """
-    The message as it can be stored and replayed: storable text, call ids unique within the turn.
-    """
-    blocks: list[AssistantBlock] = [_clean_block(turn, block) for block in message.content]
-    changes: dict[str, Any] = {}
-    if not all(new is old for new, old in zip(blocks, message.content, strict=True)):
-        changes["content"] = tuple(blocks)
-    made_by = (message.api, message.provider, message.model)
-    if message.error_message is not None or not _are_storable(*made_by):
-        for name in ("api", "provider", "model", "error_message"):
-            value = getattr(message, name)
-            if value is not None and (text := repair(value)) is not value:
-                changes[name] = text
-    return replace(message, **changes) if changes else message
-
-
-@lru_cache(maxsize=64)
-def _are_storable(*names: str) -> bool:
-    """Of who made an answer: the same for one after the other."""
-    return all(repair(name) is name for name in names)
-
-
-def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
-    if isinstance(block, TextContent):
-        text, signature = repair(block.text), block.text_signature
-        if text is block.text and (signature is None or _is_storable(signature)):
-            return block
-        return _repaired(turn, replace(block, text=text, text_signature=_kept_signature(signature)))
-    if isinstance(block, ThinkingContent):
-        thinking = repair(block.thinking)
-        if thinking is block.thinking and _is_storable(block.thinking_signature):
-            return block
-        # A signature over other bytes would be refused: the block becomes an unsigned one.
-        return _repaired(turn, ThinkingContent(thinking))
-    arguments = repair_json(block.arguments)
-    raw, signature = block.invalid_arguments, block.thought_signature
-    fixed = amended(
-        block,
-        id=turn.own_call_id(repair(block.id)),
-        name=repair(block.name),
-        arguments=arguments,
-        thought_signature=signature if signature is None else _kept_signature(signature),
-        invalid_arguments=None if raw is None else repair(raw),
-    )
-    return block if fixed == block else fixed
-
-
-def _is_storable(signature: str | None) -> bool:
-    return signature is None or repair(signature) is signature
-
-
-def _kept_signature(signature: str | None) -> str | None:
-    """*signature*, or none where it would have to be changed: a provider would refuse it."""
-    return signature if _is_storable(signature) else None
-
-
-def _repaired(turn: Turn, block: AssistantBlock) -> AssistantBlock:
-    text = "characters that cannot be stored (NUL or lone surrogates) were replaced by U+FFFD"
-    turn.emit(turn.make(TurnWarning, code="text_repaired", text=text))
-    return block

@@ -7,41 +7,36 @@ One turn, from its first event to its last: stateless, and written like the algo
     turn_end
 
 `run_turn` is the primitive: an async generator of events and commit groups (see
-`looopy.iteration`), which `Agent` pulls, committing each group before it goes on. `AgentLoop` and
-`agent_loop` are the same without a store, for those who keep their messages elsewhere.
+`looopy.loop.iteration`), which `Agent` pulls, committing each group before it goes on. `AgentLoop`
+and `agent_loop` are the same without a store, for those who keep their messages elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
-from looopy.cancellation import CancelScope, TurnInterrupted
-from looopy.compaction import relieve
-from looopy.errors import CannotContinue, LimitExceeded, LooopyError, StoreError, foreign
-from looopy.guards import Guards, Spent
-from looopy.history.open_calls import can_continue, unanswered
+from looopy.errors import LimitExceeded, LooopyError, StoreError, foreign
 from looopy.history.view import View
-from looopy.holding import drop
-from looopy.iteration import run_iteration
 from looopy.llm.provider import LLMProvider
 from looopy.llm.render import OUTCOME_UNKNOWN
-from looopy.model_call import keep_partial
-from looopy.output import OutputType, Wanted
-from looopy.queues import AskedQueues, GetMessages
-from looopy.tool_calls import skip_calls
-from looopy.tools.provider import ToolSource, wrap_tools
-from looopy.turn import Group, Inbox, Out, Relief, Resumed, Turn, end_iteration
+from looopy.loop.compaction import relieve
+from looopy.loop.guards import Guards, Spent
+from looopy.loop.incoming import AskedQueues, Inbox
+from looopy.loop.iteration import run_iteration
+from looopy.loop.model_call import keep_partial
+from looopy.loop.output import OutputType, Wanted
+from looopy.loop.pending import drop
+from looopy.loop.progress import Group, Out, Relief, Resumed, Turn, end_iteration
+from looopy.loop.scope import CancelScope, TurnInterrupted
+from looopy.loop.tool_calls import skip_calls
+from looopy.tools.provider import ToolSource
 from looopy.types.config import LoopConfig
-from looopy.types.context import AuthContext, CancelToken, SystemPrompt, TurnContext
+from looopy.types.context import TurnContext
 from looopy.types.event import (
-    AgentEvent,
     AuthRequired,
     InputRequired,
     MessageStart,
@@ -49,20 +44,9 @@ from looopy.types.event import (
     TurnError,
     TurnStart,
 )
-from looopy.types.message import (
-    AssistantMessage,
-    CustomMessage,
-    Message,
-    StopReason,
-    ToolCall,
-    ToolResultMessage,
-    UserMessage,
-)
+from looopy.types.message import Message, StopReason, ToolCall, UserMessage
 from looopy.types.state import Outcome, PendingRequest, outcome_of
 from looopy.types.storable import repair
-
-if TYPE_CHECKING:
-    from reactivex import Observable
 
 _logger = logging.getLogger("looopy")
 
@@ -271,191 +255,3 @@ def _close(turn: Turn) -> Group:
         usage=turn.usage,
     )
     return turn.close(end, natural=stop in _NATURAL)
-
-
-class AgentLoop:
-    """
-    Runs turns for somebody who keeps the messages: no store, no state between calls.
-
-    Args:
-        llm_provider: A provider, or a model name such as `"openai/gpt-5-mini"`.
-        tools: Functions, `Tool`s or `ToolProvider`s.
-    """
-
-    def __init__(
-        self,
-        llm_provider: LLMProvider | str,
-        tools: Sequence[ToolSource] = (),
-        config: LoopConfig | None = None,
-    ) -> None:
-        from looopy.llm.resolve import resolve_provider
-
-        self.llm_provider = resolve_provider(llm_provider)
-        self.tools = wrap_tools(tools)
-        self.config = config or LoopConfig()
-
-    def execute_turn(
-        self, messages: Sequence[Message], context: TurnContext
-    ) -> Observable[AgentEvent]:
-        """
-        One turn over *messages* as a cold Observable: subscribing runs it, disposing cancels it.
-
-        Args:
-            messages: The history, oldest first; the last one is what the turn answers.
-
-        Raises:
-            CannotContinue: There is nothing to answer; at the call.
-        """
-        from looopy.streams import cold
-
-        _require_something_to_answer(messages)
-        return cold(lambda: self._events(messages, context))
-
-    def _events(
-        self, messages: Sequence[Message], context: TurnContext
-    ) -> AsyncGenerator[AgentEvent, None]:
-        history = list(messages)
-        return _flat(
-            context,
-            lambda own: run_turn(
-                self.llm_provider,
-                self.tools,
-                self.config,
-                own,
-                history,
-                open_calls=unanswered(history),
-            ),
-        )
-
-
-def agent_loop(
-    prompts: str | Message | Sequence[Message],
-    *,
-    llm_provider: LLMProvider | str,
-    messages: Sequence[Message] = (),
-    tools: Sequence[ToolSource] = (),
-    system_prompt: SystemPrompt = "",
-    config: LoopConfig | None = None,
-    auth_context: AuthContext | None = None,
-    context: TurnContext | None = None,
-    get_steering_messages: GetMessages | None = None,
-    get_follow_up_messages: GetMessages | None = None,
-) -> AsyncGenerator[AgentEvent, None]:
-    """
-    One turn as an async iterator of events, without a store.
-
-    Args:
-        prompts: What the user says: a string, a message, or several.
-        messages: What was said before, oldest first; copied, never changed.
-        context: Instead of the defaults; *system_prompt* and *auth_context* are then not looked at.
-        get_steering_messages: Asked for what the user says meanwhile, before each model call and
-            before each tool that has not started; see `LoopConfig.steering`. Sync or async; returns
-            a message, several, or `None`. One that raises is a `warning` event.
-        get_follow_up_messages: Likewise, where the turn would end; it then goes on.
-
-    Returns:
-        The events; `turn_end` is the last, its `messages` are the new ones, prompts included.
-    """
-    said = _as_messages(prompts)
-    user = next((m for m in reversed(said) if isinstance(m, UserMessage)), None)
-    context = context or _bare(system_prompt, auth_context)
-    queues = AskedQueues(get_steering_messages, get_follow_up_messages)
-    return _start(llm_provider, messages, said, user, tools, config, context, queues)
-
-
-def agent_loop_continue(
-    *,
-    llm_provider: LLMProvider | str,
-    messages: Sequence[Message],
-    tools: Sequence[ToolSource] = (),
-    system_prompt: SystemPrompt = "",
-    config: LoopConfig | None = None,
-    auth_context: AuthContext | None = None,
-    context: TurnContext | None = None,
-    get_steering_messages: GetMessages | None = None,
-    get_follow_up_messages: GetMessages | None = None,
-) -> AsyncGenerator[AgentEvent, None]:
-    """
-    As `agent_loop`, answering what *messages* already end in: a user message, tool results, open
-    calls.
-
-    Raises:
-        CannotContinue: There is nothing to answer; at the call.
-    """
-    _require_something_to_answer(messages)
-    context = context or _bare(system_prompt, auth_context)
-    queues = AskedQueues(get_steering_messages, get_follow_up_messages)
-    return _start(llm_provider, messages, (), None, tools, config, context, queues)
-
-
-def _bare(system_prompt: SystemPrompt, auth_context: AuthContext | None) -> TurnContext:
-    return TurnContext(context_id="loop", system_prompt=system_prompt, auth_context=auth_context)
-
-
-def _start(
-    llm_provider: LLMProvider | str,
-    messages: Sequence[Message],
-    prompts: Sequence[Message],
-    user: UserMessage | None,
-    tools: Sequence[ToolSource],
-    config: LoopConfig | None,
-    context: TurnContext,
-    queues: AskedQueues,
-) -> AsyncGenerator[AgentEvent, None]:
-    loop = AgentLoop(llm_provider, tools, config)
-    history = list(messages)
-    return _flat(
-        context,
-        lambda own: run_turn(
-            loop.llm_provider,
-            loop.tools,
-            loop.config,
-            own,
-            history,
-            prompts,
-            user_message=user,
-            open_calls=() if prompts else unanswered(history),
-            inbox=queues,
-        ),
-    )
-
-
-async def _flat(
-    context: TurnContext, start: Callable[[TurnContext], AsyncGenerator[Out, None]]
-) -> AsyncGenerator[AgentEvent, None]:
-    """
-    The events of a turn, one by one.
-
-    The turn has a token of its own. That of *context* belongs to the caller, who may run several
-    turns with it: cancelling it cancels them all, and the deadline of one stops no other.
-    """
-    own = CancelToken()
-    leave = context.cancel.on_cancel(lambda: own.cancel(context.cancel.reason or "cancelled"))
-    try:
-        async with aclosing(start(replace(context, cancel=own))) as outs:
-            async for out in outs:
-                if isinstance(out, Group):
-                    for event in out.events:
-                        yield event
-                else:
-                    yield out
-    finally:
-        leave()
-
-
-def _as_messages(prompts: str | Message | Sequence[Message]) -> list[Message]:
-    if isinstance(prompts, str):
-        return [UserMessage(prompts)]
-    if isinstance(prompts, (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)):
-        return [prompts]
-    return list(prompts)
-
-
-def _require_something_to_answer(messages: Sequence[Message]) -> None:
-    if not messages:
-        raise CannotContinue("cannot continue: there are no messages", action="continue")
-    if not can_continue(messages):
-        raise CannotContinue(
-            "cannot continue: the last message is an answer; say something instead",
-            action="continue",
-        )

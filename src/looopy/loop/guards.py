@@ -13,12 +13,7 @@ from dataclasses import dataclass, field
 
 from looopy.types.config import Budget, LoopConfig
 from looopy.types.maker import quick
-from looopy.types.message import (
-    NO_USAGE,
-    StopReason,
-    ToolCall,
-    Usage,
-)
+from looopy.types.message import NO_USAGE, StopReason, ToolCall, Usage
 from looopy.types.shapes import check_usage
 
 _UNLIMITED = Budget()

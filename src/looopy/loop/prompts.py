@@ -22,7 +22,6 @@ from looopy.types.maker import quick
 from looopy.types.message import Message, TextContent, UserMessage
 
 _logger = logging.getLogger("looopy")
-
 AFTER = "[From the application, not from the user]\n"
 
 

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from looopy.approving import AskFirst
 from looopy.auth.sealing import KEY_LIFE_S, KeyRing
 from looopy.errors import LooopyError
 from looopy.llm.render import CANCELLED, synthetic_result
+from looopy.loop.approval import AskFirst
+from looopy.loop.progress import NOTHING_ASKED, Asked, Turn
 from looopy.stores.records import ContextState
 from looopy.tools.asking import NeedsCredentials, NeedsInput
 from looopy.tools.provider import Tool
-from looopy.turn import NOTHING_ASKED, Asked, Turn
 from looopy.types.auth import AuthRequest, auth_to_json
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason, ToolCall, now_ms

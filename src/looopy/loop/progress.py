@@ -11,21 +11,17 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
-from looopy.cancellation import CancelScope
-from looopy.errors import (
-    ContextOverflow,
-    LimitExceeded,
-    LooopyError,
-    StoreError,
-)
-from looopy.guards import Guards, Verdict
+from looopy.errors import ContextOverflow, LimitExceeded, LooopyError, StoreError
 from looopy.history.view import View
 from looopy.llm.provider import LLMProvider
-from looopy.output import Wanted
+from looopy.loop.guards import Guards, Verdict
+from looopy.loop.incoming import Inbox, NoInbox, Queued
+from looopy.loop.output import Wanted
+from looopy.loop.scope import CancelScope
 from looopy.tools.provider import Tool, ToolSource
 from looopy.types.config import LoopConfig
 from looopy.types.context import TurnContext
@@ -45,13 +41,11 @@ from looopy.types.maker import amended, maker, quick
 from looopy.types.message import (
     NO_USAGE,
     AssistantMessage,
-    CustomMessage,
     Message,
     StopReason,
     ToolCall,
     ToolResultMessage,
     Usage,
-    UserMessage,
 )
 from looopy.types.request import StreamOptions
 from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, outcome_of
@@ -131,81 +125,7 @@ class Group:
     charged: Usage = NO_USAGE
 
 
-class Queued(NamedTuple):
-    """A message that waits to be said, and the inbox entry it is, if it is one."""
-
-    message: UserMessage | CustomMessage
-    number: int | None = None
-
-
-class Inbox(Protocol):
-    """
-    What comes in while a turn runs. What is taken and never committed is still in the store.
-
-    Attributes:
-        asks_application: Whether looking runs code of the application.
-        arrived: Whether something may have come in that nobody has looked at.
-        heard: The newest entry that was looked at; `None` where nothing can come in.
-    """
-
-    asks_application: bool
-
-    @property
-    def arrived(self) -> bool:
-        """See above."""
-        ...
-
-    @property
-    def heard(self) -> int | None:
-        """See above."""
-        ...
-
-    async def steering(self) -> list[Queued]:
-        """Take what is to be said next, one message or all; [] when there is none."""
-        ...
-
-    async def follow_ups(self) -> list[Queued]:
-        """Take what is to be said once the turn would end."""
-        ...
-
-    def refused(self) -> bool:
-        """Whether the group just yielded was not committed, because of news. Asked once."""
-        ...
-
-    def withdrawn(self) -> Collection[int]:
-        """
-        Entries of the group just yielded that were withdrawn; it was then not committed. Asked
-        once.
-        """
-        ...
-
-
-class NoInbox:
-    """Of a turn that nobody can say anything to."""
-
-    asks_application = False
-    arrived = False
-    heard: int | None = None
-
-    async def steering(self) -> list[Queued]:
-        """Nothing."""
-        return []
-
-    async def follow_ups(self) -> list[Queued]:
-        """Nothing."""
-        return []
-
-    def refused(self) -> bool:
-        """Never."""
-        return False
-
-    def withdrawn(self) -> Collection[int]:
-        """None."""
-        return ()
-
-
 Out: TypeAlias = AgentEvent | Group
-
 Relief: TypeAlias = "Callable[[Turn, ContextOverflow], Awaitable[bool]]"
 """
 Makes room when a request does not fit the model's window, such as by compacting `turn.history`.

@@ -13,14 +13,14 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass, field
 
 from looopy._failpoints import reach
-from looopy.cancellation import TurnInterrupted
-from looopy.crew import Crew
 from looopy.errors import MissingExtra, ValueRefused
-from looopy.guards import Verdict
-from looopy.holding import hold, hold_for_approval, hold_for_credentials, refusal_of, wait
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
+from looopy.loop.guards import Verdict
+from looopy.loop.pending import hold, hold_for_approval, hold_for_credentials, refusal_of, wait
+from looopy.loop.progress import NOTHING_ASKED, Out, Turn
+from looopy.loop.scope import TurnInterrupted
+from looopy.loop.tool_tasks import Crew
 from looopy.tools.provider import Tool
-from looopy.turn import NOTHING_ASKED, Out, Turn
 from looopy.types.event import TurnWarning
 from looopy.types.message import ToolCall, now_ms
 

@@ -1,0 +1,256 @@
+"""
+`AgentLoop` and `agent_loop`: one turn without a store, for applications that keep their messages.
+
+`cold` makes an Observable of a turn's generator: subscribing runs the turn, disposing cancels it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from reactivex import Observable
+from reactivex.abc import DisposableBase, ObserverBase, SchedulerBase
+from reactivex.disposable import Disposable
+
+from looopy.errors import CannotContinue
+from looopy.history.open_calls import can_continue, unanswered
+from looopy.llm.provider import LLMProvider
+from looopy.loop.incoming import AskedQueues, GetMessages
+from looopy.loop.progress import Group, Out
+from looopy.loop.turn import run_turn
+from looopy.tools.provider import ToolSource, wrap_tools
+from looopy.types.config import LoopConfig
+from looopy.types.context import AuthContext, CancelToken, SystemPrompt, TurnContext
+from looopy.types.event import AgentEvent
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    Message,
+    ToolResultMessage,
+    UserMessage,
+)
+
+
+class AgentLoop:
+    """
+    Runs turns for somebody who keeps the messages: no store, no state between calls.
+
+    Args:
+        llm_provider: A provider, or a model name such as `"openai/gpt-5-mini"`.
+        tools: Functions, `Tool`s or `ToolProvider`s.
+    """
+
+    def __init__(
+        self,
+        llm_provider: LLMProvider | str,
+        tools: Sequence[ToolSource] = (),
+        config: LoopConfig | None = None,
+    ) -> None:
+        from looopy.llm.resolve import resolve_provider
+
+        self.llm_provider = resolve_provider(llm_provider)
+        self.tools = wrap_tools(tools)
+        self.config = config or LoopConfig()
+
+    def execute_turn(
+        self, messages: Sequence[Message], context: TurnContext
+    ) -> Observable[AgentEvent]:
+        """
+        One turn over *messages* as a cold Observable: subscribing runs it, disposing cancels it.
+
+        Args:
+            messages: The history, oldest first; the last one is what the turn answers.
+
+        Raises:
+            CannotContinue: There is nothing to answer; at the call.
+        """
+        _require_something_to_answer(messages)
+        return cold(lambda: self._events(messages, context))
+
+    def _events(
+        self, messages: Sequence[Message], context: TurnContext
+    ) -> AsyncGenerator[AgentEvent, None]:
+        history = list(messages)
+        return _flat(
+            context,
+            lambda own: run_turn(
+                self.llm_provider,
+                self.tools,
+                self.config,
+                own,
+                history,
+                open_calls=unanswered(history),
+            ),
+        )
+
+
+def agent_loop(
+    prompts: str | Message | Sequence[Message],
+    *,
+    llm_provider: LLMProvider | str,
+    messages: Sequence[Message] = (),
+    tools: Sequence[ToolSource] = (),
+    system_prompt: SystemPrompt = "",
+    config: LoopConfig | None = None,
+    auth_context: AuthContext | None = None,
+    context: TurnContext | None = None,
+    get_steering_messages: GetMessages | None = None,
+    get_follow_up_messages: GetMessages | None = None,
+) -> AsyncGenerator[AgentEvent, None]:
+    """
+    One turn as an async iterator of events, without a store.
+
+    Args:
+        prompts: What the user says: a string, a message, or several.
+        messages: What was said before, oldest first; copied, never changed.
+        context: Instead of the defaults; *system_prompt* and *auth_context* are then not looked at.
+        get_steering_messages: Asked for what the user says meanwhile, before each model call and
+            before each tool that has not started; see `LoopConfig.steering`. Sync or async; returns
+            a message, several, or `None`. One that raises is a `warning` event.
+        get_follow_up_messages: Likewise, where the turn would end; it then goes on.
+
+    Returns:
+        The events; `turn_end` is the last, its `messages` are the new ones, prompts included.
+    """
+    said = _as_messages(prompts)
+    user = next((m for m in reversed(said) if isinstance(m, UserMessage)), None)
+    context = context or _bare(system_prompt, auth_context)
+    queues = AskedQueues(get_steering_messages, get_follow_up_messages)
+    return _start(llm_provider, messages, said, user, tools, config, context, queues)
+
+
+def agent_loop_continue(
+    *,
+    llm_provider: LLMProvider | str,
+    messages: Sequence[Message],
+    tools: Sequence[ToolSource] = (),
+    system_prompt: SystemPrompt = "",
+    config: LoopConfig | None = None,
+    auth_context: AuthContext | None = None,
+    context: TurnContext | None = None,
+    get_steering_messages: GetMessages | None = None,
+    get_follow_up_messages: GetMessages | None = None,
+) -> AsyncGenerator[AgentEvent, None]:
+    """
+    As `agent_loop`, answering what *messages* already end in: a user message, tool results, open
+    calls.
+
+    Raises:
+        CannotContinue: There is nothing to answer; at the call.
+    """
+    _require_something_to_answer(messages)
+    context = context or _bare(system_prompt, auth_context)
+    queues = AskedQueues(get_steering_messages, get_follow_up_messages)
+    return _start(llm_provider, messages, (), None, tools, config, context, queues)
+
+
+def _bare(system_prompt: SystemPrompt, auth_context: AuthContext | None) -> TurnContext:
+    return TurnContext(context_id="loop", system_prompt=system_prompt, auth_context=auth_context)
+
+
+def _start(
+    llm_provider: LLMProvider | str,
+    messages: Sequence[Message],
+    prompts: Sequence[Message],
+    user: UserMessage | None,
+    tools: Sequence[ToolSource],
+    config: LoopConfig | None,
+    context: TurnContext,
+    queues: AskedQueues,
+) -> AsyncGenerator[AgentEvent, None]:
+    loop = AgentLoop(llm_provider, tools, config)
+    history = list(messages)
+    return _flat(
+        context,
+        lambda own: run_turn(
+            loop.llm_provider,
+            loop.tools,
+            loop.config,
+            own,
+            history,
+            prompts,
+            user_message=user,
+            open_calls=() if prompts else unanswered(history),
+            inbox=queues,
+        ),
+    )
+
+
+async def _flat(
+    context: TurnContext, start: Callable[[TurnContext], AsyncGenerator[Out, None]]
+) -> AsyncGenerator[AgentEvent, None]:
+    """
+    The events of a turn, one by one.
+
+    The turn has a token of its own. That of *context* belongs to the caller, who may run several
+    turns with it: cancelling it cancels them all, and the deadline of one stops no other.
+    """
+    own = CancelToken()
+    leave = context.cancel.on_cancel(lambda: own.cancel(context.cancel.reason or "cancelled"))
+    try:
+        async with aclosing(start(replace(context, cancel=own))) as outs:
+            async for out in outs:
+                if isinstance(out, Group):
+                    for event in out.events:
+                        yield event
+                else:
+                    yield out
+    finally:
+        leave()
+
+
+def _as_messages(prompts: str | Message | Sequence[Message]) -> list[Message]:
+    if isinstance(prompts, str):
+        return [UserMessage(prompts)]
+    if isinstance(prompts, (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)):
+        return [prompts]
+    return list(prompts)
+
+
+def _require_something_to_answer(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise CannotContinue("cannot continue: there are no messages", action="continue")
+    if not can_continue(messages):
+        raise CannotContinue(
+            "cannot continue: the last message is an answer; say something instead",
+            action="continue",
+        )
+
+
+def cold(start: Callable[[], AsyncGenerator[AgentEvent, None]]) -> Observable[AgentEvent]:
+    """
+    An Observable that runs *start* for each subscription, as a task of the running loop.
+
+    Disposing cancels the task. What the generator raises goes to `on_error`.
+    """
+
+    def subscribe(
+        observer: ObserverBase[AgentEvent], _scheduler: SchedulerBase | None = None
+    ) -> DisposableBase:
+        async def run() -> None:
+            try:
+                events = start()
+                try:
+                    async for event in events:
+                        observer.on_next(event)
+                finally:
+                    await events.aclose()
+            except asyncio.CancelledError:
+                raise
+            except Exception as exc:  # noqa: BLE001 - an Observable reports by on_error
+                observer.on_error(exc)
+            else:
+                observer.on_completed()
+
+        # The Disposable holds the task, and the task the observer: both live as long as the run.
+        task = asyncio.get_running_loop().create_task(run(), name="looopy turn")
+
+        def dispose() -> None:
+            task.cancel()
+
+        return Disposable(dispose)
+
+    return Observable(subscribe)

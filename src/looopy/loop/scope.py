@@ -1,0 +1,277 @@
+"""
+Limits of a wait: a cancel that cuts it short, a silent model given up, and the timers for both.
+
+A turn alternates between waits that may be cut short (a model, a tool) and steps that may not (a
+commit). `CancelScope` marks the former: while one is entered, cancelling the turn's token
+interrupts the current await; outside, the request waits for the next scope. So a cancel never lands
+in the middle of a commit, and asyncio's own cancellation, which may, stays distinguishable from it.
+
+`Patience` ends the wait for a model, whoever provides it: a provider watches its own connection,
+and the loop watches a little more patiently. `after` sets a timer at the cost of an entry in a
+list, since nearly all timers of a turn are taken back within milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import Context
+from functools import partial
+from heapq import heapify, heappop, heappush
+from types import TracebackType
+
+from looopy.errors import LLMUnavailable, foreign
+from looopy.types.context import CancelToken
+
+
+class TurnInterrupted(Exception):  # a signal inside the loop, never an error of a user's
+    """The turn's token was cancelled, or its time ran out; `reason` says which."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class CancelScope:
+    """
+    A re-enterable section in which a turn can be interrupted.
+
+    One is made per turn and entered around each interruptible await. Entering is cheap enough to do
+    so for every delta.
+
+    Args:
+        token: What is cancelled from outside.
+        timeout_s: Seconds from now after which the turn is interrupted with the reason `deadline`.
+    """
+
+    def __init__(self, token: CancelToken, timeout_s: float | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._token = token
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
+        self._fired = False
+        self._reason: str | None = None  # of an interruption that is not the token's
+        self._unsubscribe = token.on_cancel(self._soon)
+        self._timer = (
+            None if timeout_s is None else after(timeout_s, partial(token.cancel, "deadline"))
+        )
+
+    def close(self) -> None:
+        """Let go of the token and the timer."""
+        self._unsubscribe()
+        self._unsubscribe = _nothing  # what it was refers back to this
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def interrupt(self, reason: str) -> None:
+        """
+        Cut short the await that goes on, with *reason*, and nothing else: the turn itself may go
+        on. Outside of an interruptible await it does nothing. Not for the turn's own task.
+        """
+        if self._task is not None and not self._fired:
+            self._reason = reason
+            self._fire()
+
+    def __enter__(self) -> None:
+        if self._token.reason is not None:
+            raise TurnInterrupted(self._token.reason)
+        self._fired = False
+        task = self._task = asyncio.current_task(self._loop)
+        self._cancelling = 0 if task is None else task.cancelling()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        task, self._task = self._task, None
+        if (
+            self._fired
+            and task is not None
+            and task.uncancel() <= self._cancelling
+            and exc_type is asyncio.CancelledError
+        ):
+            reason, self._reason = self._token.reason or self._reason or "cancelled", None
+            raise TurnInterrupted(reason) from exc
+        if exc is not None and (failure := foreign(exc, cancelling=self._cancelling)) is not None:
+            raise failure from exc
+
+    def _soon(self) -> None:
+        # Never while the task itself runs: a cancel would then strike at its next await, wherever.
+        self._loop.call_soon(self._fire)
+
+    def _fire(self) -> None:
+        if self._task is not None and not self._fired:
+            self._fired = True
+            self._task.cancel()
+
+
+def _nothing() -> None:
+    """What is left to do for a scope that is closed."""
+
+
+_LATER = 1.1  # so that a provider that watches itself is first to say what happened
+_FIRST_FACTOR = 3  # before its first word a model may think longer
+
+
+class Patience:
+    """
+    Interrupts one model call that takes too long, or in which nothing comes for too long.
+
+    Args:
+        scope: What the waiting is done in.
+        heard: How many events have come; called now and then.
+        idle_s: The longest silence; `None`: any.
+        total_s: The longest call; `None`: any.
+    """
+
+    __slots__ = ("_heard", "_idle", "_idle_s", "_scope", "_seen", "_total", "_total_s")
+
+    def __init__(
+        self,
+        scope: CancelScope,
+        heard: Callable[[], int],
+        *,
+        idle_s: float | None,
+        total_s: float | None,
+    ) -> None:
+        self._scope = scope
+        self._heard = heard
+        self._idle_s = idle_s
+        self._total_s = total_s
+        self._seen = 0
+        self._total: Alarm | None = None
+        self._idle: Alarm | None = None
+        if total_s is not None:
+            self._total = after(total_s * _LATER, partial(scope.interrupt, "total"))
+        if idle_s is not None:
+            self._idle = after(idle_s * _LATER * _FIRST_FACTOR, self._look)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._total is not None:
+            self._total.cancel()
+        if self._idle is not None:
+            self._idle.cancel()
+
+    def error(self, stop: BaseException, provider: str) -> LLMUnavailable | None:
+        """What *stop* means if it was this that interrupted; else `None`."""
+        reason = stop.reason if isinstance(stop, TurnInterrupted) else None
+        who = provider or "the provider"
+        if reason == "idle":
+            text = f"{who} sent nothing for {self._idle_s:g} s (LoopConfig.llm_idle_timeout_s)"
+        elif reason == "total":
+            text = f"{who} did not answer within {self._total_s:g} s (LoopConfig.llm_timeout_s)"
+        else:
+            return None
+        return LLMUnavailable(text, provider=provider)
+
+    def _look(self) -> None:
+        heard = self._heard()
+        if heard == self._seen:
+            self._scope.interrupt("idle")
+        self._seen = heard
+        again_s = (self._idle_s or 0) * _LATER
+        self._idle = after(again_s, self._look)
+
+
+_TIDY_ABOVE = 64  # alarms that were taken back, from which on they are looked for
+
+
+class Alarm:
+    """
+    One call at a later time; `cancel()` takes it back.
+
+    Attributes:
+        when: By the clock of the event loop, in seconds.
+    """
+
+    __slots__ = ("_alarms", "_call", "when")
+
+    def __init__(self, alarms: _Alarms, when: float, call: Callable[[], object]) -> None:
+        self.when = when
+        self._alarms = alarms
+        self._call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        """Take it back; harmless when it has gone off."""
+        if self._call is not None:
+            self._call = None
+            self._alarms.fewer()
+
+    def take(self) -> Callable[[], object] | None:
+        """What is to be called, if it was not taken back."""
+        call, self._call = self._call, None
+        return call
+
+
+def after(seconds: float, call: Callable[[], object]) -> Alarm:
+    """
+    Have *call* called by the running event loop in so many *seconds*, in an empty context.
+
+    Raises:
+        RuntimeError: No event loop runs.
+    """
+    loop = asyncio.get_running_loop()
+    alarms: _Alarms | None = getattr(_here, "alarms", None)
+    if alarms is None or alarms.loop is not loop:
+        alarms = _here.alarms = _Alarms(loop)
+    return alarms.set(seconds, call)
+
+
+_here = threading.local()
+
+
+class _Alarms:
+    """Those of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._heap: list[tuple[float, int, Alarm]] = []
+        self._count = 0
+        self._gone = 0  # in the heap, and taken back
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float, call: Callable[[], object]) -> Alarm:
+        """Add one."""
+        when = self.loop.time() + seconds
+        alarm = Alarm(self, when, call)
+        self._count += 1
+        heappush(self._heap, (when, self._count, alarm))
+        self._wait(when)
+        return alarm
+
+    def fewer(self) -> None:
+        """Take notice that one was taken back."""
+        self._gone += 1
+        if self._gone > _TIDY_ABOVE and self._gone * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2]._call is not None]  # noqa: SLF001
+            heapify(self._heap)
+            self._gone = 0
+
+    def _wait(self, when: float) -> None:
+        """See that the event loop's timer goes off at *when*, or before."""
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        # Else what is called would inherit the context of whoever set the earliest.
+        self._timer = self.loop.call_at(when, self._ring, when, context=Context())
+
+    def _ring(self, due: float) -> None:
+        """Call what is due, and wait for the rest."""
+        self._timer = None
+        now = max(due, self.loop.time())  # the event loop may be a little early
+        while self._heap and self._heap[0][0] <= now:
+            call = heappop(self._heap)[2].take()
+            if call is None:
+                self._gone -= 1
+                continue
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 - as the event loop does: it harms no other
+                self.loop.call_exception_handler({"message": "an alarm failed", "exception": error})
+        if self._heap:
+            self._wait(self._heap[0][0])
