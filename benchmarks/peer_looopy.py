@@ -77,7 +77,7 @@ class Peer(Adapter):
         late = {"sqlite": ("sql.engine", "sql.sqlite"), "pg": ("sql.engine", "sql.postgres")}
         for name in late.get(backend, ()):
             import_module(f"looopy.stores.{name}")
-        import_module("looopy.streams")
+        import_module("looopy.agent.stream")
         if backend == "pg":
             import_module("asyncpg")
 

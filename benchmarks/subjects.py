@@ -78,7 +78,7 @@ class Looopy:
     """
 
     def __init__(self, url: str, *, window: int | None = None) -> None:
-        _load(url, "looopy.streams", "looopy.llm.resolve")
+        _load(url, "looopy.agent.stream", "looopy.llm.resolve")
         self.url = url
         self.model = Model()
         self.config = LoopConfig(history_tokens=None, max_messages=window)

@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from looopy.agent import Agent
+    from looopy.agent.agent import Agent
+    from looopy.agent.stream import TurnStream
     from looopy.loop.agent_loop import AgentLoop, agent_loop, agent_loop_continue
     from looopy.plugins import Plugin
     from looopy.stores.stores import Stores, open_stores
-    from looopy.streams import TurnStream
     from looopy.tools.function import tool
     from looopy.tools.provider import Tool, ToolContext, ToolProvider, ToolResult
     from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
@@ -71,11 +71,11 @@ if TYPE_CHECKING:
     )
 
 _MODULES = {
-    "agent": ("Agent",),
+    "agent.agent": ("Agent",),
+    "agent.stream": ("TurnStream",),
     "loop.agent_loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
     "plugins": ("Plugin",),
     "stores.stores": ("Stores", "open_stores"),
-    "streams": ("TurnStream",),
     "tools.function": ("tool",),
     "tools.provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
     "types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),

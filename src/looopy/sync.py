@@ -22,9 +22,9 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
 
-from looopy.agent import Agent as _Agent
+from looopy.agent.agent import Agent as _Agent
+from looopy.agent.stream import TurnStream
 from looopy.errors import AgentStateError, LooopyError, StoreUnavailable
-from looopy.streams import TurnStream
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, Compaction

@@ -24,8 +24,8 @@ from looopy import (
     open_stores,
     tool,
 )
+from looopy.agent.request import input_hash
 from looopy.auth import AuthRequest, encrypt_credential
-from looopy.checks import input_hash
 from looopy.errors import InvalidTool
 from looopy.stores.owner import Owner
 from looopy.sync import Agent as SyncAgent

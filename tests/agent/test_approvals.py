@@ -8,9 +8,9 @@ import pytest
 from tests.agent.kit import add, assert_valid, assert_whole, collect, types
 
 from looopy import AuthContext, Hooks, ToolContext, ToolResult, tool
+from looopy.agent.plan import DENIED, UNANSWERED
 from looopy.errors import InputNotFound, InvalidTool, ValueRefused
 from looopy.llm.render import OUTCOME_UNKNOWN
-from looopy.recovery import DENIED, UNANSWERED
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.config import LoopConfig

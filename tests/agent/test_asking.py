@@ -8,9 +8,9 @@ import pytest
 from tests.agent.kit import add, assert_answered, assert_whole, collect, types
 
 from looopy import ToolContext, tool
+from looopy.agent.plan import plan_turn
 from looopy.errors import AgentBusy, CannotContinue, InputNotFound
 from looopy.llm.render import CANCELLED
-from looopy.recovery import plan_turn
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores

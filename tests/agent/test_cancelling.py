@@ -239,7 +239,7 @@ async def test_a_task_cancelled_while_the_driver_has_the_commit_waits_too(
             asyncio.get_running_loop().call_soon(task.cancel)
         return await settle_write(work, cancelled, outlasts=outlasts)
 
-    monkeypatch.setattr("looopy.running.settle_write", struck)
+    monkeypatch.setattr("looopy.agent.running.settle_write", struck)
     stream = agent.execute_turn("go")
     [task] = agent._turns._tasks
     result = await stream

@@ -13,9 +13,9 @@ import pytest
 from tests.agent.kit import Sluggish, assert_valid, assert_whole, collect, types
 
 from looopy import AuthContext, tool
+from looopy.agent.plan import NOT_AGAIN, SUPERSEDED
 from looopy.errors import CannotContinue, InputNotFound, StoreUnavailable, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
-from looopy.recovery import NOT_AGAIN, SUPERSEDED
 from looopy.stores.owner import Owner
 from looopy.stores.records import Commit, ContextState
 from looopy.testing import ScriptedProvider, text, tool_call

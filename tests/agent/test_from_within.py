@@ -8,9 +8,9 @@ import pytest
 from tests.agent.kit import Gate, add, assert_whole
 
 from looopy import tool
+from looopy.agent.turns import _around
 from looopy.errors import AgentStateError, LooopyError, StoreUnavailable
 from looopy.testing import ScriptedProvider, SpyStores, text, tool_call
-from looopy.turns import _around
 from looopy.types.message import ToolResultMessage
 from looopy.types.state import AgentStatus, Outcome
 

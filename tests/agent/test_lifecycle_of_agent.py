@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.agent.kit import Gate, assert_whole
 
 from looopy import Agent, LoopConfig, RetryPolicy, open_stores
+from looopy.agent.lifecycle import TRANSITIONS
 from looopy.errors import AgentNotStarted, AgentStateError, LLMError, StoreUnavailable
-from looopy.lifecycle import TRANSITIONS
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.state import AgentStatus, Outcome

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from tests.agent.kit import Gate, assert_whole
 
-from looopy import LoopConfig, claiming, line
+from looopy import LoopConfig
+from looopy.agent import claim as claiming
+from looopy.agent import line
 from looopy.errors import AgentBusy, TurnIncomplete
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim

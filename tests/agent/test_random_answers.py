@@ -9,8 +9,8 @@ import pytest
 from tests.agent.kit import add, assert_valid, assert_whole
 
 from looopy import ToolContext, tool
+from looopy.agent.plan import DENIED, UNANSWERED
 from looopy.errors import InputNotFound
-from looopy.recovery import DENIED, UNANSWERED
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import client_tool, request_input
 from looopy.types.message import ToolResultMessage

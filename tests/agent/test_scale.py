@@ -8,9 +8,9 @@ import pytest
 from tests.agent.kit import add
 
 from looopy import LoopConfig, UserMessage, tool
+from looopy.agent.context import Known
 from looopy.errors import LLMError
 from looopy.history.window import visible
-from looopy.known import Known
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.testing.turns import answer

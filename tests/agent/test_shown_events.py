@@ -7,7 +7,7 @@ import asyncio
 from tests.agent.kit import collect
 
 from looopy import AuthContext, ToolContext, TurnContext, tool
-from looopy.broadcast import Broadcast
+from looopy.agent.broadcast import Broadcast
 from looopy.testing import text, tool_call
 from looopy.types.event import IterationStart, MessageEnd, MessageUpdate, TurnEnd, TurnError
 from looopy.types.message import AssistantMessage, StopReason, UserMessage

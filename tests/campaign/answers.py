@@ -15,8 +15,8 @@ from tests.agent.kit import assert_whole
 from tests.campaign.stories import TURNS, Ledger, Story
 
 from looopy import Agent, ToolContext, open_stores, tool
+from looopy.agent.plan import DENIED
 from looopy.llm.render import OUTCOME_UNKNOWN
-from looopy.recovery import DENIED
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.event import ToolExecutionStart, TurnEnd
 from looopy.types.message import ToolResultMessage

@@ -272,7 +272,9 @@ def _trial(
 ) -> Trial:
     def run(count: int, seed: int) -> Tally:
         tally = Tally(f"{name}, {kind}")
-        wrong = mock.patch("looopy.running.settle_write", give_up) if giving_up else nullcontext()
+        wrong = (
+            mock.patch("looopy.agent.running.settle_write", give_up) if giving_up else nullcontext()
+        )
         with database(kind) as url, wrong:
             asyncio.run(work(url, kind, count, seed, tally))
         return tally

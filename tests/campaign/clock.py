@@ -30,7 +30,7 @@ from tests.campaign.trial import Tally, Trial
 from tests.campaign.zombies import Grave, one_zombie, without_fence
 from tests.postgres import ask
 
-from looopy import lease as leases
+from looopy.agent import lease as leases
 from looopy.stores import owner as owners
 from looopy.stores.sql import connection as sqlite
 

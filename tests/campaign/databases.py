@@ -26,10 +26,6 @@ import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401
 from tests.campaign.children import run
 from tests.postgres import Server, as_driver, ask
 
-import looopy.llm.resolve
-import looopy.stores.sql.engine
-import looopy.stores.sql.postgres
-import looopy.streams  # noqa: F401
 from looopy import open_stores
 from looopy.stores.sql import migrate
 

@@ -35,7 +35,7 @@ from tests.campaign.trial import Tally, Trial
 from tests.postgres import Server, as_driver, ask
 
 from looopy import Agent, LoopConfig, UserMessage, tool
-from looopy import lease as leases
+from looopy.agent import lease as leases
 from looopy.errors import AgentBusy
 from looopy.stores import owner as owners
 from looopy.stores.sql import connection, migrate

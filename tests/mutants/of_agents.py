@@ -18,7 +18,7 @@ MUTANTS = [
     mutant(
         "budget-without-a-price",
         "an agent starts whose budget of money is never reached",
-        "src/looopy/living.py",
+        "src/looopy/agent/base.py",
         "        priced(self._provider, self.loop_config.budget)\n",
         "",
         "tests/wire/test_costs.py::test_no_agent_starts_whose_budget_would_be_ignored",
@@ -116,7 +116,7 @@ MUTANTS = [
     mutant(
         "credentials-opened-by-the-wrong-one",
         "a credential for an agent's agent is asked for again and again",
-        "src/looopy/answers.py",
+        "src/looopy/agent/plan.py",
         "return request.auth is not None and request.auth.context_id not in (None, context_id)",
         "return False",
         f"{_AS_TOOLS}::test_credentials_reach_the_agents_call_alone",
@@ -132,7 +132,7 @@ MUTANTS = [
     mutant(
         "another-turn-ends-this-one",
         "a turn is over for its viewers when an agent that works for it is done",
-        "src/looopy/running.py",
+        "src/looopy/agent/running.py",
         "        if not event.path:  # another",
         "        if True:  # another",
         "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
@@ -149,7 +149,7 @@ MUTANTS = [
     mutant(
         "type-forgotten-by-a-crash",
         "a turn that is gone on with answers in any form",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "                output=state.output,\n",
         "",
         f"{_OUTPUT}::test_a_killed_turn_is_still_asked",
@@ -157,7 +157,7 @@ MUTANTS = [
     mutant(
         "type-of-an-earlier-turn",
         "a new question is answered in the form of an old one",
-        "src/looopy/claiming.py",
+        "src/looopy/agent/claim.py",
         "return state.output if goes_on else None",
         "return state.output",
         f"{_OUTPUT}::test_a_continued_turn_gives_the_type_that_is_passed",
@@ -165,7 +165,7 @@ MUTANTS = [
     mutant(
         "key-blind-to-the-type",
         "a request for another type is given a view of the first",
-        "src/looopy/checks.py",
+        "src/looopy/agent/request.py",
         "more = [] if output is None else [output]",
         "more = []",
         f"{_OUTPUT}::test_a_view_of_an_accepted_turn_has_its_output",

@@ -134,7 +134,7 @@ MUTANTS = [
     mutant(
         "refused-without-looking",
         "what another process left cannot be continued by an agent that knew the context before",
-        "src/looopy/claiming.py",
+        "src/looopy/agent/claim.py",
         "                if fresh:\n                    raise\n"
         "                known.stale = True  # another process may have left something to go on"
         " from\n",

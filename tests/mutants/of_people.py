@@ -30,7 +30,7 @@ MUTANTS = [
     mutant(
         "a-late-yes-counts",
         "an approval from another time runs what nobody wants any more",
-        "src/looopy/answers.py",
+        "src/looopy/agent/plan.py",
         "request.expires_at <= datetime.now(UTC)",
         "request.expires_at is None",
         f"{_APPROVALS}::test_an_expired_approval_is_not_there",
@@ -38,7 +38,7 @@ MUTANTS = [
     mutant(
         "an-answer-dies-with-its-turn",
         "a person has answered, and is asked again after a crash",
-        "src/looopy/recovery.py",
+        "src/looopy/agent/plan.py",
         "    return Plan(begun, prompts, user_message, run, origin, resumed, continues)",
         "    return Plan(fresh, prompts, user_message, run, origin, resumed, continues)",
         f"{_ASKING}::test_an_accepted_answer_survives_its_turn",
@@ -46,7 +46,7 @@ MUTANTS = [
     mutant(
         "asking-counts-as-a-start",
         "a call that only asked is given up as of unknown outcome",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "if turn > asked.get(call_id, 0)}",
         "if turn > 0}",
         f"{_ASKING}::test_an_accepted_answer_survives_its_turn",
@@ -62,7 +62,7 @@ MUTANTS = [
     mutant(
         "a-compaction-takes-the-open-call",
         "the answer is stored, and the model never sees it",
-        "src/looopy/condense.py",
+        "src/looopy/agent/compact.py",
         "max(keep_turns, _questions_of_open(known))",
         "keep_turns",
         f"{_ASKING}::test_a_call_waits_beside_a_compaction",
@@ -79,7 +79,7 @@ MUTANTS = [
     mutant(
         "a-credential-is-no-secret",
         "what a user has encrypted stands in the history",
-        "src/looopy/running.py",
+        "src/looopy/agent/running.py",
         "            self.redactor.add(resumed.opened)\n",
         "            pass\n",
         f"{_CREDENTIALS}::test_a_credential_reaches_the_call_and_nothing_else",
@@ -87,7 +87,7 @@ MUTANTS = [
     mutant(
         "credentials-in-plain-are-stored",
         "a backup has the passwords of whoever was asked",
-        "src/looopy/answers.py",
+        "src/looopy/agent/plan.py",
         "if not in_plain(request) and request.request_id",
         "if request.request_id",
         f"{_CREDENTIALS}::test_credentials_in_plain_are_used_and_never_stored",
@@ -95,7 +95,7 @@ MUTANTS = [
     mutant(
         "what-nobody-can-open-is-kept",
         "credentials lie in the store that no process has any use for",
-        "src/looopy/answers.py",
+        "src/looopy/agent/plan.py",
         " and request.request_id not in self.lost",
         "",
         f"{_CREDENTIALS}::test_what_cannot_be_opened_is_not_kept",
@@ -103,7 +103,7 @@ MUTANTS = [
     mutant(
         "credentials-beside-a-key",
         "a password is guessed from the hash that is stored",
-        "src/looopy/claiming.py",
+        "src/looopy/agent/claim.py",
         "request.secret.update(asked & request.inputs.keys())",
         "pass",
         f"{_CREDENTIALS}::test_a_key_names_a_turn_without_its_credentials",

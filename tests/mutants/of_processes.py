@@ -6,9 +6,9 @@ from tests.mutants.mutant import mutant
 
 _STATEMENTS = "src/looopy/stores/sql/statements.py"
 _COMMIT = "src/looopy/stores/sql/commit.py"
-_LEASES = "src/looopy/lease.py"
+_LEASES = "src/looopy/agent/lease.py"
 _LEFT = "tests/agent/test_leases.py"
-_CLAIMING = "src/looopy/claiming.py"
+_CLAIMING = "src/looopy/agent/claim.py"
 _INBOX = "tests/agent/test_inbox.py"
 _LOOPS = "tests/agent/test_event_loops.py"
 _KEYS = "tests/agent/test_idempotency.py"
@@ -39,7 +39,7 @@ MUTANTS = [
     mutant(
         "words-of-another-actor",
         "one user's words are acted upon with another user's rights",
-        "src/looopy/inbox.py",
+        "src/looopy/agent/inbox.py",
         "[e for e in entries if e.actor_id == self._actor_id]",
         "entries",
         f"{_INBOX}::test_only_the_actor_of_the_turn_may_speak_to_it[memory]",
@@ -63,7 +63,7 @@ MUTANTS = [
     mutant(
         "deaf-while-it-waits",
         "cancelling a turn that runs elsewhere waits for its tool",
-        "src/looopy/inbox.py",
+        "src/looopy/agent/inbox.py",
         "        if not inbox or self._ending:\n",
         "        if True:\n",
         f"{_INBOX}::test_cancelling_reaches_a_turn_that_runs_elsewhere[memory]",
@@ -140,7 +140,7 @@ MUTANTS = [
     mutant(
         "displaced-though-renewed",
         "an owner that renewed after the last look is displaced all the same",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "displace=holder if holder is not None and provably_dead(holder) else None,",
         "displace=holder,",
         f"{_LEFT}::"
@@ -183,7 +183,7 @@ MUTANTS = [
     mutant(
         "dead-hold-the-line",
         "everybody waits for a process that was killed while it waited",
-        "src/looopy/line.py",
+        "src/looopy/agent/line.py",
         "            if provably_dead(other.holder):\n",
         "            if False:\n",
         f"{_LINE}::test_one_who_is_dead_holds_up_nobody[memory]",
@@ -191,7 +191,7 @@ MUTANTS = [
     mutant(
         "place-left-behind",
         "one who gave up holds up those behind",
-        "src/looopy/line.py",
+        "src/looopy/agent/line.py",
         "        self._held.close()\n        await self._leave_place()\n",
         "        self._held.close()\n",
         f"{_LINE}::test_giving_up_leaves_no_place_behind[memory]",
@@ -216,7 +216,7 @@ MUTANTS = [
     mutant(
         "a-late-tool-cancels-its-turn",
         "a tool that takes too long to save an artifact ends the whole turn",
-        "src/looopy/artifact_writer.py",
+        "src/looopy/agent/artifacts.py",
         "return await settle(self._change(artifact_write(artifact_id, content, kind, media_type)))",
         "return await settle(\n"
         "            self._change(artifact_write(artifact_id, content, kind, media_type)),\n"
@@ -227,7 +227,7 @@ MUTANTS = [
     mutant(
         "a-fenced-owner-deletes",
         "a process that was stopped and displaced deletes an artifact of the turn that runs now",
-        "src/looopy/artifact_writer.py",
+        "src/looopy/agent/artifacts.py",
         "            await settle(self._change(artifact_deletion(artifact_id)))\n",
         "            await settle(self._artifacts.delete(self._context_id, artifact_id))\n",
         "tests/agent/test_sharing.py::test_an_owner_that_lost_its_lease_deletes_no_artifact",
@@ -246,7 +246,7 @@ MUTANTS = [
     mutant(
         "dead-turn-never-ends",
         "who follows a context waits for ever for the end of a turn whose process died",
-        "src/looopy/following.py",
+        "src/looopy/agent/events.py",
         "                if await end_dead_turn() < after:\n",
         "                if False:\n",
         "tests/agent/test_sharing.py::test_following_ends_the_turn_of_a_dead_owner",
@@ -254,7 +254,7 @@ MUTANTS = [
     mutant(
         "head-at-the-first-look",
         "a client that follows from now on misses the turn it asked for",
-        "src/looopy/living.py",
+        "src/looopy/agent/base.py",
         "                behind = known.head()\n",
         "                behind = None\n",
         "tests/agent/test_sharing.py::test_events_begin_where_they_are_asked_to",
@@ -279,7 +279,7 @@ MUTANTS = [
     mutant(
         "at-home-anywhere",
         "an agent writes in an event loop that cannot be answered, and raises a raw error",
-        "src/looopy/living.py",
+        "src/looopy/agent/base.py",
         "        if here is loop and os.getpid() == process:\n            return\n",
         "        if loop or here or process:\n            return\n",
         f"{_LOOPS}::test_another_event_loop_is_refused_before_anything_is_written[steer]",

@@ -8,7 +8,7 @@ MUTANTS = [
     mutant(
         "lease-never-let-go",
         "a store is asked to renew, for ever, the lease of each turn that is over",
-        "src/looopy/running.py",
+        "src/looopy/agent/running.py",
         "            if self._lease is not None:\n"
         "                self._lease.let_go()\n",
         "",
@@ -17,7 +17,7 @@ MUTANTS = [
     mutant(
         "artifact-beside-commit",
         "events are announced out of order, and a client that follows by number misses one",
-        "src/looopy/running.py",
+        "src/looopy/agent/running.py",
         "        await self._committing.take(_nobody)\n",
         "        self._committing = WriteLock()\n        await self._committing.take(_nobody)\n",
         "tests/agent/test_artifact_tools.py"
@@ -26,7 +26,7 @@ MUTANTS = [
     mutant(
         "store-error-unredacted",
         "a token stands in the stored state when a store's error repeats it",
-        "src/looopy/running.py",
+        "src/looopy/agent/running.py",
         "        error = self.redactor.error(error)\n",
         "",
         "tests/agent/test_secrets.py"
@@ -35,7 +35,7 @@ MUTANTS = [
     mutant(
         "forgiven-comes-back",
         "an agent that was started again after a failure stores it all the same",
-        "src/looopy/buffered.py",
+        "src/looopy/agent/buffer.py",
         "state=turn.state if len(turns) > 1 else known.state,  # which may be forgiven",
         "state=turn.state,",
         "tests/agent/test_buffered.py::test_a_failure_that_was_forgiven_is_not_stored",
@@ -43,7 +43,7 @@ MUTANTS = [
     mutant(
         "no-second-poll",
         "where no bell rings, a request to stop is heard for one poll and never again",
-        "src/looopy/inbox.py",
+        "src/looopy/agent/inbox.py",
         "                self.told(head)\n"
         "        self._later()\n",
         "                self.told(head)\n",
@@ -52,7 +52,7 @@ MUTANTS = [
     mutant(
         "one-hiccup-loses-lease",
         "one renewal that the store did not answer cancels the turn",
-        "src/looopy/lease.py",
+        "src/looopy/agent/lease.py",
         "            self._timer = self._in(self._ttl_s / _TRIES_PER_TTL)\n            return\n",
         "            self._lost()\n            return\n",
         "tests/unit/test_lease_renewal.py::test_a_renewal_that_the_store_did_not_answer_is_made_again",
@@ -60,7 +60,7 @@ MUTANTS = [
     mutant(
         "artifacts-of-all-turns",
         "a repeated request shows the files of other turns as its own",
-        "src/looopy/following.py",
+        "src/looopy/agent/events.py",
         "        artifacts=tuple(a for a in await"
         " stores.artifacts.list(context_id) if a.turn == turn),",
         "        artifacts=tuple(await stores.artifacts.list(context_id)),",
@@ -79,7 +79,7 @@ MUTANTS = [
     mutant(
         "failed-end-usage-lost",
         "what a turn used is not counted when its store ends it",
-        "src/looopy/ending.py",
+        "src/looopy/agent/state.py",
         "            usage=usage_of(added),\n",
         "            usage=Usage(),\n",
         "tests/unit/test_ending.py::test_a_turn_whose_store_failed_reports_what_its_calls_used",
@@ -87,7 +87,7 @@ MUTANTS = [
     mutant(
         "answers-lost-by-failure",
         "a person has to answer again what a failed turn did not come to",
-        "src/looopy/ending.py",
+        "src/looopy/agent/state.py",
         "        answered=[(r, value) for r, value in"
         " begun.answered if r.tool_call_id not in done],\n",
         "",
@@ -104,7 +104,7 @@ MUTANTS = [
     mutant(
         "pending-while-running",
         "a person is asked for an answer that nobody can take yet",
-        "src/looopy/snapshot.py",
+        "src/looopy/agent/state.py",
         "        pending=tuple(record.state.pending) if record.open_turn is None else (),",
         "        pending=tuple(record.state.pending),",
         "tests/unit/test_snapshot.py::test_while_a_turn_runs_nothing_can_be_answered",

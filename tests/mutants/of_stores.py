@@ -64,7 +64,7 @@ MUTANTS = [
     mutant(
         "damaged-start-runs-again",
         "a tool runs a second time because the row of its start is damaged",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "c.id in started or ANY_CALL in started",
         "c.id in started",
         f"{_DAMAGED}::test_a_call_whose_start_cannot_be_read_counts_as_started",
@@ -242,7 +242,7 @@ MUTANTS = [
     mutant(
         "any-tenant-may-act",
         "a request with another tenant's identity is served",
-        "src/looopy/checks.py",
+        "src/looopy/agent/request.py",
         "value.tenant_id not in (None, tenant)",
         "not value.tenant_id and not tenant",
         "tests/agent/test_misuse.py::test_another_tenants_credentials_are_refused",

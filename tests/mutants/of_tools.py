@@ -102,7 +102,7 @@ MUTANTS = [
     mutant(
         "budget-of-one-turn",
         "a context spends its budget again with every turn",
-        "src/looopy/spending.py",
+        "src/looopy/agent/state.py",
         "    return Spent(state.usage + state.charged, (state.run_us or 0) / 1e6)\n",
         "    return Spent()\n",
         "tests/agent/test_budgets.py::test_a_budget_of_the_context_outlives_its_agents",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Edit, Mutant, mutant
 
-_RUNNING = "src/looopy/running.py"
+_RUNNING = "src/looopy/agent/running.py"
 _TURNS = "tests/agent/test_turns.py"
 _WITHIN = "tests/agent/test_from_within.py"
 _CONTINUING = "tests/agent/test_continuing.py"
@@ -19,7 +19,7 @@ MUTANTS = [
     mutant(
         "saved-by-two-at-once",
         "a turn that two save at the same time is lost",
-        "src/looopy/agent.py",
+        "src/looopy/agent/agent.py",
         '        async with self._saving.held():\n            known = self._require("save_state")',
         '        if True:\n            known = self._require("save_state")',
         "tests/agent/test_buffered.py::"
@@ -28,7 +28,7 @@ MUTANTS = [
     mutant(
         "open-while-views-end",
         "a turn runs on after the agent was shut down",
-        "src/looopy/living.py",
+        "src/looopy/agent/base.py",
         "                await self._turns.detach()\n",
         "                self._leaving = None\n                await self._turns.detach()\n",
         f"{_WITHIN}::test_no_turn_slips_in_while_a_shutdown_ends_views[memory]",
@@ -36,7 +36,7 @@ MUTANTS = [
     mutant(
         "waits-for-itself",
         "a tool that shuts its agent down hangs, and the turn with it",
-        "src/looopy/living.py",
+        "src/looopy/agent/base.py",
         "        turn = self._turns.around()\n",
         "        turn = None if self._turns.running else self._turns.around()\n",
         f"{_WITHIN}::test_a_tool_cannot_wait_for_the_end_of_its_own_turn[pause-direct]",
@@ -44,7 +44,7 @@ MUTANTS = [
     mutant(
         "refused-while-it-starts-again",
         "a turn is refused because the agent is told what it knows",
-        "src/looopy/agent.py",
+        "src/looopy/agent/agent.py",
         "        if not self._rereading:  # else the turn waits for what is read\n",
         "        if True:\n",
         f"{_WITHIN}::test_a_turn_waits_for_an_agent_that_is_started_again[memory-False]",
@@ -52,7 +52,7 @@ MUTANTS = [
     mutant(
         "begun-before-it-is-noted",
         "an agent on a loop with eager tasks stays busy for ever",
-        "src/looopy/turns.py",
+        "src/looopy/agent/turns.py",
         "            await asyncio.sleep(0)\n        _around",
         "            pass\n        _around",
         f"{_WITHIN}::test_an_agent_is_ready_after_a_turn_whose_task_begins_at_once",
@@ -60,7 +60,7 @@ MUTANTS = [
     mutant(
         "asked-though-it-does-not-fit",
         "a context is lost for ever to the arguments of one call",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "            except ValueRefused:\n                if not closing.pending:\n",
         "            except ValueRefused:\n                if True:\n",
         "tests/agent/test_left_by_others.py::"
@@ -245,7 +245,7 @@ MUTANTS = [
     mutant(
         "cleared-history-is-kept",
         "the model is shown what the user had cleared",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "        self.forget()  # at once:",
         "        # at once:",
         "tests/agent/test_sharing.py::test_what_was_cleared_is_forgotten_though_reading_failed",
@@ -253,7 +253,7 @@ MUTANTS = [
     mutant(
         "stale-knowledge-is-used",
         "a call that a dead process left open is overlooked",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "        self.stale = True  # until all of it is read: the store may fail in between\n",
         "        self.stale = False\n",
         f"{_CONTINUING}::test_a_reading_that_fails_half_way_is_made_again",
@@ -262,7 +262,7 @@ MUTANTS = [
     mutant(
         "every-call-runs-again",
         "a payment that may have been made is made again",
-        "src/looopy/recovery.py",
+        "src/looopy/agent/plan.py",
         'tool is not None and (not open_call.started or tool.on_resume == "rerun")',
         'tool is not None and (not open_call.started or tool.on_resume != "ask")',
         f"{_CONTINUING}::test_continuing_runs_what_may_run_again_and_never_what_may_not",
@@ -271,7 +271,7 @@ MUTANTS = [
     mutant(
         "a-denial-is-not-heard",
         "what a person has forbidden is run",
-        "src/looopy/recovery.py",
+        "src/looopy/agent/plan.py",
         "        if value is False and Resumed(",
         "        if value is None and Resumed(",
         f"{_CONTINUING}::test_an_approval_is_carried_out",
@@ -279,7 +279,7 @@ MUTANTS = [
     mutant(
         "old-credentials",
         "a turn goes on with an identity that nobody has shown again",
-        "src/looopy/recovery.py",
+        "src/looopy/agent/plan.py",
         "    return had_auth and (auth_context is None or auth_context.expired())",
         "    return had_auth and auth_context is not None and auth_context.expired()",
         f"{_CONTINUING}::test_a_turn_with_credentials_goes_on_only_with_fresh_ones",
@@ -323,7 +323,7 @@ MUTANTS = [
     mutant(
         "each-turn-reads-those-before",
         "a budget of time costs a turn the more, the longer the conversation is",
-        "src/looopy/spending.py",
+        "src/looopy/agent/state.py",
         "    if state.run_us is not None or (turn > 1 and budget.context_s is None):\n",
         "    if turn > 1 and budget.context_s is None:\n",
         "tests/agent/test_budgets.py::test_no_turn_reads_those_before_it",
@@ -331,7 +331,7 @@ MUTANTS = [
     mutant(
         "charges-are-forgotten",
         "a budget of the context lets through what tools have used in earlier turns",
-        "src/looopy/spending.py",
+        "src/looopy/agent/state.py",
         "    return Spent(state.usage + state.charged, ",
         "    return Spent(state.usage, ",
         "tests/agent/test_budgets.py::test_what_tools_charge_counts_for_the_context",
@@ -339,7 +339,7 @@ MUTANTS = [
     mutant(
         "a-dead-turn-took-no-time",
         "a budget of time lets a context through whose turns die",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "                run_us=run_us_after(state, turn.started_at, events[-1].timestamp),\n",
         "                run_us=state.run_us,\n",
         "tests/agent/test_sharing.py::test_a_turn_that_died_counts_for_the_budgets",
@@ -348,7 +348,7 @@ MUTANTS = [
     mutant(
         "a-stuck-reader-copies-all",
         "a reader that does not read makes each delta of a long answer dearer than the one before",
-        "src/looopy/broadcast.py",
+        "src/looopy/agent/broadcast.py",
         "        while len(pieces) > 1 and len(pieces[-1]) >= len(pieces[-2]):\n",
         "        while len(pieces) > 1:\n",
         "tests/unit/test_streams.py::test_a_reader_that_is_stuck_costs_little_for_each_delta",
@@ -398,7 +398,7 @@ MUTANTS = [
     mutant(
         "what-was-not-stored-is-shown",
         "the model sees messages that are not in the history, or not in this order",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "                self.view.drop()\n            self.history[",
         "                pass\n            self.history[",
         "tests/property/test_view.py::test_what_an_agent_knows_is_shown_as_from_scratch",
@@ -433,7 +433,7 @@ MUTANTS = [
     mutant(
         "cleared-comes-back",
         "a summary that was being written brings back what was cleared meanwhile",
-        "src/looopy/condense.py",
+        "src/looopy/agent/compact.py",
         "now is None or (now.visible_from, now.created_at) != born",
         "now is None",
         "tests/agent/test_compaction.py::test_what_was_cleared_meanwhile_is_not_brought_back",
@@ -441,7 +441,7 @@ MUTANTS = [
     mutant(
         "summary-forgotten",
         "an agent that is opened far behind a summary shows the model nothing of it",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "if summary is not None and records and",
         "if False and records and",
         "tests/agent/test_compaction.py::test_a_summary_far_behind_the_window_is_found",
@@ -465,7 +465,7 @@ MUTANTS = [
     mutant(
         "cut-counted-from-what-was-read",
         "the prompt cache is lost at each turn, where an agent is opened for each request",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "self.view.offset = max(self._position, self.last_position) - len(self._places)",
         "self.view.offset = 0",
         "tests/agent/test_prompt_cache.py::test_an_agent_for_each_turn_sends_what_one_that_lives_sends",
@@ -473,7 +473,7 @@ MUTANTS = [
     mutant(
         "let-go-moves-the-cut",
         "the prompt cache is lost whenever a long-lived agent lets go of old messages",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         """            self.view.offset = self._position - len(self._places)
             self.view.drop()""",
         "            self.view.drop()",
@@ -507,7 +507,7 @@ MUTANTS = [
     mutant(
         "read-back-past-clear",
         "a summary brings back what was cleared",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "begin = known.record.visible_from if known.record is not None else 1",
         "begin = 1",
         f"{_COMPACTION}::test_a_history_that_was_cleared_is_not_read_back",
@@ -515,7 +515,7 @@ MUTANTS = [
     mutant(
         "read-back-past-a-summary",
         "what an earlier summary speaks for is summarised again",
-        "src/looopy/known.py",
+        "src/looopy/agent/context.py",
         "begin = max(begin, position - kept_by(fold.summary))",
         "pass",
         f"{_COMPACTION}::test_a_second_summary_reads_back_to_the_first",
@@ -540,7 +540,7 @@ MUTANTS = [
     mutant(
         "subscriber-breaks-the-turn",
         "a subscriber that looks at a cancelled task breaks the turn it looks at",
-        "src/looopy/broadcast.py",
+        "src/looopy/agent/broadcast.py",
         "except BaseException as error:  # not a cancellation: nothing is awaited here",
         "except Exception as error:",
         f"{_FOREIGN}::test_a_turn_ends_and_those_who_wait_for_it_know",

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, valid
 from tests.property.test_provider_validity import search
 
+from looopy.agent.context import Known
 from looopy.history.view import View
 from looopy.history.window import Limits, Window, fitting, folded, visible
-from looopy.known import Known
 from looopy.llm.render import Rendering, render
 from looopy.types.config import LoopConfig
 from looopy.types.message import Message, UserMessage

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.ending import failed_end, state_after
+from looopy.agent.closing import failed_end
+from looopy.agent.state import state_after
 from looopy.errors import LooopyError
 from looopy.loop.progress import Group
 from looopy.stores.records import ContextState

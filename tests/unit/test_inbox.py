@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from tests.loop_time import advance
 
+from looopy.agent.inbox import TurnInbox
 from looopy.errors import StoreUnavailable
-from looopy.inbox import TurnInbox
 from looopy.stores.bells import Bells
 from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.types.config import LoopConfig

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from looopy.agent.lease import Lease, left_in_s, seems_left
 from looopy.errors import StorageFull, StoreUnavailable
-from looopy.lease import Lease, left_in_s, seems_left
 from looopy.stores.owner import Owner
 from looopy.stores.records import ContextRecord
 

@@ -6,8 +6,8 @@ import asyncio
 
 from tests.loop_time import advance
 
+from looopy.agent.lease import Lease
 from looopy.errors import StoreUnavailable
-from looopy.lease import Lease
 
 
 class Renewing:

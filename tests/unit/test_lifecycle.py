@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from looopy.agent.lifecycle import TRANSITIONS, after
 from looopy.errors import AgentNotStarted, AgentStateError
-from looopy.lifecycle import TRANSITIONS, after
 from looopy.types.state import AgentStatus
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "lifecycle.md"

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from looopy import AuthContext, tool
+from looopy.agent.closing import OpenCall, close_dead_turn
+from looopy.agent.plan import DENIED, SUPERSEDED, Situation, plan_turn
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
-from looopy.recovery import DENIED, SUPERSEDED, OpenCall, Situation, close_dead_turn, plan_turn
 from looopy.stores.records import ContextState, TurnRecord
 from looopy.testing.turns import answer, user
 from looopy.types.message import StopReason, ToolCall, Usage

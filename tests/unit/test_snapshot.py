@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from looopy.snapshot import snapshot
+from looopy.agent.state import snapshot
 from looopy.stores.records import ContextRecord, ContextState, TurnRecord
 from looopy.types.state import AgentStatus, PendingKind, PendingRequest
 

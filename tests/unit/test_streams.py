@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from looopy.broadcast import Broadcast
+from looopy.agent.broadcast import Broadcast
+from looopy.agent.stream import TurnStream
 from looopy.loop.agent_loop import cold
-from looopy.streams import TurnStream
 from looopy.types.event import MessageUpdate, ToolExecutionUpdate, TurnEnd, TurnStart
 from looopy.types.message import StopReason
 from looopy.types.result import TurnResult

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from looopy.agent.lease import seems_left
 from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import json_line, shown_call
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound
-from looopy.lease import seems_left
 from looopy.stores.names import check_context_id
 from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.stores.stores import Stores, open_stores

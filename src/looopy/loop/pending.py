@@ -17,7 +17,6 @@ from looopy.errors import LooopyError
 from looopy.llm.render import CANCELLED, synthetic_result
 from looopy.loop.approval import AskFirst
 from looopy.loop.progress import NOTHING_ASKED, Asked, Turn
-from looopy.stores.records import ContextState
 from looopy.tools.asking import NeedsCredentials, NeedsInput
 from looopy.tools.provider import Tool
 from looopy.types.auth import AuthRequest, auth_to_json
@@ -172,23 +171,6 @@ def waits_for(pending: Sequence[PendingRequest]) -> StopReason:
     """How a turn ends that leaves these requests."""
     auth = any(request.kind is PendingKind.AUTH for request in pending)
     return StopReason.AUTH_REQUIRED if auth else StopReason.INPUT_REQUIRED
-
-
-def state_beside(begun: ContextState, asked: Sequence[Asked]) -> ContextState:
-    """*begun* with the calls that a turn leaves open: stored at once, lest a crash lose them."""
-    new = {one.call.id for one in asked}
-    return replace(
-        begun,
-        pending=tuple(request for one in asked for request in one.pending),
-        answered=(
-            *(answer for answer in begun.answered if answer[0].tool_call_id not in new),
-            *(answer for one in asked for answer in one.answered),
-        ),
-        held=(
-            *(held for held in begun.held if held.tool_call_id not in new),
-            *(one.held for one in asked),
-        ),
-    )
 
 
 def drop(turn: Turn) -> None:

@@ -18,7 +18,7 @@ from looopy.types.message import (
 
 
 class AgentStatus(StrEnum):
-    """Where an agent is in its life; `looopy.lifecycle` holds the allowed changes."""
+    """Where an agent is in its life; `looopy.agent.lifecycle` holds the allowed changes."""
 
     CREATED = "created"
     STARTING = "starting"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from looopy.agent import Agent as OurAgent
+from looopy.agent.agent import Agent as OurAgent
 from looopy.compat.pi.abort import AbortController
 from looopy.compat.pi.errors import AlreadyStreaming
 from looopy.compat.pi.events import Translator

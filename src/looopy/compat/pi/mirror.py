@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from looopy.agent import Agent
+from looopy.agent.agent import Agent
 from looopy.errors import AgentStateError
 from looopy.types.message import Message
 

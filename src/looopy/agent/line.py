@@ -9,13 +9,13 @@ up nobody for long, and one who is provably dead not at all.
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from looopy.settle import settle
 from looopy.stores.owner import provably_dead
 from looopy.stores.stores import Stores
 from looopy.types.context import CancelToken
-from looopy.watch import Watch, watching
 
 _TTL_S = 3.0
 _TICK_S = _TTL_S / 3
@@ -141,3 +141,34 @@ class Line:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+class Watch:
+    """Keeps in mind that a bell has rung until somebody asks."""
+
+    def __init__(self, poll_s: float) -> None:
+        self.poll_s = poll_s
+        self._rung = asyncio.Event()
+
+    def ring(self, *_: object) -> None:
+        """There is news."""
+        self._rung.set()
+
+    async def news(self, at_most_s: float | None = None) -> None:
+        """Wait until the bell has rung since the last time, or it is time to look in any case."""
+        longest = self.poll_s if at_most_s is None else min(at_most_s, self.poll_s)
+        try:
+            async with asyncio.timeout(longest):
+                await self._rung.wait()
+        except TimeoutError:
+            pass
+        self._rung.clear()
+
+
+@contextmanager
+def watching(stores: Stores, context_id: str, watch: Watch | None = None) -> Iterator[Watch]:
+    """*watch*, or one that looks as often as the stores ask, on a context while in the block."""
+    bells = stores.journal.bells
+    watch = watch or Watch(bells.poll_s)
+    with bells.listen(stores.tenant, context_id, watch.ring):
+        yield watch

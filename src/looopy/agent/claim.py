@@ -11,22 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any
 
 from looopy._failpoints import reach
+from looopy.agent.buffer import BufferedTurn
+from looopy.agent.context import Known
+from looopy.agent.line import Line
+from looopy.agent.plan import Plan, plan_turn
+from looopy.agent.request import TurnRequest
 from looopy.auth.sealing import KeyRing
-from looopy.buffered import BufferedTurn
-from looopy.checks import (
-    check_auth_context,
-    check_inputs,
-    check_storable,
-    checked_key,
-    input_hash,
-    secret_inputs,
-)
 from looopy.errors import (
     AgentBusy,
     CannotContinue,
@@ -36,96 +32,15 @@ from looopy.errors import (
     StoreError,
     TurnIncomplete,
 )
-from looopy.known import Known
-from looopy.line import Line
-from looopy.loop.incoming import as_user_message
-from looopy.loop.output import OutputType, output_type_of
 from looopy.loop.scope import CancelScope, TurnInterrupted
-from looopy.recovery import Plan, plan_turn
 from looopy.settle import settle_write
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim, Claimed, ContextState
 from looopy.tools.provider import ToolSource, gather_tools
-from looopy.types.context import AuthContext, CancelToken
+from looopy.types.context import CancelToken
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart
 from looopy.types.maker import quick
-from looopy.types.message import UserMessage
 from looopy.types.state import Outcome, PendingKind
-
-
-@quick
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRequest:
-    """
-    What one call of `execute_turn` asks for.
-
-    Attributes:
-        key: The idempotency key, or `None`.
-        secret: The ids of the inputs that are credentials, known once the turn is planned.
-    """
-
-    user_message: UserMessage | None
-    inputs: Mapping[str, Any]
-    auth_context: AuthContext | None
-    metadata: Mapping[str, Any]
-    output_type: OutputType | None = None
-    on_busy: Literal["reject", "wait"]
-    key: str | None = None
-    secret: set[str] = field(default_factory=set)
-
-    @classmethod
-    def checked(
-        cls,
-        user_message: str | UserMessage | None,
-        *,
-        inputs: Mapping[str, Any] | None,
-        auth_context: AuthContext | None,
-        tenant: str,
-        metadata: Mapping[str, Any] | None,
-        output_type: Any,
-        on_busy: Literal["reject", "wait"],
-        key: str | None,
-    ) -> Self:
-        """
-        What a caller asks for, if it can be asked.
-
-        Raises:
-            ValueRefused: The message is empty, or something cannot be stored.
-            AccessDenied: The auth context belongs to another tenant than *tenant*.
-            ConfigurationError: *output_type* cannot be described to a model.
-        """
-        message = None if user_message is None else as_user_message(user_message)
-        kept = check_storable(metadata, "/metadata")
-        answers = check_inputs(inputs)
-        key = checked_key(key)
-        wanted = output_type_of(output_type)
-        return cls(
-            user_message=message,
-            inputs=answers,
-            auth_context=check_auth_context(auth_context, tenant),
-            metadata=kept,
-            output_type=wanted,
-            on_busy=on_busy,
-            key=key,
-        )
-
-    @property
-    def input_hash(self) -> str | None:
-        """Of everything that was asked, but for credentials; `None` without a key."""
-        return None if self.key is None else self._hash(self.secret)
-
-    def asks_as(self, input_hash: str | None) -> bool:
-        """Whether a request of that `input_hash` asked for the same."""
-        return input_hash is not None and input_hash == self._hash(secret_inputs(input_hash))
-
-    def _hash(self, secret: Collection[str]) -> str:
-        schema = None if self.output_type is None else self.output_type.schema
-        return input_hash(self.user_message, self.inputs, self.metadata, schema, secret)
-
-    @property
-    def actor_id(self) -> str | None:
-        """Whom the turn acts for."""
-        return self.auth_context.actor_id if self.auth_context else None
 
 
 @quick

@@ -17,13 +17,19 @@ from functools import partial
 from typing import Any
 
 from looopy._failpoints import reach
-from looopy.artifact_writer import TurnArtifacts
+from looopy.agent.artifacts import TurnArtifacts
+from looopy.agent.broadcast import Broadcast
+from looopy.agent.buffer import BufferedTurn
+from looopy.agent.claim import Begun, Claiming
+from looopy.agent.closing import OpenCall, failed_end
+from looopy.agent.context import Known
+from looopy.agent.inbox import TurnInbox
+from looopy.agent.lease import Lease
+from looopy.agent.request import TurnRequest
+from looopy.agent.result import COUNTED, Tally
+from looopy.agent.state import counted, spent_before, state_after, state_beside
 from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
-from looopy.broadcast import Broadcast
-from looopy.buffered import BufferedTurn
-from looopy.claiming import Begun, Claiming, TurnRequest
-from looopy.ending import failed_end, state_after
 from looopy.errors import (
     Fenced,
     IdempotencyConflict,
@@ -32,18 +38,12 @@ from looopy.errors import (
     StoreError,
     StoreUnavailable,
 )
-from looopy.inbox import TurnInbox
-from looopy.known import Known
-from looopy.lease import Lease
 from looopy.llm.provider import LLMProvider
 from looopy.loop.compaction import placed
 from looopy.loop.output import OutputType, output_type_of, with_output
-from looopy.loop.pending import state_beside
 from looopy.loop.progress import Asked, Group
 from looopy.loop.turn import run_turn
-from looopy.recovery import OpenCall
 from looopy.settle import WriteLock, settle_write
-from looopy.spending import counted, spent_before
 from looopy.stores.owner import Owner
 from looopy.stores.records import (
     ArtifactDeletion,
@@ -55,7 +55,6 @@ from looopy.stores.records import (
     TurnRecord,
 )
 from looopy.stores.stores import Stores
-from looopy.tally import COUNTED, Tally
 from looopy.tools.provider import ToolSource
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.config import LoopConfig

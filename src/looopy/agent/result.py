@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from looopy.types.event import (
-    AgentEvent,
-    MessageEnd,
-    ToolExecutionEnd,
-    ToolExecutionStart,
-)
+from looopy.types.event import AgentEvent, MessageEnd, ToolExecutionEnd, ToolExecutionStart
 from looopy.types.message import AssistantMessage
 from looopy.types.result import ExecutedCall, IterationResult
 

@@ -17,16 +17,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
-from looopy.claiming import AlreadyAccepted, Claiming
+from looopy.agent.claim import AlreadyAccepted, Claiming
+from looopy.agent.running import RunningTurn
 from looopy.errors import AgentStateError, LooopyError
-from looopy.running import RunningTurn
 from looopy.types.result import TurnResult
 
 _logger = logging.getLogger("looopy")
-
 # The tasks of the turns that a tool is called in: of its agent's, and of those it works for.
 _around: ContextVar[tuple[asyncio.Task[Any], ...]] = ContextVar("looopy_around", default=())
-
 Watch: TypeAlias = Callable[[int, RunningTurn], Awaitable[TurnResult]]
 """Shows the turn of a number to whoever views the request, to its end."""
 

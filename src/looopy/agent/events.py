@@ -12,21 +12,21 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
-from looopy.broadcast import Broadcast
+from looopy.agent.broadcast import Broadcast
+from looopy.agent.context import Known
+from looopy.agent.lease import left_in_s
+from looopy.agent.line import watching
+from looopy.agent.result import Tally
+from looopy.agent.state import error_of
 from looopy.errors import ContextNotFound, LooopyError
-from looopy.known import Known
-from looopy.lease import left_in_s
-from looopy.snapshot import error_of
 from looopy.stores.records import TurnRecord
 from looopy.stores.stores import Stores
-from looopy.tally import Tally
 from looopy.tools.provider import ToolSource, gather_tools
 from looopy.types.config import LoopConfig
 from looopy.types.event import AgentEvent, HistoryCleared, MessageEnd, TurnEnd, TurnError
 from looopy.types.message import AssistantMessage, StopReason
 from looopy.types.result import IterationResult, TurnResult
 from looopy.types.state import Outcome
-from looopy.watch import watching
 
 _PAGE = 500
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 
+from looopy.agent.context import Known
 from looopy.auth.redaction import Redactor
 from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict
 from looopy.history.summarise import read_part, summarise
-from looopy.known import Known
 from looopy.llm.provider import LLMProvider
 from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.settle import settle

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from looopy.agent.context import Known
 from looopy.errors import Fenced, StoreConflict, StoreError
-from looopy.known import Known
 from looopy.settle import settle
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim, Claimed, Commit, ContextState

@@ -10,12 +10,14 @@ wait for it, the deltas among them are merged, and of the reports of a tool the 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
+from looopy.errors import ConfigurationError
 from looopy.types.event import AgentEvent, MessageUpdate, ToolExecutionUpdate
 from looopy.types.result import TurnResult
 
@@ -300,3 +302,47 @@ def _raise(error: BaseException) -> None:
 
 def _guarded(call: Callable[..., Any], *args: Any) -> None:
     guarded("a subscriber of a turn failed", call, *args)
+
+
+class Subscribers:
+    """
+    Callbacks, called in the order in which they came.
+
+    Args:
+        name: Of the agent, for the log.
+
+    Attributes:
+        present: Whether there is one: nobody else need be told of an event.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._failed = f"a subscriber of agent {name} failed"
+        self._callbacks: dict[object, Callable[[AgentEvent], object]] = {}
+        self.present = False
+
+    def add(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
+        """
+        Call *callback* from now on; what is returned ends that.
+
+        Raises:
+            ConfigurationError: It is a coroutine function.
+        """
+        if inspect.iscoroutinefunction(callback):
+            raise ConfigurationError(
+                "subscribe() takes a plain function: it is called, not awaited;"
+                " start a task in it, or read events() with `async for`"
+            )
+        key = object()
+        self._callbacks[key] = callback
+        self.present = True
+
+        def remove() -> None:
+            self._callbacks.pop(key, None)
+            self.present = bool(self._callbacks)
+
+        return remove
+
+    def tell(self, event: AgentEvent) -> None:
+        """Call those that are there now; they may come and go meanwhile."""
+        for callback in tuple(self._callbacks.values()):
+            guarded(self._failed, callback, event)

@@ -1,8 +1,8 @@
 """
 What lives of an agent: its status, its stores and provider, the turns it runs, who is told of them.
 
-`looopy.lifecycle` is the table of statuses. Whoever changes the agent as a whole (starts, pauses,
-clears it) does so alone, and lets the turns end first that there are.
+`looopy.agent.lifecycle` is the table of statuses. Whoever changes the agent as a whole (starts,
+pauses, clears it) does so alone, and lets the turns end first that there are.
 """
 
 from __future__ import annotations
@@ -16,27 +16,24 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, ParamSpec, Self
 
-from looopy import lifecycle
+from looopy.agent import lifecycle
+from looopy.agent.broadcast import Subscribers
+from looopy.agent.buffer import BufferedTurn, save_turns
+from looopy.agent.context import Known
+from looopy.agent.events import end_dead_turn, follow, watch_turn
+from looopy.agent.request import agent_options, priced
+from looopy.agent.running import RunningTurn
+from looopy.agent.state import snapshot
+from looopy.agent.turns import Turns
 from looopy.auth.sealing import KeyRing
-from looopy.buffered import BufferedTurn, save_turns
-from looopy.checks import agent_options, priced
-from looopy.errors import (
-    AgentBusy,
-    AgentStateError,
-)
-from looopy.following import end_dead_turn, follow, watch_turn
-from looopy.known import Known
+from looopy.errors import AgentBusy, AgentStateError
 from looopy.llm.provider import LLMProvider
 from looopy.loop.output import with_output
-from looopy.running import RunningTurn
 from looopy.settle import settle
-from looopy.snapshot import snapshot
 from looopy.stores.names import check_context_id
 from looopy.stores.records import ContextRecord
 from looopy.stores.stores import Stores, acquire_shared, release_shared
-from looopy.subscribers import Subscribers
 from looopy.tools.provider import HeldTools, ToolSource, gather_tools, wrap_tools
-from looopy.turns import Turns
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken, SystemPrompt
 from looopy.types.event import AgentEvent, StatusChange, TurnEnd
@@ -44,7 +41,6 @@ from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, AgentStatus
 
 _logger = logging.getLogger("looopy")
-
 
 P = ParamSpec("P")
 _MEANT = {

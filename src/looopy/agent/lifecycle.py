@@ -14,7 +14,6 @@ from looopy.errors import AgentNotStarted, AgentStateError
 from looopy.types.state import AgentStatus
 
 _S = AgentStatus
-
 TRANSITIONS: Final[dict[tuple[AgentStatus, str], AgentStatus]] = {
     (_S.CREATED, "start"): _S.STARTING,
     (_S.SHUTDOWN, "start"): _S.STARTING,
@@ -61,7 +60,6 @@ TRANSITIONS: Final[dict[tuple[AgentStatus, str], AgentStatus]] = {
     (_S.PAUSED, "shutdown"): _S.SHUTDOWN,
     (_S.SHUTDOWN, "shutdown"): _S.SHUTDOWN,
 }
-
 _NOT_STARTED = frozenset({_S.CREATED, _S.STARTING, _S.SHUTDOWN})
 
 

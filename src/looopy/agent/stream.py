@@ -16,7 +16,7 @@ from reactivex import Observable
 from reactivex.abc import DisposableBase, ObserverBase, SchedulerBase
 from reactivex.disposable import Disposable
 
-from looopy.broadcast import Broadcast
+from looopy.agent.broadcast import Broadcast
 from looopy.types.event import AgentEvent
 from looopy.types.result import TurnResult
 

@@ -3,7 +3,7 @@ The stateful agent: one conversation that outlives its process.
 
 An `Agent` owns a context. It starts (reading what there is, ending what a dead process left), runs
 turns, pauses, resumes and shuts down. Everything a turn produces is committed before it is shown;
-see `looopy.running` for a turn, `looopy.lifecycle` for the table of statuses.
+see `looopy.agent.running` for a turn, `looopy.agent.lifecycle` for the table of statuses.
 """
 
 from __future__ import annotations
@@ -14,21 +14,16 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from looopy import lifecycle
-from looopy.buffered import buffered_messages
-from looopy.checks import check_at_least_one, check_auth_context, check_storable
-from looopy.claiming import TurnRequest
-from looopy.condense import condense
-from looopy.errors import (
-    AgentBusy,
-    AgentStateError,
-    ContextNotFound,
-)
-from looopy.following import end_dead_turn
-from looopy.known import Known
-from looopy.living import LivingAgent
+from looopy.agent import lifecycle
+from looopy.agent.base import LivingAgent
+from looopy.agent.buffer import buffered_messages
+from looopy.agent.compact import condense
+from looopy.agent.context import Known
+from looopy.agent.events import end_dead_turn
+from looopy.agent.request import TurnRequest, check_at_least_one, check_auth_context, check_storable
+from looopy.agent.running import RunningTurn
+from looopy.errors import AgentBusy, AgentStateError, ContextNotFound
 from looopy.loop.incoming import as_user_message
-from looopy.running import RunningTurn
 from looopy.settle import settle
 from looopy.stores.records import EntryKind
 from looopy.stores.stores import Stores
@@ -40,8 +35,9 @@ from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
 
 if TYPE_CHECKING:
-    from looopy.streams import TurnStream
+    from looopy.agent.stream import TurnStream
     from looopy.tools.agents import AgentTool, AgentToolOptions
+
 
 
 class Agent(LivingAgent):
@@ -119,7 +115,7 @@ class Agent(LivingAgent):
         What only the store knows comes from the stream: `AgentBusy` elsewhere, `CannotContinue`,
         `IdempotencyConflict`, `InputNotFound`, `Fenced`, `StoreUnavailable`.
         """
-        from looopy.streams import TurnStream  # reactivex: not paid for at start-up
+        from looopy.agent.stream import TurnStream  # reactivex: not paid for at start-up
 
         try:
             asyncio.get_running_loop()

@@ -1,39 +1,26 @@
 """
-What a turn that did not finish needs before its context may go on: decided here, without I/O.
-
-`close_dead_turn` says how a turn whose process died ends: each call that it announced and did not
-answer is answered, left open to run again, or left open behind an approval, as its tool's
-`on_resume` says. `plan_turn` says what the next turn begins with, given what was left open and what
-the caller brings.
+What the next turn begins with: a new question, answers to requests, or calls that are still open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from looopy.answers import Answered, Answers, hear, refuse_in_part
-from looopy.auth.sealing import KeyRing
-from looopy.errors import CannotContinue
+from looopy.agent.closing import OpenCall, _of, _result, _untold
+from looopy.auth.sealing import KeyLost, KeyRing
+from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.history.open_calls import can_continue
-from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
-from looopy.loop.approval import bound_to
+from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.loop.pending import waits_for
 from looopy.loop.progress import Resumed
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
-from looopy.tools.executor import resolve_name
-from looopy.tools.provider import Tool
+from looopy.tools.answering import check_answer, refused
 from looopy.types.context import AuthContext
 from looopy.types.maker import quick
-from looopy.types.message import (
-    Message,
-    StopReason,
-    ToolCall,
-    ToolResultMessage,
-    UserMessage,
-    now_ms,
-)
+from looopy.types.message import Message, StopReason, ToolCall, ToolResultMessage, UserMessage
 from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
 SUPERSEDED = (
@@ -46,113 +33,6 @@ NOT_AGAIN = (
     "The user did not allow running this call again. The first run may have had its effect: check"
     " what it did."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class OpenCall:
-    """
-    A call without a result. `turn`: the one that announced it; `started`: it may have had effects,
-    and did not end by asking; `rerun`: it may run again without anybody being asked.
-    """
-
-    call: ToolCall
-    turn: int
-    started: bool
-    rerun: bool = False
-
-    @property
-    def unknown(self) -> bool:
-        """Whether it must not run again, and nobody knows what it has done."""
-        return self.started and not self.rerun
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """How a dead turn ends: results to append, and what stays behind for its open calls."""
-
-    results: Sequence[tuple[ToolCall, ToolResultMessage]] = ()
-    pending: Sequence[PendingRequest] = ()
-    answered: Sequence[tuple[PendingRequest, Any]] = ()
-    held: Sequence[HeldCall] = ()
-
-
-def close_dead_turn(
-    turn: int,
-    calls: Sequence[OpenCall],
-    tools: Mapping[str, Tool],
-    state: ContextState | None = None,
-    *,
-    ask: bool = True,
-) -> Closing:
-    """
-    Decide about the unanswered calls of a turn whose process died.
-
-    Args:
-        calls: In the order they were announced.
-        tools: What is registered now; a tool that is gone counts as `on_resume="fail"`.
-        state: What the turn began with.
-        ask: Whether a person can be asked about calls; else they count as `on_resume="fail"`.
-    """
-    state = state or ContextState()
-    results: list[tuple[ToolCall, ToolResultMessage]] = []
-    pending: list[PendingRequest] = []
-    answered: list[tuple[PendingRequest, Any]] = []
-    held: list[HeldCall] = []
-    for open_call in calls:
-        call = open_call.call
-        waits = _of(call, state.pending)
-        name = resolve_name(call.name, tools)
-        tool = None if name is None else tools[name]
-        rerun = tool is not None and (not open_call.started or tool.on_resume == "rerun")
-        kept = next((one for one in state.held if one.tool_call_id == call.id), None)
-        own = [(r, v) for r, v in state.answered if r.tool_call_id == call.id]
-        if ask and not waits and not rerun and tool is not None and tool.on_resume == "ask":
-            waits = [_ask(open_call, turn)]
-            kept = _asked_again(kept, open_call, turn, tool)
-            own = [(r, v) for r, v in own if r.request_id in kept.keys]
-        elif not waits and not rerun:
-            text = _untold(open_call, kept)
-            results.append((call, _result(call, text)))
-            continue
-        pending += waits
-        answered += own
-        held += [] if kept is None else [kept]
-    return Closing(results, pending, answered, held)
-
-
-def runs_again(call: ToolCall, tools: Mapping[str, Tool]) -> bool:
-    """Whether *call*, which may have had effects, may run again without anybody being asked."""
-    name = resolve_name(call.name, tools)
-    return name is not None and tools[name].on_resume == "rerun"
-
-
-def _of(call: ToolCall, pending: Sequence[PendingRequest]) -> list[PendingRequest]:
-    return [request for request in pending if request.tool_call_id == call.id]
-
-
-def _asked_again(kept: HeldCall | None, open_call: OpenCall, turn: int, tool: Tool) -> HeldCall:
-    """*kept*, of a call about which a person is asked once more."""
-    call = open_call.call
-    if kept is None:
-        kept = HeldCall(tool_call_id=call.id, origin=open_call.turn, asked_in=turn)
-    bound = kept.bound or bound_to(tool, call.arguments)
-    return replace(kept, asked_in=turn, bound=bound, died=True)
-
-
-def _ask(open_call: OpenCall, turn: int) -> PendingRequest:
-    call = open_call.call
-    return PendingRequest(
-        request_id=f"{turn}-{call.id}",
-        kind=PendingKind.APPROVAL,
-        tool_name=call.name,
-        args=call.arguments,
-        tool_call_id=call.id,
-        turn=open_call.turn,
-        prompt=(
-            f"{call.name} was running when its process ended, and may have had its effect."
-            " Run it again?"
-        ),
-    )
 
 
 @quick
@@ -372,11 +252,126 @@ def _superseded(situation: Situation, open_call: OpenCall) -> ToolResultMessage:
     return _result(call, _untold(open_call, held))
 
 
-def _untold(open_call: OpenCall, held: HeldCall | None) -> str:
-    """What is known of a call that has no result, and will have none."""
-    died = held is not None and held.died
-    return OUTCOME_UNKNOWN if open_call.started or died else NOT_STARTED
+_MAX_SHOWN = 10
+Answered = Sequence[tuple[PendingRequest, Any]]
 
 
-def _result(call: ToolCall, text: str) -> ToolResultMessage:
-    return synthetic_result(call, text, timestamp=now_ms())
+@quick
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """
+    What was answered to the calls that are open, now and before.
+
+    Attributes:
+        opened: Credentials, by `request_id`. One that cannot be opened any more is missing, and
+            its tool asks again.
+        lost: The ids of those.
+    """
+
+    given: Answered
+    opened: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    lost: Collection[str] = ()
+
+    @property
+    def stored(self) -> Answered:
+        """Those that may be stored."""
+        return [
+            (request, value)
+            for request, value in self.given
+            if not in_plain(request) and request.request_id not in self.lost
+        ]
+
+
+def in_plain(request: PendingRequest) -> bool:
+    """Whether the answer holds credentials that nobody has encrypted."""
+    return request.kind is PendingKind.AUTH and request.auth is None
+
+
+def hear(
+    pending: Sequence[PendingRequest],
+    inputs: Mapping[str, Any],
+    before: Answered,
+    held: Sequence[HeldCall],
+    keys: KeyRing,
+    context_id: str | None = None,
+) -> Answers:
+    """
+    Take the answers *inputs* to *pending*, together with those of *before*.
+
+    Args:
+        context_id: Of the requests: credentials that another context's agent asks for, by way of
+            this one, are for that one to open.
+
+    Raises:
+        InputNotFound: An id is not pending, or has expired.
+        ValueRefused: A value is no answer to its request.
+    """
+    by_id = {request.request_id: request for request in pending}
+    new: list[tuple[PendingRequest, Any]] = []
+    for request_id, value in inputs.items():
+        request = by_id.get(request_id)
+        if request is None or _expired(request):
+            ids = [repr(one.request_id) for one in pending if not _expired(one)]
+            more = f" and {len(ids) - _MAX_SHOWN} more" if len(ids) > _MAX_SHOWN else ""
+            raise InputNotFound(
+                f"no pending request has the id {request_id!r}: nothing was stored;"
+                f" pending: {', '.join(ids[:_MAX_SHOWN]) or 'none'}{more}",
+                request_id=request_id,
+            )
+        check_answer(request, value)
+        new.append((request, value))
+    sealed = {name: text for one in held for name, text in one.sealed.items()}
+    opened, lost = {}, set()
+    for request, value in (*before, *new):
+        if request.kind is PendingKind.AUTH:
+            try:
+                elsewhere = context_id is not None and _asks_for_another(request, context_id)
+                opened[request.request_id] = (
+                    value if elsewhere else _opened(request, value, sealed, keys)
+                )
+            except KeyLost:
+                lost.add(request.request_id)
+            except ValueRefused as error:
+                if request.request_id in inputs:
+                    raise refused(request, (), error.message) from None
+    for request, _ in new:
+        if request.request_id in opened and request.auth is not None:
+            check_answer(request, opened[request.request_id], opened=True)
+    return Answers((*before, *new), opened, lost)
+
+
+def _asks_for_another(request: PendingRequest, context_id: str) -> bool:
+    return request.auth is not None and request.auth.context_id not in (None, context_id)
+
+
+def _opened(request: PendingRequest, value: Any, sealed: Mapping[str, str], keys: KeyRing) -> Any:
+    auth = request.auth
+    if auth is None or auth.request_id != request.request_id or auth.context_id is None:
+        return value  # plain, or for somebody else's key, as of an agent that is a tool
+    return keys.open(
+        value,
+        request_id=request.request_id,
+        context_id=auth.context_id,
+        sealed=sealed.get(request.request_id),
+    )
+
+
+def refuse_in_part(answers: Answers) -> None:
+    """
+    See that all of *answers* can be recorded until the others come.
+
+    Raises:
+        ValueRefused: There are credentials in plain.
+    """
+    for request, _ in answers.given:
+        if in_plain(request):
+            raise refused(
+                request,
+                (),
+                "credentials that are not encrypted are kept by nobody: answer the other requests"
+                " before, or together with this one",
+            )
+
+
+def _expired(request: PendingRequest) -> bool:
+    return request.expires_at is not None and request.expires_at <= datetime.now(UTC)

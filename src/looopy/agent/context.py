@@ -18,13 +18,14 @@ from operator import is_
 from typing import Any
 
 from looopy._failpoints import reach
+from looopy.agent.closing import Closing, OpenCall, close_dead_turn, runs_again
+from looopy.agent.lease import left_in_s
+from looopy.agent.plan import Situation
+from looopy.agent.state import run_us_after
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.history.open_calls import unanswered
 from looopy.history.view import View
 from looopy.history.window import fitting, folded
-from looopy.lease import left_in_s
-from looopy.recovery import Closing, OpenCall, Situation, close_dead_turn, runs_again
-from looopy.spending import run_us_after
 from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import (
     ANY_CALL,
@@ -38,13 +39,7 @@ from looopy.stores.records import (
 from looopy.stores.stores import Stores
 from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig
-from looopy.types.event import (
-    AgentEvent,
-    InputRequired,
-    MessageEnd,
-    ToolExecutionEnd,
-    TurnEnd,
-)
+from looopy.types.event import AgentEvent, InputRequired, MessageEnd, ToolExecutionEnd, TurnEnd
 from looopy.types.maker import amended
 from looopy.types.message import AssistantMessage, Message, StopReason, Usage, UserMessage
 from looopy.types.state import Outcome

@@ -1,20 +1,102 @@
-"""What a caller brings to an agent, checked before anything happens."""
+"""
+One call of `execute_turn`, checked before anything is written: `TurnRequest` and what callers
+bring.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
 from looopy.errors import AccessDenied, ConfigurationError, ValueRefused
+from looopy.loop.incoming import as_user_message
+from looopy.loop.output import OutputType, output_type_of
 from looopy.stores.names import check_idempotency_key
 from looopy.stores.stores import Stores
 from looopy.types.config import Budget, LoopConfig
 from looopy.types.context import AuthContext, as_part
+from looopy.types.maker import quick
 from looopy.types.message import UserMessage
 from looopy.types.message_json import message_to_json
 from looopy.types.storable import dump
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """
+    What one call of `execute_turn` asks for.
+
+    Attributes:
+        key: The idempotency key, or `None`.
+        secret: The ids of the inputs that are credentials, known once the turn is planned.
+    """
+
+    user_message: UserMessage | None
+    inputs: Mapping[str, Any]
+    auth_context: AuthContext | None
+    metadata: Mapping[str, Any]
+    output_type: OutputType | None = None
+    on_busy: Literal["reject", "wait"]
+    key: str | None = None
+    secret: set[str] = field(default_factory=set)
+
+    @classmethod
+    def checked(
+        cls,
+        user_message: str | UserMessage | None,
+        *,
+        inputs: Mapping[str, Any] | None,
+        auth_context: AuthContext | None,
+        tenant: str,
+        metadata: Mapping[str, Any] | None,
+        output_type: Any,
+        on_busy: Literal["reject", "wait"],
+        key: str | None,
+    ) -> Self:
+        """
+        What a caller asks for, if it can be asked.
+
+        Raises:
+            ValueRefused: The message is empty, or something cannot be stored.
+            AccessDenied: The auth context belongs to another tenant than *tenant*.
+            ConfigurationError: *output_type* cannot be described to a model.
+        """
+        message = None if user_message is None else as_user_message(user_message)
+        kept = check_storable(metadata, "/metadata")
+        answers = check_inputs(inputs)
+        key = checked_key(key)
+        wanted = output_type_of(output_type)
+        return cls(
+            user_message=message,
+            inputs=answers,
+            auth_context=check_auth_context(auth_context, tenant),
+            metadata=kept,
+            output_type=wanted,
+            on_busy=on_busy,
+            key=key,
+        )
+
+    @property
+    def input_hash(self) -> str | None:
+        """Of everything that was asked, but for credentials; `None` without a key."""
+        return None if self.key is None else self._hash(self.secret)
+
+    def asks_as(self, input_hash: str | None) -> bool:
+        """Whether a request of that `input_hash` asked for the same."""
+        return input_hash is not None and input_hash == self._hash(secret_inputs(input_hash))
+
+    def _hash(self, secret: Collection[str]) -> str:
+        schema = None if self.output_type is None else self.output_type.schema
+        return input_hash(self.user_message, self.inputs, self.metadata, schema, secret)
+
+    @property
+    def actor_id(self) -> str | None:
+        """Whom the turn acts for."""
+        return self.auth_context.actor_id if self.auth_context else None
 
 
 def agent_options(

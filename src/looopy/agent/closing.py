@@ -1,0 +1,205 @@
+"""
+Ends of turns that cannot end themselves: a turn whose process died, and one whose store failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from looopy.errors import LooopyError
+from looopy.history.open_calls import unanswered
+from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
+from looopy.loop.approval import bound_to
+from looopy.stores.records import ContextState
+from looopy.tools.executor import resolve_name
+from looopy.tools.provider import Tool
+from looopy.types.event import AgentEvent, MessageEnd, ToolExecutionEnd, TurnEnd, TurnError
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    StopReason,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    now_ms,
+)
+from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest
+from looopy.types.storable import repair
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """
+    A call without a result. `turn`: the one that announced it; `started`: it may have had effects,
+    and did not end by asking; `rerun`: it may run again without anybody being asked.
+    """
+
+    call: ToolCall
+    turn: int
+    started: bool
+    rerun: bool = False
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it must not run again, and nobody knows what it has done."""
+        return self.started and not self.rerun
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a dead turn ends: results to append, and what stays behind for its open calls."""
+
+    results: Sequence[tuple[ToolCall, ToolResultMessage]] = ()
+    pending: Sequence[PendingRequest] = ()
+    answered: Sequence[tuple[PendingRequest, Any]] = ()
+    held: Sequence[HeldCall] = ()
+
+
+def close_dead_turn(
+    turn: int,
+    calls: Sequence[OpenCall],
+    tools: Mapping[str, Tool],
+    state: ContextState | None = None,
+    *,
+    ask: bool = True,
+) -> Closing:
+    """
+    Decide about the unanswered calls of a turn whose process died.
+
+    Args:
+        calls: In the order they were announced.
+        tools: What is registered now; a tool that is gone counts as `on_resume="fail"`.
+        state: What the turn began with.
+        ask: Whether a person can be asked about calls; else they count as `on_resume="fail"`.
+    """
+    state = state or ContextState()
+    results: list[tuple[ToolCall, ToolResultMessage]] = []
+    pending: list[PendingRequest] = []
+    answered: list[tuple[PendingRequest, Any]] = []
+    held: list[HeldCall] = []
+    for open_call in calls:
+        call = open_call.call
+        waits = _of(call, state.pending)
+        name = resolve_name(call.name, tools)
+        tool = None if name is None else tools[name]
+        rerun = tool is not None and (not open_call.started or tool.on_resume == "rerun")
+        kept = next((one for one in state.held if one.tool_call_id == call.id), None)
+        own = [(r, v) for r, v in state.answered if r.tool_call_id == call.id]
+        if ask and not waits and not rerun and tool is not None and tool.on_resume == "ask":
+            waits = [_ask(open_call, turn)]
+            kept = _asked_again(kept, open_call, turn, tool)
+            own = [(r, v) for r, v in own if r.request_id in kept.keys]
+        elif not waits and not rerun:
+            text = _untold(open_call, kept)
+            results.append((call, _result(call, text)))
+            continue
+        pending += waits
+        answered += own
+        held += [] if kept is None else [kept]
+    return Closing(results, pending, answered, held)
+
+
+def runs_again(call: ToolCall, tools: Mapping[str, Tool]) -> bool:
+    """Whether *call*, which may have had effects, may run again without anybody being asked."""
+    name = resolve_name(call.name, tools)
+    return name is not None and tools[name].on_resume == "rerun"
+
+
+def _of(call: ToolCall, pending: Sequence[PendingRequest]) -> list[PendingRequest]:
+    return [request for request in pending if request.tool_call_id == call.id]
+
+
+def _asked_again(kept: HeldCall | None, open_call: OpenCall, turn: int, tool: Tool) -> HeldCall:
+    """*kept*, of a call about which a person is asked once more."""
+    call = open_call.call
+    if kept is None:
+        kept = HeldCall(tool_call_id=call.id, origin=open_call.turn, asked_in=turn)
+    bound = kept.bound or bound_to(tool, call.arguments)
+    return replace(kept, asked_in=turn, bound=bound, died=True)
+
+
+def _ask(open_call: OpenCall, turn: int) -> PendingRequest:
+    call = open_call.call
+    return PendingRequest(
+        request_id=f"{turn}-{call.id}",
+        kind=PendingKind.APPROVAL,
+        tool_name=call.name,
+        args=call.arguments,
+        tool_call_id=call.id,
+        turn=open_call.turn,
+        prompt=(
+            f"{call.name} was running when its process ended, and may have had its effect."
+            " Run it again?"
+        ),
+    )
+
+
+def _untold(open_call: OpenCall, held: HeldCall | None) -> str:
+    """What is known of a call that has no result, and will have none."""
+    died = held is not None and held.died
+    return OUTCOME_UNKNOWN if open_call.started or died else NOT_STARTED
+
+
+def _result(call: ToolCall, text: str) -> ToolResultMessage:
+    return synthetic_result(call, text, timestamp=now_ms())
+
+
+def failed_end(
+    context_id: str,
+    turn: int,
+    *,
+    before: Sequence[Message],
+    added: Sequence[Message],
+    resumed: Sequence[ToolCall] = (),
+    error: LooopyError,
+) -> list[AgentEvent]:
+    """
+    A result for each call that is open, why the turn failed, and its end.
+
+    Args:
+        before: What was stored before the turn, oldest first.
+        added: What the turn has stored.
+        resumed: Calls of an earlier turn that it went on with; a text may stand behind them.
+    """
+    common: dict[str, Any] = {"context_id": context_id, "turn": turn}
+    events: list[AgentEvent] = []
+    results: list[Message] = []
+    done = {m.tool_call_id for m in added if isinstance(m, ToolResultMessage)}
+    calls = {call.id: call for call in resumed if call.id not in done}
+    calls |= {call.id: call for call in unanswered([*before, *added])}
+    for call in calls.values():
+        result = synthetic_result(call, OUTCOME_UNKNOWN, timestamp=now_ms())
+        results.append(result)
+        events += [
+            ToolExecutionEnd(
+                **common,
+                tool_call_id=call.id,
+                tool_name=call.name,
+                result=result,
+                is_error=True,
+            ),
+            MessageEnd(**common, message=result),
+        ]
+    code = StopReason.ERROR
+    return [
+        *events,
+        TurnError(**common, code=code.value, text=repair(error.message), error=error),
+        TurnEnd(
+            **common,
+            outcome=Outcome.FAILED,
+            stop_reason=code,
+            messages=(*added, *results),
+            usage=usage_of(added),
+        ),
+    ]
+
+
+def usage_of(messages: Sequence[Message]) -> Usage:
+    """What the model calls behind *messages* used."""
+    usage = Usage()
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            usage += message.usage
+    return usage

@@ -1,0 +1,143 @@
+"""
+The state of a context between turns: what a turn leaves behind, and the snapshot that callers see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from looopy import errors
+from looopy.errors import LooopyError
+from looopy.loop.guards import Spent
+from looopy.loop.progress import Asked, Group
+from looopy.stores.records import ContextRecord, ContextState
+from looopy.stores.stores import Stores
+from looopy.types.config import Budget
+from looopy.types.event import TurnEnd, TurnError
+from looopy.types.message import ToolResultMessage
+from looopy.types.state import AgentState, AgentStatus, Outcome
+
+
+def state_after(
+    end: TurnEnd, group: Group, begun: ContextState, started_at: datetime
+) -> ContextState:
+    """
+    What the next turn has to know, once *group*, which *end* closes, is stored.
+
+    Args:
+        begun: What the turn began with, and what its tools have used.
+        started_at: When it began.
+    """
+    sums: dict[str, Any] = {
+        "usage": begun.usage + end.usage,
+        "charged": begun.charged,
+        "run_us": run_us_after(begun, started_at, end.timestamp),
+    }
+    if group.asked:
+        state = ContextState(**sums, output=begun.output, summary=begun.summary)
+        state = state_beside(state, group.asked)
+        lacks = end.outcome is Outcome.AUTH_REQUIRED and not state.pending
+        return replace(state, resumable=end.turn) if lacks else state
+    if end.outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
+        return replace(begun, **sums)
+    if end.outcome is not Outcome.FAILED:
+        return ContextState(**sums, summary=begun.summary)
+    event = next((e for e in reversed(group.events) if isinstance(e, TurnError)), None)
+    error = event.error if event and event.error else LooopyError("the turn failed")
+    done = {m.tool_call_id for m in end.messages if isinstance(m, ToolResultMessage)}
+    return ContextState(
+        answered=[(r, value) for r, value in begun.answered if r.tool_call_id not in done],
+        held=[held for held in begun.held if held.tool_call_id not in done],
+        error=(type(error).__name__, event.text if event else error.message),
+        resumable=end.turn,
+        **sums,
+        output=begun.output,
+        summary=begun.summary,
+    )
+
+
+def state_beside(begun: ContextState, asked: Sequence[Asked]) -> ContextState:
+    """*begun* with the calls that a turn leaves open: stored at once, lest a crash lose them."""
+    new = {one.call.id for one in asked}
+    return replace(
+        begun,
+        pending=tuple(request for one in asked for request in one.pending),
+        answered=(
+            *(answer for answer in begun.answered if answer[0].tool_call_id not in new),
+            *(answer for one in asked for answer in one.answered),
+        ),
+        held=(
+            *(held for held in begun.held if held.tool_call_id not in new),
+            *(one.held for one in asked),
+        ),
+    )
+
+
+def snapshot(status: AgentStatus, record: ContextRecord | None) -> AgentState:
+    """What an agent of *status* says of itself; *record* is `None` while there is no context."""
+    if record is None:
+        return AgentState(status=status)
+    error = record.state.error
+    return AgentState(
+        status=status,
+        turn_count=record.turn_count,
+        created_at=record.created_at,
+        last_activity=record.last_activity,
+        error=None if error is None else error_of(*error),
+        # While a turn runs, what it has asked so far can only be answered once it has ended.
+        pending=tuple(record.state.pending) if record.open_turn is None else (),
+        interrupted_turn=record.state.resumable if error is None else None,
+        usage=record.state.usage,
+        metadata=MappingProxyType(dict(record.metadata)),
+    )
+
+
+def error_of(name: str, text: str) -> LooopyError:
+    """The error that a stored class name and sentence stand for."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, LooopyError):
+        return kind(text)
+    return LooopyError(text)
+
+
+_PAGE = 100
+_US = timedelta(microseconds=1)
+
+
+def spent_before(state: ContextState) -> Spent:
+    """What was used before a turn that begins with *state*, also by what its tools called."""
+    return Spent(state.usage + state.charged, (state.run_us or 0) / 1e6)
+
+
+def run_us_after(state: ContextState, started_at: datetime, ended_at: datetime) -> int | None:
+    """*state*'s sum of time with that of one more turn; `None` where it is not counted."""
+    return None if state.run_us is None else state.run_us + (ended_at - started_at) // _US
+
+
+async def counted(
+    stores: Stores, context_id: str, turn: int, state: ContextState, budget: Budget
+) -> ContextState:
+    """
+    *state* with the time that turns before *turn* have run.
+
+    Where it was never counted, as by a version that kept no sum, the turns are read once, when a
+    budget asks for it; from then on the sum is kept.
+
+    Raises:
+        StoreUnavailable: It did not answer.
+    """
+    if state.run_us is not None or (turn > 1 and budget.context_s is None):
+        return state
+    run_us, after = 0, 0
+    while after < turn - 1:
+        turns = await stores.journal.turns(context_id, after=after, limit=_PAGE)
+        if not turns:
+            break
+        over = [(one.ended_at, one.started_at) for one in turns if one.ended_at is not None]
+        run_us += sum((end - start) // _US for end, start in over)
+        after = turns[-1].turn
+    return replace(state, run_us=run_us)
