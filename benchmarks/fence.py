@@ -30,8 +30,9 @@ from urllib.parse import urlsplit
 
 from tests.postgres import Server, as_driver, ask
 
-from looopy.stores import open_stores, rows
+from looopy.stores import open_stores
 from looopy.stores.records import Commit
+from looopy.stores.rows import events as rows
 from looopy.stores.sql import migrate
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps

@@ -25,8 +25,8 @@ _POSTGRES = _SQLITE.removesuffix(" WITHOUT ROWID")
 
 
 _LOADED = {
-    "sqlite": ("aiosqlite", "looopy.stores.sql.engine", "looopy.stores.sql.sqlite"),
-    "postgresql": ("asyncpg", "looopy.stores.sql.engine", "looopy.stores.sql.postgres"),
+    "sqlite": ("aiosqlite", "looopy.stores.sql.engine", "looopy.stores.sql.sqlite.driver"),
+    "postgresql": ("asyncpg", "looopy.stores.sql.engine", "looopy.stores.sql.postgres.driver"),
 }
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from looopy.agent.stream import TurnStream
     from looopy.loop.agent_loop import AgentLoop, agent_loop, agent_loop_continue
     from looopy.plugins import Plugin
-    from looopy.stores.stores import Stores, open_stores
+    from looopy.stores.opening import open_stores
+    from looopy.stores.stores import Stores
     from looopy.tools.function import tool
     from looopy.tools.provider import Tool, ToolContext, ToolProvider, ToolResult
     from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
@@ -75,7 +76,8 @@ _MODULES = {
     "agent.stream": ("TurnStream",),
     "loop.agent_loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
     "plugins": ("Plugin",),
-    "stores.stores": ("Stores", "open_stores"),
+    "stores.opening": ("open_stores",),
+    "stores.stores": ("Stores",),
     "tools.function": ("tool",),
     "tools.provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
     "types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),

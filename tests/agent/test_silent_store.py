@@ -11,9 +11,10 @@ from tests.postgres import as_driver
 
 from looopy import Agent, Outcome
 from looopy.errors import StoreUnavailable
-from looopy.stores.sql import pg_pool, pg_url
 from looopy.stores.sql.engine import bind
-from looopy.stores.sql.postgres import PostgresDriver
+from looopy.stores.sql.postgres import pool as pg_pool
+from looopy.stores.sql.postgres import url as pg_url
+from looopy.stores.sql.postgres.driver import PostgresDriver
 from looopy.testing import ScriptedProvider, text
 
 _BOUND_S = 45.0  # many times what any call here may take

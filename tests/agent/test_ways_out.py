@@ -16,7 +16,7 @@ from looopy.errors import (
     StoreUnavailable,
     ValueRefused,
 )
-from looopy.stores.sql.connection import connect
+from looopy.stores.sql.sqlite.connection import connect
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import MCPTools, Skill, Skills, Tool, ToolContext
 

@@ -32,7 +32,7 @@ from tests.postgres import ask
 
 from looopy.agent import lease as leases
 from looopy.stores import owner as owners
-from looopy.stores.sql import connection as sqlite
+from looopy.stores.sql.sqlite import connection as sqlite
 
 _HOUR_US = 3600 * 1_000_000
 _TEN_YEARS_US = 10 * 365 * 24 * _HOUR_US

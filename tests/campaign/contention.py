@@ -27,7 +27,7 @@ from tests.campaign.places import broken, lines_of, place, run_together, wrong
 from tests.campaign.trial import Tally, Trial
 
 from looopy import Agent, LoopConfig, Outcome, UserMessage, open_stores
-from looopy.stores.sql import connection
+from looopy.stores.sql.sqlite import connection
 from looopy.testing import ScriptedProvider, text
 
 _WRITERS = 32

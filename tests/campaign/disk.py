@@ -35,7 +35,8 @@ from tests.postgres import ask
 
 from looopy import Agent, AgentStatus, LoopConfig, tool
 from looopy.errors import LooopyError, StorageFull
-from looopy.stores.sql import migrate, sqlite
+from looopy.stores.sql import migrate
+from looopy.stores.sql.sqlite import driver as sqlite
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.message import UserMessage
 from looopy.types.request import LLMRequest

@@ -36,7 +36,8 @@ from tests.fixtures import frozen
 from tests.postgres import as_driver, ask
 
 from looopy.stores import open_stores
-from looopy.stores.sql import migrate, pg_migrate, tables  # noqa: F401 - as above
+from looopy.stores.sql import migrate, tables  # noqa: F401 - as above
+from looopy.stores.sql.postgres import migrate as pg_migrate  # noqa: F401 - as above
 
 _ENGINES = ("sqlite", "postgresql")
 _ANY_TIME = 0.25  # of the kills, at no particular place

@@ -29,7 +29,7 @@ from tests.cutting import Cutter
 from tests.postgres import Server, as_driver, ask
 
 from looopy.stores.sql import migrate
-from looopy.stores.sql.postgres import PATIENCE_S
+from looopy.stores.sql.postgres.driver import PATIENCE_S
 
 _SHORT_PATIENCE_S = 0.25  # soon over, so that users are told of what went wrong
 _BATCH_OF_STOPS = 5

@@ -22,7 +22,7 @@ from tests.campaign.trial import Trial
 from tests.cutting import Cutter
 from tests.postgres import as_driver
 
-from looopy.stores.sql import pg_pool
+from looopy.stores.sql.postgres import pool as pg_pool
 
 _BATCH = 5
 _STATEMENT_MS = 300

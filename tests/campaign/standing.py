@@ -38,7 +38,8 @@ from looopy import Agent, LoopConfig, UserMessage, tool
 from looopy.agent import lease as leases
 from looopy.errors import AgentBusy
 from looopy.stores import owner as owners
-from looopy.stores.sql import connection, migrate
+from looopy.stores.sql import migrate
+from looopy.stores.sql.sqlite import connection
 from looopy.testing import ScriptedProvider, text, tool_call
 
 _TTL_S = 1.5

@@ -32,8 +32,8 @@ from looopy import Agent, LoopConfig, Outcome
 from looopy.errors import CannotContinue, InputNotFound, LooopyError, StoreUnavailable
 from looopy.stores.records import Claim, Commit
 from looopy.stores.sql.engine import bind
-from looopy.stores.sql.pg_url import parse
-from looopy.stores.sql.postgres import PATIENCE_S, PostgresDriver
+from looopy.stores.sql.postgres.driver import PATIENCE_S, PostgresDriver
+from looopy.stores.sql.postgres.url import parse
 from looopy.stores.stores import Stores
 from looopy.testing import ScriptedProvider, SpyStores
 from looopy.types.event import MessageEnd

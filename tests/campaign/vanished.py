@@ -28,7 +28,7 @@ from tests.campaign.trial import Tally, Trial
 
 from looopy import Agent, LoopConfig, UserMessage, open_stores, tool
 from looopy.errors import LooopyError
-from looopy.stores.sql.connection import Connection
+from looopy.stores.sql.sqlite.connection import Connection
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.request import LLMRequest
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.postgres import as_driver
 
-from looopy.stores import names, open_stores
+from looopy.stores import open_stores
+from looopy.stores import rules as names
 from looopy.stores.sql import migrate
 
 

@@ -16,13 +16,13 @@ from tests.postgres import as_driver, ask
 from looopy.stores import open_stores
 from looopy.stores.bells import Bells
 from looopy.stores.records import EntryKind
-from looopy.stores.sql import pg_notify
 from looopy.stores.sql.driver import Ring
 from looopy.stores.sql.migrate import bring_to_head
-from looopy.stores.sql.pg_notify import CHANNEL, News, name_of
-from looopy.stores.sql.pg_pool import Pool
-from looopy.stores.sql.pg_url import parse
-from looopy.stores.sql.sqlite import SQLiteDriver
+from looopy.stores.sql.postgres import notify as pg_notify
+from looopy.stores.sql.postgres.notify import CHANNEL, News, name_of
+from looopy.stores.sql.postgres.pool import Pool
+from looopy.stores.sql.postgres.url import parse
+from looopy.stores.sql.sqlite.driver import SQLiteDriver
 from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
 
 _PATIENCE_S = 15

@@ -11,7 +11,8 @@ from tests.postgres import as_driver
 
 from looopy import open_stores
 from looopy.errors import AgentBusy, ConfigurationError
-from looopy.stores.sql import connection, migrate
+from looopy.stores.sql import migrate
+from looopy.stores.sql.sqlite import connection
 from looopy.testing.turns import begin
 from looopy.types.config import LONGEST_LEASE_S, LoopConfig
 

@@ -15,8 +15,8 @@ import pytest
 from tests.postgres import as_driver, ask
 
 from looopy import Agent, open_stores, tool
-from looopy.stores.reading import DAMAGED
 from looopy.stores.records import ANY_CALL, EntryKind
+from looopy.stores.rows.reading import DAMAGED
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, starts, user
 from looopy.types.event import MessageEnd, TurnEnd, TurnStart, TurnWarning

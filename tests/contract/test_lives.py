@@ -6,7 +6,8 @@ import pytest
 from tests.postgres import as_driver
 
 from looopy.errors import Fenced, StoreConflict
-from looopy.stores import names, open_stores
+from looopy.stores import open_stores
+from looopy.stores import rules as names
 from looopy.testing.turns import CONTEXT, a_claim, begin, commit, ends, user
 
 

@@ -12,11 +12,14 @@ from tests.cutting import Cutter
 from tests.postgres import as_driver, ask
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, StoreUnavailable
-from looopy.settle import settle_write
-from looopy.stores.sql import migrate, pg_fate, pg_pool, pg_url
+from looopy.stores.settle import settle_write
+from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
-from looopy.stores.sql.postgres import PostgresDriver
+from looopy.stores.sql.postgres import fate as pg_fate
+from looopy.stores.sql.postgres import pool as pg_pool
+from looopy.stores.sql.postgres import url as pg_url
+from looopy.stores.sql.postgres.driver import PostgresDriver
 from looopy.testing.turns import CONTEXT, WHEN, answer, begin, commit, ends, opening, said
 
 _LATER = WHEN + timedelta(seconds=1)

@@ -10,9 +10,9 @@ import pytest
 from tests.postgres import as_driver, ask
 
 from looopy.errors import AgentBusy, StoreConflict
-from looopy.stores.sql import pg_url
 from looopy.stores.sql.engine import bind
-from looopy.stores.sql.postgres import PostgresDriver
+from looopy.stores.sql.postgres import url as pg_url
+from looopy.stores.sql.postgres.driver import PostgresDriver
 from looopy.testing.turns import CONTEXT, answer, begin, commit, said, user
 
 _WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"

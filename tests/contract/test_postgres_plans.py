@@ -9,9 +9,9 @@ from tests.postgres import as_driver, ask
 
 from looopy.stores.sql import migrate, statements
 from looopy.stores.sql.driver import Query
-from looopy.stores.sql.pg_pool import Pool
-from looopy.stores.sql.pg_url import parse
-from looopy.stores.sql.pg_wire import numbered
+from looopy.stores.sql.postgres.pool import Pool
+from looopy.stores.sql.postgres.url import parse
+from looopy.stores.sql.postgres.wire import numbered
 
 _STATEMENTS = {
     name: text

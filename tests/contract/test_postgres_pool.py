@@ -9,11 +9,11 @@ import pytest
 from tests.cutting import Cutter
 from tests.postgres import Server, as_driver, ask
 
-from looopy.stores.sql import pg_pool
 from looopy.stores.sql.driver import Query
-from looopy.stores.sql.pg_errors import Trouble
-from looopy.stores.sql.pg_pool import Pool
-from looopy.stores.sql.pg_url import parse
+from looopy.stores.sql.postgres import pool as pg_pool
+from looopy.stores.sql.postgres.errors import Trouble
+from looopy.stores.sql.postgres.pool import Pool
+from looopy.stores.sql.postgres.url import parse
 
 _BOUND_S = 30.0  # many times what is waited for
 _LONG_S = 600.0  # nobody is to give up because the machine is busy

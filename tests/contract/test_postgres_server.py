@@ -30,13 +30,15 @@ from looopy.stores import open_stores
 from looopy.stores.bells import Bells
 from looopy.stores.owner import Owner
 from looopy.stores.records import INBOX_LIMIT, EntryKind, InboxHead
-from looopy.stores.sql import migrate, pg_pool, pg_url, statements
+from looopy.stores.sql import migrate, statements
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.migrate import bring_to_head
-from looopy.stores.sql.pg_notify import News
-from looopy.stores.sql.pg_pool import Pool
-from looopy.stores.sql.postgres import PostgresDriver
+from looopy.stores.sql.postgres import pool as pg_pool
+from looopy.stores.sql.postgres import url as pg_url
+from looopy.stores.sql.postgres.driver import PostgresDriver
+from looopy.stores.sql.postgres.notify import News
+from looopy.stores.sql.postgres.pool import Pool
 from looopy.stores.sql.store import NO_LIMIT
 from looopy.stores.sql.tables import metadata
 from looopy.testing.turns import (

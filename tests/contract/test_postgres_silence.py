@@ -11,13 +11,15 @@ from tests.postgres import as_driver, ask
 
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.bells import Bells
-from looopy.stores.sql import pg_pool, pg_url, pg_wire
 from looopy.stores.sql.driver import Query, Ring
 from looopy.stores.sql.engine import bind
-from looopy.stores.sql.pg_errors import Trouble
-from looopy.stores.sql.pg_notify import News
-from looopy.stores.sql.pg_pool import Pool
-from looopy.stores.sql.postgres import PostgresDriver
+from looopy.stores.sql.postgres import pool as pg_pool
+from looopy.stores.sql.postgres import url as pg_url
+from looopy.stores.sql.postgres import wire as pg_wire
+from looopy.stores.sql.postgres.driver import PostgresDriver
+from looopy.stores.sql.postgres.errors import Trouble
+from looopy.stores.sql.postgres.notify import News
+from looopy.stores.sql.postgres.pool import Pool
 from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
 
 _BOUND_S = 30.0  # many times what any call here may take

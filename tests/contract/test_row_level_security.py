@@ -21,9 +21,11 @@ from tests.postgres import as_driver, ask
 from looopy.errors import ConfigurationError, ContextNotFound, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.records import InboxHead
-from looopy.stores.sql import migrate, pg_rls, postgres, statements
+from looopy.stores.sql import migrate, statements
 from looopy.stores.sql.driver import Query
-from looopy.stores.sql.postgres import ask_once
+from looopy.stores.sql.postgres import driver as postgres
+from looopy.stores.sql.postgres import rls as pg_rls
+from looopy.stores.sql.postgres.driver import ask_once
 from looopy.stores.sql.tables import metadata
 from looopy.testing import stores as suites
 from looopy.testing.artifact_contract import ArtifactStoreContract

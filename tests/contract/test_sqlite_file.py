@@ -26,11 +26,11 @@ from looopy.errors import (
 )
 from looopy.stores import open_stores
 from looopy.stores.records import EntryKind
-from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.migrate import bring_to_head
-from looopy.stores.sql.sqlite import SQLiteDriver
+from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite.driver import SQLiteDriver
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
 

@@ -18,9 +18,9 @@ import pytest
 from looopy.errors import StorageFull
 from looopy.stores import open_stores
 from looopy.stores.records import NewSummary
-from looopy.stores.sql import connection as sqlite
 from looopy.stores.sql import statements
-from looopy.stores.sql.numbered import IN_SQLITE
+from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite.numbered import IN_SQLITE
 from looopy.stores.sql.tables import metadata
 from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, said, starts, user
 from looopy.types.message import StopReason, ToolCall

@@ -21,9 +21,11 @@ import pytest
 
 from looopy import Agent, AuthContext
 from looopy.errors import LooopyError, ValueRefused
-from looopy.stores import base, memory, open_stores
+from looopy.stores import base, open_stores
+from looopy.stores.memory import stores as memory
 from looopy.stores.records import Commit, EntryKind, NewSummary
-from looopy.stores.sql import artifacts, events, messages, state
+from looopy.stores.sql import artifacts, messages, state
+from looopy.stores.sql import journal as events
 from looopy.stores.sql.tables import metadata
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.turns import LONG_S, a_claim, answer, begin, ends, finishes, said, starts, user

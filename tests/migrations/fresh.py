@@ -33,5 +33,5 @@ def by_migrations() -> str:
 
 
 if __name__ == "__main__":
-    place = files("looopy.stores.sql").joinpath("fresh.sql")
+    place = files("looopy.stores.sql.sqlite").joinpath("fresh.sql")
     Path(str(place)).write_text(by_migrations(), encoding="utf-8")

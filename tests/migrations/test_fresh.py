@@ -11,7 +11,8 @@ import pytest
 from tests.migrations.fresh import by_migrations, schema_of
 
 from looopy.errors import StoreUnavailable
-from looopy.stores.sql import fresh, migrate
+from looopy.stores.sql import migrate
+from looopy.stores.sql.sqlite import schema as fresh
 
 
 @pytest.fixture

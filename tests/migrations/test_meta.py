@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 from looopy.stores import open_stores
-from looopy.stores.sql import connection, migrate
+from looopy.stores.sql import migrate
+from looopy.stores.sql.sqlite import connection
 from looopy.testing.turns import (
     CONTEXT,
     WHEN,

@@ -17,7 +17,8 @@ from tests.postgres import as_driver, ask
 
 from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
-from looopy.stores.sql import migrate, pg_migrate
+from looopy.stores.sql import migrate
+from looopy.stores.sql.postgres import migrate as pg_migrate
 from looopy.stores.sql.tables import metadata
 from looopy.testing.turns import CONTEXT, a_turn, answer, user
 

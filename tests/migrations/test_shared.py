@@ -13,7 +13,8 @@ from tests.fixtures import frozen
 
 from looopy.errors import SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
-from looopy.stores.sql import migrate, old_names, pg_migrate, statements
+from looopy.stores.sql import migrate, old_names, statements
+from looopy.stores.sql.postgres import migrate as pg_migrate
 from looopy.testing.turns import CONTEXT, a_turn
 
 ROOT = Path(__file__).parents[2]

@@ -24,7 +24,7 @@ from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.records import EntryKind, InboxHead
 from looopy.stores.sql import migrate
-from looopy.stores.sql.backups import backups_of
+from looopy.stores.sql.sqlite.backups import backups_of
 from looopy.stores.sql.tables import sqlite_metadata as metadata
 from looopy.testing.turns import CONTEXT, a_turn, answer, begin, user
 

@@ -208,7 +208,7 @@ MUTANTS = [
     mutant(
         "swallowed-cancellation",
         "a timeout around steer() or save() has no effect, and a task group never ends",
-        "src/looopy/settle.py",
+        "src/looopy/stores/settle.py",
         "                interrupted = exc\n",
         "                pass\n",
         f"{_WAITING}::test_who_writes_beside_a_turn_can_be_cancelled",
@@ -287,7 +287,7 @@ MUTANTS = [
     mutant(
         "stores-anywhere",
         "a write of another event loop is carried out, and its caller gets a raw error",
-        "src/looopy/stores/sql/sqlite.py",
+        "src/looopy/stores/sql/sqlite/driver.py",
         "        if not worker.is_here():\n",
         "        if False:\n",
         f"{_LOOPS}::test_stores_are_refused_in_another_event_loop[sqlite]",

@@ -120,7 +120,7 @@ MUTANTS = [
     mutant(
         "sync-failure-is-certain",
         "a write is told as not made, and a crash brings it back",
-        "src/looopy/stores/sql/sqlite.py",
+        "src/looopy/stores/sql/sqlite/driver.py",
         "        return sqlite.translate(error, path, outcome_known=not unsure)",
         "        return sqlite.translate(error, path)",
         "tests/unit/stores/test_sqlite_commit.py"

@@ -7,11 +7,11 @@ from tests.mutants.mutant import Edit, Mutant, mutant
 _SQL = "src/looopy/stores/sql"
 _STATEMENTS = f"{_SQL}/statements.py"
 _COMMIT = f"{_SQL}/commit.py"
-_CONNECTION = f"{_SQL}/connection.py"
-_SQLITE = f"{_SQL}/sqlite.py"
-_NUMBERED = f"{_SQL}/numbered.py"
+_CONNECTION = f"{_SQL}/sqlite/connection.py"
+_SQLITE = f"{_SQL}/sqlite/driver.py"
+_NUMBERED = f"{_SQL}/sqlite/numbered.py"
 _NUMBERS = "migrations/versions/0003_a_mark_of_each_write.py"
-_POSTGRES = f"{_SQL}/postgres.py"
+_POSTGRES = f"{_SQL}/postgres/driver.py"
 
 _JOURNAL = "tests/contract/test_journal.py"
 _TYPES = "tests/property/test_wrong_types.py"
@@ -32,7 +32,7 @@ MUTANTS = [
     mutant(
         "wrong-type-of-a-caller",
         "a message is stored that nobody can read again",
-        "src/looopy/stores/writing.py",
+        "src/looopy/stores/rows/writing.py",
         "    check_message(message, path)\n",
         "",
         f"{_TYPES}::test_each_wrong_value_in_each_field[appended]",
@@ -48,7 +48,7 @@ MUTANTS = [
     mutant(
         "damaged-row-stops-a-read",
         "one bad row makes every read of its context raise",
-        "src/looopy/stores/reading.py",
+        "src/looopy/stores/rows/reading.py",
         "        return _salvaged(body, position, error)",
         "        raise",
         f"{_DAMAGED}::test_a_row_that_is_no_message_stands_as_damaged",
@@ -56,7 +56,7 @@ MUTANTS = [
     mutant(
         "damaged-state-stops-a-list",
         "one bad row makes the list of its tenant raise",
-        "src/looopy/stores/rows.py",
+        "src/looopy/stores/rows/events.py",
         "        return _salvaged_state(text, context_id, error)",
         "        raise",
         f"{_DAMAGED}::test_a_damaged_state_hides_no_context",
@@ -83,7 +83,7 @@ MUTANTS = [
     mutant(
         "memory-without-fence",
         "the specification by example allows what the databases refuse",
-        "src/looopy/stores/memory_journal.py",
+        "src/looopy/stores/memory/journal.py",
         "context.epoch != commit.epoch",
         "context.epoch < commit.epoch",
         f"{_JOURNAL}::TestJournalInMemory::test_a_fenced_commit_writes_nothing",
@@ -116,7 +116,7 @@ MUTANTS = [
     mutant(
         "epochs-begin-again",
         "an owner that was stopped for long writes into a new context of the deleted one's name",
-        "src/looopy/stores/names.py",
+        "src/looopy/stores/rules.py",
         '    return 1 + int.from_bytes(os.urandom(6), "big")\n',
         "    return 1\n",
         "tests/contract/test_lives.py",
@@ -399,7 +399,7 @@ MUTANTS = [
     mutant(
         "a-backup-for-everybody",
         "a migration leaves a copy that has another mode than its file",
-        f"{_SQL}/backups.py",
+        f"{_SQL}/sqlite/backups.py",
         "    shutil.copymode(path, unfinished)\n",
         "    unfinished.chmod(0o644)\n",
         "tests/migrations/test_sqlite.py::test_a_copy_may_be_read_by_those_who_may_read_the_file",
@@ -467,7 +467,7 @@ MUTANTS = [
     mutant(
         "a-statement-for-each-message",
         "a page of a thousand events costs hundreds of round trips",
-        f"{_SQL}/events.py",
+        f"{_SQL}/journal.py",
         "        if found and position - found[-1][1] <= _NEAR:\n",
         "        if False:\n",
         "tests/unit/stores/test_log.py"
@@ -511,7 +511,7 @@ MUTANTS = [
     mutant(
         "read-back-too-early",
         "a write that is still on its way is made twice",
-        f"{_SQL}/pg_fate.py",
+        f"{_SQL}/postgres/fate.py",
         "        if may_come:\n",
         "        if False:\n",
         f"{_CUTS}::test_a_write_that_waits_for_a_row_is_ended_before_it_is_made_again",
@@ -520,7 +520,7 @@ MUTANTS = [
     mutant(
         "mark-of-anybody",
         "a commit that never arrived is told as stored",
-        f"{_SQL}/pg_fate.py",
+        f"{_SQL}/postgres/fate.py",
         "        if facts.last_write != commit.mark:\n",
         "        if facts.last_write is None:\n",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
@@ -528,7 +528,7 @@ MUTANTS = [
     mutant(
         "end-of-anybody",
         "a turn that another process closed is told as ended here",
-        f"{_SQL}/pg_fate.py",
+        f"{_SQL}/postgres/fate.py",
         "    if (facts.outcome, facts.stop_reason, facts.ended_at) != ours:\n",
         "    if facts.outcome is None:\n",
         f"{_CUTS}::test_an_end_that_was_cut_is_known_when_others_have_gone_on",
@@ -537,7 +537,7 @@ MUTANTS = [
     mutant(
         "endless-wait",
         "a turn waits for ever for a server that has fallen silent",
-        f"{_SQL}/pg_watch.py",
+        f"{_SQL}/postgres/watch.py",
         "        self._cut()\n",
         "        pass\n",
         f"{_SILENCE}::test_a_connection_that_is_silent_when_it_begins_to_listen_is_replaced",
@@ -545,7 +545,7 @@ MUTANTS = [
     mutant(
         "endless-wait-of-psycopg",
         "with psycopg, whoever waits for a server that has fallen silent waits for ever",
-        f"{_SQL}/pg_wire.py",
+        f"{_SQL}/postgres/wire.py",
         "                same.shutdown(socket.SHUT_RDWR)\n",
         "                pass\n",
         f"{_SILENCE}::test_a_connection_that_is_silent_when_it_begins_to_listen_is_replaced",
@@ -553,7 +553,7 @@ MUTANTS = [
     mutant(
         "silent-ones-kept",
         "each idle connection is found out to be silent by another long wait",
-        f"{_SQL}/pg_pool.py",
+        f"{_SQL}/postgres/pool.py",
         "                await self._forget_idle()\n",
         "                pass\n",
         f"{_SILENCE}::test_a_silent_connection_takes_the_idle_ones_with_it",
@@ -561,7 +561,7 @@ MUTANTS = [
     mutant(
         "blamed-while-asleep",
         "a process that stood still cuts connections whose answers have arrived",
-        f"{_SQL}/pg_watch.py",
+        f"{_SQL}/postgres/watch.py",
         "        if now - timer.when() > _LATE_S:\n",
         "        if False:\n",
         f"{_SILENCE}::test_an_answer_that_came_while_this_process_stood_still_counts",
@@ -587,7 +587,7 @@ MUTANTS = [
     mutant(
         "plans-of-empty-tables",
         "statements read all of a table that was empty when they were planned",
-        f"{_SQL}/pg_pool.py",
+        f"{_SQL}/postgres/pool.py",
         '    "enable_seqscan": "off",\n',
         "",
         "tests/contract/test_postgres_plans.py::test_no_statement_reads_all_of_a_table",
@@ -595,7 +595,7 @@ MUTANTS = [
     mutant(
         "turns-fail-at-the-limit",
         "turns fail where the server has no connection left, though others end soon",
-        f"{_SQL}/pg_pool.py",
+        f"{_SQL}/postgres/pool.py",
         "                if trouble.sqlstate != TOO_MANY:\n",
         "                if True:\n",
         f"{_POOL}::test_at_the_limit_of_the_server_one_waits_for_those_of_the_pool",
@@ -603,7 +603,7 @@ MUTANTS = [
     mutant(
         "a-pool-that-only-grows",
         "the connections of a busy hour stay for ever",
-        f"{_SQL}/pg_pool.py",
+        f"{_SQL}/postgres/pool.py",
         "            if due > now:\n",
         "            if True:\n",
         f"{_POOL}::test_connections_that_nobody_uses_are_closed",
@@ -611,7 +611,7 @@ MUTANTS = [
     mutant(
         "ageless",
         "a connection that is always in use is never replaced",
-        f"{_SQL}/pg_pool.py",
+        f"{_SQL}/postgres/pool.py",
         "        if now >= wire.retire_at:\n",
         "        if False:\n",
         f"{_POOL}::test_a_connection_that_is_always_in_use_is_replaced_when_it_is_old",
@@ -619,7 +619,7 @@ MUTANTS = [
     mutant(
         "settings-left-on-a-pooler",
         "what looopy sets for itself stays on connections that others share",
-        f"{_SQL}/pg_pool.py",
+        f"{_SQL}/postgres/pool.py",
         "    if rows[0][0] is None:\n",
         "    if False:\n",
         f"{_POOLER}::test_a_pooler_that_the_url_does_not_name_is_refused_by_name",
@@ -627,7 +627,7 @@ MUTANTS = [
     mutant(
         "no-canary",
         "a pooler that the URL does not name is found by the failing turns",
-        f"{_SQL}/pg_pool.py",
+        f"{_SQL}/postgres/pool.py",
         '        ours = {"ours": int(self._url.pooler is not None)}\n',
         '        ours = {"ours": 1}\n',
         f"{_POOLER}::test_a_pooler_that_the_url_does_not_name_is_refused_by_name",
@@ -635,7 +635,7 @@ MUTANTS = [
     mutant(
         "fold-without-check",
         "the end of a turn that was ended by another is told as stored",
-        f"{_SQL}/pg_fold.py",
+        f"{_SQL}/postgres/fold.py",
         "        if sql in _MUST:\n",
         "        if sql in ():\n",
         f"{_SERVER}::test_a_turn_that_is_not_open_is_not_closed_by_one_statement_either",
@@ -651,7 +651,7 @@ MUTANTS = [
     mutant(
         "bodies-as-jsonb",
         "what is read is not what was stored: keys are sorted, numbers rewritten",
-        f"{_SQL}/pg_wire.py",
+        f"{_SQL}/postgres/wire.py",
         '    if name in TEXTS:\n        return "text"\n',
         '    if name in ("body", "metadata", "data"):\n        return "text::jsonb::text"\n'
         '    if name in TEXTS:\n        return "text"\n',
@@ -661,7 +661,7 @@ MUTANTS = [
     mutant(
         "clock-of-the-transaction",
         "a lease that was waited for begins in the past",
-        f"{_SQL}/pg_wire.py",
+        f"{_SQL}/postgres/wire.py",
         "FROM clock_timestamp()) * 1000000",
         "FROM now()) * 1000000",
         f"{_ORDER}::test_a_lease_that_was_waited_for_begins_when_it_is_given",
@@ -670,7 +670,7 @@ MUTANTS = [
     mutant(
         "migration-without-lock",
         "of two processes that start at once one fails",
-        f"{_SQL}/pg_migrate.py",
+        f"{_SQL}/postgres/migrate.py",
         'connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")',
         'connection.exec_driver_sql("SELECT 1")',
         "tests/migrations/test_postgres.py::test_a_migration_waits_for_the_one_that_runs",
@@ -678,7 +678,7 @@ MUTANTS = [
     mutant(
         "migration-in-everybodys-way",
         "a migration waits behind one open reader, and every turn behind the migration",
-        f"{_SQL}/pg_migrate.py",
+        f"{_SQL}/postgres/migrate.py",
         "{max(int(longest_s * 1000), 1)}",
         "0",
         "tests/migrations/test_postgres.py::"
@@ -687,7 +687,7 @@ MUTANTS = [
     mutant(
         "migration-that-asks-as-it-goes",
         "a migration waits for each table anew while it keeps the ones before from everybody",
-        f"{_SQL}/pg_migrate.py",
+        f"{_SQL}/postgres/migrate.py",
         'f"LOCK TABLE {quote(name)} IN ACCESS EXCLUSIVE MODE"',
         '"SELECT 1"',
         "tests/migrations/test_postgres.py::test_a_migration_gives_up_when_somebody_never_ends",
@@ -695,7 +695,7 @@ MUTANTS = [
     mutant(
         "rows-vanish-when-secured",
         "a process that is connected while tenants are secured takes each context for a new one",
-        f"{_SQL}/pg_rls.py",
+        f"{_SQL}/postgres/rls.py",
         """    f" ELSE CAST(CAST('{_UNSAID}' || COALESCE({_SAID}, '') AS integer) AS text) END\"""",
         '    " END"',
         f"{_RLS}::test_it_can_be_turned_on_under_a_running_application",
@@ -747,7 +747,7 @@ MUTANTS = [
     mutant(
         "an-actor-passes-the-gate",
         "one database keeps a turn's actor, and another fails with an error of its driver",
-        "src/looopy/stores/names.py",
+        "src/looopy/stores/rules.py",
         "    check_actor(claim.actor_id)\n",
         "",
         f"{_STATE}::TestStateOnSQLite::test_an_actor_who_cannot_be_stored_claims_nothing",
@@ -776,7 +776,7 @@ MUTANTS = [
     mutant(
         "nul-passes-in-messages",
         "a message that was put together at once is kept by one database and refused by another",
-        "src/looopy/stores/writing.py",
+        "src/looopy/stores/rows/writing.py",
         '    if len(text) * 4 > MAX_BODY_BYTES or "\\\\u0000" in text:\n',
         "    if len(text) * 4 > MAX_BODY_BYTES:\n",
         "tests/unit/stores/test_writing.py::test_the_edges_are_those_of_the_general_way",

@@ -70,7 +70,7 @@ MUTANTS = [
     mutant(
         "cut-short-behind-another-write",
         "an event loop that stops takes a finished tool's result with it",
-        "src/looopy/settle.py",
+        "src/looopy/stores/settle.py",
         "            await settle_write(self._wait(), cancelled, outlasts=True)\n",
         "            await self._wait()\n",
         "tests/unit/test_settle.py::"
@@ -207,7 +207,7 @@ MUTANTS = [
     mutant(
         "plain-await",
         "whoever is cancelled during a commit does not know whether it was made",
-        "src/looopy/settle.py",
+        "src/looopy/stores/settle.py",
         "await asyncio.shield(task)",
         "await task",
         "tests/agent/test_cancelling.py::test_a_task_cancelled_during_a_commit_waits_for_its_outcome",
@@ -216,7 +216,7 @@ MUTANTS = [
     mutant(
         "an-answer-is-cancelled",
         "whoever is cancelled during a commit does not know whether it was made",
-        "src/looopy/settle.py",
+        "src/looopy/stores/settle.py",
         "        return False\n",
         "        return super().cancel(msg)\n",
         "tests/unit/test_settle.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
@@ -226,7 +226,7 @@ MUTANTS = [
     mutant(
         "a-statement-is-cancelled",
         "a caller that goes away leaves its write half made, and the row locked",
-        "src/looopy/stores/sql/postgres.py",
+        "src/looopy/stores/sql/postgres/driver.py",
         "        found: T = await outlast(answer)\n",
         "        found: T = await task\n",
         "tests/contract/test_postgres_server.py::"

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.postgres import as_driver
 
-from looopy.stores import names, open_stores
+from looopy.stores import open_stores
+from looopy.stores import rules as names
 from looopy.testing.machines import StoresAgree
 
 RUNS = int(os.environ.get("LOOOPY_MACHINE_RUNS", "25"))

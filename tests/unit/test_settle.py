@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from looopy.settle import Answer, WriteLock, new_answer, outlast, settle_write
+from looopy.stores.settle import Answer, WriteLock, new_answer, outlast, settle_write
 
 
 class Driver:

@@ -24,8 +24,8 @@ from looopy.agent.request import TurnRequest, check_at_least_one, check_auth_con
 from looopy.agent.running import RunningTurn
 from looopy.errors import AgentBusy, AgentStateError, ContextNotFound
 from looopy.loop.incoming import as_user_message
-from looopy.settle import settle
 from looopy.stores.records import EntryKind
+from looopy.stores.settle import settle
 from looopy.stores.stores import Stores
 from looopy.tools.provider import gather_tools
 from looopy.types.artifact import Artifact

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from looopy.auth.redaction import Redactor
-from looopy.settle import settle
 from looopy.stores.base import ArtifactStore
-from looopy.stores.names import artifact_deletion, artifact_write
 from looopy.stores.records import ArtifactDeletion, ArtifactWrite
+from looopy.stores.rules import artifact_deletion, artifact_write
+from looopy.stores.settle import settle
 from looopy.types.artifact import Artifact, ArtifactKind
 
 

@@ -29,10 +29,11 @@ from looopy.auth.sealing import KeyRing
 from looopy.errors import AgentBusy, AgentStateError
 from looopy.llm.provider import LLMProvider
 from looopy.loop.output import with_output
-from looopy.settle import settle
-from looopy.stores.names import check_context_id
+from looopy.stores.opening import acquire_shared, release_shared
 from looopy.stores.records import ContextRecord
-from looopy.stores.stores import Stores, acquire_shared, release_shared
+from looopy.stores.rules import check_context_id
+from looopy.stores.settle import settle
+from looopy.stores.stores import Stores
 from looopy.tools.provider import HeldTools, ToolSource, gather_tools, wrap_tools
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken, SystemPrompt

@@ -33,9 +33,9 @@ from looopy.errors import (
     TurnIncomplete,
 )
 from looopy.loop.scope import CancelScope, TurnInterrupted
-from looopy.settle import settle_write
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim, Claimed, ContextState
+from looopy.stores.settle import settle_write
 from looopy.tools.provider import ToolSource, gather_tools
 from looopy.types.context import CancelToken
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart

@@ -17,8 +17,8 @@ from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConfl
 from looopy.history.summarise import read_part, summarise
 from looopy.llm.provider import LLMProvider
 from looopy.loop.scope import CancelScope, TurnInterrupted
-from looopy.settle import settle
 from looopy.stores.records import NewSummary
+from looopy.stores.settle import settle
 from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from looopy.settle import settle
 from looopy.stores.owner import provably_dead
+from looopy.stores.settle import settle
 from looopy.stores.stores import Stores
 from looopy.types.context import CancelToken
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from looopy.errors import AccessDenied, ConfigurationError, ValueRefused
 from looopy.loop.incoming import as_user_message
 from looopy.loop.output import OutputType, output_type_of
-from looopy.stores.names import check_idempotency_key
+from looopy.stores.rules import check_idempotency_key
 from looopy.stores.stores import Stores
 from looopy.types.config import Budget, LoopConfig
 from looopy.types.context import AuthContext, as_part

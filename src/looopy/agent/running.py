@@ -43,7 +43,6 @@ from looopy.loop.compaction import placed
 from looopy.loop.output import OutputType, output_type_of, with_output
 from looopy.loop.progress import Asked, Group
 from looopy.loop.turn import run_turn
-from looopy.settle import WriteLock, settle_write
 from looopy.stores.owner import Owner
 from looopy.stores.records import (
     ArtifactDeletion,
@@ -54,6 +53,7 @@ from looopy.stores.records import (
     InboxNews,
     TurnRecord,
 )
+from looopy.stores.settle import WriteLock, settle_write
 from looopy.stores.stores import Stores
 from looopy.tools.provider import ToolSource
 from looopy.types.artifact import Artifact, ArtifactKind

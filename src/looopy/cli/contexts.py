@@ -18,9 +18,10 @@ from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import json_line, shown_call
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound
-from looopy.stores.names import check_context_id
+from looopy.stores.opening import open_stores
 from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
-from looopy.stores.stores import Stores, open_stores
+from looopy.stores.rules import check_context_id
+from looopy.stores.stores import Stores
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
 from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.state import AgentStatus, PendingRequest, pending_to_json
@@ -67,7 +68,7 @@ async def read_past(url: str, context_id: str, limit: int) -> Past:
 
 def _exists(url: str) -> bool:
     """Whether there may be something to read: a file that is there, or a server that has to say."""
-    from looopy.stores.sql.migrate import sqlite_path
+    from looopy.stores.sql.sqlite.connection import sqlite_path
 
     if url.startswith("sqlite"):
         return sqlite_path(url).exists()

@@ -68,9 +68,9 @@ def secure(url: str | None, role: str) -> int:
 def backups(url: str | None, *, remove: bool) -> int:
     """List the copies that migrations left beside a SQLite file, or remove them."""
     from looopy.errors import ConfigurationError
-    from looopy.stores.sql import backups as copies
     from looopy.stores.sql import migrate
-    from looopy.stores.sql.pg_url import is_postgres
+    from looopy.stores.sql.postgres.url import is_postgres
+    from looopy.stores.sql.sqlite import backups as copies
 
     target = url or default_url()
     if is_postgres(target):

@@ -60,7 +60,7 @@ def make_data_folder() -> None:
 
 def shown_place(url: str) -> str:
     """The database that *url* names, as a person looks for it; without credentials."""
-    from looopy.stores.stores import mask
+    from looopy.stores.opening import mask
 
     if url.startswith("memory:"):
         return "in memory, gone when this program ends"

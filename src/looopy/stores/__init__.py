@@ -11,27 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from looopy.stores.base import ArtifactStore, Journal, MessageStore, StateStore
-    from looopy.stores.memory import (
+    from looopy.stores.memory.stores import (
         InMemoryArtifactStore,
         InMemoryMessageStore,
         InMemoryStateStore,
         MemoryBackend,
     )
+    from looopy.stores.opening import open_stores
     from looopy.stores.records import Commit, Committed, MessageRecord
     from looopy.stores.sql.artifacts import SQLArtifactStore
     from looopy.stores.sql.messages import SQLMessageStore
     from looopy.stores.sql.state import SQLStateStore
-    from looopy.stores.stores import Stores, open_stores
+    from looopy.stores.stores import Stores
 
 _HOME = {
     "ArtifactStore": "base",
     "Commit": "records",
     "Committed": "records",
-    "InMemoryArtifactStore": "memory",
-    "InMemoryMessageStore": "memory",
-    "InMemoryStateStore": "memory",
+    "InMemoryArtifactStore": "memory.stores",
+    "InMemoryMessageStore": "memory.stores",
+    "InMemoryStateStore": "memory.stores",
     "Journal": "base",
-    "MemoryBackend": "memory",
+    "MemoryBackend": "memory.stores",
     "MessageRecord": "records",
     "MessageStore": "base",
     "SQLArtifactStore": "sql.artifacts",
@@ -39,7 +40,7 @@ _HOME = {
     "SQLStateStore": "sql.state",
     "StateStore": "base",
     "Stores": "stores",
-    "open_stores": "stores",
+    "open_stores": "opening",
 }
 
 __all__ = [

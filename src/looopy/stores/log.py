@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from looopy.stores import rows
-from looopy.stores.reading import decode_records, read_message
 from looopy.stores.records import MessageRecord, TurnRecord
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.reading import decode_records, read_message
 from looopy.types.event import AgentEvent, MessageEnd
 from looopy.types.message import Message
 

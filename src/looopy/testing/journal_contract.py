@@ -17,8 +17,8 @@ from looopy.errors import (
     StoreConflict,
     ValueRefused,
 )
-from looopy.stores.names import artifact_deletion, artifact_write
 from looopy.stores.records import Claimed, Commit, Committed, ContextState, EntryKind, NewSummary
+from looopy.stores.rules import artifact_deletion, artifact_write
 from looopy.stores.stores import Stores
 from looopy.testing.state_contract import STATE
 from looopy.testing.turns import (

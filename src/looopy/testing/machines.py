@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from looopy.errors import LooopyError
-from looopy.stores.memory import MemoryBackend
+from looopy.stores.memory.stores import MemoryBackend
 from looopy.stores.records import Claimed, ContextRecord, ContextState, EntryKind, InboxNews
 from looopy.stores.stores import Stores
 from looopy.testing.hostile import nested

@@ -8,9 +8,10 @@ import pytest
 
 from looopy.stores import log, open_stores
 from looopy.stores.log import is_little, off_loop
-from looopy.stores.sql import artifacts, events, state
+from looopy.stores.sql import artifacts, state
+from looopy.stores.sql import journal as events
 from looopy.stores.sql.engine import bind
-from looopy.stores.sql.sqlite import SQLiteDriver
+from looopy.stores.sql.sqlite.driver import SQLiteDriver
 from looopy.testing.turns import (
     CONTEXT,
     a_turn,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from looopy.errors import ConfigurationError
-from looopy.stores.stores import mask, open_stores
+from looopy.stores.opening import mask, open_stores
 
 SECRET = "s3cret-0123"
 

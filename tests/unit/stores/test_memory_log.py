@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 
 from looopy import UserMessage, open_stores
-from looopy.stores import rows
+from looopy.stores.rows import events as rows
 from looopy.testing.turns import CONTEXT, a_turn
 
 

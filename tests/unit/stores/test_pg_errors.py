@@ -3,8 +3,8 @@
 import psycopg
 
 from looopy.errors import StorageFull
-from looopy.stores.sql.pg_errors import translate
-from looopy.stores.sql.pg_pool import no_connection
+from looopy.stores.sql.postgres.errors import translate
+from looopy.stores.sql.postgres.pool import no_connection
 
 FULL_DISK = (
     'connection to server on socket ".s.PGSQL.5432" failed: FATAL:  could not write init file:'

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from looopy.stores.records import Commit, ContextState, EntryKind
 from looopy.stores.sql.commit import claim_steps, commit_steps, encode_claim, encode_commit
 from looopy.stores.sql.engine import bind
-from looopy.stores.sql.pg_fold import answer_of, fold
-from looopy.stores.sql.pg_url import parse
-from looopy.stores.sql.pg_wire import MARK
-from looopy.stores.sql.postgres import PostgresDriver
+from looopy.stores.sql.postgres.driver import PostgresDriver
+from looopy.stores.sql.postgres.fold import answer_of, fold
+from looopy.stores.sql.postgres.url import parse
+from looopy.stores.sql.postgres.wire import MARK
 from looopy.testing.turns import (
     CONTEXT,
     a_claim,

@@ -3,7 +3,7 @@
 import pytest
 
 from looopy.errors import ConfigurationError
-from looopy.stores.sql.pg_url import parse
+from looopy.stores.sql.postgres.url import parse
 
 
 def test_several_hosts_are_shown_as_they_are_written():

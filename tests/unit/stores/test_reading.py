@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.types.test_message import JSON, MESSAGES, PI
 
 from looopy.errors import ValueRefused
-from looopy.stores import reading
-from looopy.stores.reading import decode_message, decode_records
+from looopy.stores.rows import reading
+from looopy.stores.rows.reading import decode_message, decode_records
 from looopy.types.message import AssistantMessage, CustomMessage, TextContent, Usage
 from looopy.types.message_json import message_from_json, message_to_json
 from looopy.types.storable import dump

@@ -9,7 +9,7 @@ import pytest
 
 from looopy.errors import StoreUnavailable
 from looopy.stores import stores as module
-from looopy.stores.stores import acquire_shared, release_shared
+from looopy.stores.opening import acquire_shared, release_shared
 
 
 def _here():

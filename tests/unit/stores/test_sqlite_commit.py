@@ -8,7 +8,7 @@ import pytest
 
 from looopy.errors import StorageFull, StoreUnavailable
 from looopy.stores import open_stores
-from looopy.stores.sql.connection import Connection
+from looopy.stores.sql.sqlite.connection import Connection
 from looopy.testing.turns import CONTEXT, user
 
 

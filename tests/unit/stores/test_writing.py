@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looopy.errors import ValueRefused
-from looopy.stores import rows, writing
 from looopy.stores.records import ContextState
+from looopy.stores.rows import events as rows
+from looopy.stores.rows import writing
 from looopy.types import storable as gate
 from looopy.types.event import MessageEnd, ToolExecutionEnd, ToolExecutionStart
 from looopy.types.message import (

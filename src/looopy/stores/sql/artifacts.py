@@ -8,7 +8,7 @@ from typing import Any
 
 from looopy.errors import ValueRefused
 from looopy.stores.log import read_rows
-from looopy.stores.names import (
+from looopy.stores.rules import (
     artifact_write,
     check_artifact_id,
     check_context_id,

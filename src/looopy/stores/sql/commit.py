@@ -15,20 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from looopy.errors import AgentBusy
-from looopy.stores import names, rows
-from looopy.stores.meta import from_us, to_us
-from looopy.stores.names import (
-    LINE_MESSAGE,
-    busy_message,
-    check_claim,
-    fenced,
-    key_used,
-    made_artifact,
-    moved_on,
-    no_artifact,
-    no_context,
-    no_entry,
-)
+from looopy.stores import rules as names
 from looopy.stores.records import (
     ArtifactDeletion,
     ArtifactWrite,
@@ -40,6 +27,20 @@ from looopy.stores.records import (
     InboxHead,
     InboxNews,
     NewSummary,
+)
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.meta import from_us, to_us
+from looopy.stores.rules import (
+    LINE_MESSAGE,
+    busy_message,
+    check_claim,
+    fenced,
+    key_used,
+    made_artifact,
+    moved_on,
+    no_artifact,
+    no_context,
+    no_entry,
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from looopy.stores.sql.artifacts import SQLArtifactStore
 from looopy.stores.sql.driver import Driver
-from looopy.stores.sql.events import SQLJournal
+from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.messages import SQLMessageStore
-from looopy.stores.sql.pg_url import PostgresURL, check_driver, parse
+from looopy.stores.sql.postgres.url import PostgresURL, check_driver, parse
 from looopy.stores.sql.state import SQLStateStore
 from looopy.stores.stores import Stores
 
@@ -31,8 +31,8 @@ def sqlite_stores(url: str, *, tenant: str = "default", migrate: bool = True) ->
     Raises:
         ConfigurationError: The URL names no file.
     """
-    from looopy.stores.sql.migrate import sqlite_path
-    from looopy.stores.sql.sqlite import SQLiteDriver
+    from looopy.stores.sql.sqlite.connection import sqlite_path
+    from looopy.stores.sql.sqlite.driver import SQLiteDriver
 
     bring_to_head = _bring_to_head if migrate else None
     return bind(SQLiteDriver(sqlite_path(url), bring_to_head=bring_to_head), tenant)
@@ -53,7 +53,7 @@ def postgres_stores(url: str, *, tenant: str = "default", migrate: bool = False)
     """
     place = parse(url)
     check_driver(place)
-    from looopy.stores.sql.postgres import PostgresDriver
+    from looopy.stores.sql.postgres.driver import PostgresDriver
 
     bring_to_head = _bring_to_head if migrate else None
     return bind(PostgresDriver(place, bring_to_head=bring_to_head), tenant)

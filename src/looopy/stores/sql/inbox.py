@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from looopy.stores import rows
-from looopy.stores.names import check_post
 from looopy.stores.records import INBOX_LIMIT, Entry, InboxHead
+from looopy.stores.rows import events as rows
+from looopy.stores.rules import check_post
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import peek
 from looopy.stores.sql.driver import Query, Steps

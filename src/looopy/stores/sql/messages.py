@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from looopy.stores import rows
 from looopy.stores.log import read_records
-from looopy.stores.names import check_context_id
 from looopy.stores.records import MessageRecord
+from looopy.stores.rows import events as rows
+from looopy.stores.rules import check_context_id
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import append_steps, peek
 from looopy.stores.sql.driver import Query, Rows, Steps

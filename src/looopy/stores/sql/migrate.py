@@ -18,35 +18,22 @@ changed when its administrator says so.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
-import os
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, TypeAlias
 
-from looopy.errors import ConfigurationError, LooopyError, SchemaOutOfDate, StoreUnavailable
-from looopy.stores.sql import connection as sqlite
-from looopy.stores.sql.backups import back_up
-from looopy.stores.sql.fresh import make
-from looopy.stores.sql.pg_url import PostgresURL, is_postgres, parse
-from looopy.stores.sql.statements import (
-    HEAD,
-    NOTHING,
-    OLD_VERSION_TABLE,
-    PREFIX,
-    TABLES,
-    VERSION_TABLE,
-    Found,
-)
+from looopy.errors import ConfigurationError, LooopyError, SchemaOutOfDate
+from looopy.stores.sql.postgres.url import PostgresURL, is_postgres, parse
+from looopy.stores.sql.revision import moves, options, out_of_date
+from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite.connection import sqlite_path
+from looopy.stores.sql.sqlite.migrate import run_online
+from looopy.stores.sql.sqlite.schema import find_in_file
+from looopy.stores.sql.statements import HEAD, Found
 
 if TYPE_CHECKING:
     from alembic.config import Config
-    from sqlalchemy import Connection
-
-_VERSION = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - a constant
 
 Target: TypeAlias = Path | PostgresURL
 """A file, or a database on a server."""
@@ -54,134 +41,6 @@ Target: TypeAlias = Path | PostgresURL
 
 def _target(url: str) -> Target:
     return parse(url) if is_postgres(url) else sqlite_path(url)
-
-
-def sqlite_path(url: str) -> Path:
-    """
-    The file that a SQLite URL names: three slashes before a relative path, four before an absolute
-    one.
-
-    Raises:
-        ConfigurationError: It names no file.
-    """
-    scheme, _, rest = url.partition(":")
-    if scheme not in ("sqlite", "sqlite+aiosqlite"):
-        raise ConfigurationError(
-            f"a URL with the scheme {scheme!r} names no SQLite file: use sqlite:///path/to/file.db"
-        )
-    name = rest.removeprefix("///")
-    if name == rest or not name or name.endswith("/"):
-        raise ConfigurationError(
-            f"{url!r} names no file: use sqlite:///chat.db, or sqlite:////var/lib/chat.db for an"
-            " absolute path"
-        )
-    if name.startswith((":memory:", "file:")):
-        raise ConfigurationError(
-            "SQLite in memory is not offered: use memory: for stores without a file"
-        )
-    if urlsplit(url).query or urlsplit(url).fragment:
-        raise ConfigurationError(
-            f"{url!r} has options, which are not supported: name only the file"
-        )
-    _check_name(name)
-    return Path(name)
-
-
-# What file systems take. Behind the name of the file come those of its log and of its copies.
-_LONGEST_FILE, _LONGEST_FOLDER, _LONGEST_PATH = 200, 255, 4000
-
-
-def _check_name(name: str) -> None:
-    """Refuse a path that no file can have, known without looking for it."""
-    try:
-        size = len(os.fsencode(name))
-    except UnicodeEncodeError:
-        size = 0
-    if not size or "\0" in name:
-        raise ConfigurationError(
-            "the path of a SQLite file must be valid Unicode, without NUL: it cannot be opened"
-        )
-    *folders, file = Path(name).parts
-    if (
-        size > _LONGEST_PATH
-        or len(os.fsencode(file)) > _LONGEST_FILE
-        or any(len(os.fsencode(folder)) > _LONGEST_FOLDER for folder in folders)
-    ):
-        raise ConfigurationError(
-            f"the path of the SQLite file {name[:40]!r}... is too long: its name may have"
-            f" {_LONGEST_FILE} bytes, a folder {_LONGEST_FOLDER}, and all of it {_LONGEST_PATH}"
-        )
-
-
-# --- for the stores ---
-
-
-def ensure_schema(
-    path: Path,
-    bring_to_head: Callable[[Path], object] | None,
-    patience_s: float = sqlite.PATIENCE_S,
-) -> None:
-    """
-    Have the database at *path* at the head, made or migrated where that is allowed.
-
-    Args:
-        path: It need not exist if *bring_to_head* is given.
-        bring_to_head: Changes the schema of an older file; `None`: nothing may be made or changed.
-        patience_s: How long other processes may keep the file locked.
-
-    Raises:
-        SchemaOutOfDate: The schema is newer than this version, or older and not to be changed.
-        StoreUnavailable: The file cannot be used.
-    """
-    if bring_to_head is None and not path.exists():
-        raise StoreUnavailable(f"there is no database at {path}")
-    found = find_in_file(path, patience_s)
-    if found.at_head:
-        return
-    if bring_to_head is None:
-        raise out_of_date(found)
-    if found.revision is None and make(path, patience_s):
-        return
-    bring_to_head(path)
-
-
-def find_in_file(path: Path, patience_s: float = sqlite.PATIENCE_S) -> Found:
-    """How far the file is."""
-    with contextlib.closing(sqlite.connect(path, patience_s=patience_s)) as connection:
-
-        def ask(sql: str) -> list[Any]:
-            return sqlite.retry(lambda: connection.execute(sql).fetchall(), patience_s)
-
-        try:
-            rows = ask(_VERSION)
-        except sqlite3.Error as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # no such table
-                raise sqlite.translate(error, path) from None
-        else:
-            return Found(str(rows[0][0])) if rows else NOTHING
-        from looopy.stores.sql import old_names
-
-        try:
-            return old_names.find_in_file(ask)
-        except sqlite3.Error as error:
-            raise sqlite.translate(error, path) from None
-
-
-def out_of_date(found: Found) -> SchemaOutOfDate:
-    """The refusal to open a database that is at *found*."""
-    advice = "run `looopy db upgrade --db URL`"
-    if is_newer(found.revision):
-        advice = "it was written by a newer one; upgrade looopy"
-    return SchemaOutOfDate(
-        f"the database's schema is at {found}, this version needs {HEAD}: {advice}",
-        found=found.revision,
-        expected=HEAD,
-    )
-
-
-def is_newer(found: str | None) -> bool:
-    """Whether a database at *found* was migrated by a newer version: revisions are numbered."""
-    return found is not None and found[: len(HEAD)] > HEAD
 
 
 # --- for the command line ---
@@ -236,7 +95,7 @@ def check(url: str) -> tuple[str | None, str]:
 def _find(target: Target) -> Found:
     if isinstance(target, Path):
         return find_in_file(target)
-    from looopy.stores.sql import pg_migrate
+    from looopy.stores.sql.postgres import migrate as pg_migrate
 
     return pg_migrate.find(target)
 
@@ -259,7 +118,7 @@ def secure(url: str, role: str) -> None:
         raise ConfigurationError("row-level security is Postgres's: a SQLite file has no users")
     if not (found := _find(target)).at_head:
         raise out_of_date(found)
-    from looopy.stores.sql import pg_migrate
+    from looopy.stores.sql.postgres import migrate as pg_migrate
 
     pg_migrate.secure(target, role)
 
@@ -373,138 +232,6 @@ def _run_on(target: Target) -> None:
         is_needed = target.exists() or moves()
         asyncio.run(run_online(target, str(target) if is_needed else None))
     else:
-        from looopy.stores.sql import pg_migrate
+        from looopy.stores.sql.postgres import migrate as pg_migrate
 
         asyncio.run(pg_migrate.run_online(target))
-
-
-def options(dialect: str) -> dict[str, Any]:
-    """What alembic is to know of our schema on either engine."""
-    from looopy.stores.sql import tables
-
-    return {
-        "target_metadata": tables.sqlite_metadata if dialect == "sqlite" else tables.metadata,
-        "version_table": VERSION_TABLE,
-        "include_name": _is_ours,
-        "compare_server_default": True,
-        "render_as_batch": dialect == "sqlite",
-        "transactional_ddl": True,
-    }
-
-
-def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Whether a comparison looks at it: not at the tables of an application."""
-    return kind != "table" or (name is not None and name.startswith(PREFIX))
-
-
-def moves() -> bool:
-    """Whether alembic was asked to go somewhere, and not only to look."""
-    from alembic import context
-
-    try:
-        context.get_revision_argument()
-    except KeyError:
-        return False
-    return True
-
-
-def is_there() -> bool:
-    """Whether the database is where alembic is to go."""
-    from alembic import context
-
-    return context.get_context().get_current_revision() == context.get_revision_argument()
-
-
-async def run_online(path: Path, name: str | None) -> None:
-    from sqlalchemy import URL, event
-    from sqlalchemy.ext.asyncio import create_async_engine
-    from sqlalchemy.pool import NullPool
-
-    engine = create_async_engine(
-        URL.create("sqlite+aiosqlite", database=name),
-        poolclass=NullPool,
-        hide_parameters=True,
-        connect_args={"timeout": sqlite.PATIENCE_S},
-    )
-    # Left to itself the driver would begin transactions late, and commit before each change of a
-    # table.
-    event.listen(engine.sync_engine, "connect", _begin_nothing)
-    event.listen(engine.sync_engine, "begin", _begin_exclusive)
-    try:
-        async with engine.connect() as connection:
-            await connection.run_sync(_run_in_one_transaction, path)
-    finally:
-        await engine.dispose()
-
-
-def _begin_nothing(connection: Any, _record: object) -> None:
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous = FULL")
-    cursor.execute("PRAGMA foreign_keys = OFF")
-    cursor.execute("PRAGMA secure_delete = ON")
-    cursor.close()
-
-
-def _begin_exclusive(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN EXCLUSIVE")
-
-
-def _run_in_one_transaction(connection: Connection, path: Path) -> None:
-    from alembic import context
-
-    from looopy.stores.sql import old_names
-
-    with connection.begin():
-        found = old_names.find_in_file(lambda sql: connection.exec_driver_sql(sql).all())
-        if not moves():
-            _configure(connection, found)
-            context.run_migrations()
-            return
-        before = _row_counts(connection)
-        if not found.renamed:
-            before = {old_names.renamed(name): count for name, count in before.items()}
-            back_up(path, found.revision)
-            old_names.rename_in_file(connection)
-        _configure(connection)
-        if found.renamed and not is_there() and any(before.get(name) for name in TABLES):
-            back_up(path, found.revision)
-        context.run_migrations()
-        _check_rows(connection, before, path)
-
-
-def _configure(connection: Connection, found: Found = NOTHING) -> None:
-    from alembic import context
-
-    given = options("sqlite")
-    if not found.renamed:
-        given["version_table"] = OLD_VERSION_TABLE
-    context.configure(connection=connection, **given)
-
-
-def _row_counts(connection: Connection) -> dict[str, int]:
-    """The number of rows of each table, by the name that it has, or is to have."""
-    # What was a table may be a view of others by now.
-    ours = ", ".join(f"'{name}'" for name in sorted(TABLES))
-    names = connection.exec_driver_sql(
-        "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"  # noqa: S608 - constants
-        f" AND name NOT IN ('{VERSION_TABLE}', '{OLD_VERSION_TABLE}')"
-        f" AND (type = 'table' OR type = 'view' AND name IN ({ours}))"
-    ).scalars()
-    counts = {}
-    for name in list(names):
-        count = connection.exec_driver_sql(f'SELECT COUNT(*) FROM "{name}"')  # noqa: S608 - a table's
-        counts[name] = int(count.scalar_one())
-    return counts
-
-
-def _check_rows(connection: Connection, before: dict[str, int], path: Path) -> None:
-    """Refuse a migration that lost rows of a table it kept, or left rows without their context."""
-    after = _row_counts(connection)
-    lost = [name for name, count in before.items() if after.get(name, count) < count]
-    lost += [row[0] for row in connection.exec_driver_sql("PRAGMA foreign_key_check")]
-    if lost:
-        raise StoreUnavailable(
-            f"the migration of {path} would lose rows of {', '.join(sorted(set(lost)))}:"
-            " nothing was changed"
-        )

@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any
 
 from looopy.errors import AgentBusy, StoreConflict
-from looopy.stores import rows
 from looopy.stores.log import read_rows
-from looopy.stores.meta import from_us
-from looopy.stores.names import busy_message, check_context_id, no_context
 from looopy.stores.records import Claim, Claimed, ContextRecord, InboxHead, TurnRecord, Waiter
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.meta import from_us
+from looopy.stores.rules import busy_message, check_context_id, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import claim_steps, encode_claim, peek
 from looopy.stores.sql.driver import Query, Rows, Steps
-from looopy.stores.sql.events import SQLJournal, turn_record
+from looopy.stores.sql.journal import SQLJournal, turn_record
 from looopy.stores.sql.line import join_steps, keep_steps, leave_steps, read_line
 from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist
 from looopy.types.storable import check_limit, dump

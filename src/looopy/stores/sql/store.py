@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from looopy.errors import ValueRefused
-from looopy.stores.names import check_context_id
+from looopy.stores.rules import check_context_id
 from looopy.stores.sql.driver import Driver, Ring, Steps
 from looopy.types.config import LONGEST_LEASE_S
 
@@ -25,7 +25,7 @@ class SQLStore:
         tenant: Whose contexts these are.
     """
 
-    outlasts = True  # only the driver is waited for, and by `looopy.settle.outlast`
+    outlasts = True  # only the driver is waited for, and by `looopy.stores.settle.outlast`
 
     def __init__(self, backend: Driver, tenant: str = "default") -> None:
         self.backend = backend

@@ -24,7 +24,7 @@ from looopy.stores.log import (
     off_loop,
     read_records,
 )
-from looopy.stores.memory_context import StoredContext, StoredEvent, StoredMessage
+from looopy.stores.memory.context import StoredContext, StoredEvent, StoredMessage
 from looopy.stores.records import MessageRecord, TurnRecord
 from looopy.types.event import AgentEvent
 

@@ -17,7 +17,6 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-
 # Who waits, and what is told of its cancellation. Tasks that are made meanwhile inherit the
 # variable and are somebody else.
 _waits: ContextVar[tuple[asyncio.Task[Any] | None, Callable[[], object]] | None] = ContextVar(

@@ -35,12 +35,9 @@ _CONDITION = (
 )
 UNSAID = "22P02"
 """What the server answers to a statement that does not say whose it is: no number."""
-
 _GRANTED = "SELECT, INSERT, UPDATE, DELETE"
-
 _NAMES = ", ".join(f"'{name}'" for name in sorted(TABLES))
 VERSION = f"SELECT version_num FROM {VERSION_TABLE} LIMIT 1"  # noqa: S608 - a constant
-
 # The schema's revision, and with it each table of ours that is there and hides rows from the one
 # who asks: superusers and some roles see all of them. One statement, because opening waits for it.
 LOOK = Query(

@@ -23,13 +23,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from looopy.stores.sql import migrate, old_names, pg_rls
+from looopy.stores.sql import migrate, old_names
 from looopy.stores.sql.driver import Query
-from looopy.stores.sql.pg_errors import Trouble, translate
-from looopy.stores.sql.pg_pool import Pool, connect_args, no_connection
-from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.postgres import ask_once
-from looopy.stores.sql.postgres import find as find_in_pool
+from looopy.stores.sql.postgres import rls as pg_rls
+from looopy.stores.sql.postgres.driver import ask_once
+from looopy.stores.sql.postgres.driver import find as find_in_pool
+from looopy.stores.sql.postgres.errors import Trouble, translate
+from looopy.stores.sql.postgres.pool import Pool, connect_args, no_connection
+from looopy.stores.sql.postgres.url import PostgresURL
 from looopy.stores.sql.statements import OLD_VERSION_TABLE, TABLES, Found
 
 if TYPE_CHECKING:
@@ -38,19 +39,15 @@ if TYPE_CHECKING:
 
 # Any number of 64 bits will do, as long as nobody else on the server uses it.
 _LOCK = 0x6C6F6F6F7079
-
 STANDSTILL_S = 2.0
 """How long one attempt may keep others waiting: their statements wait for 10 s."""
 PATIENCE_S = 60.0
 """How long to try again while somebody else uses the tables."""
 _PAUSE_S = (0.5, 2.0)  # for those who waited to get on
 _BEHIND_ANOTHER_S = 600.0
-
 _IN_USE = "55P03"  # lock_not_available
 _COLLIDED = (_IN_USE, "40P01")  # deadlock_detected: ours is the transaction that was given up
-
 _random = random.SystemRandom()
-
 _NAMES = ", ".join(f"'{name}'" for name in sorted(TABLES))
 # The longest transactions first.
 _USERS = Query(

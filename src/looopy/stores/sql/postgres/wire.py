@@ -25,12 +25,11 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from looopy.stores.sql.driver import Query, Rows
-from looopy.stores.sql.pg_errors import Trouble
-from looopy.stores.sql.pg_watch import Watch
+from looopy.stores.sql.postgres.errors import Trouble
+from looopy.stores.sql.postgres.watch import Watch
 from looopy.stores.sql.statements import BYTES, TEXTS
 
 T = TypeVar("T")
-
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _PART = re.compile(r"_q\d+$")
 _TUPLES = 1000
@@ -38,12 +37,9 @@ _TAKEN = 16  # a row may be 8 MiB
 _LEAVE_S = 2.0
 SPARE_S = 5.0
 """How much longer than a statement its answer may take."""
-
 ANSWER_S = 30.0 + SPARE_S
 """How long an answer may take where the server ends a statement after 30 s."""
-
 _NOW_US = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
-
 # A server that crashed without its main process ending has reset its statistics. Others may do that
 # too, and then a number only counts as given out by another life.
 LIFE = (
@@ -52,7 +48,6 @@ LIFE = (
 )
 MARK = ":mark:"
 """Where a statement wants its mark, if it has a place of its own for it."""
-
 _MARK = f"concat_ws(' ', pg_current_xact_id(), {LIFE})"
 
 

@@ -1,7 +1,7 @@
 """
 `Journal` in memory: the log of a context and its one write path, and the inbox beside it.
 
-See `looopy.stores.memory` for the idea.
+See `looopy.stores.memory.stores` for the idea.
 """
 
 from __future__ import annotations
@@ -10,27 +10,16 @@ import time
 from dataclasses import replace
 
 from looopy.errors import AgentBusy
-from looopy.stores import rows
 from looopy.stores.bells import Bells
-from looopy.stores.memory_base import MemoryStore
-from looopy.stores.memory_context import (
+from looopy.stores.memory.context import (
+    MemoryStore,
     StoredEntry,
     append,
     change_artifact,
     close_turn,
     interrupt,
 )
-from looopy.stores.memory_log import read_log
-from looopy.stores.meta import to_us
-from looopy.stores.names import (
-    busy_message,
-    check_context_id,
-    check_post,
-    fenced,
-    moved_on,
-    no_artifact,
-    no_context,
-)
+from looopy.stores.memory.log import read_log
 from looopy.stores.records import (
     ArtifactDeletion,
     Commit,
@@ -42,6 +31,17 @@ from looopy.stores.records import (
     InboxNews,
     NewSummary,
     TurnRecord,
+)
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.meta import to_us
+from looopy.stores.rules import (
+    busy_message,
+    check_context_id,
+    check_post,
+    fenced,
+    moved_on,
+    no_artifact,
+    no_context,
 )
 from looopy.types.event import AgentEvent, Compaction, HistoryCleared, utc_now
 from looopy.types.message import UserMessage

@@ -28,33 +28,30 @@ from typing import Any, TypeVar
 
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
-from looopy.settle import new_answer, outlast
 from looopy.stores.bells import Bells
-from looopy.stores.sql import pg_rls
+from looopy.stores.settle import new_answer, outlast
 from looopy.stores.sql.driver import Query, Ring, Rows, Steps, elsewhere, may_have_written
-from looopy.stores.sql.pg_errors import Trouble, translate
-from looopy.stores.sql.pg_fate import fate_of_statement, fate_of_transaction
-from looopy.stores.sql.pg_fold import NOT_CLOSED, answer_of, fold
-from looopy.stores.sql.pg_notify import News
-from looopy.stores.sql.pg_pool import TIMEOUTS, Pool, Session
-from looopy.stores.sql.pg_url import PostgresURL
+from looopy.stores.sql.postgres import rls as pg_rls
+from looopy.stores.sql.postgres.errors import Trouble, translate
+from looopy.stores.sql.postgres.fate import fate_of_statement, fate_of_transaction
+from looopy.stores.sql.postgres.fold import NOT_CLOSED, answer_of, fold
+from looopy.stores.sql.postgres.notify import News
+from looopy.stores.sql.postgres.pool import TIMEOUTS, Pool, Session
+from looopy.stores.sql.postgres.url import PostgresURL
 from looopy.stores.sql.statements import NOTHING, OLD_VERSION_TABLE, TABLES, Found
 
 T = TypeVar("T")
-
 PATIENCE_S = 5.0
 _POLL_POOLED_S = 0.25  # where no news can be heard
 _LONGEST_PAUSE_S = 0.2
 _COLLISIONS = 20
 _COLLISION_PAUSE_S = 0.02
 _random = random.SystemRandom()
-
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # Through a proxy no setting may outlive its transaction.
 _LOCALLY = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in TIMEOUTS.items())
 _DURABLY = "; SET LOCAL synchronous_commit = on"
-
 _NO_TABLE = "42P01"  # undefined_table
 
 
@@ -138,7 +135,7 @@ class PostgresDriver:
         if found.at_head:
             return False
         if self._bring_to_head is None:
-            from looopy.stores.sql.migrate import out_of_date
+            from looopy.stores.sql.revision import out_of_date
 
             raise out_of_date(found)
         await asyncio.to_thread(self._bring_to_head, self._url)

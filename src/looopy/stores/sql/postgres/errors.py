@@ -60,7 +60,6 @@ _COLLISIONS = {
 }
 TOO_MANY = "53300"
 """The SQLSTATE when a server has no connection left (too_many_connections)."""
-
 _RESTARTING = {
     "57P01",  # admin_shutdown
     "57P02",  # crash_shutdown
@@ -86,7 +85,6 @@ _SENTENCES = {
 # A statement is tried again only when nothing is wrong with what was asked.
 _FINAL = set(_SENTENCES) - _RESTARTING
 _FULL = {"53100", "53400"}  # disk_full, configuration_limit_exceeded (a quota)
-
 # libpq passes on a refusal to connect as text alone.
 _PHRASES = (
     ("No space left on device", "53100"),  # a server writes a little for each that connects

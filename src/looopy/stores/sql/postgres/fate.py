@@ -23,14 +23,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Rows
-from looopy.stores.sql.pg_errors import Trouble, translate
-from looopy.stores.sql.pg_fold import Folded
-from looopy.stores.sql.pg_pool import Pool, Session
-from looopy.stores.sql.pg_wire import LIFE, Backend
+from looopy.stores.sql.postgres.errors import Trouble, translate
+from looopy.stores.sql.postgres.fold import Folded
+from looopy.stores.sql.postgres.pool import Pool, Session
+from looopy.stores.sql.postgres.wire import LIFE, Backend
 from looopy.types.state import Outcome
 
 T = TypeVar("T")
-
 _SHORTEST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.2
 _random = random.SystemRandom()

@@ -19,10 +19,10 @@ from datetime import datetime
 from typing import Any
 
 from looopy.errors import StoreError, ValueRefused
-from looopy.stores.meta import Facts, decode_meta, encode_meta, from_us, to_us
-from looopy.stores.reading import DAMAGED, read_message
 from looopy.stores.records import ANY_CALL, ContextState, Entry, EntryKind, TurnRecord
-from looopy.stores.writing import message_text, quoted, usage_text
+from looopy.stores.rows.meta import Facts, decode_meta, encode_meta, from_us, to_us
+from looopy.stores.rows.reading import DAMAGED, read_message
+from looopy.stores.rows.writing import message_text, quoted, usage_text
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.auth import AuthRequest
 from looopy.types.event import (

@@ -24,7 +24,6 @@ SCHEMES = {
     "postgresql+psycopg": "psycopg",
 }
 
-
 # A peer that is gone without a word is noticed within a minute when nothing is said, and within
 # half of one when something was.
 _TCP = {

@@ -28,14 +28,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
-from looopy.errors import StorageFull, StoreUnavailable
+from looopy.errors import ConfigurationError, StorageFull, StoreUnavailable
 
 T = TypeVar("T")
-
 FileId: TypeAlias = tuple[int, int]
 """Inode and device: two names of one file have the same."""
-
 PATIENCE_S = 30.0
 _BUSY_TIMEOUT_MS = 200
 _LONGEST_PAUSE_S = 0.02
@@ -43,7 +42,6 @@ _OPENINGS = 3
 _OLDEST = (3, 35, 0)  # RETURNING
 _random = random.SystemRandom()
 _making = threading.Lock()
-
 # What each setting must read as once it was made.
 SETTINGS = {
     "journal_mode": "wal",
@@ -324,7 +322,6 @@ def _code(error: sqlite3.Error) -> int:
 
 # A write beyond what the disk, the quota or the size limit of the process allows.
 _NO_SPACE = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
-
 # A row lies under a number of 63 bits: 31 for its context, 32 for its place in it; `numbered.py`.
 _CONTEXT_IS_FULL = "has no number left in this context, which has 4 billion {}: go on in a new one"
 _NO_NUMBER = {
@@ -333,7 +330,6 @@ _NO_NUMBER = {
     "last_seq": _CONTEXT_IS_FULL.format("events"),
     "turn_count": _CONTEXT_IS_FULL.format("turns"),
 }
-
 _FREE_SPACE = "free some space and try again"
 _CANNOT_WRITE = "cannot be opened for writing: check the owner and permissions of it and its folder"
 _DAMAGED = "is damaged, or is no SQLite database: move it away, or put a backup in its place"
@@ -348,3 +344,60 @@ _SENTENCES = {
     sqlite3.SQLITE_NOTADB: _DAMAGED,
     sqlite3.SQLITE_IOERR: "could not be read or written ({name}): check its disk",
 }
+
+
+def sqlite_path(url: str) -> Path:
+    """
+    The file that a SQLite URL names: three slashes before a relative path, four before an absolute
+    one.
+
+    Raises:
+        ConfigurationError: It names no file.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme not in ("sqlite", "sqlite+aiosqlite"):
+        raise ConfigurationError(
+            f"a URL with the scheme {scheme!r} names no SQLite file: use sqlite:///path/to/file.db"
+        )
+    name = rest.removeprefix("///")
+    if name == rest or not name or name.endswith("/"):
+        raise ConfigurationError(
+            f"{url!r} names no file: use sqlite:///chat.db, or sqlite:////var/lib/chat.db for an"
+            " absolute path"
+        )
+    if name.startswith((":memory:", "file:")):
+        raise ConfigurationError(
+            "SQLite in memory is not offered: use memory: for stores without a file"
+        )
+    if urlsplit(url).query or urlsplit(url).fragment:
+        raise ConfigurationError(
+            f"{url!r} has options, which are not supported: name only the file"
+        )
+    _check_name(name)
+    return Path(name)
+
+
+# What file systems take. Behind the name of the file come those of its log and of its copies.
+_LONGEST_FILE, _LONGEST_FOLDER, _LONGEST_PATH = 200, 255, 4000
+
+
+def _check_name(name: str) -> None:
+    """Refuse a path that no file can have, known without looking for it."""
+    try:
+        size = len(os.fsencode(name))
+    except UnicodeEncodeError:
+        size = 0
+    if not size or "\0" in name:
+        raise ConfigurationError(
+            "the path of a SQLite file must be valid Unicode, without NUL: it cannot be opened"
+        )
+    *folders, file = Path(name).parts
+    if (
+        size > _LONGEST_PATH
+        or len(os.fsencode(file)) > _LONGEST_FILE
+        or any(len(os.fsencode(folder)) > _LONGEST_FOLDER for folder in folders)
+    ):
+        raise ConfigurationError(
+            f"the path of the SQLite file {name[:40]!r}... is too long: its name may have"
+            f" {_LONGEST_FILE} bytes, a folder {_LONGEST_FOLDER}, and all of it {_LONGEST_PATH}"
+        )

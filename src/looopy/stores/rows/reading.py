@@ -45,7 +45,6 @@ from looopy.types.message_json import message_from_json
 from looopy.types.shapes import Lost, salvaged_message
 
 _logger = logging.getLogger("looopy")
-
 _record = maker(MessageRecord)
 _text = maker(TextContent)
 _thinking = maker(ThinkingContent)
@@ -56,12 +55,10 @@ _usage = maker(Usage)
 _user = maker(UserMessage)
 _assistant = maker(AssistantMessage)
 _result = maker(ToolResultMessage)
-
 _parse = json.JSONDecoder().raw_decode
 _STOPS = {reason.value: reason for reason in StopReason}
 _NO_USAGE = Usage()
 _NOTHING: dict[str, Any] = {}
-
 _Words: TypeAlias = dict[str, str]
 """Words that were met before: of equal ones the first is kept."""
 

@@ -25,10 +25,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Rows, Steps
-from looopy.stores.sql.pg_wire import MARK
+from looopy.stores.sql.postgres.wire import MARK
 
 T = TypeVar("T")
-
 _FENCES = {s.CLAIM, s.COMMIT}
 _PARTS = {s.OPEN_TURN, s.ADD_MESSAGE, s.ADD_EVENT, s.CLOSE_TURN, s.ADD_KEY, s.TAKE_ENTRY}
 # These write a row, or the operation is refused.
@@ -36,7 +35,6 @@ _MUST = {s.CLOSE_TURN, s.ADD_KEY, s.TAKE_ENTRY}
 _MOST_PARTS = 12
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _SHARED = ("tenant", "context")
-
 NOT_CLOSED = "22012"
 """
 The SQLSTATE (division by zero) when a part wrote no row that has to: the turn to be closed is not

@@ -28,17 +28,16 @@ from typing import Any, TypeVar
 
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
-from looopy.settle import new_answer, outlast
 from looopy.stores.bells import Bells, Key
-from looopy.stores.sql import connection as sqlite
-from looopy.stores.sql.connection import Connection
+from looopy.stores.settle import new_answer, outlast
 from looopy.stores.sql.driver import Ring, Steps, elsewhere, may_have_written
-from looopy.stores.sql.migrate import ensure_schema
-from looopy.stores.sql.numbered import IN_SQLITE
+from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite.connection import Connection
+from looopy.stores.sql.sqlite.numbered import IN_SQLITE
+from looopy.stores.sql.sqlite.schema import ensure_schema
 from looopy.stores.sql.statements import ERASING
 
 T = TypeVar("T")
-
 _LARGEST_BATCH = 64
 _LOOK_S = 0.05
 _EMPTY_S = 0.25  # between two tries to empty the log

@@ -25,7 +25,6 @@ from looopy.stores.sql import statements as s
 BITS = 32
 LAST_PLACE = 2**BITS - 1
 """The largest position, turn or `seq` that a key has room for; the row of a context checks it."""
-
 _OWNER = "c.tenant_id = :tenant AND c.context_id = :context"
 
 
@@ -54,7 +53,6 @@ _WITHIN = (
     f"id BETWEEN (SELECT {_at('0')} FROM looopy_contexts c WHERE {_OWNER})"
     f" AND (SELECT {_at(str(LAST_PLACE))} FROM looopy_contexts c WHERE {_OWNER})"
 )
-
 # What a turn that is over has to say, unless it is what nearly all of them say.
 _ENDED = "CASE WHEN t.end_seq IS NOT NULL THEN COALESCE(t.{0}, '{1}') END"
 _TURN_COLUMNS = (
@@ -67,19 +65,16 @@ _CONTEXT = (
     f"SELECT {s.CONTEXT_COLUMNS}, {_TURN_COLUMNS} FROM looopy_contexts c"
     f" LEFT JOIN looopy_turn_rows t ON t.id = ({_at('c.open_turn')}) WHERE c.tenant_id = :tenant"
 )
-
 _MESSAGES_AFTER = (
     f" FROM looopy_contexts c JOIN looopy_message_rows m ON {_after('m.id')} WHERE {_OWNER}"
     " ORDER BY m.id LIMIT :limit"
 )
-
 _RECORDS = (
     f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.body FROM looopy_contexts c"
     f" JOIN looopy_message_rows m ON {_after('m.id', '{after}', 'c.visible_from - 1')} WHERE"
     f" {_OWNER}"
     " ORDER BY m.id LIMIT :limit"
 )
-
 # As in `statements.py`, with keys in the place of places; their sum may be more than a number.
 _HALVE = (
     "WITH RECURSIVE halve(low, high) AS (SELECT"
@@ -90,7 +85,6 @@ _HALVE = (
     " FROM halve h JOIN {table} r ON r.id = h.low + (h.high - h.low) / 2 WHERE h.low < h.high)"
     f" SELECT {_place('low')} FROM halve WHERE low = high"
 )
-
 IN_SQLITE = {
     s.LOAD_CONTEXT: f"{_CONTEXT} AND c.context_id = :context",
     s.LIST_CONTEXTS: f"{_CONTEXT} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit",

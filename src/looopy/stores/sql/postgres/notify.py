@@ -24,13 +24,12 @@ from typing import Any, Protocol
 
 from looopy.stores.bells import Bells, Key
 from looopy.stores.sql.driver import Ring
-from looopy.stores.sql.pg_errors import Trouble
-from looopy.stores.sql.pg_pool import Pool, connect, no_connection
-from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.pg_wire import Wire, wire_of
+from looopy.stores.sql.postgres.errors import Trouble
+from looopy.stores.sql.postgres.pool import Pool, connect, no_connection
+from looopy.stores.sql.postgres.url import PostgresURL
+from looopy.stores.sql.postgres.wire import Wire, wire_of
 
 CHANNEL = "looopy"
-
 _LEAD_S = 0.005  # what is committed right after goes with it
 _EAR_LEAD_S = 0.25  # whoever listens no longer than that needs no connection for it
 _PAUSE_S = 0.02

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from looopy.errors import AgentBusy, StoreConflict
-from looopy.stores import rows
-from looopy.stores.memory_base import Contexts, MemoryStore
-from looopy.stores.memory_context import (
+from looopy.stores.memory.context import (
+    Contexts,
+    MemoryStore,
     Place,
     begin_turn,
     context_record,
@@ -25,9 +25,11 @@ from looopy.stores.memory_context import (
     insert_messages,
     save_artifact,
 )
-from looopy.stores.memory_journal import InMemoryJournal
-from looopy.stores.memory_log import stored_records
-from looopy.stores.names import (
+from looopy.stores.memory.journal import InMemoryJournal
+from looopy.stores.memory.log import stored_records
+from looopy.stores.records import Claim, Claimed, ContextRecord, MessageRecord, Waiter
+from looopy.stores.rows import events as rows
+from looopy.stores.rules import (
     LINE_MESSAGE,
     artifact_write,
     busy_message,
@@ -38,13 +40,6 @@ from looopy.stores.names import (
     no_artifact,
     no_context,
     no_entry,
-)
-from looopy.stores.records import (
-    Claim,
-    Claimed,
-    ContextRecord,
-    MessageRecord,
-    Waiter,
 )
 from looopy.stores.stores import Stores
 from looopy.types.artifact import Artifact, ArtifactKind

@@ -14,7 +14,7 @@ import sqlite3
 from pathlib import Path
 
 from looopy.errors import StoreUnavailable
-from looopy.stores.sql import connection as sqlite
+from looopy.stores.sql.sqlite import connection as sqlite
 
 _MARK = ".before-leaving-"
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from looopy.stores import rows
 from looopy.stores.log import (
     PAGE,
     LogEntry,
@@ -24,8 +23,6 @@ from looopy.stores.log import (
     positions,
     read_rows,
 )
-from looopy.stores.meta import from_us
-from looopy.stores.names import can_name, check_context_id, fenced, no_context
 from looopy.stores.records import (
     Commit,
     Committed,
@@ -35,6 +32,9 @@ from looopy.stores.records import (
     NewSummary,
     TurnRecord,
 )
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.meta import from_us
+from looopy.stores.rules import can_name, check_context_id, fenced, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import (
     Head,

@@ -23,9 +23,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from looopy.stores.sql.driver import Query, Rows
-from looopy.stores.sql.pg_errors import TOO_MANY, Trouble, sqlstate_in
-from looopy.stores.sql.pg_url import PostgresURL
-from looopy.stores.sql.pg_wire import (
+from looopy.stores.sql.postgres.errors import TOO_MANY, Trouble, sqlstate_in
+from looopy.stores.sql.postgres.url import PostgresURL
+from looopy.stores.sql.postgres.wire import (
     ANSWER_S,
     SPARE_S,
     Backend,

@@ -1,0 +1,170 @@
+"""How a URL becomes stores, and how agents of one event loop share what was opened by URL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator
+from urllib.parse import urlsplit
+
+from looopy.errors import ConfigurationError, LooopyError
+from looopy.stores.stores import Stores, _logger, check_tenant
+
+
+def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = None) -> Stores:
+    """
+    Make the stores that *url* names; enter the result with `async with` before use.
+
+    Args:
+        url: `memory:` (each call a fresh one), `sqlite:///path/to/file.db` (three slashes for a
+            relative path, four for an absolute one) or `postgresql://user:password@host/database`
+            (`postgresql+psycopg://` for the other driver).
+        tenant: Whose contexts these are.
+        migrate: Whether opening may change the schema. `None`: yes for SQLite, no for
+            Postgres.
+
+    Raises:
+        ConfigurationError: The URL names nothing known; at the call.
+        MissingExtra: Its driver is not installed; at the call.
+        SchemaOutOfDate: On entering: the database needs migrating, or is newer than this version.
+        StoreUnavailable: On entering: the database cannot be opened.
+    """
+    check_tenant(tenant)
+    scheme = url.partition(":")[0] if isinstance(url, str) else ""
+    if scheme == "memory":
+        return _memory(tenant)
+    if scheme in ("sqlite", "sqlite+aiosqlite"):
+        from looopy.stores.sql.engine import sqlite_stores
+
+        return sqlite_stores(url, tenant=tenant, migrate=migrate is not False)
+    if scheme in ("postgresql", "postgres", "postgresql+asyncpg", "postgresql+psycopg"):
+        from looopy.stores.sql.engine import postgres_stores
+
+        return postgres_stores(url, tenant=tenant, migrate=migrate is True)
+    raise ConfigurationError(
+        f"{mask(url)!r} names no store: use memory:, sqlite:///path/to/file.db or"
+        " postgresql://user:password@host/database"
+    )
+
+
+# A URL may be malformed in any way: the password ends no later than at the last @.
+_PASSWORD = re.compile(r"(://[^:/?#]*:).*@")
+_OPTION = re.compile(r"((?:password|passwd|secret|token)=)[^&#]*", re.IGNORECASE)
+
+
+def mask(url: object) -> str:
+    """A URL fit for showing: without its password, which may also be an option."""
+    return _OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", str(url)))
+
+
+def _memory(tenant: str) -> Stores:
+    from looopy.stores.memory.stores import MemoryBackend
+
+    backend = MemoryBackend()
+    return backend.stores(tenant)
+
+
+class _Shared:
+    """Stores that the agents with one URL share on one event loop."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()  # of this URL alone: opening takes as long as its server is away
+        self.visitors = 0
+        self.stores: Stores | None = None
+        self.users = 0
+
+    async def close(self) -> None:
+        """Close what is open."""
+        stores, self.stores = self.stores, None
+        if stores is not None:
+            await stores.__aexit__(None, None, None)
+
+
+class _Place:
+    """All that is shared on one event loop, by URL."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Shared] = {}
+        self.end: AsyncGenerator[None, None] | None = None
+
+
+# What is open refers to its loop, so the weak key alone would never let go of it.
+_places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Place] = weakref.WeakKeyDictionary()
+
+
+async def _place_here() -> _Place:
+    """What is shared on the running loop, until that loop ends."""
+    for loop in [loop for loop in _places if loop.is_closed()]:  # it ended without `_until_end`
+        del _places[loop]
+    here = asyncio.get_running_loop()
+    place = _places.get(here)
+    if place is None:
+        place = _places[here] = _Place()
+        place.end = _until_end(here, place)
+        await anext(place.end)
+    return place
+
+
+async def _until_end(loop: asyncio.AbstractEventLoop, place: _Place) -> AsyncGenerator[None, None]:
+    """
+    Close what nobody has closed when the event loop ends.
+
+    `asyncio.run()` closes the asynchronous generators of its loop once all tasks are over: that is
+    the one moment at which a forgotten agent is known to be forgotten and can still be closed.
+    """
+    try:
+        yield
+    finally:
+        _places.pop(loop, None)
+        for url, shared in place.entries.items():
+            try:
+                await shared.close()
+            except LooopyError as error:  # nobody waits for it
+                _logger.warning("stores at %s were not closed: %s", mask(url), error)
+
+
+@contextlib.asynccontextmanager
+async def _shared_here(url: str) -> AsyncIterator[_Shared]:
+    """The entry of *url* on the running loop, with nobody else at it."""
+    entries = (await _place_here()).entries
+    shared = entries.setdefault(url, _Shared())
+    shared.visitors += 1
+    try:
+        async with shared.lock:
+            yield shared
+    finally:
+        shared.visitors -= 1
+        if not shared.visitors and shared.stores is None:
+            del entries[url]
+
+
+async def acquire_shared(url: str) -> Stores:
+    """
+    The stores that all agents with *url* on this event loop share; opened for the first of them.
+    When the event loop ends, they are closed even if nobody has released them.
+
+    Raises:
+        ConfigurationError: The URL names nothing known.
+        SchemaOutOfDate: See `open_stores`.
+        StoreUnavailable: See `open_stores`.
+    """
+    async with _shared_here(url) as shared:
+        stores = shared.stores
+        if stores is None:
+            stores = open_stores(url)
+            await stores.__aenter__()
+            shared.stores = stores
+        shared.users += 1
+        return stores
+
+
+async def release_shared(url: str) -> None:
+    """
+    Let go of what `acquire_shared` gave; the last user closes it. Memory stays until the loop ends.
+    """
+    async with _shared_here(url) as shared:
+        shared.users -= 1
+        if not shared.users and urlsplit(url).scheme != "memory":
+            await shared.close()

@@ -1,0 +1,3 @@
+"""
+SQLite: one file, one writer thread, a schema made without alembic where there is none.
+"""

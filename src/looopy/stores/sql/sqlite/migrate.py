@@ -1,0 +1,117 @@
+"""
+Bring a SQLite file to another schema: one transaction that keeps other writers out from the start.
+
+Foreign keys are off meanwhile, because rebuilding a table that others refer to would delete their
+rows; before the commit they are checked, and no table may have lost a row. A file that held data is
+copied beside itself first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from looopy.errors import StoreUnavailable
+from looopy.stores.sql.revision import is_there, moves, options
+from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite.backups import back_up
+from looopy.stores.sql.statements import NOTHING, OLD_VERSION_TABLE, TABLES, VERSION_TABLE, Found
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+
+async def run_online(path: Path, name: str | None) -> None:
+    from sqlalchemy import URL, event
+    from sqlalchemy.ext.asyncio import create_async_engine
+    from sqlalchemy.pool import NullPool
+
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=name),
+        poolclass=NullPool,
+        hide_parameters=True,
+        connect_args={"timeout": sqlite.PATIENCE_S},
+    )
+    # Left to itself the driver would begin transactions late, and commit before each change of a
+    # table.
+    event.listen(engine.sync_engine, "connect", _begin_nothing)
+    event.listen(engine.sync_engine, "begin", _begin_exclusive)
+    try:
+        async with engine.connect() as connection:
+            await connection.run_sync(_run_in_one_transaction, path)
+    finally:
+        await engine.dispose()
+
+
+def _begin_nothing(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA foreign_keys = OFF")
+    cursor.execute("PRAGMA secure_delete = ON")
+    cursor.close()
+
+
+def _begin_exclusive(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN EXCLUSIVE")
+
+
+def _run_in_one_transaction(connection: Connection, path: Path) -> None:
+    from alembic import context
+
+    from looopy.stores.sql import old_names
+
+    with connection.begin():
+        found = old_names.find_in_file(lambda sql: connection.exec_driver_sql(sql).all())
+        if not moves():
+            _configure(connection, found)
+            context.run_migrations()
+            return
+        before = _row_counts(connection)
+        if not found.renamed:
+            before = {old_names.renamed(name): count for name, count in before.items()}
+            back_up(path, found.revision)
+            old_names.rename_in_file(connection)
+        _configure(connection)
+        if found.renamed and not is_there() and any(before.get(name) for name in TABLES):
+            back_up(path, found.revision)
+        context.run_migrations()
+        _check_rows(connection, before, path)
+
+
+def _configure(connection: Connection, found: Found = NOTHING) -> None:
+    from alembic import context
+
+    given = options("sqlite")
+    if not found.renamed:
+        given["version_table"] = OLD_VERSION_TABLE
+    context.configure(connection=connection, **given)
+
+
+def _row_counts(connection: Connection) -> dict[str, int]:
+    """The number of rows of each table, by the name that it has, or is to have."""
+    # What was a table may be a view of others by now.
+    ours = ", ".join(f"'{name}'" for name in sorted(TABLES))
+    names = connection.exec_driver_sql(
+        "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"  # noqa: S608 - constants
+        f" AND name NOT IN ('{VERSION_TABLE}', '{OLD_VERSION_TABLE}')"
+        f" AND (type = 'table' OR type = 'view' AND name IN ({ours}))"
+    ).scalars()
+    counts = {}
+    for name in list(names):
+        count = connection.exec_driver_sql(f'SELECT COUNT(*) FROM "{name}"')  # noqa: S608 - a table's
+        counts[name] = int(count.scalar_one())
+    return counts
+
+
+def _check_rows(connection: Connection, before: dict[str, int], path: Path) -> None:
+    """Refuse a migration that lost rows of a table it kept, or left rows without their context."""
+    after = _row_counts(connection)
+    lost = [name for name, count in before.items() if after.get(name, count) < count]
+    lost += [row[0] for row in connection.exec_driver_sql("PRAGMA foreign_key_check")]
+    if lost:
+        raise StoreUnavailable(
+            f"the migration of {path} would lose rows of {', '.join(sorted(set(lost)))}:"
+            " nothing was changed"
+        )

@@ -1,0 +1,117 @@
+"""
+Makes the schema of a SQLite file that has none, without alembic.
+
+A first start should not wait a second for a migration tool to load, so the statements that the
+migrations come to on an empty file are kept beside this module, in `fresh.sql`. They are made from
+the migrations (`python -m tests.migrations.fresh`), and a test compares the two: the migrations
+stay the only place where the schema is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from looopy.errors import StoreUnavailable
+from looopy.stores.sql.revision import out_of_date
+from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.statements import NOTHING, VERSION_TABLE, Found
+
+_ANYTHING = "SELECT 1 FROM sqlite_master LIMIT 1"
+
+
+def make(path: Path, patience_s: float) -> bool:
+    """
+    Make the schema in one transaction, if the file at *path* is empty.
+
+    Args:
+        path: Created if it is not there.
+        patience_s: How long other processes may keep the file locked.
+
+    Returns:
+        Whether it was made; `False` when there is something in the file, such as what another
+        starter made meanwhile.
+
+    Raises:
+        StoreUnavailable: The file cannot be used.
+    """
+    with contextlib.closing(sqlite.connect(path, patience_s=patience_s)) as connection:
+        try:
+            sqlite.retry(lambda: connection.execute("BEGIN EXCLUSIVE"), patience_s)
+            if connection.execute(_ANYTHING).fetchall():
+                connection.execute("ROLLBACK")
+                return False
+            for statement in statements():
+                connection.execute(statement)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise sqlite.translate(error, path) from None
+    return True
+
+
+def statements() -> list[str]:
+    """The statements, in order."""
+    from importlib.resources import files  # a file that exists needs none of it
+
+    text = files(__package__ or "").joinpath("fresh.sql").read_text(encoding="utf-8")
+    return [statement for statement in text.split(";\n") if statement.strip()]
+
+
+_VERSION = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - a constant
+
+
+# --- for the stores ---
+
+
+def ensure_schema(
+    path: Path,
+    bring_to_head: Callable[[Path], object] | None,
+    patience_s: float = sqlite.PATIENCE_S,
+) -> None:
+    """
+    Have the database at *path* at the head, made or migrated where that is allowed.
+
+    Args:
+        path: It need not exist if *bring_to_head* is given.
+        bring_to_head: Changes the schema of an older file; `None`: nothing may be made or changed.
+        patience_s: How long other processes may keep the file locked.
+
+    Raises:
+        SchemaOutOfDate: The schema is newer than this version, or older and not to be changed.
+        StoreUnavailable: The file cannot be used.
+    """
+    if bring_to_head is None and not path.exists():
+        raise StoreUnavailable(f"there is no database at {path}")
+    found = find_in_file(path, patience_s)
+    if found.at_head:
+        return
+    if bring_to_head is None:
+        raise out_of_date(found)
+    if found.revision is None and make(path, patience_s):
+        return
+    bring_to_head(path)
+
+
+def find_in_file(path: Path, patience_s: float = sqlite.PATIENCE_S) -> Found:
+    """How far the file is."""
+    with contextlib.closing(sqlite.connect(path, patience_s=patience_s)) as connection:
+
+        def ask(sql: str) -> list[Any]:
+            return sqlite.retry(lambda: connection.execute(sql).fetchall(), patience_s)
+
+        try:
+            rows = ask(_VERSION)
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:  # no such table
+                raise sqlite.translate(error, path) from None
+        else:
+            return Found(str(rows[0][0])) if rows else NOTHING
+        from looopy.stores.sql import old_names
+
+        try:
+            return old_names.find_in_file(ask)
+        except sqlite3.Error as error:
+            raise sqlite.translate(error, path) from None
