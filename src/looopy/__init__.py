@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from looopy.agent.agent import Agent
     from looopy.agent.stream import TurnStream
     from looopy.loop.agent_loop import AgentLoop, agent_loop, agent_loop_continue
-    from looopy.plugins import Plugin
     from looopy.stores.opening import open_stores
     from looopy.stores.stores import Stores
-    from looopy.tools.function import tool
+    from looopy.tools.function.decorator import tool
     from looopy.tools.provider import Tool, ToolContext, ToolProvider, ToolResult
+    from looopy.tools.sources.plugin import Plugin
     from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
     from looopy.types.config import Budget, Hooks, LoopConfig, RetryPolicy
     from looopy.types.context import AuthContext, CancelToken, PromptPart, TurnContext
@@ -75,11 +75,11 @@ _MODULES = {
     "agent.agent": ("Agent",),
     "agent.stream": ("TurnStream",),
     "loop.agent_loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
-    "plugins": ("Plugin",),
     "stores.opening": ("open_stores",),
     "stores.stores": ("Stores",),
-    "tools.function": ("tool",),
+    "tools.function.decorator": ("tool",),
     "tools.provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
+    "tools.sources.plugin": ("Plugin",),
     "types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
     "types.config": ("Budget", "Hooks", "LoopConfig", "RetryPolicy"),
     "types.context": ("AuthContext", "CancelToken", "PromptPart", "TurnContext"),

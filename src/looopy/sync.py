@@ -33,7 +33,7 @@ from looopy.types.result import TurnResult
 from looopy.types.state import AgentState
 
 if TYPE_CHECKING:
-    from looopy.tools.agents import AgentTool, AgentToolOptions
+    from looopy.tools.sources.agents import AgentTool, AgentToolOptions
 
 T = TypeVar("T")
 _logger = logging.getLogger("looopy")

@@ -456,7 +456,7 @@ async def test_a_clock_that_is_set_back_approves_nothing(make_agent, monkeypatch
 
 async def test_a_call_that_once_did_not_fit_approves_nothing(make_agent, monkeypatch):
     """Whatever refuses it when it is decided refuses it when it would run."""
-    monkeypatch.setattr("looopy.tools.executor.validate", lambda *_: None)
+    monkeypatch.setattr("looopy.tools.call.run.validate", lambda *_: None)
     bank = Bank()
     agent = await make_agent([tool_call("pay", cents=9, to="me"), text("ok")], tools=[bank.tool])
     result = await agent.execute_turn("go")

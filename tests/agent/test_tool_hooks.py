@@ -9,7 +9,7 @@ from tests.agent.kit import assert_whole
 
 from looopy import AuthContext, Hooks, LoopConfig, ToolResult, tool
 from looopy.testing import ScriptedProvider, text, tool_call
-from looopy.tools.hooked import BLOCKED, UNJUDGED
+from looopy.tools.call.hooks import BLOCKED, UNJUDGED
 from looopy.types.message import ToolResultMessage
 from looopy.types.state import Outcome
 

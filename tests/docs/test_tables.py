@@ -12,7 +12,7 @@ import looopy.sync
 from looopy import Agent, AgentEvent, AgentState, LoopConfig, StopReason, ToolContext, TurnResult
 from looopy import errors as errors_module
 from looopy.errors import LooopyError
-from looopy.tools.function import tool
+from looopy.tools.function.decorator import tool
 from looopy.types.event import Event
 from looopy.types.state import AgentStatus, PendingRequest, outcome_of
 

@@ -143,7 +143,7 @@ async def test_without_the_extra_one_is_told_what_to_install(monkeypatch, make_a
     """With the command that does it."""
     import sys
 
-    for name in ("looopy.tools.mcp.sdk", "looopy.tools.mcp.transports"):
+    for name in ("looopy.tools.sources.mcp.sdk", "looopy.tools.sources.mcp.transports"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
     agent = await make_agent(tools=[started()], start=False)

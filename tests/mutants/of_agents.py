@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_AGENTS = "src/looopy/tools/agents.py"
+_AGENTS = "src/looopy/tools/sources/agents.py"
 _AS_TOOLS = "tests/agent/test_agents_as_tools.py"
 _KILLED = (
     "tests/agent/test_agents_as_tools_killed.py"
@@ -182,7 +182,7 @@ MUTANTS = [
     mutant(
         "plugin-always-on",
         "a tool for some is offered to all",
-        "src/looopy/plugins.py",
+        "src/looopy/tools/sources/plugin.py",
         "        if not is_enabled(self.is_enabled, turn):\n            return ()\n"
         "        return list(",
         "        return list(",

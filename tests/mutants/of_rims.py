@@ -161,7 +161,7 @@ MUTANTS = [
     mutant(
         "retries-unlimited-wait",
         "the tenth try of a tool waits for an hour",
-        "src/looopy/tools/retrying.py",
+        "src/looopy/tools/call/retry.py",
         "await asyncio.sleep(min(tool.retry_delay_s * 2 ** (tried - 1), _LONGEST_S))",
         "await asyncio.sleep(tool.retry_delay_s * 2 ** (tried - 1))",
         "tests/unit/tools/test_retrying.py::test_the_wait_between_tries_doubles_up_to_ten_seconds",
@@ -169,7 +169,7 @@ MUTANTS = [
     mutant(
         "withdrawn-counts",
         "each call that is given up in time costs a thread for ever",
-        "src/looopy/tools/threads.py",
+        "src/looopy/tools/function/threads.py",
         "            self._open -= 1\n"
         "            return True\n",
         "            return True\n",
@@ -189,7 +189,7 @@ MUTANTS = [
     mutant(
         "charged-twice",
         "a turn is stopped by a budget that an earlier turn had used up",
-        "src/looopy/tools/agents.py",
+        "src/looopy/tools/sources/agents.py",
         "        if anew:\n"
         "            self._context.charge(result.usage)",
         "        self._context.charge(result.usage)",

@@ -30,7 +30,7 @@ MUTANTS = [
     mutant(
         "late-result-counts",
         "a hook is asked about a call that was given up long ago",
-        "src/looopy/tools/executor.py",
+        "src/looopy/tools/call/run.py",
         "if attempt.ran and not attempt.left_behind:",
         "if attempt.ran:",
         f"{_BAD}::test_a_tool_that_hangs_and_does_not_let_itself_be_stopped",
@@ -62,7 +62,7 @@ MUTANTS = [
     mutant(
         "rest-thrown-away",
         "the end of a long result is nowhere",
-        "src/looopy/tools/overflow.py",
+        "src/looopy/tools/call/results.py",
         "if context.artifacts is not None:",
         "if False:",
         f"{_OPTIONS}::test_the_rest_of_a_long_result_is_an_artifact",
@@ -110,7 +110,7 @@ MUTANTS = [
     mutant(
         "one-card-for-all",
         "Bob is offered what an agent showed to Alice",
-        "src/looopy/tools/remote/agent.py",
+        "src/looopy/tools/sources/a2a/agent.py",
         "key = self._keys.key_of(headers)",
         'key = b""',
         f"{_CARDS}::test_a_card_is_for_those_who_fetched_it",
@@ -119,7 +119,7 @@ MUTANTS = [
     mutant(
         "card-breaks-the-turn",
         "an agent elsewhere stops every turn with a port of 99999 in its card",
-        "src/looopy/tools/remote/sdk.py",
+        "src/looopy/tools/sources/a2a/sdk.py",
         "except ValueError:  # no address: it is as good as not there",
         "except KeyError:",
         f"{_CARDS}::test_an_address_that_is_none_is_passed_over",
@@ -127,7 +127,7 @@ MUTANTS = [
     mutant(
         "deep-card-breaks-the-turn",
         "an agent elsewhere stops every turn with deep JSON",
-        "src/looopy/tools/remote/agent.py",
+        "src/looopy/tools/sources/a2a/agent.py",
         "except Exception as error:  # noqa: BLE001 - whatever its card makes of the SDK",
         "except MemoryError as error:",
         f"{_CARDS}::test_whatever_the_sdk_raises_costs_the_tool",
@@ -135,7 +135,7 @@ MUTANTS = [
     mutant(
         "card-shows-a-token",
         "the model reads a token that the agent elsewhere repeated",
-        "src/looopy/tools/remote/agent.py",
+        "src/looopy/tools/sources/a2a/agent.py",
         'description=redactor.text(self._description or "\\n".join(described))[',
         'description=(self._description or "\\n".join(described))[',
         f"{_CARDS}::test_a_card_that_repeats_a_token_does_not_show_it",
@@ -143,7 +143,7 @@ MUTANTS = [
     mutant(
         "failure-keeps-headers",
         "a token outlives its turn in the traceback of an error that is kept",
-        "src/looopy/tools/remote/agent.py",
+        "src/looopy/tools/sources/a2a/agent.py",
         "known.failure, known.retry_at = copy.copy(error), time.monotonic() + _RETRY_S",
         "known.failure, known.retry_at = error, time.monotonic() + _RETRY_S",
         f"{_CARDS}::test_a_failure_that_is_kept_holds_no_credentials",
@@ -151,7 +151,7 @@ MUTANTS = [
     mutant(
         "mcp-failure-keeps-headers",
         "a token outlives its turn in the traceback of an error that is kept",
-        "src/looopy/tools/mcp/pool.py",
+        "src/looopy/tools/sources/mcp/pool.py",
         "self._failed = (time.monotonic() + _RETRY_S, copy.copy(error))",
         "self._failed = (time.monotonic() + _RETRY_S, error)",
         "tests/mcp/test_http.py::test_a_failure_that_is_kept_holds_no_credentials",
@@ -159,7 +159,7 @@ MUTANTS = [
     mutant(
         "listing-shows-a-token",
         "the model reads a token that an MCP server repeated",
-        "src/looopy/tools/mcp/listing.py",
+        "src/looopy/tools/sources/mcp/listing.py",
         'description=_description(redactor.text(tool.description or "")),',
         'description=_description(tool.description or ""),',
         "tests/unit/tools/test_mcp_listing.py::test_no_part_of_a_listing_shows_a_secret_of_the_server",

@@ -305,7 +305,7 @@ MUTANTS = [
     mutant(
         "an-inner-turn-swallows-it",
         "an agent that works as a tool fails where fresh credentials would have gone on",
-        "src/looopy/tools/agents.py",
+        "src/looopy/tools/sources/agents.py",
         "                raise NeedsCredentials\n",
         "                return self._answer(result)\n",
         "tests/agent/test_agents_as_tools.py"

@@ -16,9 +16,9 @@ from pydantic import TypeAdapter
 
 from looopy.errors import InvalidToolArguments
 from looopy.tools import Tool, ToolContext, tool
-from looopy.tools.coercing import coerce
-from looopy.tools.executor import run_call
-from looopy.tools.results import limit_blocks, to_answer
+from looopy.tools.call.coerce import coerce
+from looopy.tools.call.results import limit_blocks, to_answer
+from looopy.tools.call.run import run_call
 from looopy.tools.schema import validate
 from looopy.types.context import CancelToken
 from looopy.types.message import ImageContent, TextContent, ToolCall

@@ -90,7 +90,7 @@ async def test_whatever_the_sdk_raises_costs_the_tool(monkeypatch, make_agent, m
     async def fetch(agent, headers):
         raise RecursionError("too deep")
 
-    monkeypatch.setattr("looopy.tools.remote.sdk.fetch_card", fetch)
+    monkeypatch.setattr("looopy.tools.sources.a2a.sdk.fetch_card", fetch)
     source = RemoteAgent("http://127.0.0.1:1")
     agent = await make_agent([text("ok")], tools=[source], stores=memory_stores)
     events = [event async for event in agent.execute_turn("go")]
@@ -187,7 +187,7 @@ def _is_header(one):
 
 async def test_only_so_many_cards_are_kept(monkeypatch):
     """Those used last; a service with many users does not grow for ever."""
-    monkeypatch.setattr("looopy.tools.remote.agent._MAX_KNOWN", 2)
+    monkeypatch.setattr("looopy.tools.sources.a2a.agent._MAX_KNOWN", 2)
     here = []
     cards = Cards(lambda _sender: card_of(supportedInterfaces=[interface_at(here[0])]))
     with open_cards(cards) as url:

@@ -332,7 +332,7 @@ async def test_options_that_make_no_sense_are_refused(url, options):
 
 async def test_without_the_extra_one_is_told_what_to_install(monkeypatch, make_agent):
     """With the command that does it."""
-    monkeypatch.delitem(sys.modules, "looopy.tools.remote.sdk", raising=False)
+    monkeypatch.delitem(sys.modules, "looopy.tools.sources.a2a.sdk", raising=False)
     monkeypatch.setitem(sys.modules, "a2a.client", None)
     agent = await make_agent(tools=[RemoteAgent("http://127.0.0.1:1")], start=False)
     with pytest.raises(MissingExtra, match=r"pip install 'looopy\[a2a\]'"):

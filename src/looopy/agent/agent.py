@@ -27,7 +27,7 @@ from looopy.loop.incoming import as_user_message
 from looopy.stores.records import EntryKind
 from looopy.stores.settle import settle
 from looopy.stores.stores import Stores
-from looopy.tools.provider import gather_tools
+from looopy.tools.gather import gather_tools
 from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext, CancelToken
 from looopy.types.event import AgentEvent, Compaction
@@ -36,7 +36,7 @@ from looopy.types.result import TurnResult
 
 if TYPE_CHECKING:
     from looopy.agent.stream import TurnStream
-    from looopy.tools.agents import AgentTool, AgentToolOptions
+    from looopy.tools.sources.agents import AgentTool, AgentToolOptions
 
 
 
@@ -319,7 +319,7 @@ class Agent(LivingAgent):
         Raises:
             InvalidTool: The name or an option will not do.
         """
-        from looopy.tools.agents import AgentTool
+        from looopy.tools.sources.agents import AgentTool
 
         if name is None:
             name = re.sub(r"[^A-Za-z0-9_-]", "_", self.agent_name)[:64]

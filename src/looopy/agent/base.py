@@ -34,7 +34,7 @@ from looopy.stores.records import ContextRecord
 from looopy.stores.rules import check_context_id
 from looopy.stores.settle import settle
 from looopy.stores.stores import Stores
-from looopy.tools.provider import HeldTools, ToolSource, gather_tools, wrap_tools
+from looopy.tools.gather import HeldTools, ToolSource, gather_tools, wrap_tools
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken, SystemPrompt
 from looopy.types.event import AgentEvent, StatusChange, TurnEnd

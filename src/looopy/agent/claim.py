@@ -36,7 +36,7 @@ from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim, Claimed, ContextState
 from looopy.stores.settle import settle_write
-from looopy.tools.provider import ToolSource, gather_tools
+from looopy.tools.gather import ToolSource, gather_tools
 from looopy.types.context import CancelToken
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart
 from looopy.types.maker import quick

@@ -21,7 +21,7 @@ from looopy.agent.state import error_of
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.stores.records import TurnRecord
 from looopy.stores.stores import Stores
-from looopy.tools.provider import ToolSource, gather_tools
+from looopy.tools.gather import ToolSource, gather_tools
 from looopy.types.config import LoopConfig
 from looopy.types.event import AgentEvent, HistoryCleared, MessageEnd, TurnEnd, TurnError
 from looopy.types.message import AssistantMessage, StopReason

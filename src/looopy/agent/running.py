@@ -55,7 +55,7 @@ from looopy.stores.records import (
 )
 from looopy.stores.settle import WriteLock, settle_write
 from looopy.stores.stores import Stores
-from looopy.tools.provider import ToolSource
+from looopy.tools.gather import ToolSource
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken, SystemPrompt, TurnContext

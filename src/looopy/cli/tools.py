@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from looopy.tools.function import tool
+from looopy.tools.function.decorator import tool
 from looopy.tools.provider import Tool, ToolContext
 
 SYSTEM_PROMPT: Final = (

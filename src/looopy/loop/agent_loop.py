@@ -21,7 +21,7 @@ from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import AskedQueues, GetMessages
 from looopy.loop.progress import Group, Out
 from looopy.loop.turn import run_turn
-from looopy.tools.provider import ToolSource, wrap_tools
+from looopy.tools.gather import ToolSource, wrap_tools
 from looopy.types.config import LoopConfig
 from looopy.types.context import AuthContext, CancelToken, SystemPrompt, TurnContext
 from looopy.types.event import AgentEvent

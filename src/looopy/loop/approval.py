@@ -19,9 +19,9 @@ from typing import Any
 from looopy.auth.redaction import Redactor
 from looopy.errors import ToolError
 from looopy.loop.progress import Resumed
-from looopy.tools.hooked import Decided, ToolHooks
+from looopy.tools.call.hooks import Decided, ToolHooks
+from looopy.tools.call.results import Answer, error_text, failure
 from looopy.tools.provider import Tool, ToolContext
-from looopy.tools.results import Answer, error_text, failure
 from looopy.tools.schema import validate
 from looopy.types.message import ToolCall
 from looopy.types.storable import dump
@@ -79,7 +79,7 @@ async def may_run(
         if call.invalid_arguments is not None:
             return Decided(hooks, failure(_UNFIT))
         if tool.coerce:  # as the executor does: what does not fit yet may do so then
-            from looopy.tools.coercing import coerce  # most tools do not
+            from looopy.tools.call.coerce import coerce  # most tools do not
 
             call = replace(call, arguments=dict(coerce(tool, call.arguments)))
         validate(tool, call.arguments)

@@ -19,7 +19,7 @@ from looopy.loop.model_call import call_model
 from looopy.loop.output import FINAL_ANSWER, OutputRefused, Wanted, is_accepted
 from looopy.loop.progress import Out, Turn, end_iteration
 from looopy.loop.tool_calls import run_tools
-from looopy.tools.provider import gather_tools
+from looopy.tools.gather import gather_tools
 from looopy.types.event import TurnWarning
 from looopy.types.message import AssistantMessage, StopReason, ToolCall, UserMessage
 

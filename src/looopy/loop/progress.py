@@ -22,7 +22,8 @@ from looopy.loop.guards import Guards, Verdict
 from looopy.loop.incoming import Inbox, NoInbox, Queued
 from looopy.loop.output import Wanted
 from looopy.loop.scope import CancelScope
-from looopy.tools.provider import Tool, ToolSource
+from looopy.tools.gather import ToolSource
+from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.context import TurnContext
 from looopy.types.event import (

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from looopy.errors import ConfigurationError
+from looopy.tools.gather import _failed, prompts_of
 from looopy.types.context import PromptPart, SystemPrompt, TurnContext, as_part
 from looopy.types.maker import quick
 from looopy.types.message import Message, TextContent, UserMessage
@@ -85,27 +86,6 @@ async def build_prompt(
     return BuiltPrompt(before, after, [one for one in built if _says_more(one)])
 
 
-async def prompts_of(sources: Sequence[object], context: TurnContext) -> list[PromptPart]:
-    """
-    The parts that *sources* bring, in their order.
-
-    Raises:
-        ConfigurationError: One failed, or brought something else.
-    """
-    parts: list[PromptPart] = []
-    for source in sources:
-        ask = getattr(source, "system_prompts", None)
-        if ask is None:
-            continue
-        try:
-            brought = ask(context)
-            brought = await brought if inspect.isawaitable(brought) else brought
-        except Exception as error:
-            raise _failed(f"the prompts of {type(source).__name__}", error) from error
-        parts += [as_part(one) for one in brought]
-    return parts
-
-
 async def _text(part: PromptPart, context: TurnContext) -> str:
     if isinstance(part.text, str):
         return part.text
@@ -120,12 +100,6 @@ async def _text(part: PromptPart, context: TurnContext) -> str:
     if not isinstance(text, str):
         raise ConfigurationError(f"{what} must return text")
     return text
-
-
-def _failed(what: str, error: Exception) -> ConfigurationError:
-    # Its text may name what the function looked at: only the kind of failure is told.
-    _logger.error("%s failed", what, exc_info=error)
-    return ConfigurationError(f"{what} failed with {type(error).__name__}")
 
 
 def _says_more(part: PromptPart) -> bool:

@@ -23,8 +23,8 @@ from looopy.loop.output import FinalAnswer
 from looopy.loop.progress import NOTHING_ASKED, Turn
 from looopy.loop.storable import _storable
 from looopy.tools.asking import NeedsInput
-from looopy.tools.executor import resolve_name, run_call
-from looopy.tools.hooked import ToolHooks
+from looopy.tools.call.hooks import ToolHooks
+from looopy.tools.call.run import resolve_name, run_call
 from looopy.tools.provider import Tool, ToolContext
 from looopy.types.event import AgentEvent, ToolExecutionUpdate, utc_now
 from looopy.types.maker import amended

@@ -33,7 +33,7 @@ from looopy.loop.pending import drop
 from looopy.loop.progress import Group, Out, Relief, Resumed, Turn, end_iteration
 from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.loop.tool_calls import skip_calls
-from looopy.tools.provider import ToolSource
+from looopy.tools.gather import ToolSource
 from looopy.types.config import LoopConfig
 from looopy.types.context import TurnContext
 from looopy.types.event import (

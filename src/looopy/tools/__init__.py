@@ -10,45 +10,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from looopy.tools.agents import AgentTool
-    from looopy.tools.artifact import ArtifactTools
     from looopy.tools.asking import Ask, NeedsInput
-    from looopy.tools.client import ClientTool, client_tool, request_input
-    from looopy.tools.function import FunctionTool, tool
-    from looopy.tools.mcp import MCPTools
-    from looopy.tools.provider import (
-        Tool,
-        ToolContext,
-        ToolProvider,
-        ToolResult,
-        ToolSource,
-        gather_tools,
-    )
-    from looopy.tools.remote import RemoteAgent
-    from looopy.tools.retrying import RetryCall
-    from looopy.tools.skills import Skill, Skills
+    from looopy.tools.call.retry import RetryCall
+    from looopy.tools.function.decorator import FunctionTool, tool
+    from looopy.tools.gather import ToolSource, gather_tools
+    from looopy.tools.provider import Tool, ToolContext, ToolProvider, ToolResult
+    from looopy.tools.sources.a2a import RemoteAgent
+    from looopy.tools.sources.agents import AgentTool
+    from looopy.tools.sources.artifact import ArtifactTools
+    from looopy.tools.sources.client import ClientTool, client_tool, request_input
+    from looopy.tools.sources.mcp import MCPTools
+    from looopy.tools.sources.skills import Skill, Skills
 
 _HOME = {
-    "AgentTool": "looopy.tools.agents",
-    "client_tool": "looopy.tools.client",
-    "request_input": "looopy.tools.client",
-    "ArtifactTools": "looopy.tools.artifact",
+    "AgentTool": "looopy.tools.sources.agents",
+    "client_tool": "looopy.tools.sources.client",
+    "request_input": "looopy.tools.sources.client",
+    "ArtifactTools": "looopy.tools.sources.artifact",
     "Ask": "looopy.tools.asking",
-    "ClientTool": "looopy.tools.client",
-    "FunctionTool": "looopy.tools.function",
-    "MCPTools": "looopy.tools.mcp",
+    "ClientTool": "looopy.tools.sources.client",
+    "FunctionTool": "looopy.tools.function.decorator",
+    "MCPTools": "looopy.tools.sources.mcp",
     "NeedsInput": "looopy.tools.asking",
-    "RetryCall": "looopy.tools.retrying",
-    "RemoteAgent": "looopy.tools.remote",
-    "Skill": "looopy.tools.skills",
-    "Skills": "looopy.tools.skills",
+    "RetryCall": "looopy.tools.call.retry",
+    "RemoteAgent": "looopy.tools.sources.a2a",
+    "Skill": "looopy.tools.sources.skills",
+    "Skills": "looopy.tools.sources.skills",
     "Tool": "looopy.tools.provider",
     "ToolContext": "looopy.tools.provider",
     "ToolProvider": "looopy.tools.provider",
     "ToolResult": "looopy.tools.provider",
-    "ToolSource": "looopy.tools.provider",
-    "gather_tools": "looopy.tools.provider",
-    "tool": "looopy.tools.function",
+    "ToolSource": "looopy.tools.gather",
+    "gather_tools": "looopy.tools.gather",
+    "tool": "looopy.tools.function.decorator",
 }
 
 __all__ = [

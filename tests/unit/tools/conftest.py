@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from looopy.tools.executor import run_call
+from looopy.tools.call.run import run_call
 from looopy.tools.provider import Tool, ToolContext
 from looopy.types.context import CancelToken
 from looopy.types.message import ToolCall, ToolResultMessage

@@ -9,7 +9,7 @@ import pytest
 
 from looopy.errors import InvalidToolArguments
 from looopy.tools import Tool, tool
-from looopy.tools.coercing import coerce
+from looopy.tools.call.coerce import coerce
 from looopy.tools.schema import validate
 from looopy.types.message import ToolResultMessage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.tools.docstring import parse_docstring
+from looopy.tools.function.docstring import parse_docstring
 
 GOOGLE = """
     Find a book.

@@ -14,7 +14,7 @@ import pytest
 
 from looopy.tools import Tool, ToolContext, ToolResult, tool
 from looopy.tools.asking import NeedsCredentials
-from looopy.tools.executor import resolve_name
+from looopy.tools.call.run import resolve_name
 from looopy.types.context import AuthContext
 from looopy.types.message import ImageContent, TextContent, ToolResultMessage
 

@@ -672,7 +672,7 @@ async def test_gather_tools_takes_plain_functions() -> None:
 def test_importing_tools_loads_no_schema_library() -> None:
     """`from looopy import Agent` must stay cheap; the first decorated function pays."""
     code = (
-        "import sys, looopy.tools, looopy.tools.executor; looopy.tools.tool;"
+        "import sys, looopy.tools, looopy.tools.call.run; looopy.tools.tool;"
         "print([m for m in ('pydantic', 'jsonschema_rs') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from looopy.auth.redaction import Redactor
-from looopy.tools.mcp.dialogue import Dialogue, Question
+from looopy.tools.sources.mcp.dialogue import Dialogue, Question
 
 FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WIDE = {"type": "object", "properties": {"city": {"type": "string"}, "day": {"type": "string"}}}

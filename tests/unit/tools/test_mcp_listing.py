@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from looopy.tools.headers import HeaderKeys, redactor_of
-from looopy.tools.mcp.listing import read_listing
+from looopy.tools.sources.headers import HeaderKeys, redactor_of
+from looopy.tools.sources.mcp.listing import read_listing
 
 TOKEN = "token-of-alice-1"
 REDACTOR = redactor_of({"Authorization": f"Bearer {TOKEN}"})

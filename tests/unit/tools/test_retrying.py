@@ -11,7 +11,7 @@ import pytest
 
 from looopy.errors import InvalidTool
 from looopy.tools import RetryCall, Tool, ToolContext, tool
-from looopy.tools.retrying import is_transient
+from looopy.tools.call.retry import is_transient
 from looopy.types.message import ToolResultMessage
 
 Run = Callable[..., Awaitable[ToolResultMessage]]
@@ -143,7 +143,7 @@ async def test_the_wait_between_tries_doubles_up_to_ten_seconds(
     async def wait(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("looopy.tools.retrying.asyncio.sleep", wait)
+    monkeypatch.setattr("looopy.tools.call.retry.asyncio.sleep", wait)
     look = failing(*[ConnectionError("gone")] * 8)
     result = await run(tool(look, effects="none", retries=8, retry_delay_s=0.5))
     assert (result.text, look.calls) == ("9", 9)

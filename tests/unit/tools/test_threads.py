@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from looopy.tools import threads as threads_module
 from looopy.tools import tool
-from looopy.tools.threads import NOT_STARTED, ToolThreads, tool_threads
+from looopy.tools.function import threads as threads_module
+from looopy.tools.function.threads import NOT_STARTED, ToolThreads, tool_threads
 
 
 @contextmanager

@@ -43,7 +43,7 @@ from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
 from looopy.stores.opening import open_stores
 from looopy.stores.stores import Stores
-from looopy.tools.provider import ToolSource
+from looopy.tools.gather import ToolSource
 from looopy.types import event as ours
 from looopy.types.config import LoopConfig
 from looopy.types.context import AuthContext

@@ -23,7 +23,7 @@ from looopy.compat.pi.types import (
 from looopy.history.open_calls import can_continue
 from looopy.loop.agent_loop import agent_loop as our_agent_loop
 from looopy.loop.agent_loop import agent_loop_continue as our_agent_loop_continue
-from looopy.tools.provider import ToolSource
+from looopy.tools.gather import ToolSource
 from looopy.types.context import AuthContext, CancelToken, TurnContext
 from looopy.types.event import AgentEvent as OurEvent
 from looopy.types.event import MessageEnd

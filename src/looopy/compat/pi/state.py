@@ -17,7 +17,7 @@ from looopy.compat.pi.types import (
     TurnEndEvent,
 )
 from looopy.llm.provider import LLMProvider
-from looopy.tools.provider import ToolSource
+from looopy.tools.gather import ToolSource
 from looopy.types.message import AssistantMessage
 from looopy.types.request import PartialMessage, ThinkingLevel
 

@@ -1,0 +1,127 @@
+"""
+What the application's hooks make of a tool call: `Hooks.before_tool_call` and `after_tool_call`.
+
+A hook never ends a turn. One that fails before a call blocks it, because it may be what guards the
+tool; one that fails after a call leaves the result as it is. Both are reported.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from looopy.errors import foreign
+from looopy.tools.call.results import Answer, failure, to_answer
+from looopy.tools.provider import Tool, ToolContext, ToolResult
+from looopy.tools.schema import validate
+from looopy.types.config import Hooks
+from looopy.types.message import ToolCall
+
+BLOCKED = "Tool execution was blocked"
+UNJUDGED = "The tool did not run: the application failed to decide whether it may."
+
+
+class ToolHooks:
+    """
+    The hooks around the calls of one turn.
+
+    Args:
+        failed: Told the name of a hook that failed, and its error.
+    """
+
+    def __init__(
+        self,
+        hooks: Hooks | None = None,
+        failed: Callable[[str, Exception], object] = lambda _name, _error: None,
+    ) -> None:
+        self._hooks = hooks or Hooks()
+        self._failed = failed
+
+    async def before(
+        self, tool: Tool, call: ToolCall, context: ToolContext
+    ) -> Mapping[str, Any] | Answer:
+        """The arguments that *tool* is run with, or what stands for its result."""
+        hook = self._hooks.before_tool_call
+        if hook is None:
+            return call.arguments
+        try:
+            decided = _decided(await _value(hook(call, context)), call)
+            if not isinstance(decided, Answer):
+                validate(tool, decided)
+        except Exception as error:  # noqa: BLE001 - a hook never ends a turn
+            self._failed("before_tool_call", error)
+            return failure(UNJUDGED)
+        return decided
+
+    async def after(self, call: ToolCall, answer: Answer, context: ToolContext) -> Answer:
+        """*answer*, or what the hook makes of it."""
+        hook = self._hooks.after_tool_call
+        if hook is None:
+            return answer
+        result = ToolResult(answer.blocks, answer.details, answer.is_error)
+        try:
+            return to_answer(_changed(result, await _value(hook(call, result, context))))
+        except Exception as error:  # noqa: BLE001 - a hook never ends a turn
+            self._failed("after_tool_call", error)
+            return answer
+        except BaseException as error:
+            # The tool has run: its result is lost to no exception of the hook's.
+            failed = foreign(error)
+            if failed is None:
+                raise
+            self._failed("after_tool_call", failed)
+            return answer
+
+
+class Decided(ToolHooks):
+    """
+    Hooks that were asked before the call was announced.
+
+    Args:
+        arguments: What they have decided: arguments, or what stands for the result.
+    """
+
+    def __init__(self, hooks: ToolHooks, arguments: Mapping[str, Any] | Answer) -> None:
+        super().__init__(hooks._hooks, hooks._failed)  # noqa: SLF001 - of one kind
+        self._arguments = arguments
+
+    async def before(
+        self,
+        tool: Tool,  # noqa: ARG002 - as it was asked about
+        call: ToolCall,  # noqa: ARG002
+        context: ToolContext,  # noqa: ARG002
+    ) -> Mapping[str, Any] | Answer:
+        """What was decided."""
+        return self._arguments
+
+
+def _decided(said: Any, call: ToolCall) -> Mapping[str, Any] | Answer:
+    if said is None:
+        return call.arguments
+    if said is False or isinstance(said, str):
+        return failure(said or BLOCKED)
+    if isinstance(said, ToolResult):
+        return to_answer(said)
+    if isinstance(said, Mapping):
+        return dict(said)
+    raise TypeError(
+        "before_tool_call returns None, arguments, False, a reason or a ToolResult, not"
+        f" {type(said).__name__}"
+    )
+
+
+def _changed(result: ToolResult, said: Any) -> ToolResult:
+    if said is None or isinstance(said, ToolResult):
+        return said or result
+    if isinstance(said, Mapping):
+        return replace(result, **said)
+    raise TypeError(
+        "after_tool_call returns None, a ToolResult or some of its fields, not"
+        f" {type(said).__name__}"
+    )
+
+
+async def _value(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,251 @@
+"""
+What a tool returned, or raised, as content for the model.
+
+Functions return what is natural for them; a model reads text and images. Whatever pydantic can
+write as JSON becomes JSON text, and what cannot be written becomes an error that says what to
+return instead. Text is measured in UTF-8 bytes and cut between characters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from looopy.tools.provider import ToolContext, ToolResult
+from looopy.types.maker import quick
+from looopy.types.message import ImageContent, TextContent, UserBlock
+from looopy.types.shapes import Lost, as_flag, mended_shown
+
+_MAX_LEAVES = 5
+_CONTINUATION = 0x80  # the top bits of a byte inside a character: RFC 3629, section 3
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call came to. `blocks` are in order, and none for empty text."""
+
+    blocks: tuple[UserBlock, ...]
+    details: Any = None
+    is_error: bool = False
+
+
+def failure(text: str) -> Answer:
+    """An error that says *text*."""
+    return Answer((TextContent(text),), is_error=True)
+
+
+def to_answer(value: Any) -> Answer:
+    """
+    Wrap what a tool returned.
+
+    Raises:
+        TypeError: It is bytes, or holds something that JSON cannot say.
+        ValueError: It holds itself.
+    """
+    if not isinstance(value, ToolResult):
+        return Answer(to_blocks(value))
+    # Here an empty list is no content; returned by itself it is the JSON text of a list.
+    empty = isinstance(value.content, (str, list, tuple)) and not value.content
+    blocks = () if empty or value.content is None else to_blocks(value.content)
+    return Answer(blocks, details=value.details, is_error=_is_error(value.is_error))
+
+
+def _is_error(said: Any) -> bool:
+    """Whether a tool says that it failed; what says neither yes nor no is a failure."""
+    if said is True or said is False:
+        return said
+    try:
+        return as_flag(said)
+    except Exception:  # noqa: BLE001 - an array's truth, say, is its own code
+        return True
+
+
+def to_blocks(value: Any) -> tuple[UserBlock, ...]:
+    """
+    The content for *value*: blocks, text as one block, all else as JSON text.
+
+    Raises:
+        TypeError: It cannot be written, or a block holds something that no model can read.
+    """
+    if isinstance(value, (TextContent, ImageContent)):
+        lost: Lost = []
+        blocks = mended_shown((value,), lost)
+        if wrong := [path for path in lost if not path.endswith("_signature")]:
+            name = wrong[0].rpartition("/")[2]
+            raise TypeError(
+                f"the tool returned {type(value).__name__}({name}=...) with a value of the type"
+                f" {type(getattr(value, name)).__name__}, which no model can read"
+            )
+        return blocks
+    if isinstance(value, (list, tuple)) and any(
+        isinstance(item, (TextContent, ImageContent)) for item in value
+    ):
+        return tuple(block for item in value for block in to_blocks(item))
+    text = value if isinstance(value, str) else to_json_text(value)
+    return (TextContent(str(text)),) if text else ()
+
+
+def to_json_text(value: Any) -> str:
+    """
+    *value* as JSON; `None` is `null`, NaN and infinities become strings.
+
+    Raises:
+        TypeError: Bytes, or something that JSON cannot say.
+        ValueError: It holds itself.
+    """
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            "the tool returned bytes, which a model cannot read: return text or ImageContent, or"
+            " save them with context.artifacts.save() and return the artifact's name"
+        )
+    try:
+        # A string or number of a subclass, an enum's say, writes its value in both.
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        return _rich_json_text(value)
+
+
+def _rich_json_text(value: Any) -> str:
+    from pydantic_core import PydanticSerializationError, to_json
+
+    try:
+        return to_json(value, inf_nan_mode="strings").decode()
+    except PydanticSerializationError as error:
+        raise TypeError(
+            f"the tool returned a {type(value).__name__} that cannot be written as JSON ({error}):"
+            " return text, a dict, a dataclass or a pydantic model"
+        ) from None
+
+
+def error_text(error: BaseException) -> str:
+    """What *error* says, or its class's name if it is silent; a group, what its members do."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the call its result
+        return f"{name} (its message cannot be shown)"
+    if isinstance(error, BaseExceptionGroup):
+        leaves = [error_text(one) for one in error.exceptions[:_MAX_LEAVES]]
+        return f"{text}: {'; '.join(leaves)}"
+    if isinstance(error, KeyError) and type(error).__str__ is KeyError.__str__:
+        return f"{name}: {text}"  # the text alone is only the key
+    return text if text.strip() else name
+
+
+def exceeds(blocks: Sequence[UserBlock], max_bytes: int) -> bool:
+    """Whether *blocks* are more than *max_bytes*, counted as `limit_blocks` does."""
+    left = max_bytes
+    for block in blocks:
+        left -= _size_of(block, left)
+        if left < 0:
+            return True
+    return False
+
+
+def limit_blocks(
+    blocks: Sequence[UserBlock], max_bytes: int, *, kept: str | None = None
+) -> tuple[UserBlock, ...]:
+    """
+    Keep the first *max_bytes* of *blocks*, counted in UTF-8 and in the base64 text of images.
+
+    What exceeds them is left out, and a marker in its place says how much that was. An image is
+    kept whole or not at all. Blocks that fit come back unchanged.
+
+    Args:
+        kept: Where the whole is; a last marker says so.
+    """
+    shown: list[UserBlock] = []
+    left = max_bytes
+    for block in blocks:
+        size = _size_of(block, left)
+        if size <= left:
+            shown.append(block)
+            left -= size
+        elif isinstance(block, ImageContent):
+            shown.append(TextContent(f"[an image of {size:,} bytes was left out: too large]"))
+        else:
+            shown.append(TextContent(_cut(block.text, left)))
+            left = 0
+    if kept is not None:
+        shown.append(TextContent(f"[All of it is kept: {kept}.]"))
+    return tuple(shown)
+
+
+def _size_of(block: UserBlock, enough: int) -> int:
+    # A character is 1 to 4 bytes, so most blocks need not be encoded to be measured.
+    return len(block.data) if isinstance(block, ImageContent) else _size(block.text, enough)
+
+
+def _size(text: str, enough: int) -> int:
+    return len(text) if len(text) > enough else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _cut(text: str, max_bytes: int) -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    end = max_bytes
+    while end and data[end] & 0xC0 == _CONTINUATION:
+        end -= 1
+    head = data[:end].decode("utf-8", "surrogatepass")
+    return f"{head}\n[{len(data) - end:,} of {len(data):,} bytes were left out]"
+
+
+_logger = logging.getLogger("looopy")
+_STRANGE = re.compile(r"[^\w.:-]")
+_MAX_ID_CHARS = 100
+_PART_BYTES = 8 * 1024 * 1024  # what every store takes as one artifact
+
+
+async def shown_and_kept(
+    blocks: Sequence[UserBlock], max_bytes: int, context: ToolContext
+) -> tuple[UserBlock, ...]:
+    """
+    As much of *blocks*, which are too much, as the model is shown; the whole is kept.
+
+    A store that fails costs no result: the rest is then left out, and the text says so.
+    """
+    kept: str | None = None
+    if context.artifacts is not None:
+        try:
+            kept = await _keep(blocks, context)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the tool has run
+            _logger.warning("a long result could not be kept: %s", type(error).__name__)
+    return limit_blocks(blocks, max_bytes, kept=kept)
+
+
+async def _keep(blocks: Sequence[UserBlock], context: ToolContext) -> str:
+    """Save the text, and each image; what says where they are."""
+    writer = context.artifacts
+    assert writer is not None  # noqa: S101 - the caller has looked
+    call_id = _STRANGE.sub("_", context.tool_call_id)[:_MAX_ID_CHARS]
+    name = f"results/{context.turn}/{call_id}"
+    places: list[str] = []
+    text = "\n".join(block.text for block in blocks if isinstance(block, TextContent))
+    parts = list(_parts(text.encode("utf-8", "replace")))
+    for number, part in enumerate(parts, 1):
+        part_name = name if len(parts) == 1 else f"{name}/part-{number}"
+        saved = await writer.save(part_name, part, media_type="text/plain; charset=utf-8")
+        places.append(f"artifact {saved.artifact_id!r}, version {saved.version}")
+    images = [block for block in blocks if isinstance(block, ImageContent)]
+    for number, image in enumerate(images, 1):
+        data = base64.b64decode(image.data)
+        saved = await writer.save(f"{name}/image-{number}", data, media_type=image.mime_type)
+        places.append(f"artifact {saved.artifact_id!r}, version {saved.version}")
+    return "; ".join(places)
+
+
+def _parts(data: bytes) -> Iterator[bytes]:
+    """*data* in pieces that one artifact may hold, cut between characters."""
+    start = 0
+    while start < len(data):
+        end = min(start + _PART_BYTES, len(data))
+        while end < len(data) and data[end] & 0xC0 == _CONTINUATION:
+            end -= 1
+        yield data[start:end]
+        start = end

@@ -1,0 +1,317 @@
+"""
+Run one tool call, and answer it whatever happens.
+
+A model that announced a call must be shown exactly one result for it, or its provider refuses the
+history from then on. So every way a call can go wrong ends here as an error result whose text says
+what happened and what may be done about it: no such tool, unreadable or wrong arguments, an
+exception, too slow, a value no model can read, too much of it. The exceptions are cancellation,
+which belongs to the caller, and a call that waits: for an answer, or for fresh credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Collection, Sequence
+from contextvars import Context
+from typing import Any
+
+from looopy.auth.redaction import Redactor
+from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
+from looopy.tools.asking import NeedsCredentials, NeedsInput
+from looopy.tools.call.hooks import ToolHooks
+from looopy.tools.call.results import Answer, error_text, exceeds, failure, to_answer
+from looopy.tools.call.retry import RetryCall, call_again, execute
+from looopy.tools.function.decorator import FunctionTool
+from looopy.tools.function.threads import NOT_STARTED
+from looopy.tools.provider import Report, Tool, ToolContext
+from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
+from looopy.types.maker import amended
+from looopy.types.message import ToolCall, ToolResultMessage
+
+_MAX_LISTED = 50
+_MAX_NAME_CHARS = 64
+_logger = logging.getLogger("looopy")
+
+
+def resolve_name(name: str, known: Collection[str]) -> str | None:
+    """
+    The tool that a model meant by *name*: itself, or the only one that differs in case alone.
+
+    Args:
+        name: As the model wrote it.
+        known: Names on offer.
+
+    Returns:
+        A member of *known*, or `None`.
+    """
+    if name in known:
+        return name
+    alike = [one for one in known if one.casefold() == name.strip().casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
+async def run_call(
+    tool: Tool | None,
+    call: ToolCall,
+    context: ToolContext,
+    *,
+    default_timeout_s: float | None,
+    max_result_bytes: int,
+    known: Sequence[str],
+    redactor: Redactor | None = None,
+    hooks: ToolHooks | None = None,
+    may_call_again: Callable[[Tool], bool] = lambda _tool: True,
+    is_cut: bool = False,
+    overdue: Callable[[ToolResultMessage], object] | None = None,
+    grace_s: float = 5.0,
+) -> ToolResultMessage:
+    """
+    Run *call* and return its one result; errors are results too.
+
+    Args:
+        tool: What `resolve_name` found, or `None`: the result says that there is no such tool.
+        call: As announced; the result carries its id.
+        context: Handed to the tool. Its `report` may then be called from any thread, and does
+            nothing once the call is over.
+        default_timeout_s: Seconds, for a tool that sets none; `None`: no limit.
+        max_result_bytes: UTF-8 bytes, for a tool that sets none; the rest is kept as an artifact.
+        known: Names on offer, for the message about an unknown tool.
+        redactor: Knows what the result must not show; asked before a long one is cut.
+        hooks: Asked before a call runs and after it ran.
+        may_call_again: Asked when the tool wants the model to try again.
+        is_cut: The model's answer broke off in this call: it does not run.
+        overdue: Told the result of a call whose tool has not stopped *grace_s* seconds after it was
+            told to. What this returns later counts for nothing.
+
+    Raises:
+        asyncio.CancelledError: The caller was cancelled. A sync tool may still be running.
+        NeedsInput: The tool asks; the call has no result yet.
+        NeedsCredentials: Those of the turn have expired; the tool has not run.
+    """
+    reporter = _Reporter(context.report)
+    context = amended(context, report=reporter)
+
+    def leave_behind(text: str) -> None:
+        reporter.close()
+        if overdue is not None:
+            overdue(_result(tool, call, failure(text)))
+
+    attempt = _Attempt(hooks or ToolHooks(), leave_behind, is_cut=is_cut, grace_s=grace_s)
+    try:
+        answer = await attempt.make(tool, call, context, default_timeout_s, known)
+    except RetryCall as error:
+        why = error_text(error)
+        allowed = tool is not None and may_call_again(tool)
+        answer = failure(why if tool is None else call_again(tool, why, allowed=allowed))
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled us: something that the tool awaited was cancelled from elsewhere.
+        answer = failure("The tool failed: something that it waited for was cancelled.")
+    except (NeedsInput, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - each call is answered
+        answer = failure(error_text(error))
+    finally:
+        reporter.close()
+    if attempt.ran and not attempt.left_behind:
+        with contextlib.suppress(asyncio.CancelledError):  # the tool has run: that counts
+            answer = await attempt.hooks.after(call, answer, context)
+    redactor = redactor or Redactor()
+    limit = (tool.max_result_bytes if tool is not None else None) or max_result_bytes
+    blocks = tuple(redactor.blocks(answer.blocks))
+    if exceeds(blocks, limit) and not attempt.left_behind:
+        from looopy.tools.call.results import shown_and_kept  # most results are short
+
+        blocks = await shown_and_kept(blocks, limit, context)
+    return _result(tool, call, Answer(blocks, redactor.value(answer.details), answer.is_error))
+
+
+def _result(tool: Tool | None, call: ToolCall, answer: Answer) -> ToolResultMessage:
+    return ToolResultMessage(
+        tool_call_id=call.id,
+        tool_name=tool.name if tool is not None else call.name,
+        content=answer.blocks,
+        details=answer.details,
+        is_error=answer.is_error,
+    )
+
+
+class _Attempt:
+    """
+    One try at a call.
+
+    Attributes:
+        ran: Whether it came to running the tool.
+        left_behind: Nobody waits for it any more.
+    """
+
+    def __init__(
+        self,
+        hooks: ToolHooks,
+        leave_behind: Callable[[str], None],
+        *,
+        is_cut: bool,
+        grace_s: float,
+    ) -> None:
+        self.hooks = hooks
+        self.ran = False
+        self.left_behind = False
+        self._leave_behind = leave_behind
+        self._is_cut = is_cut
+        self._grace_s = grace_s
+
+    async def make(
+        self,
+        tool: Tool | None,
+        call: ToolCall,
+        context: ToolContext,
+        default_timeout_s: float | None,
+        known: Sequence[str],
+    ) -> Answer:
+        """Check the call, and run it; any failure is raised."""
+        if tool is None:
+            raise ToolNotFound(_not_found(call.name, known), tool_name=call.name, call_id=call.id)
+        if self._is_cut:
+            raise InvalidToolArguments(_cut(tool.name), tool_name=tool.name, call_id=call.id)
+        if call.invalid_arguments is not None:
+            raise InvalidToolArguments(
+                _not_an_object(tool.name, call.invalid_arguments),
+                tool_name=tool.name,
+                call_id=call.id,
+            )
+        if tool.coerce:
+            from looopy.tools.call.coerce import coerce  # most tools do not
+
+            call = dataclasses.replace(call, arguments=dict(coerce(tool, call.arguments)))
+        validate(tool, call.arguments)
+        if context.auth_context is not None and context.auth_context.expired():
+            raise NeedsCredentials
+        timeout_s = tool.timeout_s if tool.timeout_s is not None else default_timeout_s
+        arguments = await self.hooks.before(tool, call, context)
+        if isinstance(arguments, Answer):
+            return arguments
+        self.ran = True
+        limit = asyncio.timeout(timeout_s)
+        watch = self._watch(tool, timeout_s)
+        try:
+            async with limit:
+                returned = await execute(tool, arguments, context, limit)
+        except Exception as error:
+            if not limit.expired():  # else it is our timeout, or what the tool made of it
+                raise
+            text = _timed_out(tool, timeout_s or 0.0, error)
+            raise ToolTimeout(text, tool_name=tool.name, call_id=call.id) from error
+        finally:
+            if watch is not None:
+                watch.cancel()
+        return to_answer(returned)
+
+    def _watch(self, tool: Tool, timeout_s: float | None) -> asyncio.TimerHandle | None:
+        """Leave the tool behind when it does not stop in time."""
+        if timeout_s is None:
+            return None
+        # A context of its own: a timer would keep alive what the caller's holds.
+        return asyncio.get_running_loop().call_later(
+            timeout_s + self._grace_s, self._give_up, tool, timeout_s, context=Context()
+        )
+
+    def _give_up(self, tool: Tool, timeout_s: float) -> None:
+        self.left_behind = True
+        self._leave_behind(_not_stopped(tool, timeout_s))
+
+
+class _Reporter:
+    """`ToolContext.report` of one call: from any thread, never failing, silent once it is over."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def __call__(self, progress: Any) -> None:
+        try:
+            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            self._deliver(progress)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, progress)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            self._closed = True
+
+    def _deliver(self, progress: Any) -> None:
+        if self._closed:
+            return
+        try:
+            self._report(progress)
+        except Exception:
+            _logger.exception("showing a tool's progress failed")
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def _not_found(name: str, known: Sequence[str]) -> str:
+    import difflib
+
+    text = f"There is no tool named {shorten(name, _MAX_NAME_CHARS)!r}."
+    if not known:
+        return f"{text} No tools are available."
+    folded = {one.casefold(): one for one in known}
+    close = difflib.get_close_matches(name[:_MAX_NAME_CHARS].casefold(), folded)
+    if close:
+        text += f" Did you mean {' or '.join(repr(folded[one]) for one in close)}?"
+    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    return f"{text} Available tools: {', '.join(known[:_MAX_LISTED])}{more}."
+
+
+def _not_an_object(name: str, received: str) -> str:
+    try:
+        problem = f"of type {json_type(json.loads(received))}"
+    except RecursionError:
+        problem = "nested too deeply to be read"
+    except ValueError as error:
+        problem = f"not valid JSON ({error})"
+    return (
+        f"The arguments of {name!r} are no JSON object; the tool did not run. They are {problem}.\n"
+        f"Received: {shorten(received, MAX_RECEIVED_CHARS)}\n"
+        "Call the tool again with one JSON object that fits its schema."
+    )
+
+
+def _cut(name: str) -> str:
+    return (
+        f"This call of {name!r} was cut off: the answer ended in the middle of it, at its limit of"
+        " tokens or at a filter. The tool did not run. Call it again with shorter arguments, or in"
+        " several calls."
+    )
+
+
+def _not_stopped(tool: Tool, timeout_s: float) -> str:
+    return (
+        f"{tool.name!r} timed out after {timeout_s:g} s and did not stop when it was told to: it"
+        " may still be running, and its outcome is unknown. Check before calling it again."
+    )
+
+
+def _timed_out(tool: Tool, timeout_s: float, error: Exception) -> str:
+    notes = getattr(error.__cause__, "__notes__", ())
+    if NOT_STARTED in notes:
+        return f"{tool.name!r} timed out after {timeout_s:g} s: {NOT_STARTED}."
+    if isinstance(tool, FunctionTool) and tool.runs_in_thread:
+        return (
+            f"{tool.name!r} timed out after {timeout_s:g} s. It cannot be stopped and may still be"
+            " running: its outcome is unknown. Check before calling it again."
+        )
+    return (
+        f"{tool.name!r} timed out after {timeout_s:g} s and was stopped; what it had done by then"
+        " stays done."
+    )

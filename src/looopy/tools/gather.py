@@ -1,0 +1,189 @@
+"""
+Tools of one turn, gathered from their sources: functions, providers, servers; names that collide
+are refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from looopy.errors import ConfigurationError, InvalidTool, foreign
+from looopy.tools.provider import SharedToolProvider, Tool, ToolProvider, TurnToolProvider, _logger
+from looopy.types.context import PromptPart, TurnContext, as_part
+
+
+async def prompts_of(sources: Sequence[object], context: TurnContext) -> list[PromptPart]:
+    """
+    The parts that *sources* bring, in their order.
+
+    Raises:
+        ConfigurationError: One failed, or brought something else.
+    """
+    parts: list[PromptPart] = []
+    for source in sources:
+        ask = getattr(source, "system_prompts", None)
+        if ask is None:
+            continue
+        try:
+            brought = ask(context)
+            brought = await brought if inspect.isawaitable(brought) else brought
+        except Exception as error:
+            raise _failed(f"the prompts of {type(source).__name__}", error) from error
+        parts += [as_part(one) for one in brought]
+    return parts
+
+
+def _failed(what: str, error: Exception) -> ConfigurationError:
+    # Its text may name what the function looked at: only the kind of failure is told.
+    _logger.error("%s failed", what, exc_info=error)
+    return ConfigurationError(f"{what} failed with {type(error).__name__}")
+
+
+ToolSource: TypeAlias = Tool | ToolProvider | Callable[..., Any]
+
+
+def wrap_tools(sources: Sequence[ToolSource]) -> tuple[Tool | ToolProvider, ...]:
+    """
+    *sources* with plain functions made into tools, once: reading a signature is no work for each
+    turn.
+
+    Raises:
+        InvalidTool: No schema can be made of a function, or a source is none of the allowed kinds.
+    """
+    return tuple(_wrapped(source) for source in sources)
+
+
+def _wrapped(source: ToolSource) -> Tool | ToolProvider:
+    if isinstance(source, type) and (issubclass(source, Tool) or hasattr(source, "list_tools")):
+        name = source.__name__
+        raise InvalidTool(f"{name} is a class: pass an instance, as in tools=[{name}(...)]")
+    if isinstance(source, (Tool, ToolProvider)):
+        return source
+    if hasattr(source, "as_tool"):
+        raise InvalidTool("an agent is no tool by itself: pass agent.as_tool()")
+    if inspect.ismethod(source) and source.__name__ == "as_tool":
+        raise InvalidTool("as_tool is called: pass agent.as_tool()")
+    if callable(source):
+        from looopy.tools.function.decorator import tool
+
+        return tool(source)
+    raise InvalidTool(f"{source!r} is no tool: pass a function, a Tool or a ToolProvider")
+
+
+class HeldTools:
+    """What one agent holds of the sources that are shared, from its start to its shutdown."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, SharedToolProvider] = {}  # by identity
+
+    def hold(self, sources: Sequence[object]) -> None:
+        """Use *sources*, if it does not yet."""
+        for source in sources:
+            if id(source) not in self._held and isinstance(source, SharedToolProvider):
+                source.acquire()
+                self._held[id(source)] = source
+
+    async def let_go(self) -> None:
+        """Use none any more; one that fails to close is logged, and keeps none of the others."""
+        held, self._held = self._held, {}
+        for source in held.values():
+            try:
+                await source.release()
+            except Exception:
+                _logger.exception("a source of tools failed to close")
+
+
+async def gather_tools(
+    sources: Sequence[ToolSource],
+    turn: TurnContext | None = None,
+    warn: Callable[[str], object] = lambda _text: None,
+) -> dict[str, Tool]:
+    """
+    The enabled tools of *sources* by name, in order.
+
+    Args:
+        turn: The turn that asks, if one does. Without one, what asks for it counts as enabled.
+        warn: Told why a source offers less than it should.
+
+    Raises:
+        InvalidTool: Two tools share a name (case aside), or a source is none of the allowed kinds.
+            In a turn, a source that depends on it gives way instead: what a server offers may
+            change at any time, and must not end a conversation.
+    """
+    found: dict[str, Tool] = {}
+    owners: dict[str, tuple[ToolSource, Tool]] = {}
+    for source in sources:
+        for one in await _tools_of(source, turn, warn):
+            folded = one.name.casefold()
+            if folded in owners:
+                loser = _who_gives_way(owners[folded], (source, one), turn)
+                warn(f"{loser.name!r} of one source is not offered: another tool has that name")
+                if loser is one:
+                    continue
+                found.pop(loser.name, None)
+            owners[folded] = (source, one)
+            if _is_on(one, turn, warn):
+                found[one.name] = one
+    return found
+
+
+def _who_gives_way(
+    first: tuple[ToolSource, Tool], second: tuple[ToolSource, Tool], turn: TurnContext | None
+) -> Tool:
+    for source, one in (second, first):
+        if turn is not None and isinstance(source, TurnToolProvider):
+            return one
+    raise InvalidTool(f"two tools are named {second[1].name!r}: rename one")
+
+
+def _is_on(tool: Tool, turn: TurnContext | None, warn: Callable[[str], object]) -> bool:
+    try:
+        return is_enabled(tool.is_enabled, turn)
+    except BaseException as error:
+        if not isinstance(error, Exception) and foreign(error) is None:
+            raise
+        _logger.exception("is_enabled of tool %s failed", tool.name)
+        warn(f"{tool.name!r} is not offered: its is_enabled failed with {type(error).__name__}")
+        return False
+
+
+def is_enabled(enabled: Callable[..., bool] | None, turn: TurnContext | None) -> bool:
+    """What a filter says, which may be a function of the turn's context, or of nothing."""
+    if enabled is None:
+        return True
+    if not _asks_for_context(enabled):
+        return bool(enabled())
+    return turn is None or bool(enabled(turn))
+
+
+def _asks_for_context(enabled: Callable[..., bool]) -> bool:
+    try:
+        parameters = inspect.signature(enabled).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(
+        one.kind is inspect.Parameter.VAR_POSITIONAL
+        or (one.kind in by_position and one.default is inspect.Parameter.empty)
+        for one in parameters
+    )
+
+
+async def _tools_of(
+    source: ToolSource, turn: TurnContext | None, warn: Callable[[str], object]
+) -> Sequence[Tool]:
+    wrapped = _wrapped(source)
+    if isinstance(wrapped, Tool):
+        return (wrapped,)
+    if turn is not None and isinstance(wrapped, TurnToolProvider):
+        return await wrapped.list_for(turn, warn)
+    try:
+        listed = wrapped.list_tools()
+        return await listed if inspect.isawaitable(listed) else listed
+    except BaseException as error:
+        failure = foreign(error)
+        if failure is None:
+            raise
+        raise failure from error

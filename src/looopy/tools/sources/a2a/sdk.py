@@ -1,0 +1,399 @@
+"""The one file that knows the official A2A SDK; loaded when an agent is reached for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.client.client import Client
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    GetTaskRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    StreamResponse,
+    TaskState,
+    TaskStatus,
+)
+from a2a.utils.errors import A2AError
+from google.protobuf.json_format import MessageToDict
+
+from looopy.errors import ToolServerError
+from looopy.tools.sources.headers import origin_of
+from looopy.types.message import ImageContent, TextContent, UserBlock
+
+if TYPE_CHECKING:
+    from looopy.tools.sources.a2a.agent import RemoteAgent
+
+_MAX_CARD_BYTES = 256 * 1024  # a card is read at once, while other turns wait
+_MAX_ELSEWHERE = 5
+_BINDINGS = ["JSONRPC", "HTTP+JSON"]
+_CANCEL_S = 3.0
+_PAUSE_S = 0.2  # before a task is looked at again; doubling
+_LONGEST_PAUSE_S = 2.0
+_SETTLING = 20  # rounds of the loop
+_LOOKS = 3  # at a task whose agent does not answer
+_DONE = (
+    TaskState.TASK_STATE_COMPLETED,
+    TaskState.TASK_STATE_FAILED,
+    TaskState.TASK_STATE_CANCELED,
+    TaskState.TASK_STATE_REJECTED,
+)
+_ASKS = (TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED)
+_WORDS: dict[int, str] = {
+    TaskState.TASK_STATE_FAILED: "failed",
+    TaskState.TASK_STATE_CANCELED: "cancelled its task",
+    TaskState.TASK_STATE_REJECTED: "refused the task",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """
+    One message to an agent.
+
+    Attributes:
+        conversation: What A2A calls the context.
+        task_id: Of the task to go on with, or `None`.
+    """
+
+    text: str
+    message_id: str
+    conversation: str
+    task_id: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What an agent has said so far, and how it stands."""
+
+    task_id: str | None
+    conversation: str
+    status: int = TaskState.TASK_STATE_UNSPECIFIED
+    text: str = ""
+    replied: bool = False
+    artifacts: dict[str, list[Part]] = field(default_factory=dict)
+    _parts: Sequence[Part] = ()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes without an answer."""
+        return self.replied or self.status in _DONE or self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Whether the agent waits for somebody here."""
+        return self.status in _ASKS
+
+    @property
+    def wants_credentials(self) -> bool:
+        """Whether it waits for credentials."""
+        return self.status == TaskState.TASK_STATE_AUTH_REQUIRED
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not do what it was asked."""
+        return self.status in _WORDS
+
+    @property
+    def state(self) -> str:
+        """Its state, in a word."""
+        name: str = TaskState.Name(TaskState.ValueType(self.status))
+        return name.removeprefix("TASK_STATE_").lower()
+
+    @property
+    def blocks(self) -> tuple[UserBlock, ...]:
+        """What the model is shown: artifacts, else the last message."""
+        parts = [part for artifact in self.artifacts.values() for part in artifact]
+        said = _blocks(parts or self._parts)
+        if self.failed:
+            reason = f": {self.text}" if self.text else ""
+            return (
+                TextContent(f"The agent {_WORDS[TaskState.ValueType(self.status)]}{reason}"),
+                *_blocks(parts),
+            )
+        return said
+
+    def hear(self, response: StreamResponse, say: Callable[[str], None]) -> None:
+        """Take in what comes, and say what is new of it."""
+        kind = response.WhichOneof("payload")
+        if kind == "message":
+            self._hear_message(response.message)
+            self.replied = True
+            say(self.text)
+        elif kind == "task":
+            self.look(response.task)
+        elif kind == "status_update":
+            update = response.status_update
+            self.task_id = update.task_id or self.task_id
+            self.conversation = update.context_id or self.conversation
+            self._hear_status(update.status)
+            if not self.over and self.text:
+                say(self.text)
+        elif kind == "artifact_update":
+            update = response.artifact_update
+            kept = self.artifacts.setdefault(update.artifact.artifact_id, [])
+            if not update.append:
+                kept.clear()
+            kept.extend(update.artifact.parts)
+            say("".join(part.text for part in update.artifact.parts))
+
+    def look(self, task: Any) -> None:
+        """Take in a task as it stands."""
+        self.task_id = task.id or self.task_id
+        self.conversation = task.context_id or self.conversation
+        self._hear_status(task.status)
+        for artifact in task.artifacts:
+            self.artifacts[artifact.artifact_id] = list(artifact.parts)
+
+    def _hear_status(self, status: TaskStatus) -> None:
+        self.status = status.state
+        if status.HasField("message"):
+            self._hear_message(status.message)
+        else:
+            self.text = ""
+
+    def _hear_message(self, message: Message) -> None:
+        self._parts = list(message.parts)
+        self.text = "\n".join(b.text for b in _blocks(self._parts) if isinstance(b, TextContent))
+
+
+async def fetch_card(agent: RemoteAgent, headers: Mapping[str, str] | None) -> AgentCard:
+    """
+    The agent's card.
+
+    Raises:
+        ToolServerError: It cannot be had, or leads to where nothing may be sent.
+    """
+    parts = urlsplit(agent.url)
+    base, path = agent.url, None
+    if parts.path.endswith(".json"):
+        base, path = f"{parts.scheme}://{parts.netloc}", parts.path
+    try:
+        max_bytes = min(agent.max_bytes, _MAX_CARD_BYTES)
+        async with asyncio.timeout(agent.card_timeout_s), _http(agent, headers, max_bytes) as http:
+            card = await A2ACardResolver(http, base).get_agent_card(relative_card_path=path)
+    except TimeoutError:
+        raise _failure(agent, f"did not show its card within {agent.card_timeout_s:g} s") from None
+    except Exception as error:  # noqa: BLE001 - a card too deep for the parser, say
+        raise _failure(agent, f"did not show its card: {_said(error)}") from None
+    _choose(agent, card)
+    return card
+
+
+async def converse(
+    agent: RemoteAgent,
+    card: AgentCard,
+    headers: Mapping[str, str] | None,
+    request: Request,
+    say: Callable[[str], None],
+) -> Outcome:
+    """
+    Send one message, and wait until the agent is done or asks.
+
+    Raises:
+        ToolServerError: It cannot be reached, or is lost on the way.
+    """
+    outcome = Outcome(task_id=request.task_id, conversation=request.conversation)
+    async with _http(agent, headers, agent.max_bytes) as http:
+        config = ClientConfig(httpx_client=http, supported_protocol_bindings=_BINDINGS)
+        try:
+            client = ClientFactory(config).create(_choose(agent, card))
+        except (A2AError, ValueError) as error:
+            raise _failure(agent, f"cannot be asked: {_said(error)}") from None
+        try:
+            await _listen(agent, client, request, outcome, say)
+            await _wait(agent, client, outcome)
+            if outcome.replied:
+                await _settle_stream()
+        except asyncio.CancelledError:
+            await _cancel(client, outcome)
+            raise
+    return outcome
+
+
+async def _settle_stream() -> None:
+    """Let the loop close the stream that the SDK leaves behind a plain message."""
+    for _ in range(_SETTLING):
+        await asyncio.sleep(0)
+
+
+async def _listen(
+    agent: RemoteAgent,
+    client: Client,
+    request: Request,
+    outcome: Outcome,
+    say: Callable[[str], None],
+) -> None:
+    message = Message(
+        message_id=request.message_id,
+        context_id=request.conversation,
+        task_id=request.task_id or "",
+        role=Role.ROLE_USER,
+        parts=[Part(text=request.text)],
+    )
+    heard = False
+    try:
+        responses = client.send_message(SendMessageRequest(message=message))
+        async for response in responses:
+            heard = True
+            outcome.hear(response, say)
+    except (A2AError, httpx.HTTPError, ValueError) as error:
+        if heard and outcome.task_id:  # the task goes on without us: it can be looked at
+            return
+        known = _is_refusal(error)
+        text = f"could not be asked: {_said(error)}"
+        if not known:
+            text += ". Whether it works on it is unknown: check before asking again"
+        raise _failure(agent, text, outcome_known=known) from None
+
+
+async def _wait(agent: RemoteAgent, client: Client, outcome: Outcome) -> None:
+    """Look at the task until it is over; a stream may end before."""
+    pause_s, silent = _PAUSE_S, 0
+    while not outcome.over:
+        if outcome.task_id is None:
+            raise _failure(agent, "ended its answer without one", outcome_known=False)
+        try:
+            outcome.look(await client.get_task(GetTaskRequest(id=outcome.task_id)))
+            silent = 0
+        except (A2AError, httpx.HTTPError, ValueError) as error:
+            silent += 1
+            if silent >= _LOOKS or _is_refusal(error):
+                text = f"was lost while it worked: {_said(error)}. Its outcome is unknown"
+                raise _failure(agent, text, outcome_known=False) from None
+        if not outcome.over:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def _cancel(client: Client, outcome: Outcome) -> None:
+    """Have the agent stop, as far as it will in a moment."""
+    if outcome.task_id is None or outcome.over:
+        return
+    with contextlib.suppress(A2AError, httpx.HTTPError, ValueError, TimeoutError):
+        async with asyncio.timeout(_CANCEL_S):
+            await client.cancel_task(CancelTaskRequest(id=outcome.task_id))
+
+
+def _choose(agent: RemoteAgent, card: AgentCard) -> AgentCard:
+    """*card* with the interfaces that may be used; what it says of elsewhere is not believed."""
+    usable = AgentCard()
+    usable.CopyFrom(card)
+    del usable.supported_interfaces[:]
+    offered = [one for one in card.supported_interfaces if one.protocol_binding in _BINDINGS]
+    elsewhere: set[str] = set()
+    for one in offered:
+        try:
+            scheme, host, port = origin_of(one.url)
+        except ValueError:  # no address: it is as good as not there
+            continue
+        if (scheme, host, port) in agent.origins:
+            usable.supported_interfaces.append(one)
+        else:
+            elsewhere.add(f"{scheme}://{host}:{port}")
+    if usable.supported_interfaces:
+        return usable
+    if elsewhere:
+        there = ", ".join(sorted(elsewhere)[:_MAX_ELSEWHERE])
+        text = f"is elsewhere, its card says: allow it by origins=[...], if it is right ({there})"
+    elif offered:
+        text = "has a card without an address that can be used"
+    else:
+        text = f"speaks none of {', '.join(_BINDINGS)}"
+    raise _failure(agent, text)
+
+
+# --- HTTP ----------------------------------------------------------------------------------------
+
+
+class _Bounded(httpx.AsyncByteStream):
+    """A body that is read so far and no further."""
+
+    def __init__(self, stream: Any, max_bytes: int) -> None:
+        self._stream = stream
+        self._left = max_bytes
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            self._left -= len(chunk)
+            if self._left < 0:
+                raise httpx.ReadError(f"more than {self._max_bytes:,} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _http(
+    agent: RemoteAgent, headers: Mapping[str, str] | None, max_bytes: int
+) -> httpx.AsyncClient:
+    async def bound(response: httpx.Response) -> None:
+        response.stream = _Bounded(response.stream, max_bytes)
+
+    # Compressed, a small body could be a large one.
+    kept = {**(headers or {}), "Accept-Encoding": "identity"}
+    timeout = httpx.Timeout(agent.card_timeout_s, read=None)  # the call has its own
+    return httpx.AsyncClient(headers=kept, timeout=timeout, event_hooks={"response": [bound]})
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _blocks(parts: Sequence[Part]) -> tuple[UserBlock, ...]:
+    blocks: list[UserBlock] = []
+    text = ""
+    for part in parts:
+        kind = part.WhichOneof("content")
+        if kind == "text":
+            text += part.text  # chunks of one text
+            continue
+        if text:
+            blocks.append(TextContent(text))
+            text = ""
+        if kind == "data":
+            blocks.append(TextContent(json.dumps(MessageToDict(part.data), ensure_ascii=False)))
+        elif kind == "url":
+            blocks.append(TextContent(f"[file {part.filename or ''} at {part.url}]"))
+        elif kind == "raw":
+            blocks.append(_file(part))
+    return (*blocks, TextContent(text)) if text else tuple(blocks)
+
+
+def _file(part: Part) -> UserBlock:
+    import base64
+
+    if part.media_type in ("image/png", "image/jpeg", "image/gif", "image/webp") and part.raw:
+        return ImageContent(data=base64.b64encode(part.raw).decode(), mime_type=part.media_type)
+    return TextContent(f"[file {part.filename}, {part.media_type}, {len(part.raw)} bytes]")
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the agent has answered, and will not do it; or was never reached."""
+    from a2a.client.errors import A2AClientError
+
+    if not isinstance(error, A2AClientError):
+        return isinstance(error, A2AError)
+    cause = error.__cause__
+    if isinstance(cause, httpx.HTTPStatusError):
+        return cause.response.status_code < 500
+    return isinstance(cause, (httpx.ConnectError, httpx.ConnectTimeout))
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _failure(agent: RemoteAgent, text: str, *, outcome_known: bool = True) -> ToolServerError:
+    return ToolServerError(f"{agent.where} {text}", server=agent.name, outcome_known=outcome_known)

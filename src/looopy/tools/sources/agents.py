@@ -1,0 +1,404 @@
+"""
+An agent as another's tool: each call is a conversation of its own, as durable as any.
+
+A call of such a tool is a context in a store. Its id is made of the call that it works for, so
+whoever runs the call again, after a crash or once a person has answered, finds that context and
+what it came to. Its turns have idempotency keys, 1, 2 and so on: a turn that was accepted is looked
+at, not run again; one that was interrupted is gone on with by the next; what one waits for is asked
+of the outer turn's user, and the answer begins the next.
+
+What the inner agent does is shown in the outer turn's stream, under a `path`, and stored in its own
+context alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Protocol, Self, TypeAlias, TypedDict
+
+from looopy.errors import CannotContinue, InvalidTool, LooopyError, ToolError
+from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
+from looopy.tools.call.results import to_json_text
+from looopy.tools.gather import HeldTools
+from looopy.tools.provider import Enabled, NeedsApproval, Tool, ToolContext, ToolResult
+from looopy.types.context import AuthContext
+from looopy.types.event import AgentEvent, AuthRequired, InputRequired
+from looopy.types.maker import amended
+from looopy.types.message import AssistantMessage, Message, StopReason, Usage
+from looopy.types.message_json import usage_to_json
+from looopy.types.result import TurnResult
+from looopy.types.state import AgentState, Outcome, PendingKind, PendingRequest
+
+MAX_DEPTH = 5
+_LEAST_S = 0.001  # a question that has expired meanwhile is still asked, and then has
+_ASKED_OF_A_CALL = (PendingKind.APPROVAL, PendingKind.CLIENT_TOOL)
+# The agents that call each other here, outermost first. A task inherits it, so it reaches the tools
+# of an inner agent however deep.
+_chain: ContextVar[tuple[str, ...]] = ContextVar("looopy_agents", default=())
+
+
+class TurnView(Protocol):
+    """A turn of the inner agent: a `TurnStream`."""
+
+    def __aiter__(self) -> AsyncIterator[AgentEvent]:
+        """Its events."""
+        ...
+
+    def __await__(self) -> Generator[Any, None, TurnResult]:
+        """What it came to."""
+        ...
+
+    def cancel(self) -> None:
+        """Ask it to stop."""
+        ...
+
+
+class InnerAgent(Protocol):
+    """What is asked of an agent that works as a tool: an `Agent`."""
+
+    @property
+    def state(self) -> AgentState:
+        """What is known of its context."""
+        ...
+
+    async def start(self) -> None:
+        """Read its context."""
+        ...
+
+    async def get_messages(self) -> list[Message]:
+        """What was said in it."""
+        ...
+
+    async def shutdown(self, cancel: bool = False) -> None:
+        """Let go of everything."""
+        ...
+
+    def execute_turn(
+        self,
+        user_message: str | None = None,
+        auth_context: AuthContext | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        output_type: Any = None,
+    ) -> TurnView:
+        """Run a turn, or look at the one of this key."""
+        ...
+
+
+MakeAgent: TypeAlias = Callable[[str, Any], InnerAgent | Awaitable[InnerAgent]]
+"""Makes the agent of one call, not started: from its context id and the outer agent's stores."""
+
+
+class AgentToolOptions(TypedDict, total=False):
+    """Options of `AgentTool`, and of `Agent.as_tool`."""
+
+    output_type: Any
+    show_events: bool
+    max_depth: int
+    label: str | None
+    timeout_s: float | None
+    parallel: bool
+    needs_approval: NeedsApproval
+    is_enabled: Enabled | None
+    max_result_bytes: int | None
+
+
+class AgentTool(Tool):
+    """
+    A tool behind which another agent works. `Agent.as_tool` makes one.
+
+    Args:
+        make_agent: Makes the agent of one call, not started: `(context_id, stores) -> Agent`, sync
+            or async. *stores* are the outer agent's, `None` in a bare loop; it may have its own.
+        name: 1 to 64 of `A-Z a-z 0-9 _ -`.
+        description: For the model: what this agent is asked for.
+        output_type: What its answer has to be, as for `execute_turn`; the result is then JSON.
+        show_events: Whether the outer turn shows what the agent does.
+        max_depth: How many agents may work for each other, this one included.
+        timeout_s: Seconds for one call; `None`: as long as the agent's own turns may take.
+        parallel: See `Tool`, as for all that is left.
+
+    Raises:
+        InvalidTool: A name or an option that will not do.
+    """
+
+    def __init__(
+        self,
+        make_agent: MakeAgent,
+        *,
+        name: str,
+        description: str = "",
+        output_type: Any = None,
+        show_events: bool = True,
+        max_depth: int = MAX_DEPTH,
+        label: str | None = None,
+        timeout_s: float | None = None,
+        parallel: bool = False,
+        needs_approval: NeedsApproval = False,
+        is_enabled: Enabled | None = None,
+        max_result_bytes: int | None = None,
+    ) -> None:
+        if not callable(make_agent):
+            raise InvalidTool(
+                f"AgentTool takes a function (context_id, stores) -> Agent, not {make_agent!r}:"
+                " of an Agent, agent.as_tool() makes a tool"
+            )
+        if not isinstance(max_depth, int) or isinstance(max_depth, bool) or max_depth < 1:
+            raise InvalidTool(f"tool {name!r}: max_depth must be at least 1")
+        super().__init__(
+            name=name,
+            description=description
+            or f"Ask the agent {name!r}. It knows nothing of this conversation.",
+            parameters={
+                "type": "object",
+                "properties": {
+                    "prompt": {
+                        "type": "string",
+                        "minLength": 1,
+                        "description": "What to do, with all that has to be known for it.",
+                    }
+                },
+                "required": ["prompt"],
+                "additionalProperties": False,
+            },
+            label=label,
+            timeout_s=math.inf if timeout_s is None else timeout_s,
+            parallel=parallel,
+            effects="idempotent",
+            needs_approval=needs_approval,
+            is_enabled=is_enabled,
+            max_result_bytes=max_result_bytes,
+        )
+        self._make_agent = make_agent
+        self.output_type = output_type
+        self.show_events = show_events
+        self._max_depth = max_depth
+        self._sources: Sequence[object] = ()
+        self._held: list[HeldTools] = []
+
+    def sharing(self, sources: Sequence[object]) -> Self:
+        """Hold these sources of the agent's tools while an outer agent is started."""
+        self._sources = sources
+        return self
+
+    def acquire(self) -> None:
+        """An outer agent begins to use it: what its own agents' tools hold is kept from now on."""
+        held = HeldTools()
+        held.hold(self._sources)
+        self._held.append(held)
+
+    async def release(self) -> None:
+        """An outer agent uses it no more."""
+        if self._held:
+            await self._held.pop().let_go()
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """
+        Have the agent answer, or go on with what it has done for this call before.
+
+        Raises:
+            NeedsInput: The agent waits for somebody.
+            NeedsCredentials: It ended for want of fresh credentials.
+            ToolError: Agents call each other too deep.
+            LooopyError: It could not be started.
+        """
+        chain = _chain.get()
+        if len(chain) >= self._max_depth:
+            raise ToolError(
+                f"agents may work for each other {self._max_depth} deep"
+                f" ({' -> '.join((*chain, self.name))}): do this one's part yourself",
+                tool_name=self.name,
+            )
+        context_id = await self._context_id(context)
+        made = self._make_agent(context_id, context.stores)
+        agent = await made if inspect.isawaitable(made) else made
+        before = _chain.set((*chain, self.name))
+        try:
+            await agent.start()
+            return await _Errand(self, agent, context_id, context).run(arguments["prompt"])
+        finally:
+            _chain.reset(before)
+            await agent.shutdown(cancel=True)
+
+    async def _context_id(self, context: ToolContext) -> str:
+        """
+        The context of this call, the same whenever it is run.
+
+        A context that is deleted and made again counts its turns anew: when it was made tells the
+        calls of the two apart.
+        """
+        made = ""
+        if context.stores is not None:
+            record = await context.stores.state.load(context.context_id)
+            made = record.created_at.astimezone(UTC).isoformat() if record is not None else ""
+        call = json.dumps([context.idempotency_key, self.name, made])
+        digest = hashlib.sha256(call.encode()).hexdigest()[:24]
+        return f"{context.context_id[:80]}:{self.name[:20]}:{digest}"
+
+
+class _Errand:
+    """What one call has its agent do."""
+
+    def __init__(
+        self, tool: AgentTool, agent: InnerAgent, context_id: str, context: ToolContext
+    ) -> None:
+        self._tool = tool
+        self._agent = agent
+        self._context_id = context_id
+        self._context = context
+        self._usage = Usage()
+        self._artifacts: list[str] = []
+
+    async def run(self, prompt: str) -> ToolResult:
+        """Run the agent's turns, or look at those that there were, until there is an answer."""
+        there_were = self._agent.state.turn_count
+        said: str | None = prompt
+        inputs: Mapping[str, Any] | None = None
+        number, last = 1, None
+        while True:
+            stream = self._agent.execute_turn(
+                said,
+                self._context.auth_context,
+                inputs=inputs,
+                idempotency_key=str(number),
+                metadata={"works_for": self._context.idempotency_key},
+                output_type=self._tool.output_type,
+            )
+            try:
+                result, pending = await self._watch(stream)
+            except CannotContinue:  # it broke off behind its answer, or before it began
+                return self._answer(last, broke_off=True)
+            self._count(result, anew=number > there_were)
+            said, inputs, last = None, None, result
+            if pending and number < there_were and not self._answered(pending):
+                # It was answered, with what is stored nowhere: go on from where that led to.
+                number, pending = there_were, self._agent.state.pending
+                if not pending and self._agent.state.interrupted_turn is None:
+                    return await self._said_last()
+            if pending:
+                inputs = self._answers_to(pending)
+            elif result.outcome is Outcome.AUTH_REQUIRED and number > there_were:
+                raise NeedsCredentials
+            elif number == result.turn and not self._goes_on(result, anew=number > there_were):
+                return self._answer(result)
+            number += 1
+
+    async def _said_last(self) -> ToolResult:
+        """What the agent answered in a turn that cannot be looked at."""
+        messages = await self._agent.get_messages()
+        said = [m for m in messages if isinstance(m, AssistantMessage)][-1]
+        in_a_type = to_json_text(said.tool_calls[-1].arguments) if said.tool_calls else ""
+        details = {"agent": self._tool.name, "context_id": self._context_id}
+        return ToolResult(said.text or in_a_type, details)
+
+    def _goes_on(self, result: TurnResult, *, anew: bool) -> bool:
+        """Whether a turn is to be gone on with that waits for nobody."""
+        if result.outcome in (Outcome.INTERRUPTED, Outcome.AUTH_REQUIRED):
+            return True
+        # One that was stopped before this call was run again went with the outer turn, which goes
+        # on now. One that is stopped now was stopped by somebody who meant this agent.
+        return result.outcome is Outcome.CANCELLED and not anew
+
+    async def _watch(self, stream: TurnView) -> tuple[TurnResult, Sequence[PendingRequest]]:
+        """A turn to its end, and what it waits for; stopped with the call."""
+        pending: Sequence[PendingRequest] = ()
+        prefix = f"agent:{self._tool.name}"
+        try:
+            async for event in stream:
+                if isinstance(event, (InputRequired, AuthRequired)) and not event.path:
+                    pending = event.pending
+                if self._tool.show_events:
+                    self._context.show(amended(event, path=(prefix, *event.path)))
+            return await stream, pending
+        except BaseException:
+            stream.cancel()
+            with contextlib.suppress(LooopyError):
+                await stream
+            raise
+
+    def _answered(self, pending: Sequence[PendingRequest]) -> bool:
+        return all(request.request_id in self._context.answers for request in pending)
+
+    def _answers_to(self, pending: Sequence[PendingRequest]) -> Mapping[str, Any]:
+        """
+        What was answered to *pending*.
+
+        Raises:
+            NeedsInput: Not all of it was.
+        """
+        answers = self._context.answers
+        asked = {request.request_id: request for request in pending}
+        if self._answered(pending):
+            return {request_id: answers[request_id] for request_id in asked}
+        raise NeedsInput([self._ask(one) for key, one in asked.items() if key not in answers])
+
+    def _ask(self, request: PendingRequest) -> Ask:
+        """*request* of the agent, asked of the outer turn's user."""
+        left = None
+        if request.expires_at is not None:
+            left = max(_LEAST_S, (request.expires_at - datetime.now(UTC)).total_seconds())
+        of_a_call = request.kind in _ASKED_OF_A_CALL
+        return Ask(
+            request.request_id,
+            kind=request.kind,
+            prompt=f"{self._tool.label}: {request.prompt}",
+            schema=request.schema,
+            options=request.options,
+            expires_s=left,
+            tool_name=request.tool_name if of_a_call else None,
+            args=request.args if of_a_call else None,
+            auth=request.auth,
+        )
+
+    def _count(self, result: TurnResult, *, anew: bool) -> None:
+        self._usage += result.usage
+        self._artifacts += [one.artifact_id for one in result.artifacts]
+        if anew:
+            self._context.charge(result.usage)
+
+    def _answer(self, result: TurnResult | None, *, broke_off: bool = False) -> ToolResult:
+        """What the call came to."""
+        if result is None:
+            raise LooopyError(f"the agent {self._tool.name!r} has nothing to go on with")
+        details = {
+            "agent": self._tool.name,
+            "context_id": self._context_id,
+            "turns": result.turn,
+            "outcome": result.outcome.value,
+            "stop_reason": result.stop_reason.value,
+            "usage": usage_to_json(self._usage),
+            "artifacts": list(dict.fromkeys(self._artifacts)),
+        }
+        wrong = self._wrong(result, broke_off=broke_off)
+        if wrong is not None:
+            return ToolResult(f"The agent {self._tool.name!r} {wrong}", details, is_error=True)
+        if self._tool.output_type is not None:
+            return ToolResult(to_json_text(result.output), details)
+        text = result.text
+        if result.stop_reason is not StopReason.STOP and not broke_off:
+            text = f"[The agent was stopped early: {result.stop_reason.value}]\n{text}"
+        return ToolResult(text, details)
+
+    def _wrong(self, result: TurnResult, *, broke_off: bool) -> str | None:
+        """Why there is no answer, or `None` if there is one."""
+        if broke_off:
+            wants_more = self._tool.output_type is not None
+            return None if result.text and not wants_more else "was stopped before it answered."
+        if result.outcome is Outcome.FAILED:
+            return f"failed: {result.error}"
+        if result.outcome is Outcome.CANCELLED:
+            return "was stopped before it answered."
+        if result.outcome is not Outcome.COMPLETED:
+            return f"did not answer: it ended as {result.outcome.value}."
+        if self._tool.output_type is not None and result.stop_reason is not StopReason.STOP:
+            return f"was stopped early, without an answer: {result.stop_reason.value}."
+        return None

@@ -1,0 +1,99 @@
+"""
+Headers of requests to servers that tools come from, made of the credentials of the turn.
+
+They are made for each use and kept nowhere; what they hold is kept out of what the server says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from looopy.auth.redaction import Redactor
+from looopy.errors import ToolServerError
+from looopy.types.context import AuthContext
+
+HeadersOf: TypeAlias = Callable[
+    [AuthContext | None], Mapping[str, str] | Awaitable[Mapping[str, str]]
+]
+Headers: TypeAlias = Mapping[str, str] | HeadersOf
+_SECRET = re.compile(r"key|token|secret|passw|credential|auth|cookie|session", re.IGNORECASE)
+
+
+async def make_headers(
+    headers: Headers | None, auth_context: AuthContext | None, *, where: str, server: str
+) -> Mapping[str, str] | None:
+    """
+    The headers of a turn, for this moment.
+
+    Args:
+        headers: As the application gave them.
+        where: The server, as a message may name it.
+
+    Raises:
+        ToolServerError: The function that makes them failed, or gave something else.
+    """
+    made: Any = headers
+    if callable(made):
+        try:
+            made = made(auth_context)
+            made = await made if inspect.isawaitable(made) else made
+        except Exception as error:
+            raise ToolServerError(
+                f"{where}: its headers could not be made: {type(error).__name__}", server=server
+            ) from error
+    if made is None:
+        return None
+    if not isinstance(made, Mapping) or not all(
+        isinstance(text, str) for pair in made.items() for text in pair
+    ):
+        raise ToolServerError(f"{where}: headers must be texts by name", server=server)
+    return made
+
+
+class HeaderKeys:
+    """
+    Keys under which to keep what a server said to those who brought certain headers.
+
+    A key is a digest under a secret of this object: it tells nothing about the headers, and is
+    worth nothing elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+
+    def key_of(self, headers: Mapping[str, str] | None) -> bytes:
+        """The key of *headers*, whose order and whose names' case do not count."""
+        if headers is None:
+            return b""
+        text = json.dumps(sorted((name.lower(), value) for name, value in headers.items()))
+        return hashlib.blake2b(text.encode(), key=self._secret, digest_size=32).digest()
+
+
+def redactor_of(*named: Mapping[str, str] | None) -> Redactor:
+    """What knows the values that are secrets by their names."""
+    redactor = Redactor()
+    for pairs in named:
+        for name, value in (pairs or {}).items():
+            if _SECRET.search(name):
+                redactor.add(value)
+                redactor.add(value.partition(" ")[2])  # `Bearer TOKEN`
+    return redactor
+
+
+def origin_of(url: str) -> tuple[str, str, int | None]:
+    """
+    Scheme, host and port of *url*, as they are compared.
+
+    Raises:
+        ValueError: It is no address: a port of 99999, say, or half an IPv6 address.
+    """
+    parts = urlsplit(url)
+    default = {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, (parts.hostname or "").lower(), parts.port or default

@@ -1,0 +1,187 @@
+"""
+One life of one connection to a server.
+
+The SDK's client has to be entered and left in the same task: each connection has a task of its own
+that does this and waits in between. Requests come from the tasks of the calls, so cancelling a call
+cancels its request and nothing else. A connection that is over stays over; who needs the server
+again makes another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import importlib
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context
+from typing import TYPE_CHECKING, Any
+
+from looopy.errors import ConfigurationError, LooopyError, MissingExtra, ToolServerError
+from looopy.tools.call.results import error_text
+from looopy.tools.sources.mcp.target import Target
+
+if TYPE_CHECKING:
+    from looopy.tools.sources.mcp.transports import Watch
+    from mcp import Client
+
+_logger = logging.getLogger("looopy")
+_GRACE_S = 10.0  # how long a server may take to be left behind
+
+
+class Connection:
+    """
+    A client from its handshake to its end; makes its task at once.
+
+    Args:
+        headers: Asked at each HTTP request.
+        changed: Called when the server says that its tools have changed.
+        elicit: Awaited when the server asks something while a call runs.
+
+    Attributes:
+        over: Nothing more can come of it.
+        problems: What was wrong with the server's last list of tools.
+        modern: After the handshake: questions come as results of calls.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        headers: Callable[[], Mapping[str, str] | None],
+        changed: Callable[[], object],
+        elicit: Callable[[Any], Awaitable[Any]] | None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.target = target
+        self.over = False
+        self.modern = True
+        self.problems: list[str] = []
+        self._headers = headers
+        self._changed = changed
+        self._elicit = elicit
+        self._ready: asyncio.Future[Client] = loop.create_future()
+        self._stop = asyncio.Event()
+        self._watch: Watch | None = None
+        # Nothing of the turn that happens to come first: it lives longer.
+        self._owner = loop.create_task(self._own(), name=f"looopy {target.name}", context=Context())
+        self._limit = loop.call_later(target.connect_timeout_s, self._give_up)
+
+    async def client(self) -> Client:
+        """
+        The client, once the server has shaken hands.
+
+        Raises:
+            ToolServerError: It did not, or is gone.
+            ConfigurationError: There is nothing to connect to: no such command, or no SDK.
+        """
+        try:
+            return await asyncio.shield(self._ready)
+        except LooopyError as error:
+            # A copy: what is kept would gather the frames, and headers, of all who have asked.
+            raise copy.copy(error) from None
+
+    async def close(self) -> None:
+        """Leave the server, and wait until that is done."""
+        self._stop.set()
+        if not self._ready.done():
+            self._owner.cancel()
+        _, left = await asyncio.wait([self._owner], timeout=_GRACE_S)
+        if left:
+            self._owner.cancel()
+            await asyncio.wait([self._owner], timeout=_GRACE_S)
+
+    def lost(self) -> None:
+        """Nothing more comes from the server: leave it, without waiting."""
+        self.over = True
+        self._stop.set()
+
+    def _give_up(self) -> None:
+        limit_s = self.target.connect_timeout_s
+        self._fail(f"did not shake hands within {limit_s:g} s", outcome_known=True)
+        self._owner.cancel()
+
+    async def _own(self) -> None:
+        try:
+            await self._live()
+        except asyncio.CancelledError:
+            self._fail("was left before it shook hands")
+            raise
+        except ImportError as error:
+            _fail(self._ready, _missing(error))
+        except BaseException as error:  # noqa: BLE001 - groups of the SDK's task groups
+            self._end(error)
+        finally:
+            self.over = True
+            self._limit.cancel()
+            self._fail("ended before it shook hands")
+
+    async def _live(self) -> None:
+        # it takes a second: others go on meanwhile
+        if "looopy.tools.sources.mcp.sdk" not in sys.modules:
+            await asyncio.to_thread(importlib.import_module, "looopy.tools.sources.mcp.sdk")
+        from looopy.tools.sources.mcp import sdk
+        from looopy.tools.sources.mcp.transports import Watch
+
+        watch = Watch(
+            lost=self.lost, changed=self._changed, elicit=self._elicit, problems=self.problems
+        )
+        self._watch = watch
+        async with sdk.open_client(self.target, watch, self._headers) as client:
+            self._limit.cancel()
+            self.modern = sdk.is_modern(client)
+            if self._ready.done():
+                return
+            self._ready.set_result(client)
+            listening = asyncio.create_task(sdk.listen_for_changes(client, self._changed))
+            try:
+                await self._stop.wait()
+            finally:
+                listening.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await listening
+
+    def _end(self, error: BaseException) -> None:
+        leaves = _leaves(error)
+        if self._ready.done():
+            _logger.debug("%s was left with %s", self.target.where, error_text(error))
+            return
+        if self.target.command is not None and any(isinstance(e, OSError) for e in leaves):
+            reason = next(e.strerror or str(e) for e in leaves if isinstance(e, OSError))
+            text = (
+                f"{self.target.where}: the command {self.target.command!r} cannot be run"
+                f" ({reason}): install it, or give its full path in command="
+            )
+            _fail(self._ready, ConfigurationError(text))
+            return
+        self._fail(f"did not shake hands: {error_text(leaves[0])}")
+
+    def _fail(self, text: str, *, outcome_known: bool = True) -> None:
+        if self._ready.done():
+            return
+        words = self._watch.stderr.decode("utf-8", "replace").strip() if self._watch else ""
+        if words:
+            text = f"{text}. Its last words were: {words}"
+        text = self.target.redactor(self._headers()).text(f"{self.target.where} {text}")
+        error = ToolServerError(text, server=self.target.name, outcome_known=outcome_known)
+        _fail(self._ready, error)
+
+
+def _fail(future: asyncio.Future[Any], error: LooopyError) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # nobody has to be waiting
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [error]
+
+
+def _missing(error: ImportError) -> LooopyError:
+    if (error.name or "").partition(".")[0] in ("mcp", "mcp_types", "httpx2"):
+        return MissingExtra("MCP servers need the mcp package: pip install 'looopy[mcp]'")
+    return ConfigurationError(f"the mcp package cannot be loaded: {error}")

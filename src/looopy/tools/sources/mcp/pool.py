@@ -1,0 +1,252 @@
+"""
+Connections to one server, apart for each set of credentials.
+
+A `Link` is what those who bring the same headers share: one connection at a time, made when it is
+needed and made anew when the last one died, and the list of tools that these credentials see. The
+headers themselves are held only while somebody uses the link; in between it is known by a digest
+that is worth nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from looopy.auth.redaction import Redactor
+from looopy.errors import ConfigurationError, LooopyError
+from looopy.tools.sources.headers import HeaderKeys
+from looopy.tools.sources.mcp.connection import Connection
+from looopy.tools.sources.mcp.target import Target
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+_logger = logging.getLogger("looopy")
+_RETRY_S = 10.0  # a server that could not be reached is asked for its tools again after this
+
+
+class RawListing:
+    """
+    What a server listed: tools as the SDK has them, what was wrong, and until when it counts.
+
+    Attributes:
+        read: What was made of it, by whoever did.
+    """
+
+    def __init__(self, tools: list[Any], problems: list[str], until: float) -> None:
+        self.tools = tools
+        self.problems = tuple(problems)
+        self.until = until
+        self.read: Any = None
+
+
+class Link:
+    """
+    The server, for those who bring the same credentials.
+
+    Attributes:
+        users: How many use it now.
+        alone: Held by a call that the server may interrupt with a question, so that it is known
+            which call asks.
+        asking: Awaited with such a question.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.users = 0
+        self.alone = asyncio.Lock()
+        self.asking: Callable[[Any], Awaitable[Any]] | None = None
+        self._headers: Mapping[str, str] | None = None
+        self._connection: Connection | None = None
+        self._listing: RawListing | None = None
+        self._listed_by: Connection | None = None
+        self._asking_list: asyncio.Task[RawListing] | None = None
+        self._failed: tuple[float, LooopyError] | None = None
+
+    def use(self, headers: Mapping[str, str] | None) -> None:
+        """Begin to use it; `leave()` comes as often."""
+        self.users += 1
+        self._headers = headers
+
+    def leave(self) -> None:
+        """Use it no more."""
+        self.users -= 1
+        if not self.users:
+            self._headers = None
+
+    @property
+    def redactor(self) -> Redactor:
+        """What knows the secrets that the server is given now."""
+        return self.target.redactor(self._headers)
+
+    def connection(self) -> Connection:
+        """The connection that lives, or a new one."""
+        if self._connection is None or self._connection.over:
+            self._connection = Connection(
+                self.target,
+                headers=lambda: self._headers,
+                changed=self.forget,
+                elicit=self._elicit if self.target.elicitation else None,
+            )
+        return self._connection
+
+    async def client(self) -> tuple[Connection, Client]:
+        """
+        The connection and its client, whose server has told its tools: the SDK wants to know them
+        before a call.
+
+        Raises:
+            ToolServerError: The server cannot be reached.
+            ConfigurationError: There is nothing to connect to.
+        """
+        connection = self.connection()
+        client = await connection.client()
+        if self._listed_by is not connection:
+            await self.tools(anew=True)
+        return connection, client
+
+    async def tools(self, *, anew: bool = False, patient: bool = True) -> RawListing:
+        """
+        The list of tools: asked for once, then kept for a while. Who asks meanwhile waits for it.
+
+        Args:
+            anew: Ask, whatever is known.
+            patient: Ask also when that has just failed.
+
+        Raises:
+            ToolServerError: The server cannot be reached, or answers nonsense.
+            ConfigurationError: There is nothing to connect to.
+        """
+        if self._asking_list is None:
+            if self._listing is not None and not anew and time.monotonic() < self._listing.until:
+                return self._listing
+            if self._failed is not None and not patient and time.monotonic() < self._failed[0]:
+                raise copy.copy(self._failed[1])
+            self._asking_list = asyncio.create_task(self._ask_list(), name="looopy mcp list")
+            self._asking_list.add_done_callback(self._asked)
+        return await asyncio.shield(self._asking_list)
+
+    @property
+    def last_tools(self) -> RawListing | None:
+        """What was listed last, however long ago."""
+        return self._listing
+
+    def forget(self) -> None:
+        """The list has changed."""
+        if self._listing is not None:
+            self._listing.until = 0.0
+
+    def _asked(self, task: asyncio.Task[RawListing]) -> None:
+        self._asking_list = None
+        if not task.cancelled():
+            task.exception()  # nobody has to be waiting any more
+
+    async def _ask_list(self) -> RawListing:
+        self.use(self._headers)
+        connection = self.connection()
+        try:
+            client = await connection.client()
+            from looopy.tools.sources.mcp import sdk
+
+            connection.problems.clear()
+            async with asyncio.timeout(self.target.list_timeout_s):
+                tools = await sdk.list_all(client, self.target)
+        except LooopyError as error:
+            self._note(error)
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the SDK makes of the server
+            from looopy.tools.sources.mcp import sdk
+
+            failure = sdk.failure_of(error, self.target, self.redactor)
+            self._note(failure)
+            raise failure from None
+        finally:
+            self.leave()
+        self._failed, self._listed_by = None, connection
+        until = time.monotonic() + self.target.cache_s
+        self._listing = RawListing(tools, connection.problems, until)
+        return self._listing
+
+    def _note(self, error: LooopyError) -> None:
+        _logger.warning("%s", error)
+        # A copy without its traceback, whose frames hold the headers.
+        self._failed = (time.monotonic() + _RETRY_S, copy.copy(error))
+
+    async def _elicit(self, params: Any) -> Any:
+        from looopy.tools.sources.mcp import sdk
+
+        asking = self.asking
+        return await asking(params) if asking is not None else sdk.no_answer()
+
+    async def close(self) -> None:
+        """Leave the server."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+        if self._asking_list is not None:  # which fails now that there is nobody to ask
+            with contextlib.suppress(LooopyError):
+                await self._asking_list
+
+
+class Pool:
+    """The links of one source of tools; of too many, those used last."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._keys = HeaderKeys()
+        self._links: OrderedDict[bytes, Link] = OrderedDict()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._left = asyncio.Event()
+
+    @asynccontextmanager
+    async def link(self, headers: Mapping[str, str] | None) -> AsyncIterator[Link]:
+        """
+        The link of these credentials, in use for as long as the block runs.
+
+        Raises:
+            ConfigurationError: Another event loop, which still runs, uses the source.
+        """
+        self._check_loop()
+        key = self._keys.key_of(headers)
+        while key not in self._links and len(self._links) >= self._target.max_sessions:
+            await self._make_room()
+        link = self._links.setdefault(key, Link(self._target))
+        self._links.move_to_end(key)
+        link.use(headers)
+        try:
+            yield link
+        finally:
+            link.leave()
+            self._left.set()
+
+    async def close(self) -> None:
+        """Leave the server on all links; who comes later connects again."""
+        links, self._links = list(self._links.values()), OrderedDict()
+        await asyncio.gather(*(link.close() for link in links))
+
+    async def _make_room(self) -> None:
+        for key, link in self._links.items():
+            if not link.users:
+                del self._links[key]
+                await link.close()
+                return
+        self._left.clear()
+        await self._left.wait()
+
+    def _check_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        other = self._loop is not None and self._loop is not loop and not self._loop.is_closed()
+        if other and self._links:
+            raise ConfigurationError(
+                f"{self._target.where} is used by another event loop: make an MCPTools for each"
+            )
+        if self._loop is not loop:
+            self._links.clear()  # what they held is gone with their loop
+            self._loop, self._left = loop, asyncio.Event()

@@ -1,0 +1,74 @@
+"""What a server answers, as a tool result: text and images for the model, the rest in words."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from looopy.tools.call.results import to_json_text
+from looopy.tools.provider import ToolResult
+from looopy.types.message import ImageContent, TextContent, UserBlock
+
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def to_tool_result(answer: Any) -> ToolResult:
+    """
+    The result that *answer*, a `CallToolResult` of the SDK, means.
+
+    Structured content is kept in `details`; where there is no other content, the model is shown it.
+    """
+    blocks = [block for one in answer.content for block in _blocks(one)]
+    structured = answer.structured_content
+    if structured is not None and not blocks:
+        blocks = [TextContent(to_json_text(structured))]
+    details = None if structured is None else {"structured_content": structured}
+    return ToolResult(tuple(blocks), details=details, is_error=bool(answer.is_error))
+
+
+def _blocks(content: Any) -> list[UserBlock]:
+    match content.type:
+        case "text":
+            return [TextContent(content.text)] if content.text else []
+        case "image":
+            return [_image(content.data, content.mime_type, "an image")]
+        case "audio":
+            size = _size(content.data)
+            return [TextContent(f"[audio, {content.mime_type}, {size} bytes: cannot be shown]")]
+        case "resource_link":
+            return [TextContent(_link(content))]
+        case "resource":
+            return [_resource(content.resource)]
+        case kind:
+            return [TextContent(f"[content of type {kind!r}: cannot be shown]")]
+
+
+def _resource(resource: Any) -> UserBlock:
+    text = getattr(resource, "text", None)
+    if text is not None:
+        return TextContent(f"[resource {resource.uri}]\n{text}")
+    mime_type = resource.mime_type or "application/octet-stream"
+    return _image(resource.blob, mime_type, f"resource {resource.uri}")
+
+
+def _image(data: str, mime_type: str, what: str) -> UserBlock:
+    if mime_type in _IMAGES and _is_base64(data):
+        return ImageContent(data=data, mime_type=mime_type)
+    return TextContent(f"[{what}, {mime_type}, {_size(data)} bytes: cannot be shown]")
+
+
+def _link(content: Any) -> str:
+    kind = f", {content.mime_type}" if content.mime_type else ""
+    said = f": {content.description}" if content.description else ""
+    return f"[resource {content.name!r} at {content.uri}{kind}{said}]"
+
+
+def _is_base64(data: str) -> bool:
+    try:
+        return bool(base64.b64decode(data, validate=True))
+    except ValueError:
+        return False
+
+
+def _size(data: str) -> int:
+    return len(data) * 3 // 4 - data[-2:].count("=")

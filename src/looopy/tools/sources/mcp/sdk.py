@@ -1,0 +1,209 @@
+"""
+What the official MCP SDK says, in our words; loaded when a server is connected.
+
+With `transports.py`, the only file that knows the SDK.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from mcp.shared.exceptions import UrlElicitationRequiredError
+from pydantic import ValidationError
+
+from looopy.auth.redaction import Redactor
+from looopy.errors import ToolServerError
+from looopy.tools.sources.mcp.dialogue import MAX_QUESTIONS, Question
+from looopy.tools.sources.mcp.target import Target
+from looopy.tools.sources.mcp.transports import (
+    HTTP_ERROR,
+    HTTP_REFUSED,
+    HeadersNow,
+    Watch,
+    open_streams,
+)
+from mcp import Client, MCPError, types
+
+CONNECTION_CLOSED = -32000  # as the SDK numbers it; JSON-RPC leaves it to implementations
+_MAX_PAGES = 100
+
+
+@asynccontextmanager
+async def open_client(target: Target, watch: Watch, headers: HeadersNow) -> AsyncIterator[Client]:
+    """
+    A client that has shaken hands; to be entered and left in one task.
+
+    Args:
+        headers: Asked at each HTTP request.
+    """
+
+    async def on_message(message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            watch.changed()
+
+    async def on_elicit(_context: Any, params: Any) -> Any:
+        assert watch.elicit is not None  # noqa: S101 - the callback is set only then
+        return await watch.elicit(params)
+
+    client = Client(
+        open_streams(target, watch, headers),
+        mode="legacy" if target.legacy else "auto",
+        message_handler=on_message,
+        elicitation_callback=cast("Any", on_elicit) if watch.elicit is not None else None,
+        client_info=types.Implementation(name="looopy", version="1"),
+        cache=None,
+    )
+    async with client:
+        yield client
+
+
+def is_modern(client: Client) -> bool:
+    """Whether questions come as results of a call, and not while it runs."""
+    return client.session.discover_result is not None
+
+
+async def list_all(client: Client, target: Target) -> list[Any]:
+    """
+    Every page of the list of tools, as far as the limits go.
+
+    Raises:
+        MCPError: The server answered with an error, or is gone.
+        ValidationError: It answered with something else.
+    """
+    if client.server_capabilities.tools is None:
+        return []
+    found: list[Any] = []
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        params = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
+        page = await client.session.list_tools(params=params)
+        found += page.tools
+        cursor = page.next_cursor
+        if cursor is None or len(found) > target.max_tools:
+            break
+    return found
+
+
+async def listen_for_changes(client: Client, changed: Callable[[], object]) -> None:
+    """Call *changed* whenever a server of 2026 says that its tools have changed."""
+    tools = client.server_capabilities.tools
+    if not is_modern(client) or tools is None or not tools.list_changed:
+        return
+    with contextlib.suppress(MCPError, RuntimeError, TimeoutError):
+        async with client.listen(tools_list_changed=True) as subscription:
+            async for _ in subscription:
+                changed()
+
+
+# --- questions ----------------------------------------------------------------------------------
+
+
+def asks(answer: Any) -> bool:
+    """Whether a server's answer is no result yet."""
+    return isinstance(answer, types.InputRequiredResult)
+
+
+def questions_in(answer: types.InputRequiredResult, target: Target) -> list[Question]:
+    """
+    What a server wants to know before it goes on.
+
+    Raises:
+        ToolServerError: It wants what looopy does not offer, or too much.
+    """
+    requests = answer.input_requests or {}
+    if len(requests) > MAX_QUESTIONS:
+        text = f"{target.where} asks {len(requests):,} questions at once: at most {MAX_QUESTIONS}"
+        raise ToolServerError(text, server=target.name)
+    found: list[Question] = []
+    for name, request in requests.items():
+        if not isinstance(request, types.ElicitRequest) or not target.elicitation:
+            text = f"{target.where} asks for {request.method}, which it was not offered"
+            raise ToolServerError(text, server=target.name)
+        found.append(question_of(request.params, name))
+    return found
+
+
+def question_of(params: Any, name: str = "") -> Question:
+    """One question: a form to fill in, or an address to visit."""
+    if isinstance(params, types.ElicitRequestURLParams):
+        return Question(name=name, message=params.message, url=params.url)
+    return Question(name=name, message=params.message, schema=params.requested_schema)
+
+
+def urls_in(error: BaseException) -> list[Question]:
+    """The addresses that the user has to visit first, where *error* says so."""
+    if not isinstance(error, MCPError) or error.code != types.URL_ELICITATION_REQUIRED:
+        return []
+    try:
+        return [
+            question_of(one)
+            for one in UrlElicitationRequiredError.from_error(error.error).elicitations
+        ]
+    except ValidationError:
+        return []
+
+
+def reply_to(question: Question, value: Any) -> types.ElicitResult:
+    """The user's answer as the server takes it; one that fits no form cancels."""
+    action, content = question.answer(value)
+    try:
+        return types.ElicitResult(action=action, content=content)
+    except ValidationError:
+        return no_answer()
+
+
+def no_answer() -> types.ElicitResult:
+    """What a question is answered with that nobody can be asked."""
+    return types.ElicitResult(action="cancel")
+
+
+def is_forgotten(error: BaseException) -> bool:
+    """Whether a server that was handed its own state may not know it any more."""
+    return isinstance(error, MCPError) and error.code in (
+        types.INVALID_PARAMS,
+        types.INVALID_REQUEST,
+    )
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+def failure_of(error: BaseException, target: Target, redactor: Redactor) -> ToolServerError:
+    """*error*, of a request that was sent, as ours; it shows none of the server's secrets."""
+    match error:
+        case MCPError():
+            text, known = _said(error), error.code not in (CONNECTION_CLOSED, HTTP_ERROR)
+        case ValidationError():
+            text, known = "answered with something that is no answer of MCP", False
+        case TimeoutError():
+            text, known = "did not answer in time", False
+        case _:
+            text, known = f"failed: {str(error) or type(error).__name__}", False
+    text = redactor.text(f"{target.where} {text}")
+    return ToolServerError(text, server=target.name, outcome_known=known)
+
+
+def _said(error: MCPError) -> str:
+    if error.code == CONNECTION_CLOSED:
+        return "ended, or closed the connection"
+    if error.code in (HTTP_ERROR, HTTP_REFUSED):
+        return error.message
+    return f"answered with an error: {error.message} ({error.code})"
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether *error* means that the connection is over."""
+    closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+    return closed or is_unknown_session(error)
+
+
+def is_unknown_session(error: BaseException) -> bool:
+    """Whether a server over HTTP has forgotten the connection, and has not looked at the call."""
+    return (
+        isinstance(error, MCPError)
+        and error.code == types.INVALID_REQUEST
+        and error.message == "Session terminated"  # as the SDK says of 404
+    )

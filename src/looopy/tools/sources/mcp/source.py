@@ -1,0 +1,242 @@
+"""
+`MCPTools`: the tools of an MCP server, as a source of tools.
+
+It connects when its tools are first asked for, which an agent does when it starts, and leaves the
+server when the last agent that uses it shuts down. A server that cannot be reached costs its tools
+and a warning, never a turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from looopy.auth.redaction import Redactor
+from looopy.errors import ConfigurationError, LooopyError, ToolServerError
+from looopy.tools.provider import NeedsApproval, Tool
+from looopy.tools.sources.headers import Headers, make_headers
+from looopy.tools.sources.mcp.listing import read_listing
+from looopy.tools.sources.mcp.pool import Pool, RawListing
+from looopy.tools.sources.mcp.target import make_target
+from looopy.tools.sources.mcp.tool import MCPTool
+from looopy.types.context import AuthContext, TurnContext
+
+_logger = logging.getLogger("looopy")
+
+
+class MCPTools:
+    """
+    The tools of one MCP server.
+
+    Args:
+        command: Starts a server that is spoken to over its standard input and output.
+        args: Its arguments.
+        env: Variables for it, beside the few that are safe to pass on.
+        cwd: Where it runs.
+        url: Where a server listens for streamable HTTP, instead of *command*.
+        headers: For each HTTP request: a mapping, or a function of the turn's `AuthContext` (or of
+            `None`), sync or async, that gives one. Turns with other headers get another
+            connection.
+        name: For messages; the command or host by default.
+        prefix: Put before each tool's name, as in `"files_"`, where names would collide.
+        only: The server's names of the tools to offer; `None`: all.
+        trust_annotations: Believe the server that a tool only looks (`effects="none"`) or may be
+            repeated (`"idempotent"`). Otherwise each counts as `"external"`.
+        needs_approval: See `Tool`; for all of its tools.
+        parallel: Its tools may run beside other parallel tools.
+        timeout_s: For a call; `None`: the loop's `tool_timeout_s`.
+        connect_timeout_s: For the handshake, a process's start included.
+        list_timeout_s: For the list of tools.
+        cache_s: How long that list counts, unless the server says that it has changed.
+        max_tools: More of them are left out.
+        max_bytes: Longest message that is read over HTTP.
+        max_result_bytes: What of a result the model is shown; `None`: the loop's.
+        max_sessions: Connections with different headers at a time.
+        elicitation: The server may ask the user: see `docs/mcp.md`.
+        required: A server that cannot be reached fails `start()`, and a turn, with
+            `ToolServerError`; otherwise it costs its tools and a warning.
+        protocol: `"legacy"` for servers that cannot bear to be asked for the protocol of 2026.
+
+    Attributes:
+        problems: What was wrong with the list of tools read last: what was left out or mended.
+
+    Raises:
+        ConfigurationError: An option is missing, or is not one of its values.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: str | None = None,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        url: str | None = None,
+        headers: Headers | None = None,
+        name: str | None = None,
+        prefix: str = "",
+        only: Collection[str] | None = None,
+        trust_annotations: bool = True,
+        needs_approval: NeedsApproval = False,
+        parallel: bool = False,
+        timeout_s: float | None = None,
+        connect_timeout_s: float = 30.0,
+        list_timeout_s: float = 30.0,
+        cache_s: float = 300.0,
+        max_tools: int = 256,
+        max_bytes: int = 16 * 1024 * 1024,
+        max_result_bytes: int | None = None,
+        max_sessions: int = 8,
+        elicitation: bool = True,
+        required: bool = False,
+        protocol: Literal["auto", "legacy"] = "auto",
+    ) -> None:
+        self.target = make_target(
+            name=name,
+            command=command,
+            args=args,
+            env=env,
+            cwd=cwd,
+            url=url,
+            protocol=protocol,
+            connect_timeout_s=connect_timeout_s,
+            list_timeout_s=list_timeout_s,
+            cache_s=cache_s,
+            max_tools=max_tools,
+            max_bytes=max_bytes,
+            elicitation=elicitation,
+            max_sessions=max_sessions,
+        )
+        if headers is not None and url is None:
+            raise ConfigurationError("MCPTools: headers go with url=; a command takes env=")
+        if isinstance(only, str):
+            raise ConfigurationError("MCPTools: only takes a list of names")
+        self._headers = headers
+        self._prefix = prefix
+        self._only = only
+        self._trust = trust_annotations
+        self._required = required
+        self._options: dict[str, Any] = {
+            "needs_approval": needs_approval,
+            "parallel": parallel,
+            "timeout_s": timeout_s,
+            "max_result_bytes": max_result_bytes,
+        }
+        self._pool = Pool(self.target)
+        self._users = 0
+        self.problems: Sequence[str] = ()
+
+    # --- a source of tools -----------------------------------------------------------------------
+
+    async def list_tools(self) -> Sequence[Tool]:
+        """
+        The tools on offer outside a turn, as when an agent starts.
+
+        None where *headers* is a function: what is on offer depends on the turn.
+
+        Raises:
+            ConfigurationError: There is no such command, or the SDK is not installed.
+            ToolServerError: A *required* server cannot be reached.
+        """
+        if callable(self._headers):
+            return []
+        return await self._list(None, lambda _text: None, patient=True)
+
+    async def list_for(self, turn: TurnContext, warn: Callable[[str], object]) -> Sequence[Tool]:
+        """The tools on offer in *turn*; what keeps some away is told to *warn*."""
+        return await self._list(turn.auth_context, warn, patient=False)
+
+    def acquire(self) -> None:
+        """Somebody begins to use the server; `release()` comes as often."""
+        self._users += 1
+
+    async def release(self) -> None:
+        """Somebody uses the server no more; after the last one it is left."""
+        self._users -= 1
+        if self._users <= 0:
+            self._users = 0
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Leave the server, whoever uses it; the next use connects again."""
+        await self._pool.close()
+
+    async def __aenter__(self) -> Self:
+        self.acquire()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.release()
+
+    def __repr__(self) -> str:
+        return f"<MCPTools {self.target.name}>"
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    async def headers_for(self, auth_context: AuthContext | None) -> Mapping[str, str] | None:
+        """
+        The headers of a turn, made for this moment.
+
+        Raises:
+            ToolServerError: The function that makes them failed, or gave something else.
+        """
+        return await make_headers(
+            self._headers, auth_context, where=self.target.where, server=self.target.name
+        )
+
+    @property
+    def pool(self) -> Pool:
+        """The connections of this source, for its tools."""
+        return self._pool
+
+    async def _list(
+        self, auth_context: AuthContext | None, warn: Callable[[str], object], *, patient: bool
+    ) -> Sequence[Tool]:
+        found: RawListing | None = None
+        redactor = Redactor()
+        try:
+            headers = await self.headers_for(auth_context)
+            async with self._pool.link(headers) as link:
+                redactor = link.redactor
+                try:
+                    found = await link.tools(patient=patient)
+                except ToolServerError:
+                    found = link.last_tools
+                    raise
+        except LooopyError as error:
+            if self._required or (patient and isinstance(error, ConfigurationError)):
+                raise
+            warn(f"{error}; its tools are {'those it had' if found else 'not on offer'}")
+        if found is None:
+            return []
+        tools = self._tools(found, redactor)
+        there = {one.name for one in found.tools}
+        for name in self._only or ():
+            if name not in there:
+                warn(f"{self.target.where} has no tool {name!r}, which only= asks for")
+        return tools
+
+    def _tools(self, found: RawListing, redactor: Redactor) -> Sequence[Tool]:
+        if found.read is None:
+            listing = read_listing(
+                found.tools,
+                prefix=self._prefix,
+                only=self._only,
+                trust_annotations=self._trust,
+                problems=found.problems,
+                redactor=redactor,
+            )
+            found.read = [MCPTool(self, offer, **self._options) for offer in listing.offers]
+            self.problems = listing.problems
+            for problem in listing.problems:
+                _logger.warning("%s: %s", self.target.where, problem)
+        tools: Sequence[Tool] = found.read
+        return tools

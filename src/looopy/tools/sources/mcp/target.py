@@ -1,0 +1,129 @@
+"""Where an MCP server is, and how long and how much of it is borne with."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from looopy.auth.redaction import Redactor
+from looopy.errors import ConfigurationError
+from looopy.tools.sources.headers import redactor_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """
+    One server, and its limits. Its `repr` shows no environment, which may hold secrets.
+
+    Attributes:
+        max_bytes: Of one message of the server.
+        max_tools: Of its list.
+        max_sessions: Connections with different credentials at a time.
+        legacy: It speaks the protocol of 2025 only: the newer one is not tried.
+        elicitation: It may ask the user.
+    """
+
+    name: str
+    command: str | None = None
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | Path | None = None
+    url: str | None = field(default=None, repr=False)
+    connect_timeout_s: float = 30.0
+    list_timeout_s: float = 30.0
+    cache_s: float = 300.0
+    max_bytes: int = 16 * 1024 * 1024
+    max_tools: int = 256
+    max_sessions: int = 8
+    legacy: bool = False
+    elicitation: bool = True
+
+    @property
+    def where(self) -> str:
+        """The server as a message may name it."""
+        return f"the MCP server {self.name!r}"
+
+    def redactor(self, headers: Mapping[str, str] | None = None) -> Redactor:
+        """What keeps the secrets that this server was given, by their names, out of its words."""
+        return redactor_of(self.env, headers)
+
+
+def make_target(
+    *,
+    name: str | None,
+    command: str | None,
+    args: Sequence[str],
+    env: Mapping[str, str] | None,
+    cwd: str | Path | None,
+    url: str | None,
+    protocol: Literal["auto", "legacy"],
+    **limits: Any,
+) -> Target:
+    """
+    Check where a server is said to be.
+
+    Raises:
+        ConfigurationError: Not exactly one of *command* and *url*, or an option of the wrong kind.
+    """
+    if (command is None) == (url is None):
+        raise ConfigurationError(
+            "MCPTools takes command=, which starts a server, or url=, where one listens"
+        )
+    if command is not None and not _is_program(command, cwd):
+        raise ConfigurationError(
+            "MCPTools: command= is the program alone, and its arguments go into args=, as in"
+            ' command="uvx", args=["mcp-server-time"]'
+        )
+    if protocol not in ("auto", "legacy"):
+        raise ConfigurationError("MCPTools: protocol must be 'auto' or 'legacy'")
+    for key, value in limits.items():
+        number = isinstance(value, (int, float)) and (key == "elicitation" or value > 0)
+        if not number:
+            raise ConfigurationError(f"MCPTools: {key} must be more than 0")
+    if url is not None:
+        if args or env or cwd:
+            raise ConfigurationError("MCPTools: args, env and cwd go with command=, not with url=")
+        parts = _address(url)
+        if parts is None:
+            raise ConfigurationError("MCPTools: url must be an http or https address")
+        if parts.username or parts.password:
+            raise ConfigurationError("MCPTools: credentials go into headers=, not into url=")
+        default = str(parts.hostname)
+    else:
+        default = Path(str(command)).stem
+    if isinstance(args, str) or not all(isinstance(arg, str) for arg in args):
+        raise ConfigurationError("MCPTools: args must be a list of texts")
+    if not all(isinstance(text, str) for pair in (env or {}).items() for text in pair):
+        raise ConfigurationError("MCPTools: env takes texts by name")
+    return Target(
+        name=name or default,
+        command=command,
+        args=tuple(args),
+        env=dict(env or {}),
+        cwd=cwd,
+        url=url,
+        legacy=protocol == "legacy",
+        **limits,
+    )
+
+
+def _address(url: str) -> SplitResult | None:
+    """The parts of an http address; `None` for anything else, such as one with port 99999."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if usable else None
+
+
+def _is_program(command: object, cwd: str | Path | None) -> bool:
+    """Whether this may be one: text, and with spaces the name of a file."""
+    if not isinstance(command, str):
+        return False
+    many = len(command.split()) > 1
+    return not many or Path(cwd or ".", command).exists() or shutil.which(command) is not None

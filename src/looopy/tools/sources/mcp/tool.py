@@ -1,0 +1,77 @@
+"""A tool of an MCP server: what a call of it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from looopy.errors import ToolServerError
+from looopy.tools.provider import Tool, ToolContext, ToolResult
+from looopy.tools.sources.mcp.conversation import Conversation
+from looopy.tools.sources.mcp.listing import Offer
+from looopy.tools.sources.mcp.pool import Link
+from looopy.tools.sources.mcp.results import to_tool_result
+
+if TYPE_CHECKING:
+    from looopy.tools.sources.mcp.source import MCPTools
+
+
+
+class MCPTool(Tool):
+    """
+    One tool of a server.
+
+    A call that the server does not survive is made again if that does no harm, and otherwise
+    answered as of unknown outcome; the next call finds a new server.
+
+    Attributes:
+        remote_name: What the server calls it.
+    """
+
+    def __init__(self, source: MCPTools, offer: Offer, **options: Any) -> None:
+        super().__init__(
+            name=offer.name,
+            description=offer.description,
+            parameters=offer.parameters,
+            label=offer.label,
+            effects=offer.effects,
+            **options,
+        )
+        self.remote_name = offer.remote_name
+        self._source = source
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """
+        Have the server run it.
+
+        Raises:
+            ToolServerError: The server cannot be reached, died, or broke its protocol.
+            NeedsInput: The server asks the user.
+        """
+        headers = await self._source.headers_for(context.auth_context)
+        async with self._source.pool.link(headers) as link:
+            try:
+                return await self._run(link, arguments, context)
+            except ToolServerError as error:
+                if error.outcome_known:
+                    raise
+                if self.effects != "external":
+                    return await self._run(link, arguments, context)
+                raise ToolServerError(
+                    f"{error}. The outcome of this call is unknown: check before calling it again.",
+                    server=error.server,
+                    outcome_known=False,
+                ) from None
+
+    async def _run(
+        self, link: Link, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolResult:
+        answer = await Conversation(link, self.remote_name, arguments, context).hold()
+        result, redactor = to_tool_result(answer), link.redactor
+        if redactor.free or isinstance(result.content, str):
+            return result
+        return ToolResult(
+            redactor.blocks(tuple(result.content)),
+            details=redactor.value(result.details),
+            is_error=result.is_error,
+        )

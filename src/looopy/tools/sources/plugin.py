@@ -1,0 +1,87 @@
+"""
+Plugins: what belongs together, tools and the words about them, switched on and off as one.
+
+A plugin is a source of tools like any other, so it is passed in `tools`, and its tools collide with
+others as theirs do. Each model call asks it anew whether it is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from looopy.errors import ConfigurationError
+from looopy.tools.gather import (
+    HeldTools,
+    ToolSource,
+    gather_tools,
+    is_enabled,
+    prompts_of,
+    wrap_tools,
+)
+from looopy.tools.provider import Enabled, Tool
+from looopy.types.context import PromptPart, PromptText, TurnContext, as_part
+
+
+class Plugin:
+    """
+    Tools and parts of the system prompt that come and go together.
+
+    Args:
+        name: For people and traces.
+        tools: Functions, `Tool`s or `ToolProvider`s, other plugins among them.
+        prompts: Texts, functions of the `TurnContext`, or `PromptPart`s.
+        is_enabled: A function of the `TurnContext`, or of nothing, asked for each model call;
+            `None`: always.
+
+    Raises:
+        ConfigurationError: A part that is none.
+        InvalidTool: A tool that no model could be offered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tools: Sequence[ToolSource] = (),
+        prompts: Sequence[PromptPart | PromptText] = (),
+        is_enabled: Enabled | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError("a Plugin needs a name")
+        if isinstance(prompts, str):
+            raise ConfigurationError(f"plugin {name!r}: prompts takes a list of parts")
+        self.name = name
+        self.is_enabled = is_enabled
+        self._tools = wrap_tools(tools)
+        self._prompts = [as_part(one) for one in prompts]
+        self._held: list[HeldTools] = []
+
+    async def list_tools(self) -> Sequence[Tool]:
+        """All of its tools."""
+        return list((await gather_tools(self._tools)).values())
+
+    async def list_for(self, turn: TurnContext, warn: Callable[[str], object]) -> Sequence[Tool]:
+        """Its tools in *turn*, if it is on."""
+        if not is_enabled(self.is_enabled, turn):
+            return ()
+        return list((await gather_tools(self._tools, turn, warn)).values())
+
+    async def system_prompts(self, turn: TurnContext) -> Sequence[PromptPart]:
+        """Its parts in *turn*, if it is on; then those of its own sources."""
+        if not is_enabled(self.is_enabled, turn):
+            return ()
+        return [*self._prompts, *await prompts_of(self._tools, turn)]
+
+    def acquire(self) -> None:
+        """Hold what its sources hold, once for each agent that uses it."""
+        held = HeldTools()
+        held.hold(self._tools)
+        self._held.append(held)
+
+    async def release(self) -> None:
+        """Let go of it, once for each agent that ceases to."""
+        if self._held:
+            await self._held.pop().let_go()
+
+    def __repr__(self) -> str:
+        return f"<Plugin {self.name}>"
