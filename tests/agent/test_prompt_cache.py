@@ -10,7 +10,7 @@ import pytest
 from tests.agent.kit import add
 
 from looopy import Agent, LoopConfig
-from looopy.llm.chat_format import to_body
+from looopy.llm.openai.chat import to_body
 from looopy.testing import ScriptedProvider, text, tool_call
 
 TURNS = 240

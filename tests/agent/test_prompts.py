@@ -11,8 +11,8 @@ from tests.property.strict import check_anthropic, check_openai
 
 from looopy import Agent, Plugin, PromptPart, ToolContext, TurnContext, agent_loop, tool
 from looopy.errors import ConfigurationError, InvalidTool
-from looopy.llm.anthropic_format import to_body
-from looopy.llm.anthropic_models import Abilities
+from looopy.llm.anthropic.format import to_body
+from looopy.llm.anthropic.models import Abilities
 from looopy.loop.prompts import AFTER
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import Skill, Skills

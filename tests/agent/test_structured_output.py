@@ -19,7 +19,7 @@ from looopy.errors import (
     InvalidTool,
     OutputInvalid,
 )
-from looopy.llm.openai import OpenAIProvider
+from looopy.llm.openai.provider import OpenAIProvider
 from looopy.stores.owner import Owner
 from looopy.stores.records import ContextState
 from looopy.sync import Agent as SyncAgent

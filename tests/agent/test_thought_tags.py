@@ -9,7 +9,7 @@ from tests.agent.model_kit import HANGS, StepByStep
 from looopy.errors import ConfigurationError, LLMError
 from looopy.llm import ThoughtTags
 from looopy.llm.accumulate import Accumulator
-from looopy.llm.thought_tags import without_tags
+from looopy.llm.thoughts import without_tags
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.types.message import (
     AssistantMessage,

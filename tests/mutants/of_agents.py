@@ -174,7 +174,7 @@ MUTANTS = [
     mutant(
         "clock-before-the-history",
         "every call pays for the whole history, as no cache finds its beginning",
-        "src/looopy/llm/anthropic_format.py",
+        "src/looopy/llm/anthropic/format.py",
         "    if ephemeral:\n",
         "    if False:\n",
         f"{_PROMPTS}::test_what_comes_after_keeps_the_request_valid",

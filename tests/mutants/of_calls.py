@@ -6,8 +6,8 @@ from tests.mutants.mutant import mutant
 
 _CALL = "src/looopy/loop/model_call.py"
 _CHAIN = "src/looopy/llm/fallback.py"
-_RESPONSES = "src/looopy/llm/responses_format.py"
-_TAGS = "src/looopy/llm/tag_splitter.py"
+_RESPONSES = "src/looopy/llm/openai/responses_format.py"
+_TAGS = "src/looopy/llm/thoughts.py"
 _CALLS = "tests/agent/test_model_calls.py"
 _FALLBACK = "tests/agent/test_fallback.py"
 _WIRE = "tests/wire/test_responses_wire.py"
@@ -95,7 +95,7 @@ MUTANTS = [
     mutant(
         "arguments-twice",
         "a call that comes whole amid another loses its arguments",
-        "src/looopy/llm/responses_events.py",
+        "src/looopy/llm/openai/responses_events.py",
         "        shown = place in self._shown\n",
         "        shown = bool(self._shown)\n",
         f"{_WIRE}::test_a_call_that_comes_whole_amid_another_is_whole",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import mutant
 
 _AGENT = "src/looopy/compat/pi/agent.py"
-_MIRROR = "src/looopy/compat/pi/mirror.py"
+_MIRROR = "src/looopy/compat/pi/state.py"
 _QUEUES = "src/looopy/compat/pi/queues.py"
 _EVENTS = "src/looopy/compat/pi/events.py"
 _SETUP = "src/looopy/compat/pi/setup.py"

@@ -129,7 +129,7 @@ MUTANTS = [
     mutant(
         "cache-writes-fit",
         "a prompt that was cut is answered without a word, if the cache was written",
-        "src/looopy/llm/overflow.py",
+        "src/looopy/llm/failures.py",
         "    sent = usage.input + usage.cache_read + usage.cache_write",
         "    sent = usage.input + usage.cache_read",
         "tests/unit/llm/test_overflow.py::test_each_part_of_a_prompt_takes_room",
@@ -153,7 +153,7 @@ MUTANTS = [
     mutant(
         "key-in-stream-error",
         "an API key is stored with the error of a server that repeats it",
-        "src/looopy/llm/chat_format.py",
+        "src/looopy/llm/openai/chat.py",
         "                secrets=self._secrets,\n",
         "",
         "tests/wire/test_keys.py::test_an_error_within_an_answer_that_repeats_the_key_shows_none",

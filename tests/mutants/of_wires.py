@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_FORMAT = "src/looopy/llm/anthropic_format.py"
-_EVENTS = "src/looopy/llm/anthropic_events.py"
-_PROVIDER = "src/looopy/llm/anthropic.py"
+_FORMAT = "src/looopy/llm/anthropic/format.py"
+_EVENTS = "src/looopy/llm/anthropic/events.py"
+_PROVIDER = "src/looopy/llm/anthropic/provider.py"
 _SDK = "src/looopy/llm/sdk.py"
 _KEYS = "tests/wire/test_keys.py"
 _FAILURES = "tests/unit/llm/test_failures.py"
@@ -37,7 +37,7 @@ MUTANTS = [
     mutant(
         "runs-read-anew",
         "a run of backticks that comes in pieces is read from its beginning for each",
-        "src/looopy/llm/tag_splitter.py",
+        "src/looopy/llm/thoughts.py",
         "_LONGEST_RUN: Final = 512",
         "_LONGEST_RUN: Final = 10**9",
         "tests/unit/llm/test_tag_splitter.py::test_no_run_of_characters_is_read_again_and_again",
@@ -177,7 +177,7 @@ MUTANTS = [
     mutant(
         "key-for-an-own-client",
         "a client that brings its key is sent the environment's, which is another server's",
-        "src/looopy/llm/openai.py",
+        "src/looopy/llm/openai/provider.py",
         '("" if base_url or client else "OPENAI_API_KEY")',
         '("" if base_url else "OPENAI_API_KEY")',
         f"{_KEYS}::test_a_client_of_ones_own_gets_no_key_of_the_environment",

@@ -22,8 +22,10 @@ from tests.wire import fake_openai, fake_responses
 from tests.wire.anthropic_rules import check_body
 
 from looopy.history.window import visible
-from looopy.llm import anthropic_format, chat_format, responses_format
-from looopy.llm.anthropic_models import abilities_of
+from looopy.llm.anthropic import format as anthropic_format
+from looopy.llm.anthropic.models import abilities_of
+from looopy.llm.openai import chat as chat_format
+from looopy.llm.openai import responses_format
 from looopy.llm.render import render
 from looopy.types.config import LoopConfig
 from looopy.types.message import AssistantMessage, Message, ThinkingContent

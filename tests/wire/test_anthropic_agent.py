@@ -27,7 +27,7 @@ from tests.wire.fake_openai import CUT, HOLD, Answer
 
 from looopy import Agent, AuthContext, Hooks, LoopConfig, RetryPolicy, ThinkingLevel
 from looopy.errors import HistoryRejected, LLMUnavailable, MissingKey
-from looopy.llm.anthropic import AnthropicProvider
+from looopy.llm.anthropic.provider import AnthropicProvider
 from looopy.types.message import (
     AssistantMessage,
     ImageContent,

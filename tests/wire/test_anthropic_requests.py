@@ -13,7 +13,7 @@ from tests.wire.fake_anthropic import FakeAnthropic, answers, calls, says, sign,
 from tests.wire.three import ADD, ASK, PNG
 
 from looopy.errors import ConfigurationError, HistoryRejected
-from looopy.llm.anthropic import AnthropicProvider
+from looopy.llm.anthropic.provider import AnthropicProvider
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,

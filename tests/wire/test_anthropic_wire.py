@@ -40,7 +40,7 @@ from looopy.errors import (
     MissingKey,
     RateLimited,
 )
-from looopy.llm.anthropic import AnthropicProvider
+from looopy.llm.anthropic.provider import AnthropicProvider
 from looopy.types.message import (
     StopReason,
     TextContent,

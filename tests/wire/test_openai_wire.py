@@ -34,7 +34,7 @@ from looopy.errors import (
     MissingKey,
     RateLimited,
 )
-from looopy.llm.openai import OpenAIProvider
+from looopy.llm.openai.provider import OpenAIProvider
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 from tests.wire.three import APIS, last_event, says, serving
 
-from looopy.llm.openai import OpenAIProvider
+from looopy.llm.openai.provider import OpenAIProvider
 from looopy.types.message import UserMessage
 from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel, ToolSpec
 

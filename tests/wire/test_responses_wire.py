@@ -31,7 +31,7 @@ from looopy.errors import (
     RateLimited,
 )
 from looopy.llm import render, resolve_provider
-from looopy.llm.openai import OpenAIProvider
+from looopy.llm.openai.provider import OpenAIProvider
 from looopy.types.message import (
     AssistantMessage,
     ImageContent,

@@ -12,8 +12,8 @@ from tests.wire import fake_anthropic, fake_openai, fake_responses
 from tests.wire.fake_anthropic import FakeAnthropic
 from tests.wire.fake_openai import Answer, FakeOpenAI
 
-from looopy.llm.anthropic import AnthropicProvider
-from looopy.llm.openai import OpenAIProvider
+from looopy.llm.anthropic.provider import AnthropicProvider
+from looopy.llm.openai.provider import OpenAIProvider
 from looopy.types.message import StopReason, UserMessage
 from looopy.types.request import LLMRequest, StreamOptions, ToolSpec
 

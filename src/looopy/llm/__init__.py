@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any
 from looopy.llm.render import render
 
 if TYPE_CHECKING:
-    from looopy.llm.anthropic import AnthropicProvider
+    from looopy.llm.anthropic.provider import AnthropicProvider
     from looopy.llm.fallback import FallbackProvider
     from looopy.llm.local import LocalProvider
-    from looopy.llm.openai import OpenAIProvider
+    from looopy.llm.openai.provider import OpenAIProvider
     from looopy.llm.pipy import PipyProvider
     from looopy.llm.provider import LLMProvider
     from looopy.llm.resolve import resolve_provider
-    from looopy.llm.thought_tags import ThoughtTags
+    from looopy.llm.thoughts import ThoughtTags
     from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
 
 _HOME = {
-    "AnthropicProvider": "looopy.llm.anthropic",
+    "AnthropicProvider": "looopy.llm.anthropic.provider",
     "FallbackProvider": "looopy.llm.fallback",
     "LLMProvider": "looopy.llm.provider",
     "LLMRequest": "looopy.types.request",
     "LocalProvider": "looopy.llm.local",
-    "OpenAIProvider": "looopy.llm.openai",
+    "OpenAIProvider": "looopy.llm.openai.provider",
     "PipyProvider": "looopy.llm.pipy",
     "StreamEvent": "looopy.types.request",
     "StreamOptions": "looopy.types.request",
-    "ThoughtTags": "looopy.llm.thought_tags",
+    "ThoughtTags": "looopy.llm.thoughts",
     "ToolSpec": "looopy.types.request",
     "resolve_provider": "looopy.llm.resolve",
 }

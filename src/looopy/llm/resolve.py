@@ -77,7 +77,7 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
         return _at_url(spec, options)
     place, _, model = spec.partition("/")
     if place == "anthropic" and model:
-        from looopy.llm.anthropic import AnthropicProvider
+        from looopy.llm.anthropic.provider import AnthropicProvider
 
         return AnthropicProvider(model, **options)
     if place == "local" and (model or spec == "local"):
@@ -86,7 +86,7 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
         return cast("LLMProvider", LocalProvider(model or "default", **options))
     if not model or place not in _PLACES:
         raise UnknownModel(_advice(spec, place, model))
-    from looopy.llm.openai import OpenAIProvider
+    from looopy.llm.openai.provider import OpenAIProvider
 
     if place == "ollama":
         url = f"{_ollama_url(os.environ)}/v1"
@@ -103,7 +103,7 @@ def _at_url(spec: str, options: Mapping[str, Any]) -> LLMProvider:
     url, _, model = spec.partition("#")
     if not model or not urlsplit(url).hostname:
         raise UnknownModel(f"which model at {_shown(url)}? Add it after '#': {_shown(url)}#MODEL")
-    from looopy.llm.openai import OpenAIProvider
+    from looopy.llm.openai.provider import OpenAIProvider
 
     return OpenAIProvider(model, **{"base_url": url.rstrip("/"), **options})
 

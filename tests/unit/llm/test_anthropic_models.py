@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.llm.anthropic_models import Abilities, abilities_of
+from looopy.llm.anthropic.models import Abilities, abilities_of
 
 
 @pytest.mark.parametrize(

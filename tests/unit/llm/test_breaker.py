@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.llm.breaker import Breaker
+from looopy.llm.fallback import Breaker
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.llm.chat_format import read_usage, to_body
+from looopy.llm.openai.chat import read_usage, to_body
 from looopy.types.message import (
     AssistantMessage,
     TextContent,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looopy.llm.prefix import Prefix
+from looopy.llm.render import Prefix
 
 numbers = st.lists(st.integers(0, 3), max_size=6)
 ends = st.none() | st.integers(-8, 8)

@@ -9,7 +9,7 @@ from dataclasses import astuple
 import pytest
 
 from looopy.llm import prices as module
-from looopy.llm.chat_format import read_usage
+from looopy.llm.openai.chat import read_usage
 from looopy.llm.prices import Prices, ready
 from looopy.types.message import Cost, Usage
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
+from looopy.llm.failures import margin_s, server_delay_s
 from looopy.llm.retry import delay_before, explained
-from looopy.llm.server_delay import margin_s, server_delay_s
 from looopy.types.config import RetryPolicy
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.llm.tag_splitter import THOUGHT_TAGS, TagSplitter
+from looopy.llm.thoughts import THOUGHT_TAGS, TagSplitter
 
 
 def blocks(chunks, **options):

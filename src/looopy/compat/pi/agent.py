@@ -20,12 +20,10 @@ from looopy.agent.agent import Agent as OurAgent
 from looopy.compat.pi.abort import AbortController
 from looopy.compat.pi.errors import AlreadyStreaming
 from looopy.compat.pi.events import Translator
-from looopy.compat.pi.listeners import Listeners
 from looopy.compat.pi.loop import require_tail
-from looopy.compat.pi.mirror import Mirror
 from looopy.compat.pi.queues import Kind, Queues, check_modes
 from looopy.compat.pi.setup import ModelOf, Models, RunOptions, ToolsOf, prompts_of, tool_sources
-from looopy.compat.pi.state import AgentState
+from looopy.compat.pi.state import AgentState, Listeners, Mirror
 from looopy.compat.pi.types import (
     AgentEvent,
     AgentLoopConfig,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from looopy.agent.agent import Agent
 from looopy.compat.pi.types import (
     AgentEndEvent,
     AgentEvent,
@@ -16,9 +20,10 @@ from looopy.compat.pi.types import (
     ToolExecutionStartEvent,
     TurnEndEvent,
 )
+from looopy.errors import AgentStateError, ConfigurationError
 from looopy.llm.provider import LLMProvider
 from looopy.tools.gather import ToolSource
-from looopy.types.message import AssistantMessage
+from looopy.types.message import AssistantMessage, Message
 from looopy.types.request import PartialMessage, ThinkingLevel
 
 
@@ -77,3 +82,91 @@ class AgentState:
         elif isinstance(event, (TurnEndEvent, AgentEndEvent)):
             self.error = error
             self.is_streaming = isinstance(event, TurnEndEvent)
+
+
+_logger = logging.getLogger("looopy")
+
+
+class Listeners:
+    """Plain functions, told in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[AgentEvent], object]] = []
+
+    def add(self, listener: Callable[[AgentEvent], object]) -> Callable[[], None]:
+        """
+        Tell *listener* every event; returns what ends that.
+
+        Raises:
+            ConfigurationError: It is a coroutine function, which nobody would await.
+        """
+        if inspect.iscoroutinefunction(listener):
+            raise ConfigurationError("subscribe() takes a plain function: it is not awaited")
+        self._listeners.append(listener)
+
+        def unsubscribe() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return unsubscribe
+
+    def tell(self, event: AgentEvent, context_id: str) -> None:
+        """Tell everybody; one that fails is logged, and harms neither the others nor the run."""
+        for listener in tuple(self._listeners):
+            try:
+                listener(event)
+            except Exception:
+                _logger.exception("a listener of agent %s failed", context_id)
+
+
+class Mirror:
+    """
+    What the context of *agent* holds, as far as this process has said or read it.
+
+    Attributes:
+        replaced: The list was replaced: what there is in the context is not to be read into it.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._held: list[Message] = []
+        self.replaced = False
+
+    def said(self, message: Message) -> None:
+        """Take note of what a run has said; the list has it."""
+        self._held.append(message)
+
+    async def read(self, messages: list[Message]) -> None:
+        """Put what the context holds at the beginning of *messages*."""
+        before, self._held = self._held, list(await self._agent.get_messages())
+        if not self.replaced and messages[: len(before)] == before:
+            messages[: len(before)] = self._held
+
+    async def write(self, messages: Sequence[Message]) -> bool:
+        """
+        Make the context hold *messages*; whether something else had to be hidden for it.
+
+        Raises:
+            AgentBusy: Somebody uses the context.
+            ValueRefused: A message cannot be stored.
+        """
+        held = self._held
+        new = messages[len(held) :]
+        other = len(messages) < len(held) or any(
+            a is not b and a != b for a, b in zip(messages, held, strict=False)
+        )
+        if other:
+            await self._agent.clear()
+            self._held, new = [], messages
+        self.replaced = False
+        if new:
+            await self.append(new)
+            self._held += new
+        return other
+
+    async def append(self, messages: Sequence[Message]) -> None:
+        """Store *messages* behind what there is."""
+        stores = self._agent._stores  # noqa: SLF001 - opened by it, from a URL
+        if stores is None:
+            raise AgentStateError("the agent was closed meanwhile")
+        await stores.messages.append(self._agent.context_id, messages)

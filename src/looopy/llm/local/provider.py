@@ -45,7 +45,7 @@ from looopy.types.message import NO_COST, Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 if TYPE_CHECKING:
-    from looopy.llm.openai import OpenAIProvider
+    from looopy.llm.openai.provider import OpenAIProvider
 
 Consent: TypeAlias = Callable[[Download], bool]
 
@@ -189,7 +189,7 @@ class LocalProvider:
         known = self._known_caller
         if known is not None and known[0] is child:
             return known[1]
-        from looopy.llm.openai import OpenAIProvider
+        from looopy.llm.openai.provider import OpenAIProvider
 
         caller = OpenAIProvider(
             self.model,

@@ -7,8 +7,8 @@ marks tell the API what to keep in its cache: tools, system prompt, and the last
 user's side said, so that each request finds what the one before it left there, however much came in
 between. Marks are no part of what is cached; nothing else in the body changes as a history grows.
 
-Pure functions of data: the transport is in `looopy.llm.anthropic`, answers are read by
-`looopy.llm.anthropic_events`.
+Pure functions of data: the transport is in `looopy.llm.anthropic.provider`, answers are read by
+`looopy.llm.anthropic.events`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from looopy.llm.anthropic_models import Abilities
+from looopy.llm.anthropic.models import Abilities
 from looopy.llm.render import CUT_OFF, render
 from looopy.types.message import (
     AssistantBlock,
@@ -36,12 +36,9 @@ API: Final = "anthropic-messages"
 """The name of this format in messages; pi's."""
 PROVIDER: Final = "anthropic"
 """The name of the provider in messages."""
-
 CacheTTL = Literal["5m", "1h"]
-
 THINKING_BUDGETS: Final = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
 """Tokens for thinking at each level; `xhigh` has those of `high`."""
-
 _MIN_BUDGET: Final = 1024  # https://platform.claude.com/docs/en/api/messages: budget_tokens
 _MIN_OUTPUT: Final = 1024
 _DEFAULT_OUTPUT: Final = 32_000
@@ -53,7 +50,6 @@ _DROP_UNBOUND: Final = {"block_binding": {"prefix_mismatch_behavior": "drop_bloc
 _BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 _SAID_BEFORE: Final = "(The conversation begins before this point.)"
 _GO_ON: Final = "Continue."
-
 Wire = dict[str, Any]
 
 

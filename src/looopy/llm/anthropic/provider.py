@@ -1,8 +1,8 @@
 """
 Anthropic's models, through the official SDK.
 
-What goes out is in `looopy.llm.anthropic_format`, what the bytes mean in
-`looopy.llm.anthropic_events`; the client, the key, the waits and the errors are those of every
+What goes out is in `looopy.llm.anthropic.format`, what the bytes mean in
+`looopy.llm.anthropic.events`; the client, the key, the waits and the errors are those of every
 provider over an SDK, in `looopy.llm.sdk`.
 """
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from looopy.errors import ConfigurationError, UnknownModel
 from looopy.llm.accumulate import Accumulator
-from looopy.llm.anthropic_events import EventReader
-from looopy.llm.anthropic_format import API, PROVIDER, CacheTTL, to_body, to_headers
-from looopy.llm.anthropic_models import abilities_of
+from looopy.llm.anthropic.events import EventReader
+from looopy.llm.anthropic.format import API, PROVIDER, CacheTTL, to_body, to_headers
+from looopy.llm.anthropic.models import abilities_of
 from looopy.llm.prices import Prices
 from looopy.llm.sdk import ApiKey, Call, SDKProvider
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions

@@ -5,7 +5,7 @@ Nothing is kept at the server: each call sends the whole conversation, with `sto
 model reasoned comes encrypted, is kept as the signature of its thinking, and goes back with the
 rest, so that the model goes on from its own thoughts. Ids of items are not sent back: the server
 would look for them in a store that has none, while a call and its result find each other by
-`call_id`. Pure functions of data: the transport is in `looopy.llm.openai`.
+`call_id`. Pure functions of data: the transport is in `looopy.llm.openai.provider`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from looopy.errors import LLMError
-from looopy.llm.chat_format import (
+from looopy.llm.openai.chat import (
     MAX_CACHE_KEY,
     TOOL_CHOICES,
     effort_of,
@@ -38,7 +38,6 @@ from looopy.types.request import LLMRequest, StreamOptions, ToolSpec
 
 API = "openai-responses"
 """The name of this format in messages; pi's."""
-
 _ENCRYPTED = "reasoning.encrypted_content"
 _MAX_CALL_ID = 64
 

@@ -4,7 +4,7 @@ The chat-completions format, both ways: a request becomes a body, chunks become 
 OpenAI's format is spoken by many servers, each with its own accent: usage late, never, or in every
 chunk; thinking under three names; every tool call as number 0; a reason to finish that does not fit
 what came. What is sent keeps to what all of them take; what is read allows for all of them. Pure
-functions of data: the transport is in `looopy.llm.openai`.
+functions of data: the transport is in `looopy.llm.openai.provider`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, Thinkin
 
 API = "openai-completions"
 """The name of this format in messages; pi's."""
-
 _THINKING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
 _STOP_REASONS = {
     "stop": StopReason.STOP,

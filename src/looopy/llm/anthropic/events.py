@@ -37,7 +37,7 @@ class EventReader:
 
     Args:
         answer: Receives what the events say.
-        sources: See `looopy.llm.anthropic_format.to_body`; for errors that name a message.
+        sources: See `looopy.llm.anthropic.format.to_body`; for errors that name a message.
         secrets: Texts that no error may show.
     """
 

@@ -1,9 +1,9 @@
 """
 Any server that speaks OpenAI's chat completions or its Responses API, through the official SDK.
 
-What goes out is in `looopy.llm.chat_format` and `looopy.llm.responses_format`, what the bytes mean
-in the former and in `looopy.llm.responses_events`; the client, the key, the waits and the errors
-are those of every provider over an SDK, in `looopy.llm.sdk`.
+What goes out is in `looopy.llm.openai.chat` and `looopy.llm.openai.responses_format`, what the
+bytes mean in the former and in `looopy.llm.openai.responses_events`; the client, the key, the waits
+and the errors are those of every provider over an SDK, in `looopy.llm.sdk`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 from looopy.errors import ConfigurationError, UnknownModel
-from looopy.llm import chat_format, responses_events, responses_format
 from looopy.llm.accumulate import Accumulator
+from looopy.llm.openai import chat as chat_format
+from looopy.llm.openai import responses_events, responses_format
 from looopy.llm.sdk import DRAIN_WAIT_S, ApiKey, Call, SDKProvider
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 _Reader: TypeAlias = chat_format.ChunkReader | responses_events.EventReader
-
 _USAGE_WAIT_S = 5.0
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from looopy.errors import InvalidLLMResponse, LLMError, LLMUnavailable
 from looopy.llm.accumulate import Accumulator
-from looopy.llm.chat_format import count
 from looopy.llm.failures import failure_of
-from looopy.llm.responses_format import signature
+from looopy.llm.openai.chat import count
+from looopy.llm.openai.responses_format import signature
 from looopy.types.message import StopReason, Usage
 from looopy.types.request import StreamEvent
 
@@ -32,7 +32,7 @@ class EventReader:
 
     Args:
         answer: Receives what the events say.
-        sources: See `looopy.llm.responses_format.to_body`; for errors that name an item.
+        sources: See `looopy.llm.openai.responses_format.to_body`; for errors that name an item.
         secrets: Texts that no error may show.
     """
 

@@ -1,0 +1,3 @@
+"""
+Claude models through Anthropic's Messages API.
+"""

@@ -1,0 +1,3 @@
+"""
+Models behind OpenAI's two wire formats: chat completions and Responses.
+"""
