@@ -37,7 +37,7 @@ from looopy.stores.sql import migrate
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.stores import Stores
-from looopy.testing.turns import LONG_S, answer, begin, said, starts
+from looopy.testing.contracts.turns import LONG_S, answer, begin, said, starts
 from looopy.types.message import ToolCall
 
 LIMIT = 1.3

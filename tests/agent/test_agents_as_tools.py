@@ -30,7 +30,7 @@ from looopy.errors import InvalidTool
 from looopy.stores.owner import Owner
 from looopy.sync import Agent as SyncAgent
 from looopy.testing import ScriptedProvider, failure, text, tool_call
-from looopy.testing.turns import answer, begin, commit, said
+from looopy.testing.contracts.turns import answer, begin, commit, said
 from looopy.tools import AgentTool, client_tool
 from looopy.types.message import StopReason, Usage, UserMessage
 from looopy.types.state import AgentStatus, Outcome, PendingKind

@@ -13,8 +13,8 @@ from looopy.errors import AgentBusy, CannotContinue, InputNotFound
 from looopy.llm.render import CANCELLED
 from looopy.stores.owner import Owner
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.contracts.turns import a_claim
 from looopy.testing.faults import SpyStores
-from looopy.testing.turns import a_claim
 from looopy.tools import Ask, NeedsInput
 from looopy.types.config import LoopConfig
 from looopy.types.message import ToolResultMessage

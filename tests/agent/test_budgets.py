@@ -12,7 +12,7 @@ from looopy import Budget, LoopConfig, ToolContext, tool
 from looopy.errors import ConfigurationError, LimitExceeded
 from looopy.llm import FallbackProvider
 from looopy.testing import ScriptedProvider, SpyStores, text, tool_call
-from looopy.testing.turns import begin, commit, ends
+from looopy.testing.contracts.turns import begin, commit, ends
 from looopy.types.message import Cost, StopReason, Usage
 from looopy.types.state import AgentStatus, Outcome
 

@@ -188,8 +188,8 @@ async def test_text_after_open_calls_keeps_its_turn_start(make_agent, stores):
     """A buffered turn that begins with answers to open calls still says who spoke."""
     from looopy.stores.owner import Owner
     from looopy.stores.records import Commit
-    from looopy.testing.turns import answer, begin
-    from looopy.testing.turns import said as says
+    from looopy.testing.contracts.turns import answer, begin
+    from looopy.testing.contracts.turns import said as says
     from looopy.types.message import ToolCall
 
     owner = Owner.new()

@@ -22,8 +22,8 @@ from looopy.errors import (
 )
 from looopy.stores.records import NewSummary
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.contracts.turns import answer
 from looopy.testing.faults import SpyStores
-from looopy.testing.turns import answer
 from looopy.types.event import MessageEnd, TurnWarning
 from looopy.types.message import AssistantMessage, CustomMessage, UserMessage
 from looopy.types.state import Outcome

@@ -19,8 +19,8 @@ from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.stores.owner import Owner
 from looopy.stores.records import Commit, ContextState
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.contracts.turns import a_claim, answer, begin, finishes, said, starts
 from looopy.testing.faults import SpyStores
-from looopy.testing.turns import a_claim, answer, begin, finishes, said, starts
 from looopy.types.event import MessageEnd, TurnStart
 from looopy.types.message import StopReason, ToolCall, ToolResultMessage, UserMessage
 from looopy.types.state import AgentStatus, HeldCall, Outcome, PendingKind, PendingRequest

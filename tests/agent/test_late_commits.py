@@ -6,7 +6,7 @@ from looopy import Agent, Outcome
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim
 from looopy.testing import ScriptedProvider, SpyStores, text
-from looopy.testing.turns import CONTEXT, answer, begin, commit, finishes, said, starts
+from looopy.testing.contracts.turns import CONTEXT, answer, begin, commit, finishes, said, starts
 from looopy.types.message import ToolCall, ToolResultMessage
 
 _CALL = ToolCall("c1", "add", {"a": 1, "b": 2})

@@ -13,7 +13,7 @@ from looopy import LoopConfig, Outcome
 from looopy.errors import AgentBusy, Fenced, TurnIncomplete
 from looopy.stores.owner import Owner
 from looopy.testing import SpyStores, text, tool_call
-from looopy.testing.turns import CONTEXT, begin
+from looopy.testing.contracts.turns import CONTEXT, begin
 from looopy.types.state import AgentStatus
 
 SOON = LoopConfig(lease_ttl_s=0.3)

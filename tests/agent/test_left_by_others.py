@@ -8,7 +8,7 @@ from looopy.errors import CannotContinue, InputNotFound
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.stores.owner import Owner
 from looopy.testing import text, tool_call
-from looopy.testing.turns import answer, begin, commit, said, starts
+from looopy.testing.contracts.turns import answer, begin, commit, said, starts
 from looopy.types.message import ToolCall, ToolResultMessage
 from looopy.types.message_json import message_to_json
 from looopy.types.state import AgentStatus

@@ -16,7 +16,7 @@ from looopy.loop.turn import run_turn
 from looopy.stores.owner import Owner
 from looopy.stores.records import Commit
 from looopy.testing import ScriptedProvider, text
-from looopy.testing.turns import answer, begin, said
+from looopy.testing.contracts.turns import answer, begin, said
 from looopy.types.config import Hooks
 from looopy.types.context import CancelToken, TurnContext
 from looopy.types.event import IterationEnd, TurnWarning, UsageReport

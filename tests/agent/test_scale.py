@@ -12,8 +12,8 @@ from looopy.agent.context import Known
 from looopy.errors import LLMError
 from looopy.history.window import visible
 from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.testing.contracts.turns import answer
 from looopy.testing.faults import SpyStores
-from looopy.testing.turns import answer
 
 
 async def fill(stores, exchanges):

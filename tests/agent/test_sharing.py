@@ -22,8 +22,8 @@ from looopy.errors import (
 from looopy.stores.owner import Owner
 from looopy.stores.records import ContextState
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.contracts.turns import begin
 from looopy.testing.faults import SpyStores
-from looopy.testing.turns import begin
 from looopy.tools import ArtifactTools
 from looopy.types.message import ToolResultMessage, Usage
 from looopy.types.state import AgentStatus, Outcome

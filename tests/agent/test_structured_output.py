@@ -24,7 +24,7 @@ from looopy.stores.owner import Owner
 from looopy.stores.records import ContextState
 from looopy.sync import Agent as SyncAgent
 from looopy.testing import ScriptedProvider, failure, text, tool_call
-from looopy.testing.turns import a_claim
+from looopy.testing.contracts.turns import a_claim
 from looopy.types.message import StopReason, ToolResultMessage, UserMessage
 from looopy.types.state import Outcome
 

@@ -33,7 +33,7 @@ from looopy.stores.owner import Owner
 from looopy.stores.records import Commit
 from looopy.stores.stores import Stores
 from looopy.testing import ScriptedProvider, text
-from looopy.testing.turns import answer, begin, said, starts
+from looopy.testing.contracts.turns import answer, begin, said, starts
 from looopy.types.config import LoopConfig
 from looopy.types.event import AgentEvent, HistoryCleared, MessageEnd
 from looopy.types.message import ToolCall

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.testing.artifact_contract import ArtifactStoreContract
+from looopy.testing.contracts.artifact import ArtifactStoreContract
 
 
 class TestArtifactsInMemory(ArtifactStoreContract):

@@ -23,7 +23,7 @@ from looopy.stores.sql.postgres.notify import CHANNEL, News, name_of
 from looopy.stores.sql.postgres.pool import Pool
 from looopy.stores.sql.postgres.url import parse
 from looopy.stores.sql.sqlite.driver import SQLiteDriver
-from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
+from looopy.testing.contracts.turns import CONTEXT, answer, begin, commit, ends, said, user
 
 _PATIENCE_S = 15
 _DRIVERS = ["asyncpg", "psycopg"]

@@ -13,7 +13,7 @@ from looopy import open_stores
 from looopy.errors import AgentBusy, ConfigurationError
 from looopy.stores.sql import migrate
 from looopy.stores.sql.sqlite import connection
-from looopy.testing.turns import begin
+from looopy.testing.contracts.turns import begin
 from looopy.types.config import LONGEST_LEASE_S, LoopConfig
 
 HOUR_US = 3600 * 1_000_000

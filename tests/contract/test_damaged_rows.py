@@ -18,7 +18,7 @@ from looopy import Agent, open_stores, tool
 from looopy.stores.records import ANY_CALL, EntryKind
 from looopy.stores.rows.reading import DAMAGED
 from looopy.testing import ScriptedProvider, text, tool_call
-from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, starts, user
+from looopy.testing.contracts.turns import CONTEXT, answer, begin, commit, ends, said, starts, user
 from looopy.types.event import MessageEnd, TurnEnd, TurnStart, TurnWarning
 from looopy.types.message import CustomMessage, StopReason, ToolCall
 from looopy.types.state import Outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.testing.inbox_contract import InboxContract
+from looopy.testing.contracts.inbox import InboxContract
 
 
 class TestInboxInMemory(InboxContract):

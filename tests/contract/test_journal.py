@@ -6,7 +6,7 @@ import pytest
 
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.statements import TABLES
-from looopy.testing.journal_contract import JournalContract
+from looopy.testing.contracts.journal import JournalContract
 
 
 class SQLJournalContract(JournalContract):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.testing.key_contract import KeyContract
+from looopy.testing.contracts.key import KeyContract
 
 
 class TestKeysInMemory(KeyContract):

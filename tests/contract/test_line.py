@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.testing.line_contract import LineContract
+from looopy.testing.contracts.line import LineContract
 
 
 class TestLineInMemory(LineContract):

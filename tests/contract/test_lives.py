@@ -8,7 +8,7 @@ from tests.postgres import as_driver
 from looopy.errors import Fenced, StoreConflict
 from looopy.stores import open_stores
 from looopy.stores import rules as names
-from looopy.testing.turns import CONTEXT, a_claim, begin, commit, ends, user
+from looopy.testing.contracts.turns import CONTEXT, a_claim, begin, commit, ends, user
 
 
 @pytest.fixture

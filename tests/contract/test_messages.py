@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.testing.message_contract import MessageStoreContract
+from looopy.testing.contracts.message import MessageStoreContract
 
 
 class TestMessagesInMemory(MessageStoreContract):

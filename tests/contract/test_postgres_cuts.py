@@ -20,7 +20,7 @@ from looopy.stores.sql.postgres import fate as pg_fate
 from looopy.stores.sql.postgres import pool as pg_pool
 from looopy.stores.sql.postgres import url as pg_url
 from looopy.stores.sql.postgres.driver import PostgresDriver
-from looopy.testing.turns import CONTEXT, WHEN, answer, begin, commit, ends, opening, said
+from looopy.testing.contracts.turns import CONTEXT, WHEN, answer, begin, commit, ends, opening, said
 
 _LATER = WHEN + timedelta(seconds=1)
 

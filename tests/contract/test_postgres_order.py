@@ -13,7 +13,7 @@ from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.postgres import url as pg_url
 from looopy.stores.sql.postgres.driver import PostgresDriver
-from looopy.testing.turns import CONTEXT, answer, begin, commit, said, user
+from looopy.testing.contracts.turns import CONTEXT, answer, begin, commit, said, user
 
 _WAITING = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
 _NOW_US = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"

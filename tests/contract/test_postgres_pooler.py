@@ -13,7 +13,7 @@ from looopy.errors import StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
-from looopy.testing.turns import a_turn, begin, user
+from looopy.testing.contracts.turns import a_turn, begin, user
 
 pytestmark = pytest.mark.skipif(binary() is None, reason=MISSING)
 

@@ -41,7 +41,7 @@ from looopy.stores.sql.postgres.notify import News
 from looopy.stores.sql.postgres.pool import Pool
 from looopy.stores.sql.store import NO_LIMIT
 from looopy.stores.sql.tables import metadata
-from looopy.testing.turns import (
+from looopy.testing.contracts.turns import (
     CONTEXT,
     a_turn,
     answer,

@@ -20,7 +20,7 @@ from looopy.stores.sql.postgres.driver import PostgresDriver
 from looopy.stores.sql.postgres.errors import Trouble
 from looopy.stores.sql.postgres.notify import News
 from looopy.stores.sql.postgres.pool import Pool
-from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
+from looopy.testing.contracts.turns import CONTEXT, answer, begin, commit, ends, said, user
 
 _BOUND_S = 30.0  # many times what any call here may take
 

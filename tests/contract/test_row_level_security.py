@@ -28,14 +28,14 @@ from looopy.stores.sql.postgres import rls as pg_rls
 from looopy.stores.sql.postgres.driver import ask_once
 from looopy.stores.sql.tables import metadata
 from looopy.testing import stores as suites
-from looopy.testing.artifact_contract import ArtifactStoreContract
-from looopy.testing.inbox_contract import InboxContract
-from looopy.testing.journal_contract import JournalContract
-from looopy.testing.key_contract import KeyContract
-from looopy.testing.line_contract import LineContract
-from looopy.testing.message_contract import MessageStoreContract
-from looopy.testing.state_contract import StateStoreContract
-from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, user
+from looopy.testing.contracts.artifact import ArtifactStoreContract
+from looopy.testing.contracts.inbox import InboxContract
+from looopy.testing.contracts.journal import JournalContract
+from looopy.testing.contracts.key import KeyContract
+from looopy.testing.contracts.line import LineContract
+from looopy.testing.contracts.message import MessageStoreContract
+from looopy.testing.contracts.state import StateStoreContract
+from looopy.testing.contracts.turns import CONTEXT, a_turn, answer, begin, commit, ends, user
 
 APP = "looopy_app"
 OWNER = "looopy_owner"

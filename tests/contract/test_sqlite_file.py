@@ -32,7 +32,7 @@ from looopy.stores.sql.migrate import bring_to_head
 from looopy.stores.sql.sqlite import connection as sqlite
 from looopy.stores.sql.sqlite.driver import SQLiteDriver
 from looopy.testing import ScriptedProvider, text
-from looopy.testing.turns import CONTEXT, answer, begin, commit, ends, said, user
+from looopy.testing.contracts.turns import CONTEXT, answer, begin, commit, ends, said, user
 
 PROCESSES = 8
 

@@ -22,7 +22,17 @@ from looopy.stores.sql import statements
 from looopy.stores.sql.sqlite import connection as sqlite
 from looopy.stores.sql.sqlite.numbered import IN_SQLITE
 from looopy.stores.sql.tables import metadata
-from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, said, starts, user
+from looopy.testing.contracts.turns import (
+    CONTEXT,
+    a_turn,
+    answer,
+    begin,
+    commit,
+    ends,
+    said,
+    starts,
+    user,
+)
 from looopy.types.message import StopReason, ToolCall
 from looopy.types.summary import summary_message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.testing.state_contract import StateStoreContract
+from looopy.testing.contracts.state import StateStoreContract
 
 
 class TestStateInMemory(StateStoreContract):

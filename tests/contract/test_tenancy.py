@@ -28,8 +28,18 @@ from looopy.stores.sql import artifacts, messages, state
 from looopy.stores.sql import journal as events
 from looopy.stores.sql.tables import metadata
 from looopy.testing import ScriptedProvider, text
-from looopy.testing.turns import LONG_S, a_claim, answer, begin, ends, finishes, said, starts, user
-from looopy.testing.turns import commit as commit_turn
+from looopy.testing.contracts.turns import (
+    LONG_S,
+    a_claim,
+    answer,
+    begin,
+    ends,
+    finishes,
+    said,
+    starts,
+    user,
+)
+from looopy.testing.contracts.turns import commit as commit_turn
 from looopy.types.message import ToolCall
 from looopy.types.summary import summary_message
 

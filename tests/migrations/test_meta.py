@@ -14,7 +14,7 @@ import pytest
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate
 from looopy.stores.sql.sqlite import connection
-from looopy.testing.turns import (
+from looopy.testing.contracts.turns import (
     CONTEXT,
     WHEN,
     answer,

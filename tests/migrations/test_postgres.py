@@ -20,7 +20,7 @@ from looopy.stores import open_stores
 from looopy.stores.sql import migrate
 from looopy.stores.sql.postgres import migrate as pg_migrate
 from looopy.stores.sql.tables import metadata
-from looopy.testing.turns import CONTEXT, a_turn, answer, user
+from looopy.testing.contracts.turns import CONTEXT, a_turn, answer, user
 
 STARTERS = 3
 _COLUMNS = (

@@ -15,7 +15,7 @@ from looopy.errors import SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate, old_names, statements
 from looopy.stores.sql.postgres import migrate as pg_migrate
-from looopy.testing.turns import CONTEXT, a_turn
+from looopy.testing.contracts.turns import CONTEXT, a_turn
 
 ROOT = Path(__file__).parents[2]
 

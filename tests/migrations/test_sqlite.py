@@ -26,7 +26,7 @@ from looopy.stores.records import EntryKind, InboxHead
 from looopy.stores.sql import migrate
 from looopy.stores.sql.sqlite.backups import backups_of
 from looopy.stores.sql.tables import sqlite_metadata as metadata
-from looopy.testing.turns import CONTEXT, a_turn, answer, begin, user
+from looopy.testing.contracts.turns import CONTEXT, a_turn, answer, begin, user
 
 ROOT = Path(__file__).parents[2]
 STARTERS = 3

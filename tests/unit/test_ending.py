@@ -9,7 +9,7 @@ from looopy.agent.state import state_after
 from looopy.errors import LooopyError
 from looopy.loop.progress import Group
 from looopy.stores.records import ContextState
-from looopy.testing.turns import answer, result
+from looopy.testing.contracts.turns import answer, result
 from looopy.types.event import ToolExecutionEnd, TurnEnd, TurnError
 from looopy.types.message import StopReason, ToolCall, Usage
 from looopy.types.state import Outcome, PendingKind, PendingRequest

@@ -22,7 +22,7 @@ from looopy import (
 from looopy.errors import CannotContinue, LLMError
 from looopy.history.open_calls import can_continue, unanswered
 from looopy.testing import ScriptedProvider, failure, text, tool_call
-from looopy.testing.turns import answer, result
+from looopy.testing.contracts.turns import answer, result
 from looopy.types.config import Hooks
 from looopy.types.message import StopReason, ToolCall, ToolResultMessage
 from looopy.types.state import Outcome

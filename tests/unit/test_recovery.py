@@ -12,7 +12,7 @@ from looopy.agent.plan import DENIED, SUPERSEDED, Situation, plan_turn
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.stores.records import ContextState, TurnRecord
-from looopy.testing.turns import answer, user
+from looopy.testing.contracts.turns import answer, user
 from looopy.types.message import StopReason, ToolCall, Usage
 from looopy.types.state import PendingKind, PendingRequest
 

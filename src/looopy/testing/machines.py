@@ -21,9 +21,8 @@ from looopy.errors import LooopyError
 from looopy.stores.memory.stores import MemoryBackend
 from looopy.stores.records import Claimed, ContextRecord, ContextState, EntryKind, InboxNews
 from looopy.stores.stores import Stores
-from looopy.testing.hostile import nested
-from looopy.testing.state_contract import STATE
-from looopy.testing.turns import (
+from looopy.testing.contracts.state import STATE
+from looopy.testing.contracts.turns import (
     LONG_S,
     a_claim,
     answer,
@@ -35,6 +34,7 @@ from looopy.testing.turns import (
     starts,
     user,
 )
+from looopy.testing.hostile import nested
 from looopy.types.event import AgentEvent, TurnError
 from looopy.types.message import CustomMessage, Message, StopReason, ToolCall
 

@@ -17,13 +17,13 @@ are imported from.
 
 from __future__ import annotations
 
-from looopy.testing.artifact_contract import ArtifactStoreContract
-from looopy.testing.inbox_contract import InboxContract
-from looopy.testing.journal_contract import JournalContract
-from looopy.testing.key_contract import KeyContract
-from looopy.testing.line_contract import LineContract
-from looopy.testing.message_contract import MessageStoreContract
-from looopy.testing.state_contract import StateStoreContract
+from looopy.testing.contracts.artifact import ArtifactStoreContract
+from looopy.testing.contracts.inbox import InboxContract
+from looopy.testing.contracts.journal import JournalContract
+from looopy.testing.contracts.key import KeyContract
+from looopy.testing.contracts.line import LineContract
+from looopy.testing.contracts.message import MessageStoreContract
+from looopy.testing.contracts.state import StateStoreContract
 
 __all__ = [
     "ArtifactStoreContract",

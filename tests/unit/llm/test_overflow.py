@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from looopy.llm.failures import silent_overflow
-from looopy.testing.turns import answer
+from looopy.testing.contracts.turns import answer
 from looopy.types.message import StopReason, Usage
 
 

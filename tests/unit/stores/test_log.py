@@ -12,7 +12,7 @@ from looopy.stores.sql import artifacts, state
 from looopy.stores.sql import journal as events
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.sqlite.driver import SQLiteDriver
-from looopy.testing.turns import (
+from looopy.testing.contracts.turns import (
     CONTEXT,
     a_turn,
     answer,

@@ -6,7 +6,7 @@ import pytest
 
 from looopy import UserMessage, open_stores
 from looopy.stores.rows import events as rows
-from looopy.testing.turns import CONTEXT, a_turn
+from looopy.testing.contracts.turns import CONTEXT, a_turn
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 10])

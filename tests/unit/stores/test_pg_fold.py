@@ -16,7 +16,7 @@ from looopy.stores.sql.postgres.driver import PostgresDriver
 from looopy.stores.sql.postgres.fold import answer_of, fold
 from looopy.stores.sql.postgres.url import parse
 from looopy.stores.sql.postgres.wire import MARK
-from looopy.testing.turns import (
+from looopy.testing.contracts.turns import (
     CONTEXT,
     a_claim,
     answer,

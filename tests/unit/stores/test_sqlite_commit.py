@@ -9,7 +9,7 @@ import pytest
 from looopy.errors import StorageFull, StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.sql.sqlite.connection import Connection
-from looopy.testing.turns import CONTEXT, user
+from looopy.testing.contracts.turns import CONTEXT, user
 
 
 @pytest.mark.parametrize(

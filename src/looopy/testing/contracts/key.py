@@ -10,7 +10,7 @@ import pytest
 from looopy.errors import AgentBusy, StoreConflict, ValueRefused
 from looopy.stores.records import Claimed
 from looopy.stores.stores import Stores
-from looopy.testing.turns import CONTEXT, begin, commit, ends
+from looopy.testing.contracts.turns import CONTEXT, begin, commit, ends
 
 _LONGEST = 256
 _ODD = ("k", " ", "é😀\u2028", "'; --", "K", "k\n", "x" * _LONGEST, "😀" * _LONGEST)

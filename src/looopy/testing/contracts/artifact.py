@@ -12,7 +12,7 @@ import pytest
 from looopy.errors import ArtifactNotFound, ValueRefused
 from looopy.stores.stores import Stores
 from looopy.testing import hostile
-from looopy.testing.turns import CONTEXT, a_turn, user
+from looopy.testing.contracts.turns import CONTEXT, a_turn, user
 from looopy.types.artifact import ArtifactKind, ArtifactStatus
 
 _BYTES = bytes(range(256)) * 8

@@ -9,19 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from looopy.errors import (
-    AccessDenied,
-    LimitExceeded,
-    TurnMismatch,
-    ValueRefused,
-)
-from looopy.stores.records import (
-    INBOX_LIMIT,
-    EntryKind,
-    InboxHead,
-)
+from looopy.errors import AccessDenied, LimitExceeded, TurnMismatch, ValueRefused
+from looopy.stores.records import INBOX_LIMIT, EntryKind, InboxHead
 from looopy.stores.stores import Stores
-from looopy.testing.delivery_contract import (
+from looopy.testing.contracts.delivery import (
     DeliveryContract,
     head_of,
     leave,
@@ -29,7 +20,7 @@ from looopy.testing.delivery_contract import (
     numbers_of,
     says,
 )
-from looopy.testing.turns import (
+from looopy.testing.contracts.turns import (
     CONTEXT,
     a_claim,
     a_turn,
@@ -43,7 +34,7 @@ from looopy.testing.turns import (
     starts,
     user,
 )
-from looopy.testing.withdraw_contract import WithdrawContract
+from looopy.testing.contracts.withdraw import WithdrawContract
 from looopy.types.event import AgentEvent
 from looopy.types.message import ImageContent, TextContent, ToolCall, UserMessage
 

@@ -11,7 +11,17 @@ import pytest
 from looopy.errors import AgentBusy, StoreConflict, StoreUnavailable, ValueRefused
 from looopy.stores.stores import Stores
 from looopy.testing import hostile
-from looopy.testing.turns import CONTEXT, a_turn, answer, begin, commit, ends, result, said, user
+from looopy.testing.contracts.turns import (
+    CONTEXT,
+    a_turn,
+    answer,
+    begin,
+    commit,
+    ends,
+    result,
+    said,
+    user,
+)
 from looopy.types.message import (
     CustomMessage,
     ImageContent,
@@ -24,7 +34,6 @@ from looopy.types.message import (
 )
 
 _WRITERS = 32
-
 _CALL = ToolCall("call-1", "add", {"a": 1, "b": [2.5, None, "x"]}, thought_signature="sig")
 _EVERY_KIND: tuple[Message, ...] = (
     user("text"),

@@ -10,7 +10,7 @@ import pytest
 from looopy.errors import AgentBusy, StoreConflict, ValueRefused
 from looopy.stores.records import Claimed, Waiter
 from looopy.stores.stores import Stores
-from looopy.testing.turns import CONTEXT, LONG_S, a_turn, begin, commit, ends
+from looopy.testing.contracts.turns import CONTEXT, LONG_S, a_turn, begin, commit, ends
 
 
 async def _join(stores: Stores, *ttls: float, context_id: str = CONTEXT) -> list[int]:

@@ -13,7 +13,7 @@ from looopy.errors import AgentBusy, ContextNotFound, Fenced, StoreConflict, Val
 from looopy.stores.records import Claimed, ContextState
 from looopy.stores.stores import Stores
 from looopy.testing import hostile
-from looopy.testing.turns import (
+from looopy.testing.contracts.turns import (
     CONTEXT,
     LONG_S,
     WHEN,

@@ -10,7 +10,7 @@ import pytest
 from looopy.errors import StoreConflict, ValueRefused
 from looopy.stores.records import EntryKind, InboxHead, InboxNews
 from looopy.stores.stores import Stores
-from looopy.testing.turns import CONTEXT, WHEN, answer, begin, commit, ends, said, user
+from looopy.testing.contracts.turns import CONTEXT, WHEN, answer, begin, commit, ends, said, user
 from looopy.types.event import AgentEvent, MessageEnd
 
 _STEER, _FOLLOW_UP = EntryKind.STEER, EntryKind.FOLLOW_UP

@@ -7,28 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from looopy.errors import (
-    Fenced,
-    StoreConflict,
-)
-from looopy.stores.records import (
-    Claimed,
-    ContextState,
-    EntryKind,
-    InboxHead,
-    InboxNews,
-)
+from looopy.errors import Fenced, StoreConflict
+from looopy.stores.records import Claimed, ContextState, EntryKind, InboxHead, InboxNews
 from looopy.stores.stores import Stores
-from looopy.testing.turns import (
-    CONTEXT,
-    WHEN,
-    answer,
-    begin,
-    commit,
-    ends,
-    said,
-    user,
-)
+from looopy.testing.contracts.turns import CONTEXT, WHEN, answer, begin, commit, ends, said, user
 from looopy.types.event import MessageEnd
 
 STEER = EntryKind.STEER

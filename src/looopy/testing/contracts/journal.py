@@ -20,8 +20,8 @@ from looopy.errors import (
 from looopy.stores.records import Claimed, Commit, Committed, ContextState, EntryKind, NewSummary
 from looopy.stores.rules import artifact_deletion, artifact_write
 from looopy.stores.stores import Stores
-from looopy.testing.state_contract import STATE
-from looopy.testing.turns import (
+from looopy.testing.contracts.state import STATE
+from looopy.testing.contracts.turns import (
     CONTEXT,
     LONG_S,
     WHEN,
