@@ -140,7 +140,7 @@ MUTANTS = [
         _TAGS,
         "        if (begun or short) and len(rest) < _LONGEST_TAG and not final:\n",
         "        if begun and len(rest) < _LONGEST_TAG and not final:\n",
-        "tests/unit/llm/test_tag_splitter.py::test_a_text_is_split",
+        "tests/unit/llm/test_thoughts.py::test_a_text_is_split",
         "tests/property/test_tag_splitter.py::test_the_split_does_not_depend_on_the_cuts",
     ),
     mutant(
@@ -149,6 +149,6 @@ MUTANTS = [
         _TAGS,
         "            alone = self._tagged and (not self._last or self._last.isspace())\n",
         "            alone = self._tagged\n",
-        "tests/unit/llm/test_tag_splitter.py::test_a_text_is_split",
+        "tests/unit/llm/test_thoughts.py::test_a_text_is_split",
     ),
 ]

@@ -298,6 +298,6 @@ MUTANTS = [
         "src/looopy/loop/turn.py",
         "replace(context, cancel=own)",
         "context",
-        "tests/unit/test_loop.py::test_a_deadline_stops_one_subscription_alone",
+        "tests/unit/loop/test_agent_loop.py::test_a_deadline_stops_one_subscription_alone",
     ),
 ]

@@ -73,7 +73,7 @@ MUTANTS = [
         "src/looopy/auth/secret_forms.py",
         '        forms |= {percent, re.sub("%..", lambda found: found[0].lower(), percent)}',
         "        forms |= {percent}",
-        "tests/unit/test_redaction.py"
+        "tests/unit/auth/test_redaction.py"
         "::test_percent_encoding_is_found_in_capitals_and_in_small_letters",
     ),
     mutant(
@@ -164,7 +164,7 @@ MUTANTS = [
         "src/looopy/tools/call/retry.py",
         "await asyncio.sleep(min(tool.retry_delay_s * 2 ** (tried - 1), _LONGEST_S))",
         "await asyncio.sleep(tool.retry_delay_s * 2 ** (tried - 1))",
-        "tests/unit/tools/test_retrying.py::test_the_wait_between_tries_doubles_up_to_ten_seconds",
+        "tests/unit/tools/call/test_retry.py::test_the_wait_between_tries_doubles_up_to_ten_seconds",
     ),
     mutant(
         "withdrawn-counts",
@@ -173,7 +173,7 @@ MUTANTS = [
         "            self._open -= 1\n"
         "            return True\n",
         "            return True\n",
-        "tests/unit/tools/test_threads.py"
+        "tests/unit/tools/function/test_threads.py"
         "::test_a_call_that_was_withdrawn_leaves_its_thread_to_the_next",
     ),
     mutant(

@@ -769,7 +769,7 @@ MUTANTS = [
         "src/looopy/types/storable.py",
         '    if "\\0" in value:\n',
         '    if value == "\\0":\n',
-        "tests/unit/stores/test_gate.py::test_what_a_backend_would_change_is_refused_with_its_place",
+        "tests/unit/types/test_storable.py::test_what_a_backend_would_change_is_refused_with_its_place",
         "tests/contract/test_messages.py::TestMessagesOnAsyncpg::"
         "test_text_that_some_database_refuses_is_refused",
     ),
@@ -779,6 +779,6 @@ MUTANTS = [
         "src/looopy/stores/rows/writing.py",
         '    if len(text) * 4 > MAX_BODY_BYTES or "\\\\u0000" in text:\n',
         "    if len(text) * 4 > MAX_BODY_BYTES:\n",
-        "tests/unit/stores/test_writing.py::test_the_edges_are_those_of_the_general_way",
+        "tests/unit/stores/rows/test_writing.py::test_the_edges_are_those_of_the_general_way",
     ),
 ]

@@ -49,7 +49,7 @@ MUTANTS = [
         "src/looopy/tools/provider.py",
         'if retries and effects == "external":',
         "if False:",
-        "tests/unit/tools/test_retrying.py::test_options_that_make_no_sense_are_refused",
+        "tests/unit/tools/call/test_retry.py::test_options_that_make_no_sense_are_refused",
     ),
     mutant(
         "asking-again-is-a-failure",
@@ -97,7 +97,7 @@ MUTANTS = [
         "src/looopy/loop/turn.py",
         "turn.queued = [one for one in turn.queued if one.number is None]",
         "turn.queued = []",
-        "tests/unit/test_queues.py::test_what_was_handed_over_is_said_though_the_turn_ends",
+        "tests/unit/loop/test_incoming.py::test_what_was_handed_over_is_said_though_the_turn_ends",
     ),
     mutant(
         "budget-of-one-turn",
@@ -162,6 +162,6 @@ MUTANTS = [
         "src/looopy/tools/sources/mcp/listing.py",
         'description=_description(redactor.text(tool.description or "")),',
         'description=_description(tool.description or ""),',
-        "tests/unit/tools/test_mcp_listing.py::test_no_part_of_a_listing_shows_a_secret_of_the_server",
+        "tests/unit/tools/sources/mcp/test_listing.py::test_no_part_of_a_listing_shows_a_secret_of_the_server",
     ),
 ]

@@ -73,7 +73,7 @@ MUTANTS = [
         "src/looopy/stores/settle.py",
         "            await settle_write(self._wait(), cancelled, outlasts=True)\n",
         "            await self._wait()\n",
-        "tests/unit/test_settle.py::"
+        "tests/unit/stores/test_settle.py::"
         "test_whoever_waits_for_a_write_before_its_own_is_not_cut_short",
         "tests/agent/test_cancelling.py::"
         "test_an_event_loop_that_stops_loses_no_result_behind_an_artifact",
@@ -93,7 +93,7 @@ MUTANTS = [
         "src/looopy/auth/secret_forms.py",
         "    for escaped in set(_escaped_in_json(text)):",
         "    for escaped in ():",
-        "tests/unit/test_redaction.py::test_every_form_of_a_secret_is_found",
+        "tests/unit/auth/test_redaction.py::test_every_form_of_a_secret_is_found",
     ),
     mutant(
         "secrets-in-html",
@@ -101,7 +101,7 @@ MUTANTS = [
         "src/looopy/auth/secret_forms.py",
         "    for entities in set(_as_entities(text)):",
         "    for entities in ():",
-        "tests/unit/test_redaction.py::test_every_form_of_a_secret_is_found",
+        "tests/unit/auth/test_redaction.py::test_every_form_of_a_secret_is_found",
     ),
     mutant(
         "question-unsearched",
@@ -219,7 +219,7 @@ MUTANTS = [
         "src/looopy/stores/settle.py",
         "        return False\n",
         "        return super().cancel(msg)\n",
-        "tests/unit/test_settle.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
+        "tests/unit/stores/test_settle.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
         "tests/agent/test_cancelling.py::"
         "test_a_task_cancelled_while_the_driver_has_the_commit_waits_too[sqlite-1]",
     ),
@@ -266,7 +266,7 @@ MUTANTS = [
         'tool is not None and (not open_call.started or tool.on_resume == "rerun")',
         'tool is not None and (not open_call.started or tool.on_resume != "ask")',
         f"{_CONTINUING}::test_continuing_runs_what_may_run_again_and_never_what_may_not",
-        "tests/unit/test_recovery.py::test_a_dead_turn_is_closed_as_its_tools_say",
+        "tests/unit/agent/test_plan.py::test_a_dead_turn_is_closed_as_its_tools_say",
     ),
     mutant(
         "a-denial-is-not-heard",
@@ -283,7 +283,7 @@ MUTANTS = [
         "    return had_auth and (auth_context is None or auth_context.expired())",
         "    return had_auth and auth_context is not None and auth_context.expired()",
         f"{_CONTINUING}::test_a_turn_with_credentials_goes_on_only_with_fresh_ones",
-        "tests/unit/test_recovery.py::test_what_had_credentials_needs_fresh_ones",
+        "tests/unit/agent/test_plan.py::test_what_had_credentials_needs_fresh_ones",
     ),
     mutant(
         "calls-without-credentials-are-lost",
@@ -351,7 +351,7 @@ MUTANTS = [
         "src/looopy/agent/broadcast.py",
         "        while len(pieces) > 1 and len(pieces[-1]) >= len(pieces[-2]):\n",
         "        while len(pieces) > 1:\n",
-        "tests/unit/test_streams.py::test_a_reader_that_is_stuck_costs_little_for_each_delta",
+        "tests/unit/loop/test_streams.py::test_a_reader_that_is_stuck_costs_little_for_each_delta",
     ),
     # --- what the model is sent ---
     mutant(

@@ -40,7 +40,7 @@ MUTANTS = [
         "src/looopy/llm/thoughts.py",
         "_LONGEST_RUN: Final = 512",
         "_LONGEST_RUN: Final = 10**9",
-        "tests/unit/llm/test_tag_splitter.py::test_no_run_of_characters_is_read_again_and_again",
+        "tests/unit/llm/test_thoughts.py::test_no_run_of_characters_is_read_again_and_again",
     ),
     # --- thoughts ---
     mutant(

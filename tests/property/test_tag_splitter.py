@@ -6,7 +6,7 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.llm.test_tag_splitter import blocks
+from tests.unit.llm.test_thoughts import blocks
 
 PARTS = st.sampled_from(
     [
