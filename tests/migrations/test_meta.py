@@ -14,6 +14,7 @@ import pytest
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate
 from looopy.stores.sql.sqlite import connection
+from looopy.stores.sql.sqlite.connection import sqlite_path
 from looopy.testing.contracts.turns import (
     CONTEXT,
     WHEN,
@@ -43,7 +44,7 @@ _CALL = ToolCall("c", "t", {})
 
 def _metas(url):
     if url.startswith("sqlite"):
-        with closing(connection.connect(migrate.sqlite_path(url))) as opened:
+        with closing(connection.connect(sqlite_path(url))) as opened:
             return [meta for (meta,) in opened.execute(_SELECT)]
     with psycopg.connect(url) as opened:
         return [meta for (meta,) in opened.execute(_SELECT)]

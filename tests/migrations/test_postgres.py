@@ -17,7 +17,7 @@ from tests.postgres import as_driver, ask
 
 from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
-from looopy.stores.sql import migrate
+from looopy.stores.sql import migrate, revision
 from looopy.stores.sql.postgres import migrate as pg_migrate
 from looopy.stores.sql.tables import metadata
 from looopy.testing.contracts.turns import CONTEXT, a_turn, answer, user
@@ -56,7 +56,7 @@ def test_the_head_equals_the_tables_on_a_server(fresh_postgres, new_database):
     engine = create_engine(as_driver(fresh_postgres, "psycopg"))
     with engine.connect() as connection:
         context = MigrationContext.configure(
-            connection, opts=migrate.options("postgresql")
+            connection, opts=revision.options("postgresql")
         )
         assert compare_metadata(context, metadata) == []
     engine.dispose()
@@ -264,7 +264,8 @@ _KILLED = """
 import os, sys
 import asyncpg, alembic.command, sqlalchemy.ext.asyncio
 from sqlalchemy import Engine, event
-from looopy.stores.sql import migrate, pg_migrate, tables
+from looopy.stores.sql import migrate, tables
+from looopy.stores.sql.postgres import migrate as pg_migrate
 
 def migrate_until(left):
     @event.listens_for(Engine, "before_cursor_execute")

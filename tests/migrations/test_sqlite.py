@@ -23,7 +23,8 @@ from sqlalchemy import create_engine
 from looopy.errors import ConfigurationError, SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.records import EntryKind, InboxHead
-from looopy.stores.sql import migrate
+from looopy.stores.sql import migrate, revision
+from looopy.stores.sql.sqlite import migrate as sqlite_migrate
 from looopy.stores.sql.sqlite.backups import backups_of
 from looopy.stores.sql.tables import sqlite_metadata as metadata
 from looopy.testing.contracts.turns import CONTEXT, a_turn, answer, begin, user
@@ -90,7 +91,7 @@ def test_the_head_equals_the_tables(fresh):
     engine = create_engine(f"sqlite:///{fresh}")
     with engine.connect() as connection:
         context = MigrationContext.configure(
-            connection, opts=migrate.options("sqlite")
+            connection, opts=revision.options("sqlite")
         )
         assert compare_metadata(context, metadata) == []
     engine.dispose()
@@ -311,7 +312,7 @@ def _start(code, *args):
 def test_others_are_kept_out_from_before_the_version_is_read(fresh, monkeypatch):
     """Or two would read the same version, and both migrate from it."""
     migrate.upgrade(_url(fresh), "0001")
-    tried, count = [], migrate._row_counts
+    tried, count = [], sqlite_migrate._row_counts
 
     def try_to_write(connection):
         other = sqlite3.connect(fresh, timeout=0, isolation_level=None)
@@ -322,7 +323,7 @@ def test_others_are_kept_out_from_before_the_version_is_read(fresh, monkeypatch)
                 tried.append(str(error))
         return count(connection)
 
-    monkeypatch.setattr(migrate, "_row_counts", try_to_write)
+    monkeypatch.setattr(sqlite_migrate, "_row_counts", try_to_write)
     migrate.upgrade(_url(fresh))
     assert tried == ["database is locked"] * 2
 

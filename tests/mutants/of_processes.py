@@ -271,7 +271,7 @@ MUTANTS = [
     mutant(
         "forgotten-for-ever",
         "each asyncio.run() with an agent that was not shut down leaves threads and files behind",
-        "src/looopy/stores/stores.py",
+        "src/looopy/stores/opening.py",
         "                await shared.close()\n            except",
         "                pass\n            except",
         f"{_LOOPS}::test_a_forgotten_agent_is_closed_when_its_event_loop_ends",
@@ -295,7 +295,7 @@ MUTANTS = [
     mutant(
         "one-token-for-all",
         "the deadline of one subscription of a cold loop stops the others",
-        "src/looopy/loop/turn.py",
+        "src/looopy/loop/agent_loop.py",
         "replace(context, cancel=own)",
         "context",
         "tests/unit/loop/test_agent_loop.py::test_a_deadline_stops_one_subscription_alone",

@@ -79,7 +79,7 @@ MUTANTS = [
     mutant(
         "failed-end-usage-lost",
         "what a turn used is not counted when its store ends it",
-        "src/looopy/agent/state.py",
+        "src/looopy/agent/closing.py",
         "            usage=usage_of(added),\n",
         "            usage=Usage(),\n",
         "tests/unit/test_ending.py::test_a_turn_whose_store_failed_reports_what_its_calls_used",
@@ -112,7 +112,7 @@ MUTANTS = [
     mutant(
         "token-in-url-shown",
         "an error shows the token of a database URL",
-        "src/looopy/stores/stores.py",
+        "src/looopy/stores/opening.py",
         "((?:password|passwd|secret|token)=)",
         "((?:password|passwd)=)",
         "tests/unit/stores/test_masking.py::test_no_option_that_is_a_secret_is_shown",

@@ -577,7 +577,7 @@ MUTANTS = [
     mutant(
         "one-lock-for-all-urls",
         "a server that does not answer keeps agents on other URLs waiting",
-        "src/looopy/stores/stores.py",
+        "src/looopy/stores/opening.py",
         "        async with shared.lock:\n",
         "        async with entries.setdefault('', _Shared()).lock:\n",
         "tests/unit/stores/test_shared_urls.py"
@@ -730,7 +730,7 @@ MUTANTS = [
     mutant(
         "alembic-compares-everything",
         "a check of our schema complains of an application's tables",
-        f"{_SQL}/migrate.py",
+        "src/looopy/stores/sql/revision.py",
         'return kind != "table" or (name is not None and name.startswith(PREFIX))',
         "return True",
         "tests/migrations/test_shared.py::test_our_check_does_not_see_theirs",
@@ -738,7 +738,7 @@ MUTANTS = [
     mutant(
         "migration-of-a-file-without-lock",
         "the same on one file",
-        f"{_SQL}/migrate.py",
+        "src/looopy/stores/sql/sqlite/migrate.py",
         'connection.exec_driver_sql("BEGIN EXCLUSIVE")',
         'connection.exec_driver_sql("BEGIN")',
         "tests/migrations/test_sqlite.py::test_others_are_kept_out_from_before_the_version_is_read",

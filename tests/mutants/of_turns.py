@@ -262,7 +262,7 @@ MUTANTS = [
     mutant(
         "every-call-runs-again",
         "a payment that may have been made is made again",
-        "src/looopy/agent/plan.py",
+        "src/looopy/agent/closing.py",
         'tool is not None and (not open_call.started or tool.on_resume == "rerun")',
         'tool is not None and (not open_call.started or tool.on_resume != "ask")',
         f"{_CONTINUING}::test_continuing_runs_what_may_run_again_and_never_what_may_not",
@@ -524,7 +524,7 @@ MUTANTS = [
     mutant(
         "cancelled-by-nobody",
         "a task of the application that was cancelled ends the turn as if the user had",
-        "src/looopy/loop/scope.py",
+        "src/looopy/errors.py",
         "if task is None or task.cancelling() > cancelling:",
         "if True:",
         f"{_FOREIGN}::test_a_turn_ends_and_those_who_wait_for_it_know",

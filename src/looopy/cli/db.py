@@ -38,13 +38,14 @@ def check(url: str | None) -> int:
         none), `NEWER` when this version is too old for it.
     """
     from looopy.stores.sql import migrate
+    from looopy.stores.sql.revision import is_newer
 
     target = url or default_url()
     found, expected = migrate.check(target)
     if found == expected:
         Terminal().line(f"{shown_place(target)} is up to date: its schema is {expected}.")
         return 0
-    newer = migrate.is_newer(found)
+    newer = is_newer(found)
     where = "" if url is None else " --db URL"
     advice = "upgrade looopy" if newer else f"run `looopy db upgrade{where}`"
     has = f"the schema of {shown_place(target)} is {found}" if found else "there is no schema yet"
@@ -68,14 +69,14 @@ def secure(url: str | None, role: str) -> int:
 def backups(url: str | None, *, remove: bool) -> int:
     """List the copies that migrations left beside a SQLite file, or remove them."""
     from looopy.errors import ConfigurationError
-    from looopy.stores.sql import migrate
     from looopy.stores.sql.postgres.url import is_postgres
     from looopy.stores.sql.sqlite import backups as copies
+    from looopy.stores.sql.sqlite.connection import sqlite_path
 
     target = url or default_url()
     if is_postgres(target):
         raise ConfigurationError("looopy makes no backups of a Postgres database: it is yours")
-    path = migrate.sqlite_path(target)
+    path = sqlite_path(target)
     found = copies.backups_of(path)
     terminal = Terminal()
     if not found:

@@ -6,12 +6,15 @@ are refused.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from looopy.errors import ConfigurationError, InvalidTool, foreign
-from looopy.tools.provider import SharedToolProvider, Tool, ToolProvider, TurnToolProvider, _logger
+from looopy.tools.provider import SharedToolProvider, Tool, ToolProvider, TurnToolProvider
 from looopy.types.context import PromptPart, TurnContext, as_part
+
+_logger = logging.getLogger("looopy")
 
 
 async def prompts_of(sources: Sequence[object], context: TurnContext) -> list[PromptPart]:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from looopy.stores.sql import migrate, old_names
+from looopy.stores.sql import old_names, revision
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.postgres import rls as pg_rls
 from looopy.stores.sql.postgres.driver import ask_once
@@ -175,8 +175,8 @@ def _use_dsn_alone(_dialect: object, _record: object, args: list[Any], _named: o
 def _run_in_one_transaction(connection: Connection) -> None:
     from alembic import context
 
-    given = migrate.options("postgresql")
-    if not migrate.moves():
+    given = revision.options("postgresql")
+    if not revision.moves():
         with connection.begin():
             if not _find_on(connection).renamed:
                 given["version_table"] = OLD_VERSION_TABLE
@@ -189,7 +189,7 @@ def _run_in_one_transaction(connection: Connection) -> None:
             _take_tables(connection, old_names.tables_of(found))
             old_names.rename_on_server(connection, found)
         context.configure(connection=connection, **given)
-        if not migrate.is_there() or pg_rls.is_on(connection):
+        if not revision.is_there() or pg_rls.is_on(connection):
             _take_tables(connection, pg_rls.present(connection))
         roles = pg_rls.lift(connection)
         context.run_migrations()

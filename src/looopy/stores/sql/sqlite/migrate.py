@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 
 async def run_online(path: Path, name: str | None) -> None:
+    """
+    Carry out the migration that alembic was asked for.
+
+    Args:
+        path: The file.
+        name: The file as the driver is to open it; `None`: a database in memory, where looking must
+            make no file.
+    """
     from sqlalchemy import URL, event
     from sqlalchemy.ext.asyncio import create_async_engine
     from sqlalchemy.pool import NullPool

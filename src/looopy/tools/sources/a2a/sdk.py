@@ -26,7 +26,9 @@ from a2a.types import (
     TaskStatus,
 )
 from a2a.utils.errors import A2AError
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import (  # type: ignore[import-untyped]  # it has no stubs
+    MessageToDict,
+)
 
 from looopy.errors import ToolServerError
 from looopy.tools.sources.headers import origin_of
