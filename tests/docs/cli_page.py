@@ -16,19 +16,19 @@ HEAD = """\
 <!-- Made by `python tests/docs/cli_page.py`; a test compares it with the program. -->
 # Command line
 
-The program `looopy` talks to models and looks after databases. Without `--db` it uses a file of
-your own, in the folder that your system has for such data.
+The program `looopy` talks to models and maintains databases. Without `--db` it uses a file of your
+own, in the folder that your system has for such data.
 
-Exit status: 0 when all went well; 1 for a turn that did not complete, or what was not found; 2 for
-wrong usage or configuration; 130 when Ctrl-C ended the program. With `--json`, standard output
-holds JSON and nothing else.
+The exit status is 0 on success; 1 if a turn did not complete or something was not found; 2 for
+wrong usage or configuration; and 130 if Ctrl-C ended the program. With `--json`, standard output
+holds only JSON.
 
 | variable | |
 | --- | --- |
 | `LOOOPY_MODEL` | the model; [see also](models.md#which-one-looopy-chat-takes) |
 | `LOOOPY_DATA` | the folder of the default database |
 | `LOOOPY_CACHE` | the folder of the embedded model's weights |
-| `LOOOPY_YES` | `1` agrees to their download |
+| `LOOOPY_YES` | `1` agrees to the download of the weights |
 | `LOOOPY_DEBUG` | `1` shows tracebacks and logs |
 """
 
