@@ -1,8 +1,8 @@
 """
-An agent as another's tool, killed in the middle of its work and gone on with by another process.
+One agent works for another, is killed in the middle of its work, and continues in a new process.
 
-The inner agent has a conversation of its own in the same database. After the crash the call runs
-again, finds that conversation, and what was booked is not booked twice.
+The inner agent has a conversation of its own in the same database. After the crash, the call runs
+again and finds that conversation, so nothing is booked twice.
 """
 
 import asyncio
@@ -30,22 +30,22 @@ async def book(train: str) -> str:
 
 @tool(effects="idempotent")
 async def pay() -> str:
-    """Pay for what is booked; the first time, the process dies of it."""
+    """Pay for the booking; in the first process, this kills the process."""
     if dies:
         os.kill(os.getpid(), signal.SIGKILL)
     return "paid"
 
 
-# What the two models say: the first process does not get further than to pay.
+# The answers of the two models: the first process gets no further than the payment.
 ASKS = [tool_call("clerk", prompt="Book the night train.")] if dies else [text("Off you go!")]
 WORKS = [tool_call("book", train="NJ 295"), tool_call("pay")] if dies else [text("All booked.")]
 
 
 async def main() -> None:
-    """Begin the journey, or go on with it."""
+    """Begin the journey, or continue it."""
     clerk = Agent("any", llm_provider=model or ScriptedProvider(WORKS), tools=[book, pay])
     planner = model or ScriptedProvider(ASKS)
-    books = clerk.as_tool("clerk", "Books what it is told to.")
+    books = clerk.as_tool("clerk", "Books what you ask for.")
     url = f"sqlite:///{folder / 'trip.db'}"
     async with Agent("trip", llm_provider=planner, tools=[books], stores=url) as agent:
         async for event in agent.execute_turn("Get me to Rome." if dies else None):

@@ -1,7 +1,7 @@
 """
-An approval answered next day: one process asks and ends, another one hears the answer.
+A person approves a call the next day: one process asks and ends, another one gets the answer.
 
-Nothing waits in between: what was asked is in the database, and so is what was approved.
+No process waits in between: the database holds the request and the call that it is about.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 
 def is_large(arguments: Mapping[str, Any], _: ToolContext) -> bool:
-    """Only large sums are asked about."""
+    """Ask only about large sums."""
     return arguments["cents"] > 10_000
 
 
@@ -27,7 +27,7 @@ async def pay(invoice: str, cents: int) -> str:
 
 
 async def today(url: str) -> None:
-    """The user asks; the turn ends, and so does the process. Nothing waits anywhere."""
+    """Run the user's turn: it ends with a request, and so does the process."""
     script = [tool_call("pay", invoice="2024-17", cents=90_000)]
     model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider(script)
     async with Agent("books", llm_provider=model, tools=[pay], stores=url) as agent:
@@ -38,7 +38,7 @@ async def today(url: str) -> None:
 
 
 async def tomorrow(url: str) -> None:
-    """Somebody says yes, to another process: the call runs once, with exactly what was shown."""
+    """Approve the call in another process: it runs once, with exactly the arguments shown."""
     script = [text("Invoice 2024-17 is paid.")]
     model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider(script)
     async with Agent("books", llm_provider=model, tools=[pay], stores=url) as agent:

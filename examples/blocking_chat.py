@@ -1,8 +1,8 @@
 """
 A chat without `async`: the same agent with blocking methods, for scripts and notebooks.
 
-Type something; an empty line or the end of the input leaves. Run it again with the same file and it
-still knows what was said. Ctrl-C during an answer cancels the turn.
+Type a message; an empty line or the end of the input ends the chat. Run the program again with the
+same file: the chat still knows the conversation. Ctrl-C during an answer cancels the turn.
 """
 
 import os

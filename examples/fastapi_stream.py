@@ -1,5 +1,5 @@
 """
-Stream turns from FastAPI, each with the credentials of its request; a client may go away.
+Stream turns from FastAPI, each with the credentials of its request; a client may disconnect.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 
 async def whoami(context: ToolContext) -> str:
-    """Look who asks; the token is there for this turn, and stored nowhere."""
+    """Look up the user; the token belongs to this turn, and looopy does not store it."""
     return f"a token of {len(context.auth_context.credentials['token'])} characters"
 
 
@@ -33,7 +33,7 @@ ending: set[asyncio.Task[None]] = set()
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open the stores; at the end, wait for the turns that run."""
+    """Open the stores; at the end, wait for the running turns."""
     async with open_stores("sqlite:///contexts.db") as app.state.stores:
         yield
         await asyncio.gather(*ending)
@@ -46,12 +46,12 @@ app = FastAPI(lifespan=lifespan)
 async def say(
     context_id: str, said: Annotated[str, Body()], authorization: Annotated[str, Header()]
 ) -> StreamingResponse:
-    """Begin a turn beside the request: who leaves misses the stream, not the answer."""
+    """Begin a turn; if the client disconnects, the turn continues and stores its answer."""
     agent = Agent(context_id, llm_provider=model, tools=[whoami], stores=app.state.stores)
     await agent.start()
     turn = agent.execute_turn(said, AuthContext("ada", credentials={"token": authorization}))
-    ending.add(asyncio.create_task(agent.shutdown()))  # which lets the turn end first
-    await turn.accepted()  # what refuses it, such as AgentBusy, comes from here
+    ending.add(asyncio.create_task(agent.shutdown()))  # this lets the turn end first
+    await turn.accepted()  # a refusal, such as AgentBusy, is raised here
     lines = (f"data: {json.dumps(event_to_json(event))}\n\n" async for event in turn)
     return StreamingResponse(lines, media_type="text/event-stream")
 

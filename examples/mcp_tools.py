@@ -1,8 +1,8 @@
 """
-The tools of an MCP server: called like any other, and what the server asks is asked of the user.
+Use the tools of an MCP server, and pass a question of the server on to the user.
 
-The server is at the end: a process of its own, that this program starts. It wants to know a name
-before it books; the turn ends with its question, and the next one goes on with the answer.
+The server is at the end of this file; the program starts it as a process of its own. It asks for a
+name before it books. The turn ends with that question, and the next turn answers it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def main() -> None:
 
 
 def serve() -> None:
-    """Be the server; it needs nothing of looopy."""
+    """Run the server; it does not use looopy."""
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.resolve import Elicit, Resolve
     from pydantic import BaseModel

@@ -1,8 +1,8 @@
 """
-A provider of one's own: an object with one method, `stream`.
+Write your own provider: an object with one method, `stream`.
 
-It yields pi's events; the last one is `done`, or `error` with an `LLMError`, and it never raises.
-Errors that are `retryable` are tried again by the loop, where the user can see it.
+It yields pi's events and never raises. The last event is `done`, or `error` with an `LLMError`.
+The loop retries `retryable` errors, and shows each retry to the user.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from looopy.llm import LLMRequest, StreamEvent, StreamOptions
 
 
 class Echo:
-    """Says what the user said, word by word; its first call fails."""
+    """Repeats the user's message, word by word; its first call fails."""
 
     calls = 0
 
     async def stream(
         self,
         request: LLMRequest,
-        options: StreamOptions,  # noqa: ARG002 - an echo has none
+        options: StreamOptions,  # noqa: ARG002 - an echo has no options
     ) -> AsyncIterator[StreamEvent]:
         """Make one model call and yield its events."""
         self.calls += 1
@@ -46,7 +46,7 @@ class Echo:
 
 
 async def main() -> None:
-    """Run one turn: its first model call fails and is made again."""
+    """Run one turn: its first model call fails, and the loop retries it."""
     config = LoopConfig(retry=RetryPolicy(base_s=0.01))
     async with Agent("echo", llm_provider=Echo(), loop_config=config) as agent:
         turn = agent.execute_turn("hello out there")

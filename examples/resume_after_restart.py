@@ -1,7 +1,7 @@
 """
-A turn that survives `kill -9`: what had finished is not done again, what had not goes on.
+A turn survives `kill -9`: a finished tool call does not run again, the others continue.
 
-The first process dies in its second tool; the second one continues. Run it without arguments.
+The first process dies in its second tool; the second process continues. Run it without arguments.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 is_first = len(sys.argv) > 1
 folder = Path(sys.argv[1] if is_first else tempfile.mkdtemp())
-world = folder / "world.txt"  # what happened in the world; no restart takes it back
+world = folder / "world.txt"  # effects in the world, which no restart undoes
 
 
 @tool  # effects="external" by default: never run twice
@@ -28,7 +28,7 @@ async def charge(amount: int, context: ToolContext) -> str:
     return f"charged {amount}"
 
 
-@tool(effects="idempotent")  # with the same key, again does no harm
+@tool(effects="idempotent")  # with the same key, a second call does no harm
 async def book(room: int, context: ToolContext) -> str:
     """Book a room."""
     with world.open("a") as file:

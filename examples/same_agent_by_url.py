@@ -1,9 +1,9 @@
 """
 The same agent on different stores: only the URL changes.
 
-Two agents, one after the other, with the same `context_id`. In memory they share what is kept as
-long as the event loop runs; a SQLite file also outlives the process, and Postgres serves any number
-of them: pass its URL, once `looopy db upgrade --db URL` has made its tables.
+Two agents run one after the other, with the same `context_id`. In memory, they share their messages
+as long as the event loop runs. A SQLite file also outlives the process, and Postgres serves any
+number of processes. Run `looopy db upgrade --db URL` once, and pass the URL as an argument.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ async def say(url: str, words: str) -> None:
 
 
 async def main() -> None:
-    """Say the same to each kind of stores."""
+    """Send the same messages to each kind of store."""
     file = Path(tempfile.mkdtemp()) / "ada.db"
     for url in ("memory:", f"sqlite:///{file}", *sys.argv[1:]):
         await say(url, "I am Ada.")

@@ -1,8 +1,8 @@
 """
-Speak to a turn while it runs: steering is heard at the next model call, a follow-up at the end.
+Send messages to a turn while it runs: the model reads steering at its next call, a follow-up last.
 
-The user changes their mind while the first page is read. The pages that were not begun are skipped,
-the model hears why, and the last question is answered before the turn ends.
+The user changes their mind while a tool reads the first page. The turn skips the other pages and
+tells the model why. It answers the last question before it ends.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ async def read(page: int) -> str:
 
 
 async def main() -> None:
-    """Run one turn, and speak to it twice."""
+    """Run one turn, and send it two messages."""
     model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider(
         [
             (tool_call("read", page=1), tool_call("read", page=2), tool_call("read", page=3)),

@@ -1,8 +1,8 @@
 """
-Watch a turn: text as it comes, tools as they run, and the result at the end.
+Watch a turn: text as it arrives, tools as they run, and the result at the end.
 
-The turn runs whether anybody looks or not. Here two views of the same turn look at once: one shows
-it, the other waits for the result.
+The turn runs even if nobody watches. This program has two views of it: one shows the events, the
+other waits for the result.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ async def main() -> None:
                     print(f"\n{event.outcome}, {event.usage.total_tokens} tokens")
                 case _:
                     pass
-        result = await turn  # at once: it is over
+        result = await turn  # returns at once: the turn is over
         print(len(result.iterations), "model calls")
 
 

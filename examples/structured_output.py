@@ -1,8 +1,8 @@
 """
-An answer in a type: checked, and given again by the model until it fits.
+Get an answer in a type: looopy checks it, and the model corrects it until it fits.
 
 The first answer breaks a rule of the type, the second one does not. A model that knows output
-schemas would be sent one; any other, such as this one, is given a tool for its answer.
+schemas would get the schema. Any other model, such as this one, gets a tool for its answer.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from looopy.testing import ScriptedProvider, tool_call
 
 
 class Trip(BaseModel):
-    """What was planned."""
+    """A planned trip."""
 
     town: str
     nights: int = Field(ge=1, le=14)
@@ -25,7 +25,7 @@ class Trip(BaseModel):
 
 @tool(effects="none")
 def forecast(town: str) -> str:
-    """Say how the weather will be in a town."""
+    """Forecast the weather in a town."""
     return f"sunny in {town}"
 
 

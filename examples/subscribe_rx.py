@@ -1,8 +1,8 @@
 """
 A turn as an Observable: every operator of reactivex works on what `execute_turn` returns.
 
-An Observable has no back-pressure and runs on the event loop, so what is subscribed must be quick.
-One that fails is detached; the turn goes on.
+An Observable has no back-pressure and runs on the event loop, so subscribers must be quick. looopy
+detaches a subscriber that fails, and the turn continues.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ def add(a: int, b: int) -> int:
 
 
 def piece(event: AgentEvent) -> str:
-    """Return the new text of *event*, empty for most."""
+    """Return the new text of *event*; empty for most events."""
     return event.delta if isinstance(event, MessageUpdate) else ""
 
 
 def stored(event: AgentEvent) -> str:
-    """Return the place of the message that *event* says is stored, or nothing."""
+    """Return the position and role of a stored message; empty for other events."""
     return f"{event.position} {event.message.role}" if isinstance(event, MessageEnd) else ""
 
 

@@ -1,7 +1,7 @@
 """
-What happens to a tool call whose process died while it ran: `on_resume` decides.
+See how `on_resume` decides about a tool call whose process died while it ran.
 
-For each policy one process is killed in the middle of a tool, then another one goes on.
+For each policy, this program kills a process in the middle of a tool and continues in another one.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ folder = Path(sys.argv[1] if dies else tempfile.mkdtemp())
 
 
 def work() -> str:
-    """Die, or get to the end."""
+    """Kill this process, or finish."""
     if dies:
         os.kill(os.getpid(), signal.SIGKILL)
     return "ran to its end"
 
 
-TOOLS = [  # what may be done twice, what a person decides about, what must not be done twice
+TOOLS = [  # may run twice; a person decides; must not run twice
     tool(work, name="rerun", effects="idempotent", on_resume="rerun"),
     tool(work, name="ask", effects="external", on_resume="ask"),
     tool(work, name="fail", effects="external", on_resume="fail"),
@@ -34,7 +34,7 @@ TOOLS = [  # what may be done twice, what a person decides about, what must not 
 
 
 async def visit(name: str) -> None:
-    """Call the tool *name*, or go on after a process died in it."""
+    """Call the tool *name*, or continue after a process died in it."""
     script = tool_call(name) if dies else lambda request: text(request.messages[-1].text)
     model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider([script])
     url = f"sqlite:///{folder / 'policies.db'}"
