@@ -9,8 +9,8 @@ Measure looopy beside the floor, and beside other libraries where they are insta
     python -m benchmarks --plots docs/plots     draw pictures, and measure nothing else
     python -m benchmarks --full --page --plots docs/plots   all that docs/performance.md shows
 
-Each scenario is a process of its own in an empty database; looopy and the floor take turns. Wall
-time is that of this machine; what is compared is the ratio.
+Each scenario is a process of its own in an empty database; looopy and the floor alternate. Wall
+time is that of this machine, so compare the ratios.
 """
 
 import argparse
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def child(subject: str, scenario: str, backend: str, url: str, number: int) -> dict[str, float]:
-    """The figures of one process; none where it failed, which it says."""
+    """Return the figures of one process; print a failure, and return no figures for it."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.worker", subject, scenario, backend, url, str(number)],
         cwd=ROOT,
@@ -66,7 +66,7 @@ def measure(
 
 
 def conditions() -> str:
-    """What was measured, where and when, in a sentence; nothing that names the machine."""
+    """Describe in a sentence what was measured, and where and when, without the machine's name."""
     packages = ", ".join(
         f"{name} {version(name)}" for name in ("looopy", "aiosqlite", "asyncpg", "pydantic-core")
     )
@@ -102,9 +102,9 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure, print, and write what was asked for."""
+    """Measure, print, and write the requested output."""
     given = parse()
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody compiles at each start
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # no process compiles at each start
     backends = given.backend or list(BACKENDS)
     chosen = given.scenario or ([] if given.plots and not given.page else list(SCENARIOS))
     results = report.Results()

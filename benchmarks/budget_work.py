@@ -1,7 +1,7 @@
 """
 One piece of work that has a budget, measured in this process, its figures printed as JSON.
 
-Run by `benchmarks.budgets`, with a fixed hash seed, so that sets have one order.
+`benchmarks.budgets` runs it with a fixed hash seed, so that sets have one order.
 """
 
 import asyncio

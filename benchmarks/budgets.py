@@ -1,13 +1,13 @@
 """
-Hold what a turn costs: fail when it grew by more than 15 % over the figures in `budgets.toml`.
+Limit the cost of a turn: fail if it grew by more than 15 % over the figures in `budgets.toml`.
 
-What is held are steps (see `counting`), which do not depend on the machine or on what else it does;
-and loosely the CPU time, in loops, to notice what steps cannot see: work in functions of C. Each is
-measured in a process of its own. Figures hold for the versions of Python and of the packages that
-they were measured with; for another Python there are none until it is renewed with it.
+The budgets limit steps (see `counting`), which do not depend on the machine or on its other work.
+They also limit CPU time in loops, loosely, to notice costs that steps cannot see: work in functions
+of C. Each figure is measured in a process of its own. It holds for the versions of Python and of
+the packages that it was measured with; for another Python, somebody has to renew the figures.
 
     python -m benchmarks.budgets            compare; 1 where a budget is exceeded
-    python -m benchmarks.budgets --renew    write the figures anew, after a change that is worth it
+    python -m benchmarks.budgets --renew    write new figures, after a change that is worth it
     python -m benchmarks.budgets WORD ...   only the budgets with such a word in their name
 """
 
@@ -60,7 +60,7 @@ def shares(name: str) -> dict[str, int]:
 def _run(name: str, kind: str) -> Any:
     work, _, backend = name.rpartition(" ")
     env = os.environ | {"PYTHONHASHSEED": "0"}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody compiles at each start
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # no process compiles at each start
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.budget_work", work, backend, kind],
         cwd=ROOT,

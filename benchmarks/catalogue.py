@@ -1,9 +1,9 @@
 """
-The scenarios by name, and what each of them has to reach.
+The scenarios by name, and the goals of each.
 
-A goal says of which metric, which way is better, and how the bound follows from the floor and from
-the fastest peer of the same run. Without peers the fastest one of an earlier run stands in, marked
-with an asterisk; the figures are those of the method in `docs/performance.md`.
+A goal names its metric, says which direction is better, and derives its bound from the floor and
+from the fastest peer of the same run. Without peers, the fastest one of an earlier run takes that
+place, with an asterisk. `docs/performance.md` describes the method behind the figures.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ class Scenario:
 
     Attributes:
         title: For people.
-        backends: Where it makes a difference.
+        backends: Those for which it makes a difference.
         numbers: How many messages, turns, agents or contexts; one process for each.
         full: The same, with `--full`.
         floor: Whether the floor can do it.
@@ -73,7 +73,7 @@ def _above_floor(more: float) -> Bound:
 @dataclass(frozen=True, slots=True)
 class Goal:
     """
-    What one metric has to reach.
+    The goal for one metric.
 
     Attributes:
         scenario: A key of `SCENARIOS`.

@@ -2,12 +2,12 @@
 Two measures of work: one that a busy machine does not change, one that it changes little.
 
 *Steps* are the byte codes that Python executes and the functions written in C that it calls, in all
-threads: the same at each run to a tenth of a percent, whatever else the machine does. They do not
-see how long a function written in C takes, so that JSON of a whole history passes for one step.
+threads. They are the same at each run to a tenth of a percent, whatever else the machine does. They
+do not see how long a function written in C takes: JSON of a whole history counts as one step.
 
-*Loops* are CPU time, in units of a fixed piece of Python that runs in between: what makes one
-slower, such as a neighbour or a throttled core, makes the other slower too. They see everything,
-and move by a third on a machine that is busy: good for finding what became twice as dear.
+*Loops* are CPU time, in units of a fixed piece of Python that runs in between. A neighbour or a
+throttled core slows both down. Loops see every cost, but vary by a third on a busy machine. They
+are good for finding work that became twice as expensive.
 """
 
 import gc
@@ -30,7 +30,7 @@ class _Point:
 
 
 def loop() -> int:
-    """The unit: about a millisecond of what libraries do, without any library."""
+    """Run one unit: about a millisecond of typical library work, without any library."""
     kept: dict[str, Any] = {}
     for number in range(150):
         point = _Point(number, f"p{number % 17}")
@@ -94,7 +94,7 @@ async def loops(work: Callable[[int], Awaitable[None]], *, rounds: int) -> float
     The CPU time of *work* in loops: it is called with 0, 1, ... and timed between two loops.
 
     Returns:
-        The median of the cheaper half: what disturbs makes work dearer, hardly ever cheaper.
+        The median of the cheaper half, because disturbances hardly ever make work cheaper.
     """
     found = []
     for number in range(rounds + 2):

@@ -1,15 +1,15 @@
 """
-Measure what the fence costs: a commit of a turn against the same rows written without it.
+Measure the cost of the fence: a commit of a turn against the same rows written without it.
 
 A step of a turn (an assistant message and a `tool_execution_start`, about 1 KB) is committed
 through the journal, fenced: the row of its context is updated under the epoch of the claim, and
-gives the numbers. The other way writes two rows of the same size, with numbers that the client
-counts itself, by the same driver and in as many round trips, and touches no other row: it would
-not notice that somebody else writes. Both take turns in one run, so that what the machine does
-meanwhile falls on both, and the medians are compared. The promise is at most 1.3 on each backend.
-The fastest tenth shows how much of it the machine was busy with other things.
+gives the numbers. The other way writes two rows of the same size, by the same driver and in as
+many round trips. It counts the numbers itself and touches no other row, so it would not notice
+another writer. The two ways alternate in one run, so that other work of the machine falls on both,
+and the medians are compared. The promise is a ratio of at most 1.3 on each backend. The fastest
+tenth shows how much of the time the machine spent on other things.
 
-Where there is Postgres, a commit and a read are also measured with row-level security.
+If Postgres is available, a commit and a read are also measured with row-level security.
 
     python -m benchmarks.fence [COMMITS] [--check] [sqlite] [asyncpg] [psycopg]
 

@@ -1,5 +1,5 @@
 """
-Measure what `from looopy import Agent, open_stores` costs over bare Python.
+Measure the cost of `from looopy import Agent, open_stores` over bare Python.
 
 CPU seconds of child processes, not wall time, so that a busy machine shows the same; bare and full
 runs alternate and the medians are compared. The promise is at most 0.25 s.

@@ -1,4 +1,4 @@
-"""S7: what the import costs, and what an install brings along."""
+"""S7: the cost of the import, and the packages of an install."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""The tables of `docs/performance.md`, between two marks; the rest is written by hand."""
+"""Write the tables of `docs/performance.md` between two marks; the rest is written by hand."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ PICTURES = {
 
 
 def write(figures: str) -> None:
-    """Put *figures* between the marks, and the pictures that there are."""
+    """Put *figures* between the marks, and the pictures that exist."""
     for name, title in PICTURES.items():
         if (PLOTS / f"{name}.png").exists():
             figures += f"\n\n![{title}](plots/{name}.png)"

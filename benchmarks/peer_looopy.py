@@ -2,9 +2,9 @@
 looopy as one peer of the comparison: the adapter that its harness loads.
 
 The model answers at once with objects made beforehand, as those of the other peers do. An agent
-lives as long as the process, as in a server that keeps its conversations open; what `forget` is
-asked about is opened again from the store. Durability and every other setting are the defaults,
-but for `history_tokens`: the whole history has to reach the model.
+lives as long as the process, as in a server that keeps its conversations open; `forget` makes the
+adapter open a context again from the store. Durability and every other setting are the defaults,
+except `history_tokens`: the whole history has to reach the model.
 """
 
 from __future__ import annotations

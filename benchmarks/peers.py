@@ -1,8 +1,8 @@
 """
-Other libraries, measured by a harness that is not part of this repository, where there is one.
+Measure other libraries with a harness that is not part of this repository, if it is installed.
 
-Its folder has a `run.py` that keeps a venv a peer below `$BENCH_HOME` and prints a JSON line a
-figure. Peers that do not wait for the disk are left out where others do.
+Its folder has a `run.py` that keeps a venv for each peer below `$BENCH_HOME` and prints a JSON line
+for each figure. Where other peers wait for the disk, those that do not are left out.
 """
 
 import json
@@ -21,7 +21,7 @@ _CPU = "client_cpu_ms_per_turn"
 
 
 def home() -> Path:
-    """Where the harness keeps its venvs."""
+    """The folder in which the harness keeps its venvs."""
     return Path(os.environ.get("BENCH_HOME", Path(tempfile.gettempdir()) / "looopy-bench"))
 
 
@@ -32,7 +32,7 @@ def installed() -> list[str]:
 
 
 def measure(harness: Path, scenario: str) -> list[dict[str, object]]:
-    """What every installed peer did in one scenario, on all its backends."""
+    """Measure every installed peer in one scenario, on all its backends."""
     names = installed()
     if not names or scenario not in COMPARED:
         return []

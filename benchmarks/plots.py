@@ -1,5 +1,5 @@
 """
-Three pictures for the documentation: what stays flat, what grows as it should.
+Draw three pictures for the documentation: costs that stay flat, and costs that grow as they should.
 
 Needs matplotlib: `uv run --all-extras --group dev --group plots python -m benchmarks --plots DIR`.
 """
@@ -24,7 +24,7 @@ async def _by_history(given: Subject) -> Line:
     """
     Milliseconds of CPU of a turn behind so many messages, the cheapest quarter.
 
-    The lengths take turns, so that what the machine does meanwhile falls on each of them.
+    The lengths alternate, so that other work of the machine falls on each of them.
     """
     await given.open()
     await timed(given, "warm", 5)

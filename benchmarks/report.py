@@ -1,4 +1,4 @@
-"""What was measured, as a table: beside the floor, the fastest peer, and what was to be reached."""
+"""Show the figures as a table, beside the floor, the fastest peer and the goals."""
 
 import statistics
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Results:
     peers: dict[str, list[dict[str, object]]] = field(default_factory=dict)
 
     def add(self, subject: str, scenario: str, backend: str, figures: dict[str, float]) -> None:
-        """Keep what a process printed."""
+        """Keep the figures that a process printed."""
         for metric, value in figures.items():
             self.ours.setdefault((subject, scenario, backend, metric), []).append(value)
 
@@ -34,7 +34,7 @@ class Results:
 
 
 def number(value: float | None) -> str:
-    """Three digits that say something."""
+    """Format a number with three significant digits."""
     if value is None:
         return ""
     if value == int(value):

@@ -1,8 +1,8 @@
 """
-What stays the same however much there is: late turns, idle agents, full databases, restarts.
+Measure costs that must not grow with the data: late turns, idle agents, full databases, restarts.
 
-Of looopy alone: the floor has no agents, and whoever stores a row by its key is as fast in a full
-database as in an empty one.
+These scenarios measure looopy alone. The floor has no agents, and it finds a row by its key as fast
+in a full database as in an empty one.
 """
 
 import asyncio

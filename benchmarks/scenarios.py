@@ -1,8 +1,8 @@
 """
-What is measured of a subject on a store, S1 to S8, each in a process of its own.
+Run the scenarios S1 to S8 on a subject and a store, each in a process of its own.
 
-Every turn's answer is checked, and the store is read back: whoever loses a message shows it in
-`messages_missing`. CPU is that of this process with all its threads, so not of a Postgres server.
+Every turn's answer is checked, and the store is read back: `messages_missing` counts lost messages.
+CPU is that of this process with all its threads, without that of a Postgres server.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
 """
-Where the steps of a turn go: the profile behind a figure, the same on a busy machine.
+Show which modules spend the steps of a turn: a profile that is the same on a busy machine.
 
     python -m benchmarks.shares                     a tool turn on SQLite
     python -m benchmarks.shares text turn memory    any of `budgets.WORK`, but the import

@@ -1,10 +1,10 @@
 """
-How long a read of 200,000 messages stops the event loop, beside what an idle loop notices.
+Measure how long a read of 200,000 messages stops the event loop, beside an idle loop.
 
     python -m benchmarks.stalls [URL of an empty Postgres database at the head]
 
-Messages are decoded in a thread, but a collection of garbage stops every thread while it looks at
-all that was read. So the longest stall is also shown without the time of collections.
+looopy decodes messages in a thread, but a garbage collection stops every thread while it inspects
+everything that was read. The longest stall is therefore also shown without the time of collections.
 """
 
 import asyncio

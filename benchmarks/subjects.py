@@ -1,9 +1,9 @@
 """
-What is measured, behind one face: looopy, and the floor below it.
+The two subjects of the measurements, with one interface: looopy, and the floor below it.
 
 The floor is no agent at all: the messages of a turn as JSON, inserted by the bare driver, with as
-many transactions as the turn of an agent has commits, and the history kept in memory. Nobody who
-keeps each message safe can be faster; the ratio to it is what the library costs.
+many transactions as the turn of an agent has commits, and the history kept in memory. No library
+that keeps each message safe can be faster. The ratio to the floor is the cost of the library.
 """
 
 import asyncio

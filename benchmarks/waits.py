@@ -1,10 +1,10 @@
 """
-What waiting costs: the CPU of a tool turn on memory, when each of its commits waits for nothing.
+Measure the cost of waiting: the CPU of a tool turn on memory whose commits wait artificially.
 
     python -m benchmarks.waits
 
-A turn that waits for a disk or a server four times finds its caches cold four times. How much that
-is depends on the machine; it is in every figure that is measured with a store, whoever's.
+A turn that waits for a disk or a server four times finds its caches cold four times. The cost
+depends on the machine. It is part of every figure that is measured with a store, for every library.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """
-What every measured turn consists of, and the model that answers it at once.
+The content of every measured turn, and the model that answers it at once.
 
 The sizes are those of a chat: a question of 64 characters, an answer of 200, a tool result of 60.
-Whoever is measured gets the same ones, so that bytes and turns compare.
+Every subject gets the same sizes, so that bytes and turns are comparable.
 """
 
 import asyncio
