@@ -1,10 +1,10 @@
 """
-What a change has to pass, as sessions.
+The checks of a change, as sessions.
 
-uv owns the one environment, so the sessions run in the one they are started from:
-`uv run --all-extras --group dev nox` runs them all but the long campaigns, `... nox -s lint` one.
-Some make environments of their own: `build`, because it tests the wheel and not the tree, `lowest`
-and `pythons`, because they run what we declare and not what we develop on.
+uv owns the environment, so a session runs in the environment that it is started from:
+`uv run --all-extras --group dev nox` runs all of them but the long campaigns, `... nox -s lint`
+runs one. Some make environments of their own: `build`, because it tests the wheel and not the tree,
+and `lowest` and `pythons`, because they run the versions that we declare.
 """
 
 import os
@@ -21,9 +21,9 @@ ROOT = Path(__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PINS = PROJECT["tool"]["uv"]["constraint-dependencies"]
 
-# Where every branch is to be taken; what starts and kills processes is slow to trace.
+# Tests that should take every branch; those that start and kill processes are slow to trace.
 MEASURED = ("tests/unit", "tests/wire", "tests/agent/test_turns.py")
-# Those of tests/migrations that are not here take as long as all of these together.
+# The other tests of tests/migrations take as long as all of these together.
 SHORT = (
     "tests/unit",
     "tests/migrations/test_fresh.py",
@@ -54,7 +54,7 @@ nox.options.sessions = [
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Hold the style."""
+    """Check the style."""
     session.run("ruff", "check", "--output-format", "concise", ".")
 
 
@@ -69,7 +69,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def imports(session: nox.Session) -> None:
-    """Hold the floors."""
+    """Check that imports flow one way."""
     session.run("lint-imports", "--no-logo", "--no-cache", env={"PYTHONPATH": str(ROOT / "src")})
 
 
@@ -81,7 +81,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Show the branches that no test takes, and hold their number; arguments go to pytest."""
+    """Show the branches that no test takes, and limit their number; arguments go to pytest."""
     session.run("coverage", "erase")
     # Tracing takes time: a limit is for what hangs.
     slow = ("-q", "--timeout=240")
@@ -120,7 +120,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def budgets(session: nox.Session) -> None:
-    """Hold what a turn, a delta, a restart and the import cost; `-- --renew` sets it anew."""
+    """Limit the cost of a turn, a delta, a restart and the import; `-- --renew` sets the limits."""
     session.run("python", "-m", "benchmarks.budgets", *session.posargs)
 
 
@@ -144,7 +144,7 @@ def build(session: nox.Session) -> None:
 
 
 def fresh(session: nox.Session, name: str, interpreter: str, *options: str) -> str:
-    """Make an environment with the tree, its extras and what the tests need; its Python."""
+    """Make an environment with the tree, its extras and the test tools; return its Python."""
     venv = Path(session.create_tmp()).resolve() / name
     make = ("uv", "venv", "--quiet", "--clear", "--python", interpreter)
     session.run(*make, str(venv), external=True)
@@ -185,7 +185,7 @@ def pythons(session: nox.Session) -> None:
 
 
 def declared() -> Iterator[str]:
-    """The versions of Python among the classifiers, but for the one that runs this."""
+    """The versions of Python among the classifiers, except the one that runs this."""
     for classifier in PROJECT["project"]["classifiers"]:
         version = classifier.rpartition(" :: ")[2]
         if version.startswith("3.") and version != f"3.{sys.version_info.minor}":
@@ -215,7 +215,7 @@ def campaign(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Make mistakes in a copy, one at a time: tests have to notice; arguments name mutants."""
+    """Make mistakes in a copy, one at a time, which tests have to notice; arguments name mutants."""
     session.run("python", "-m", "tests.mutants", *session.posargs)
 
 
