@@ -215,7 +215,7 @@ def campaign(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Make mistakes in a copy, one at a time, which tests have to notice; arguments name mutants."""
+    """Make mistakes in a copy, one by one, which tests have to notice; arguments name mutants."""
     session.run("python", "-m", "tests.mutants", *session.posargs)
 
 
