@@ -13,7 +13,7 @@ import pytest
 
 from looopy import Agent, open_stores
 from looopy.errors import AgentStateError, StoreUnavailable
-from looopy.stores import stores as shared_stores
+from looopy.stores import opening as shared_stores
 from looopy.testing import ScriptedProvider, text
 
 

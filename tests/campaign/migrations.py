@@ -38,6 +38,7 @@ from tests.postgres import as_driver, ask
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate, tables  # noqa: F401 - as above
 from looopy.stores.sql.postgres import migrate as pg_migrate  # noqa: F401 - as above
+from looopy.stores.sql.sqlite import migrate as sqlite_migrate
 
 _ENGINES = ("sqlite", "postgresql")
 _ANY_TIME = 0.25  # of the kills, at no particular place
@@ -148,7 +149,7 @@ def _migrate(url: str, step: Step, kill_at: int | None, *, careless: bool) -> No
 
     event.listen(Engine, "before_cursor_execute", place)
     event.listen(Engine, "commit", place)
-    migrate.back_up = partial(copied, migrate.back_up)
+    sqlite_migrate.back_up = partial(copied, sqlite_migrate.back_up)
     if careless:
         _commit_each_statement()
     getattr(migrate, step.action)(url, step.target)

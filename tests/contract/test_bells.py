@@ -36,7 +36,7 @@ _LISTENERS = (
 _WRITER = f"""
 import asyncio, sys
 from looopy.stores import open_stores
-from looopy.testing.turns import user
+from looopy.testing.contracts.turns import user
 
 async def main():
     async with open_stores(sys.argv[1]) as stores:

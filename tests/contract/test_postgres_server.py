@@ -567,7 +567,7 @@ _HOLDER = """
 import asyncio, os, signal, sys
 from looopy.stores import open_stores
 from looopy.stores.owner import Owner
-from looopy.testing.turns import begin
+from looopy.testing.contracts.turns import begin
 
 async def main():
     async with open_stores(sys.argv[1]) as stores:

@@ -280,7 +280,7 @@ _WRITER = """
 import asyncio, sys
 from looopy.stores import open_stores
 from looopy.testing import ScriptedProvider, text
-from looopy.testing.turns import user
+from looopy.testing.contracts.turns import user
 
 async def main(url, name, count):
     async with open_stores(url) as stores:
@@ -387,7 +387,7 @@ async def test_a_program_that_forgets_to_close_ends_without_complaint(sqlite_fil
 import asyncio, sys
 from looopy.stores import open_stores
 from looopy.testing import ScriptedProvider, text
-from looopy.testing.turns import user
+from looopy.testing.contracts.turns import user
 
 async def main():
     stores = await open_stores(sys.argv[1]).__aenter__()
@@ -408,7 +408,7 @@ import asyncio, os, sys
 from looopy.errors import StoreUnavailable
 from looopy.stores import open_stores
 from looopy.testing import ScriptedProvider, text
-from looopy.testing.turns import user
+from looopy.testing.contracts.turns import user
 
 async def main():
     async with open_stores(sys.argv[1]) as stores:
@@ -436,7 +436,7 @@ async def test_opening_a_file_at_the_head_loads_no_database_library(sqlite_file)
 import asyncio, sys
 from looopy.stores import open_stores
 from looopy.testing import ScriptedProvider, text
-from looopy.testing.turns import a_turn
+from looopy.testing.contracts.turns import a_turn
 
 async def main():
     async with open_stores(sys.argv[1]) as stores:
@@ -619,7 +619,7 @@ import asyncio, os, signal, sys
 from looopy.errors import StoreUnavailable
 from looopy.stores import open_stores
 from looopy.testing import ScriptedProvider, text
-from looopy.testing.turns import user
+from looopy.testing.contracts.turns import user
 
 async def main():
     stores = await open_stores("sqlite:///" + sys.argv[1]).__aenter__()
@@ -926,7 +926,7 @@ import asyncio, resource, signal, sys
 from looopy.errors import StorageFull
 from looopy.stores import open_stores
 from looopy.testing import ScriptedProvider, text
-from looopy.testing.turns import user
+from looopy.testing.contracts.turns import user
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 

@@ -23,7 +23,7 @@ def place(tmp_path):
 
 def test_a_new_file_is_what_the_migrations_make(place):
     """Statement by statement, and at their head; else: `python -m tests.migrations.fresh`."""
-    migrate.ensure_schema(place, migrate.bring_to_head)
+    fresh.ensure_schema(place, migrate.bring_to_head)
     assert schema_of(place) == by_migrations()
 
 

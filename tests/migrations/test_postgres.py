@@ -137,7 +137,7 @@ async def test_a_table_in_the_way_is_said_and_nothing_changed(url):
 _STARTER = """
 import asyncio, sys
 from looopy.stores import open_stores
-from looopy.testing.turns import user
+from looopy.testing.contracts.turns import user
 
 async def main(url, name):
     async with open_stores(url, migrate=True) as stores:

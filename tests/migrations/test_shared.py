@@ -15,6 +15,7 @@ from looopy.errors import SchemaOutOfDate, StoreUnavailable
 from looopy.stores import open_stores
 from looopy.stores.sql import migrate, old_names, statements
 from looopy.stores.sql.postgres import migrate as pg_migrate
+from looopy.stores.sql.sqlite import migrate as sqlite_migrate
 from looopy.testing.contracts.turns import CONTEXT, a_turn
 
 ROOT = Path(__file__).parents[2]
@@ -235,7 +236,7 @@ def test_a_takeover_that_fails_changes_nothing(empty, monkeypatch):
     def fail(*_):
         raise StoreUnavailable("the disk is gone")
 
-    place = pg_migrate if frozen.engine_of(empty) == "postgres" else migrate
+    place = pg_migrate if frozen.engine_of(empty) == "postgres" else sqlite_migrate
     name = "_take_tables" if place is pg_migrate else "_check_rows"
     with monkeypatch.context() as patched:
         patched.setattr(place, name, _after_the_first(getattr(place, name), fail))

@@ -260,7 +260,7 @@ async def test_a_file_of_a_newer_version_is_refused_untouched(fresh):
 _STARTER = """
 import asyncio, sys
 from looopy.stores import open_stores
-from looopy.testing.turns import user
+from looopy.testing.contracts.turns import user
 
 async def main(url, name):
     async with open_stores(url) as stores:

@@ -116,7 +116,7 @@ async def test_what_trickles_behind_an_answer_does_not_prolong_it(api, monkeypat
         return feed(decoder, piece)
 
     monkeypatch.setattr(SSEDecoder, "feed", read)
-    for module in ("sdk", "openai"):
+    for module in ("sdk", "openai.provider"):
         monkeypatch.setattr(f"looopy.llm.{module}.DRAIN_WAIT_S", 60.0)
     cues = [asyncio.Event() for _ in range(20)]
     trickle = [piece for cue in cues for piece in (cue, b": still here\n\n")]

@@ -11,7 +11,7 @@ from looopy.agent.lifecycle import TRANSITIONS, after
 from looopy.errors import AgentNotStarted, AgentStateError
 from looopy.types.state import AgentStatus
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "lifecycle.md"
+PAGE = Path(__file__).parents[3] / "docs" / "lifecycle.md"
 CALLS = ["start", "pause", "resume", "shutdown", "execute_turn", "clear"]
 S = AgentStatus
 

@@ -11,6 +11,7 @@ from looopy.stores.log import is_little, off_loop
 from looopy.stores.sql import artifacts, state
 from looopy.stores.sql import journal as events
 from looopy.stores.sql.engine import bind
+from looopy.stores.sql.migrate import bring_to_head
 from looopy.stores.sql.sqlite.driver import SQLiteDriver
 from looopy.testing.contracts.turns import (
     CONTEXT,
@@ -169,7 +170,7 @@ async def test_a_page_of_events_costs_the_same_statements_whatever_it_holds(tmp_
 
             return await super().run(counted, write=write, ring=ring)
 
-    driver = Counting(tmp_path / "chat.db")
+    driver = Counting(tmp_path / "chat.db", bring_to_head=bring_to_head)
     await driver.open()
     stores = bind(driver, "default")
     epoch = await _many(stores, 3)

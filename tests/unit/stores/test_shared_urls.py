@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from looopy.errors import StoreUnavailable
-from looopy.stores import stores as module
+from looopy.stores import opening as module
 from looopy.stores.opening import acquire_shared, release_shared
 
 

@@ -182,7 +182,7 @@ def test_a_hung_tool_does_not_hold_up_the_end_of_the_process() -> None:
     """The interpreter exits though a tool never returns."""
     code = """
 import asyncio, threading
-from looopy.tools.threads import tool_threads
+from looopy.tools.function.threads import tool_threads
 
 async def main():
     try:
@@ -204,7 +204,7 @@ def test_there_is_one_pool_a_process_and_a_forked_child_makes_its_own() -> None:
     """The parent's threads do not exist in a child."""
     code = """
 import asyncio, os
-from looopy.tools.threads import tool_threads
+from looopy.tools.function.threads import tool_threads
 
 async def work():
     return await tool_threads().run(os.getpid)
