@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from looopy.errors import InvalidTool, InvalidToolArguments
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
-
-    from looopy.tools.provider import Tool
 
 MAX_RECEIVED_CHARS = 500
 _MAX_LINES = 10
@@ -26,6 +24,20 @@ _MAX_VALUE_CHARS = 100
 _CACHE = "_looopy_validator"
 
 PathPart = str | int
+
+
+class Described(Protocol):
+    """A tool, as far as its arguments are concerned."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """JSON Schema of its arguments."""
+        ...
 
 
 def check_schema(parameters: Mapping[str, Any]) -> None:
@@ -40,7 +52,7 @@ def check_schema(parameters: Mapping[str, Any]) -> None:
     _compile(parameters)
 
 
-def validate(tool: Tool, arguments: Mapping[str, Any]) -> None:
+def validate(tool: Described, arguments: Mapping[str, Any]) -> None:
     """
     Compare *arguments* with the schema of *tool*.
 
@@ -138,7 +150,7 @@ def shorten(value: Any, limit: int = _MAX_VALUE_CHARS) -> str:
     return f"{text[:limit]}... ({len(text) - limit:,} more characters)"
 
 
-def validator_of(tool: Tool) -> Validator:
+def validator_of(tool: Described) -> Validator:
     """The compiled schema of *tool*; `InvalidTool` if it is none."""
     # Kept in the tool itself, so that it lives as long: subclasses may be unhashable or frozen.
     schema, validator = vars(tool).get(_CACHE, (None, None))

@@ -181,7 +181,7 @@ class MCPTools:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    async def headers_for(self, auth_context: AuthContext | None) -> Mapping[str, str] | None:
+    async def _headers_for(self, auth_context: AuthContext | None) -> Mapping[str, str] | None:
         """
         The headers of a turn, made for this moment.
 
@@ -194,7 +194,7 @@ class MCPTools:
 
     @property
     def pool(self) -> Pool:
-        """The connections of this source, for its tools."""
+        """The connections of this source."""
         return self._pool
 
     async def _list(
@@ -203,7 +203,7 @@ class MCPTools:
         found: RawListing | None = None
         redactor = Redactor()
         try:
-            headers = await self.headers_for(auth_context)
+            headers = await self._headers_for(auth_context)
             async with self._pool.link(headers) as link:
                 redactor = link.redactor
                 try:
@@ -234,7 +234,10 @@ class MCPTools:
                 problems=found.problems,
                 redactor=redactor,
             )
-            found.read = [MCPTool(self, offer, **self._options) for offer in listing.offers]
+            found.read = [
+                MCPTool(self._pool, self._headers_for, offer, **self._options)
+                for offer in listing.offers
+            ]
             self.problems = listing.problems
             for problem in listing.problems:
                 _logger.warning("%s: %s", self.target.where, problem)

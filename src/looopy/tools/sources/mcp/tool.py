@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from looopy.errors import ToolServerError
 from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.tools.sources.mcp.conversation import Conversation
 from looopy.tools.sources.mcp.listing import Offer
-from looopy.tools.sources.mcp.pool import Link
+from looopy.tools.sources.mcp.pool import Link, Pool
 from looopy.tools.sources.mcp.results import to_tool_result
+from looopy.types.context import AuthContext
 
-if TYPE_CHECKING:
-    from looopy.tools.sources.mcp.source import MCPTools
-
+HeadersFor = Callable[[AuthContext | None], Awaitable[Mapping[str, str] | None]]
 
 
 class MCPTool(Tool):
@@ -24,11 +23,17 @@ class MCPTool(Tool):
     A call that the server does not survive is made again if that does no harm, and otherwise
     answered as of unknown outcome; the next call finds a new server.
 
+    Args:
+        pool: The connections to the server.
+        headers_for: Makes the headers of a turn; may raise `ToolServerError`.
+        offer: The tool as the server lists it.
+        **options: See `Tool`.
+
     Attributes:
         remote_name: What the server calls it.
     """
 
-    def __init__(self, source: MCPTools, offer: Offer, **options: Any) -> None:
+    def __init__(self, pool: Pool, headers_for: HeadersFor, offer: Offer, **options: Any) -> None:
         super().__init__(
             name=offer.name,
             description=offer.description,
@@ -38,7 +43,8 @@ class MCPTool(Tool):
             **options,
         )
         self.remote_name = offer.remote_name
-        self._source = source
+        self._pool = pool
+        self._headers_for = headers_for
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """
@@ -48,8 +54,8 @@ class MCPTool(Tool):
             ToolServerError: The server cannot be reached, died, or broke its protocol.
             NeedsInput: The server asks the user.
         """
-        headers = await self._source.headers_for(context.auth_context)
-        async with self._source.pool.link(headers) as link:
+        headers = await self._headers_for(context.auth_context)
+        async with self._pool.link(headers) as link:
             try:
                 return await self._run(link, arguments, context)
             except ToolServerError as error:
