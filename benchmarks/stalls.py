@@ -1,10 +1,12 @@
 """
-Measure how long a read of 200,000 messages stops the event loop, beside an idle loop.
+Measure how long a read of 200,000 messages, or of their events, stops the event loop.
 
     python -m benchmarks.stalls [URL of an empty Postgres database at the head]
 
-looopy decodes messages in a thread, but a garbage collection stops every thread while it inspects
-everything that was read. The longest stall is therefore also shown without the time of collections.
+Each row begins with the longest stall of an idle loop, which is the machine's. looopy decodes
+messages in a thread, but a garbage collection stops every thread while it inspects everything that
+was read. The longest stall is therefore also shown without the time of collections. The last column
+is the longest collection in CPU time, which hardly depends on what else the machine does.
 """
 
 import asyncio
@@ -12,13 +14,22 @@ import gc
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from looopy.stores import open_stores
-from looopy.types.message import UserMessage
+from looopy.types.message import (
+    AssistantMessage,
+    Cost,
+    Message,
+    TextContent,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+)
 
 _MESSAGES = 200_000
 _AT_ONCE = 5_000
@@ -31,13 +42,17 @@ class _Watch:
         self.stalls: list[tuple[float, float]] = []
         self._collections: list[tuple[float, float]] = []
         self._began = 0.0
+        self._began_cpu = 0.0
+        self.longest_collection = 0.0
 
     def collected(self, phase: str, _: dict[str, Any]) -> None:
         now = time.perf_counter()
         if phase == "start":
-            self._began = now
+            self._began, self._began_cpu = now, time.thread_time()
         else:
             self._collections.append((self._began, now))
+            took = time.thread_time() - self._began_cpu
+            self.longest_collection = max(self.longest_collection, took)
 
     async def run(self) -> None:
         before = time.perf_counter()
@@ -47,17 +62,17 @@ class _Watch:
             self.stalls.append((before, now))
             before = now
 
-    def longest_ms(self) -> tuple[float, float]:
-        """The longest stall, and the longest once collections are taken out of each."""
+    def longest_ms(self) -> tuple[float, float, float]:
+        """The longest stall, the same without collections, and the longest collection."""
         whole = max(end - start for start, end in self.stalls)
         without = max(end - start - self._within(start, end) for start, end in self.stalls)
-        return whole * 1e3, without * 1e3
+        return whole * 1e3, without * 1e3, self.longest_collection * 1e3
 
     def _within(self, start: float, end: float) -> float:
         return sum(max(0.0, min(end, b) - max(start, a)) for a, b in self._collections)
 
 
-async def watched(asked: Awaitable[Any]) -> tuple[float, float]:
+async def watched(asked: Awaitable[Any]) -> tuple[float, float, float]:
     """The longest stalls while *asked* runs."""
     watch = _Watch()
     gc.callbacks.append(watch.collected)
@@ -75,22 +90,45 @@ async def watched(asked: Awaitable[Any]) -> tuple[float, float]:
     return watch.longest_ms()
 
 
+def conversation(start: int, count: int) -> list[Message]:
+    """Messages as turns with one call of a tool leave them."""
+    made: list[Message] = []
+    for n in range(start, start + count, 4):
+        usage = Usage(input=n, output=30, total_tokens=n + 30, cost=Cost(input=n / 10))
+        call = ToolCall(f"call-{n}", "search", {"query": f"what is {n}", "limit": n})
+        made += [
+            UserMessage(f"message {n} of a conversation"),
+            AssistantMessage([TextContent("I look"), call], model="one", usage=usage),
+            ToolResultMessage(
+                tool_call_id=call.id, tool_name="search", content=[TextContent(f"found {n}")]
+            ),
+            AssistantMessage([TextContent(f"It is {n}.")], model="one", usage=usage),
+        ]
+    return made
+
+
 async def measure(url: str) -> None:
-    """Print the row of one store."""
+    """Print the rows of one store."""
     async with open_stores(url) as stores:
         for start in range(0, _MESSAGES, _AT_ONCE):
-            texts = (f"message {n} of a conversation" for n in range(start, start + _AT_ONCE))
-            await stores.messages.append("stalls", [UserMessage(text) for text in texts])
-        idle, _ = await watched(asyncio.sleep(2))
-        longest, without = await watched(stores.messages.list("stalls"))
+            await stores.messages.append("stalls", conversation(start, _AT_ONCE))
+        reads: dict[str, Callable[[], Awaitable[Any]]] = {
+            "messages": lambda: stores.messages.list("stalls"),
+            "events": lambda: stores.journal.events("stalls"),
+        }
+        for what, read in reads.items():
+            gc.collect()
+            idle, *_ = await watched(asyncio.sleep(2))
+            figures = (idle, *await watched(read()))
+            name = f"{url.partition(':')[0]} {what}"
+            print(f"{name:<30}", *(f"{figure:>10.1f} ms" for figure in figures), flush=True)
         await stores.state.delete("stalls")
-    name = url.partition(":")[0]
-    print(f"{name:<20} {idle:>9.1f} ms {longest:>9.1f} ms {without:>15.1f} ms", flush=True)
 
 
 def main() -> None:
     """See the module."""
-    print("store                   idle loop      longest   without collections")
+    heads = ("idle loop", "longest", "no collect.", "collect. CPU")
+    print(" " * 30, *(f"{head:>13}" for head in heads))
     with tempfile.TemporaryDirectory() as folder:
         for url in ("memory:", f"sqlite:///{Path(folder) / 'stalls.db'}", *sys.argv[1:]):
             asyncio.run(measure(url))

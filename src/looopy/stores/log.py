@@ -5,11 +5,15 @@ An event is a message's row, a turn's row or a row of its own (see `rows.py`). A
 the rows of a page, and a way to look up the messages that they refer to; what they say is the same
 for every store. Decoding takes ten microseconds a row or more, and a caller may ask for any number
 of rows: what is more than a few is decoded in a thread, bit by bit, so the event loop goes on.
+A thread is not enough for a very long list, because a full collection of garbage stops every
+thread: see `_Collections`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -36,6 +40,10 @@ PAGE = 1000
 _CHUNK = 256
 _FEW_ROWS = 64
 _FEW_CHARACTERS = 100_000
+_MANY = 5_000  # objects of a list, from which on full collections are kept away
+_PUT_OFF_AT_MOST = 4_000_000  # objects between two full collections
+# Python 3.14 collects old objects in steps, and freezing may take long there.
+_HAS_FULL_COLLECTIONS = sys.version_info < (3, 14)
 
 
 def is_little(count: int, bodies: Iterable[object]) -> bool:
@@ -62,16 +70,58 @@ async def off_loop(parts: Iterator[list[T]], *, little: bool) -> list[T]:
     return await answer
 
 
+class _Collections:
+    """
+    Keep full collections of garbage away from one long read.
+
+    A full collection inspects every object of the process while all threads stand still, and a
+    growing list causes one after the other. `gc.freeze()` and `gc.unfreeze()` together move all
+    objects to the oldest generation without inspecting them, and reset the count to the next full
+    collection. Young objects are collected as before.
+
+    Until that collection, cycles that other code leaves behind stay. A process that only reads
+    still needs one, so it is put off for `_PUT_OFF_AT_MOST` objects and no longer.
+    """
+
+    _full = -1  # full collections of this process, when one was put off last
+    _put_off_for = 0
+
+    def __init__(self) -> None:
+        self._on = _HAS_FULL_COLLECTIONS and gc.isenabled()
+        self._due = _MANY
+
+    def put_off(self, taken: int) -> None:
+        """Put off the next full collection; *taken* objects have been read."""
+        if taken < self._due or not self._on:
+            return
+        self._due = taken + _CHUNK
+        # An application that has frozen its own objects keeps them frozen.
+        self._on = self._may_put_off() and not gc.get_freeze_count()
+        if self._on:
+            gc.freeze()
+            gc.unfreeze()
+
+    @classmethod
+    def _may_put_off(cls) -> bool:
+        full = gc.get_stats()[-1]["collections"]
+        if full != cls._full:
+            cls._full, cls._put_off_for = full, 0
+        cls._put_off_for += _CHUNK
+        return cls._put_off_for <= _PUT_OFF_AT_MOST
+
+
 def _take(
     parts: Iterator[list[T]], loop: asyncio.AbstractEventLoop, answer: asyncio.Future[list[T]]
 ) -> None:
     taken: list[T] = []
     failed: BaseException | None = None
+    collections = _Collections()
     try:
         for part in parts:
             if answer.cancelled():
                 return
             taken += part
+            collections.put_off(len(taken))
     except Exception as error:  # noqa: BLE001 - handed to the one who asked
         failed = error
 
@@ -93,9 +143,7 @@ RecordRow: TypeAlias = tuple[int, int, int, int, str]
 """Position, turn, iteration, seq and body of a message."""
 
 
-async def read_records(
-    found: Sequence[R], as_row: Callable[[R], RecordRow]
-) -> list[MessageRecord]:
+async def read_records(found: Sequence[R], as_row: Callable[[R], RecordRow]) -> list[MessageRecord]:
     """Messages with their places; *as_row* is called where they are decoded."""
     words: dict[str, str] = {}
 

@@ -1,6 +1,7 @@
 """Pages of a log: how much is asked for, and where it is decoded."""
 
 import asyncio
+import gc
 import threading
 from collections import Counter
 
@@ -211,3 +212,83 @@ async def test_a_log_of_many_pages_is_one_reading(tmp_path, monkeypatch):
             for limit in (None, 1, 7, 8, 20):
                 found = await stores.journal.events(CONTEXT, after=after, limit=limit)
                 assert found == whole[after:][:limit]
+
+
+class _Full:
+    """Counts full collections of garbage, and how many objects had been taken at each."""
+
+    def __init__(self):
+        self.at, self.taken = [], 0
+
+    def __call__(self, phase, info):
+        if phase == "start" and info["generation"] == 2:
+            self.at.append(self.taken)
+
+    def parts(self, count):
+        """So many objects that a collector looks at, in parts."""
+        for _ in range(0, count, 256):
+            yield [[] for _ in range(256)]
+            self.taken += 256
+
+
+@pytest.fixture
+def full():
+    """The count of full collections; the thresholds make them frequent."""
+    counted = _Full()
+    before = gc.get_threshold()
+    gc.set_threshold(100, 2, 2)
+    gc.collect()
+    gc.callbacks.append(counted)
+    try:
+        yield counted
+    finally:
+        gc.callbacks.remove(counted)
+        gc.set_threshold(*before)
+
+
+async def test_a_long_list_is_read_without_full_collections(full):
+    """Each would look at all that was read, while every thread stands still."""
+    many = 2 * len(gc.get_objects())
+    found = await off_loop(full.parts(many), little=False)
+    assert len(found) >= many > 10 * log._MANY
+    assert [at for at in full.at if at > log._MANY] == []
+    del found
+    gc.collect()
+    assert full.at, "they are only put off"
+
+
+async def test_full_collections_are_not_put_off_for_ever(full, monkeypatch):
+    """A process that only reads would keep all cycles."""
+    monkeypatch.setattr(log, "_PUT_OFF_AT_MOST", 2 * log._MANY)
+    found = await off_loop(full.parts(2 * len(gc.get_objects())), little=False)
+    assert [at for at in full.at if at > 3 * log._MANY], len(found)
+    del found
+    gc.collect()
+    freezes, freeze = [], gc.freeze
+    monkeypatch.setattr(gc, "freeze", lambda: (freezes.append(full.taken), freeze()))
+    full.taken = 0
+    await off_loop(full.parts(2 * log._MANY), little=False)
+    assert freezes, "after one, the next is put off again"
+
+
+async def test_what_an_application_froze_stays_frozen(full):
+    """Before it forks, for example."""
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    try:
+        found = await off_loop(full.parts(100_000), little=False)
+        assert gc.get_freeze_count() > frozen // 2, len(found)
+    finally:
+        gc.unfreeze()
+
+
+async def test_a_collector_that_is_switched_off_is_left_alone(full, monkeypatch):
+    """Its application collects when it likes."""
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    gc.disable()
+    try:
+        await off_loop(full.parts(100_000), little=False)
+    finally:
+        gc.enable()
+    assert not frozen
