@@ -1,12 +1,22 @@
 """
 One conversation that outlives its process.
 
-A turn is claimed, run, committed and announced, in this order. Other processes may own the context
-at any time: `context` holds what this process knows of it, `claim` makes it ours, `closing` ends
-the turn that a dead process left open.
+A turn is claimed, run, committed and announced, in this order; no durable event is shown before it
+is stored. Any other process may own the context at any time. The room may import every room but
+`testing`, `compat`, `cli` and `sync`.
 
-Exports: `agent.Agent` and `stream.TurnStream`. Most files carry the name of the public method that
-they implement: `events`, `compact`, `inbox`, `artifacts`, `lifecycle`, `buffer`
-(`auto_save=False`). It may import every room but `server`, `testing`, `compat` and `cli`. Read
-`agent`, `running`, `claim`, `context`.
+- The public object: `agent` (`Agent`, with `execute_turn`), on `base` (start, pause, resume,
+  shutdown); `lifecycle` is the table of statuses that allow each.
+- One turn: `request` (check the arguments), `turns` (order within this process), `claim` (take the
+  context), `plan` (what the turn begins with), `running` (run, commit, announce), `result`.
+- Ownership: `lease` (renew a claim; notice an abandoned one), `line` (wait for a busy context).
+- After a crash: `context` (load what is stored; find a dead turn), `closing` (end that turn; decide
+  which of its tool calls may run again).
+- Watching: `broadcast` (one turn, many views), `stream` (`TurnStream`), `events` (follow the log).
+- Beside a turn: `inbox` (messages and cancel requests from any process, for the running turn),
+  `compact`, `artifacts` (the writer that tools use), `buffer` (`auto_save=False`), `state` (counts,
+  and the snapshot that callers see).
+
+Exports: `Agent` and `TurnStream`, through `looopy`. Read `agent`, `running`, `claim`, `context`,
+`closing`.
 """

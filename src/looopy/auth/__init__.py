@@ -1,9 +1,15 @@
 """
-Credentials for tools that ask for them: PKCE, and answers that only the asking side can read.
+Secrets: keep them out of what a turn stores and shows, and let a tool ask a person for one.
 
-A tool asks with `context.ask(..., auth=AuthRequest(...))`. The request carries a public key made
-for it alone; `encrypt_credential` is what the user's side does with it, in Python. Encrypting needs
-the extra `auth`; the helpers for PKCE do not.
+- `redaction` replaces every credential of a turn by `[redacted]` in results, events, errors and
+  logs, before they are committed; `secret_forms` lists the encodings to search for.
+- `sealing` encrypts a person's answer to a key made for one request; `pkce` helps with an OAuth
+  sign-in. A tool asks with `context.ask(..., auth=AuthRequest(...))`, and the user's side answers
+  with `encrypt_credential`.
+
+The room opens no connection and stores nothing. It may import `types` and `errors`; encrypting
+needs the extra `auth`, the helpers for PKCE do not. Exports: the names in `__all__`, loaded on
+first use. Read `redaction`, `secret_forms`, `sealing`, `pkce`.
 """
 
 from __future__ import annotations

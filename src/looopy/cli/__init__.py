@@ -1,1 +1,15 @@
-"""The command line: `looopy chat`, and a look at what a database holds. Nothing imports it."""
+"""
+The command line: `looopy chat`, `contexts`, `db` and `models`.
+
+A command ends with an exit status and, on failure, one line of text. Text of models and tools never
+controls the terminal. The room may import every room; no other room imports it.
+
+- `main`: arguments, commands, exit status. `__main__` runs it as `python -m looopy.cli`.
+- `chat`: a conversation in the terminal, with the harmless tools of `tools`.
+- `contexts`: list and show stored conversations. `db`: migrate or check a database. `models`: which
+  model would answer.
+- `terminal`: input and output, and removal of control characters. `render`: a turn as text.
+- `paths`: where the default database lies.
+
+Exports nothing; the console script calls `main.main`. Read `main`, `chat`, `render`, `terminal`.
+"""

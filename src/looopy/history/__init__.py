@@ -1,10 +1,14 @@
 """
-Which messages the model sees.
+The past as the model sees it: which messages, and in which short form.
 
-Pure: no store, no I/O but the model that writes a summary. What a turn asks of this room always
-equals `render(folded(history))`, at the cost of what is new.
+Pure: no store, no I/O but the model that writes a summary. The view of a turn always equals
+`render(folded(history))`, at the cost of what is new. The room may import `llm`, `types` and
+`errors`.
 
-Exports: `window.folded` and `window.Window` (which messages fit), `view.View` (the same kept as the
-history grows), `summarise.summarise` (a summary of the older part), `open_calls` (calls without a
-result). It knows `llm`, `types` and `errors`. Read `window`, `view`, `summarise`.
+- `window`: decides which messages fit (`folded`, `Window`), and estimates their tokens.
+- `view`: keeps that choice, rendered, as the history grows (`View`).
+- `summarise`: lets the model write a summary of the older part (`summarise`).
+- `open_calls`: finds the calls without a result (`unanswered`, `can_continue`).
+
+Exports nothing itself; `loop` and `agent` import the files. Read `window`, `view`, `summarise`.
 """

@@ -1,7 +1,20 @@
 """
-Call a model: the provider contract, its implementations, and the pure functions around them.
+Call a model: the contract of a provider, its implementations, and pure functions around them.
 
-Importing this package imports no vendor's SDK; a provider does when it is made.
+A provider answers one `LLMRequest` with stream events. It knows no turn, no tool that runs, and no
+store. The room may import `auth`, `types` and `errors`, but neither `tools` nor `stores`. Importing
+it loads no vendor's SDK; making a provider does. Exports: the names in `__all__`.
+
+- Contract: `provider`. A model's name becomes a provider in `resolve`.
+- Providers: `openai/`, `anthropic/`, `local/`, `pipy`; `fallback` asks several in order.
+- Request: `render` makes valid messages of any stored log.
+- Answer: `sse` reads the bytes, `accumulate` builds the message and its stream events, `thoughts`
+  finds `<think>` tags, `prices` adds the cost.
+- Failure: `failures` turns a status, headers and text of an HTTP error into a typed error; `retry`
+  says whether the loop calls again, and when.
+- `sdk`: the client, key, waits and errors that the providers over an SDK share.
+
+Read `provider`, `render`, `accumulate`, `sdk`, `openai/chat`, `failures`.
 """
 
 from __future__ import annotations

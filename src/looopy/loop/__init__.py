@@ -1,10 +1,20 @@
 """
 One turn, from its first event to its last, as an algorithm.
 
-It knows models, tools and messages; it knows no store, no process, no lease. `turn.run_turn` yields
-events and commit groups; the caller commits a group before it pulls the next one.
+`run_turn` yields single events and commit groups, and its caller commits a group before it pulls
+the next one. So an effect in the world always follows its stored intent. The room knows models,
+tools and messages; it knows no store, process or lease. It may import `history`, `llm`, `tools`,
+`auth`, `types`, `errors` and `_failpoints`.
 
-Exports: `turn.run_turn`, `agent_loop.AgentLoop`, `agent_loop.agent_loop`. It may import `history`,
-`llm`, `tools`, `auth`, `types` and `errors`. Read `turn`, `iteration`, `model_call`, `tool_calls`,
-`progress`.
+- Algorithm: `turn`, `iteration` (one model call and its tools), `model_call`, `tool_calls`,
+  `tool_tasks` (calls that run now, one after another or in parallel).
+- State: `progress` (the turn as it runs, and its groups), `guards` (budgets and limits).
+- Input: `incoming` (messages during the turn), `prompts` (the system prompt).
+- Output: `output` (a typed answer), `storable` (repairs what a model or tool sent).
+- People: `approval` (may this call run unasked), `pending` (calls left open for a person).
+- `compaction` (shorten the history inside a turn), `scope` (cancel, timeouts).
+- `agent_loop`: the same turn without an agent or a store.
+
+Exports: `AgentLoop`, `agent_loop` and `agent_loop_continue`, through `looopy`. Read `turn`,
+`iteration`, `model_call`, `tool_calls`, `progress`.
 """

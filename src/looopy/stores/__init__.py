@@ -1,7 +1,21 @@
 """
-Remember: the store contracts, their implementations, and the one write path of a turn.
+Remember: the contract of a store, its backends, and the one write path of a turn.
 
-Importing this package imports no database library; opening a database does.
+Each step of a turn is one commit, applied whole or not at all, and only the owner of the context
+can make it. All backends behave alike, errors and order included; `memory/` is the specification.
+The room may import `types`, `errors` and `_failpoints`. Importing it loads no database library.
+Exports: the names in `__all__`, above all `open_stores` and `Stores`.
+
+- Contract: `base` (the protocols), `records` (their arguments and results), `rules` (checks and
+  refusals that all backends share).
+- Opening: `opening` (a URL becomes stores), `stores` (the stores of one tenant as one object).
+- Shared parts: `rows/` (a message or event as a row), `log` (rows as a page of the event log),
+  `owner` (proof that a lease holder lives or is dead), `bells` (wake whoever waits for a context),
+  `settle` (await a write to its end).
+- Backends: `memory/`, and `sql/` with `sqlite/` and `postgres/`. Another SQL database is a driver
+  beside those two; any other store implements `base`.
+
+Read `base`, `records`, `stores`, `opening`, `rows/events`, `memory/stores`, `sql/commit`.
 """
 
 from __future__ import annotations

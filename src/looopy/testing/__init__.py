@@ -1,8 +1,18 @@
 """
-The test kit, for users of looopy and for looopy itself; nothing else in the library imports it.
+The test kit, for users of looopy and for looopy itself; no other room imports it.
 
-Names are loaded when they are used: the scripted provider works in a base install, while the store
-contracts and state machines need pytest and Hypothesis.
+It replays scripted models, breaks stores on purpose, and tells authors of a store whether it keeps
+every promise. The room imports `stores`, `llm`, `types`, `errors`, `_failpoints`, and in some
+files pytest or Hypothesis. Names are loaded on first use, so the scripted provider works in a base
+install.
+
+- `llm`: a model that plays a script. `faults`: stores that fail on demand, and failpoints.
+- `contracts/`: the contract of each store as tests; `stores` is where to import them from.
+- `machines`: Hypothesis compares a store with the stores in memory. `hostile`: values that some
+  database or encoder changes.
+
+Exports: the names in `__all__`; those of `looopy.testing.stores` and `looopy.testing.faults`. Read
+`llm`, `stores`, `contracts/message`, `machines`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,18 @@
 """
-Let the model act: what a tool is, and how a function becomes one.
+Let the model act: the contract of a tool, and everything between a call and its result.
 
-Importing this package loads no schema library; decorating a function does.
+Each call gets exactly one result, whatever happens. The room may import `auth`, `types` and
+`errors`, but neither `llm` nor `stores`: a tool writes artifacts through `ToolContext`. Importing
+it loads no schema library; decorating a function does. Exports: the names in `__all__`.
+
+- Contract: `provider` (`Tool`, `ToolContext`, `ToolResult`, `ToolProvider`).
+- `function/`: a Python function becomes a tool. `sources/`: tools from elsewhere, such as MCP.
+- `gather`: the tools of one turn, from all sources; refuses two of one name.
+- `schema`: checks arguments against a JSON Schema. `call/`: runs one call.
+- `asking`: a tool ends the turn with a question to a person (`NeedsInput`). `answering`: checks the
+  answer.
+
+Read `provider`, `function/decorator`, `gather`, `call/run`, `asking`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,16 @@
-"""The vocabulary: frozen data without I/O, importable by every floor above."""
+"""
+The vocabulary of every other room: frozen values without I/O.
+
+A value does not change once it is made; only a `CancelToken` does. A store reads back an
+equal value. The room imports `errors` and the standard library. It exports nothing itself: users
+import these names from `looopy`, `looopy.llm` and `looopy.auth`.
+
+- A conversation: `message` (messages and their blocks), `event` (what a subscriber sees), `summary`
+  (a compaction in the log), `artifact`, `state` (status, questions to a person), `result` (how a
+  turn ended), `request` (what goes to a model, and its stream events).
+- A turn's input: `context` (identity, credentials, cancelling), `auth`, `config` (limits, hooks).
+- Rules: `storable` (may this value be stored), `shapes` (type of each field, repair of foreign
+  values), `message_json` (messages to JSON and back), `maker` (fast constructors).
+
+Read `message`, `event`, `context`, `config`, `storable`.
+"""

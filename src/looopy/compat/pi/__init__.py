@@ -1,11 +1,19 @@
 """
-pi's and pipy-agent's names, over agents that outlive their process.
+The names of pi and pipy-agent, over agents that outlive their process.
 
     from looopy.compat.pi import Agent, AgentToolResult, TextContent, tool
 
-What is written for pi or pipy-agent runs with this import in the place of theirs: the same ten
-events, queues, setters and loop functions, over our loop and, with `stores=`, our stores. See
-`docs/migrating.md`; the sessions that pi has written are read by `read_session`.
+Code written for pi or pipy-agent runs with this import: the same ten events, queues, setters and
+loop functions. With `stores=` a conversation is stored as well. See `docs/migrating.md`. The room
+may import every room but `testing`, `sync` and `cli`.
+
+- `agent`: pi's `Agent`. `state`: its state, kept up to date by its events. `queues`: steering and
+  follow-ups. `loop`: pi's loop functions.
+- `types`: pi's tools, events and options. `events`: our events become pi's. `setup`: pi's options
+  become ours. `abort`: `AbortController`. `errors`: misuse.
+- `sessions`: reads and writes pi's session files. `wire`: one message of such a file.
+
+Exports: the names in `__all__`, loaded on first use. Read `types`, `events`, `agent`, `sessions`.
 """
 
 from __future__ import annotations

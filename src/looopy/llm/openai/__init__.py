@@ -1,3 +1,14 @@
 """
 Models behind OpenAI's two wire formats: chat completions and Responses.
+
+Many servers speak chat completions, each with deviations: requests keep to what all of them accept,
+and answers are read leniently. The room may import `llm`, `types` and `errors`; `provider` alone
+imports the SDK.
+
+- `provider`: `OpenAIProvider`, which chooses the format and sends the request.
+- `chat`: both directions of chat completions.
+- `responses_format`: a request to Responses. `responses_events`: its answer.
+
+Exports: `OpenAIProvider`, through `looopy.llm`. Read `provider`, `chat`, `responses_format`,
+`responses_events`.
 """

@@ -1,3 +1,15 @@
 """
-Stores in memory: the specification by example, for tests and for agents that may forget.
+All stores in dictionaries: the specification by example, for tests and for agents that may forget.
+
+Every other backend behaves like this one, errors and order included, but nothing here survives the
+process. Each method does its work between two awaits, so it is atomic. The room may import
+`stores`, `stores.rows`, `types` and `errors`; it knows no other backend.
+
+- `stores`: the backend and its message, artifact and state stores, which decide what may be
+  written. `journal`: the commits of a turn, the event log and the
+  inbox.
+- `context`: the rows of one context, and the steps that change them. `log`: a page of its events.
+
+Exports: `InMemory*Store` and `MemoryBackend`, through `looopy.stores`. Read `stores`, `context`,
+`journal`, `log`.
 """

@@ -1,7 +1,18 @@
 """
-The stores on a SQL database: one logic for every dialect.
+The stores on a SQL database: one logic for every dialect, and one driver for each database.
 
-`statements.py` holds the text, `commit.py` and the three stores the logic (generators that do no
-I/O), `driver.py` what a database must offer them, `sqlite.py` SQLite's driver. `tables.py` and
-`migrate.py` are loaded only when a schema is made or changed.
+An operation is a generator that yields statements and does no I/O; a driver runs all of it in one
+transaction. Every statement names its tenant. The room may import `stores`, `stores.rows`, `types`
+and `errors`; SQLAlchemy and alembic are loaded only to make or change a schema.
+
+- `statements`: the text of every statement. `commit`: claim, commit, append, clear.
+- The contract, one file each: `messages`, `artifacts`, `state`, `journal`, on `store`, their common
+  base. `inbox` and `line` are the steps for messages to a running turn and for waiting claims.
+- `driver`: the protocol that a database implements, in `sqlite/` and `postgres/`. `engine` picks
+  the driver. Another database is a folder beside these two, a function in `engine`, and its scheme
+  in `stores.opening`.
+- `migrate`: runs migrations (`looopy db`). `revision` compares a schema with the needed one,
+  `old_names` recognises databases of early versions, `tables` is the schema as SQLAlchemy sees it.
+
+Exports: `SQL*Store`, through `looopy.stores`. Read `driver`, `statements`, `commit`, `journal`.
 """

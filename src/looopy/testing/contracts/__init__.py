@@ -1,3 +1,15 @@
 """
-The contracts of `looopy.stores.base`, sentence by sentence, as tests: one file a contract.
+The contracts of `looopy.stores.base` as tests, sentence by sentence: one file a contract.
+
+A backend subclasses each class and gives it a fixture `stores` with an empty database; see
+`looopy.testing.stores`. The room may import `stores`, `types`, `errors` and pytest; it knows no
+backend.
+
+- `message`, `artifact`, `state`: the three stores.
+- `journal`: claim, commit and event log, together with `inbox`, `delivery` (what a turn takes from
+  its inbox), `withdraw` (what a caller takes back), `key` (idempotency keys) and `line` (waiting
+  claims).
+- `turns`: short ways to write a turn into stores, for all of these.
+
+Exports: the classes, through `looopy.testing.stores`. Read `message`, `state`, `journal`.
 """

@@ -1,4 +1,16 @@
 """
-Tools that come from elsewhere: agents, artifacts, client tools, skills, plugins, MCP and A2A
-servers.
+Tools that come from elsewhere: other agents, servers, clients, skills and plugins.
+
+A source is listed for each turn, and a source that fails costs its own tools and a warning. The
+room may import `tools`, `tools.call`, `tools.function`, `auth`, `types` and `errors`; `agents`
+knows its inner agent by a protocol.
+
+- `agents`: a looopy agent as another's tool. `a2a/`: an agent elsewhere that speaks A2A.
+- `mcp/`: the tools of an MCP server. `headers`: HTTP headers from a turn's credentials, for both.
+- `client`: tools whose result the user's side supplies.
+- `artifact`: tools that keep files, objects and tables. `skills`: instructions loaded on demand.
+- `plugin`: tools and prompt parts, switched on and off together.
+
+Exports: the sources, through `looopy.tools`; `Plugin`, through `looopy`. Read `client`, `skills`,
+`agents`, `mcp/source`.
 """

@@ -1,9 +1,18 @@
 """
-Tools of MCP servers (Model Context Protocol): `MCPTools` is a source of tools like any other.
+The tools of MCP servers (Model Context Protocol): `MCPTools` is a source of tools like any other.
 
-`source.py` is what a user makes, `pool.py` keeps a connection for each set of credentials,
-`connection.py` is one life of one connection, `sdk.py` alone knows the official SDK and is loaded
-when a server is connected. `listing.py` and `results.py` turn what servers say into ours.
+Connections are separate for each set of credentials, which is held only while it is used. An
+unreachable server costs its tools and a warning, never a turn. The room may import `tools`,
+`tools.call`, `tools.sources.headers`, `auth`, `types` and `errors`. Importing it does not load the
+SDK; the first connection does.
+
+- `source`: `MCPTools`. `target`: the server's address and limits. `tool`: one of its tools.
+- `pool`: a connection for each set of credentials. `connection`: the life of one connection.
+- `conversation`: one call. `dialogue`: the questions of that call, and their answers.
+- `listing`: the server's list becomes tools. `results`: its answer becomes a tool result.
+- `sdk` and `transports`: the official SDK in our words, and bytes before the SDK reads them.
+
+Exports: `MCPTools`. Read `source`, `pool`, `connection`, `conversation`, `sdk`.
 """
 
 from __future__ import annotations
