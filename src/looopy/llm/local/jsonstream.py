@@ -14,86 +14,61 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-_PLAIN = re.compile(r'[^"\\]+')
 _LONGEST_HEAD = 1_000
 _REPLY_HEAD = '{"reply":"'
 _REPLY_START = re.compile(r'\s*\{\s*"reply"\s*:\s*"')
 _SPACE = re.compile(r"\s+")
-_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
-_HEX = re.compile("[0-9a-fA-F]{4}")
+_WHOLE = re.compile(r'(?:[^"\\]+|\\[^u]|\\u.{4})*', re.DOTALL)
+_JSON = json.JSONDecoder(strict=False)
+_HIGH = range(0xD800, 0xDC00)  # the first halves of surrogate pairs
 _UNICODE_ESCAPE_LENGTH = 6
-_HIGH = range(0xD800, 0xDC00)  # the halves of a surrogate pair
-_LOW = range(0xDC00, 0xE000)
 
 
 class StringDecoder:
-    """Decodes one JSON string, from after the opening quote, exactly as `json` would."""
+    """
+    Decodes one JSON string, from after the opening quote, exactly as `json` would.
 
-    __slots__ = ("_high", "_pending", "closed")
+    `json` itself decodes each piece, up to the last escape that is complete. Half of a surrogate
+    pair waits for the other half.
+    """
+
+    __slots__ = ("_pending", "closed")
 
     def __init__(self) -> None:
-        self._pending = ""  # an escape that is not complete
-        self._high = ""  # the first half of a surrogate pair
+        self._pending = ""  # an escape that is not complete, or half of a pair
         self.closed = False
 
     def feed(self, piece: str) -> str:
         """
-        Decode the next piece; what follows the closing quote is ignored.
+        Decode the next piece; text behind the closing quote is ignored.
 
         Raises:
             ValueError: This is no JSON string.
         """
-        data = self._pending + piece
-        self._pending = ""
-        out: list[str] = []
-        at = 0
-        while at < len(data) and not self.closed:
-            if match := _PLAIN.match(data, at):
-                out.append(self._take_high() + match.group())
-                at = match.end()
-            elif data[at] == '"':
-                out.append(self._take_high())
-                self.closed = True
-            else:
-                taken = self._escape(data[at : at + _UNICODE_ESCAPE_LENGTH], out)
-                if not taken:
-                    self._pending = data[at:]
-                    break
-                at += taken
-        return "".join(out)
+        if self.closed:
+            return ""
+        raw = self._pending + piece
+        match = _WHOLE.match(raw)
+        end = match.end() if match else 0
+        self.closed = raw.startswith('"', end)
+        text = _decoded(raw[:end])
+        if not self.closed and text and ord(text[-1]) in _HIGH and text[-1] != raw[end - 1]:
+            end, text = end - _UNICODE_ESCAPE_LENGTH, text[:-1]
+        self._pending = raw[end:]
+        return text
 
     def flush(self) -> str:
-        """What is left when the string broke off: a lone half of a pair, or nothing."""
-        return self._take_high()
+        """The rest of a string that broke off: a lone half of a pair, or nothing."""
+        match = _WHOLE.match(self._pending)
+        return "" if self.closed or match is None else _decoded(match.group())
 
-    def _take_high(self) -> str:
-        high, self._high = self._high, ""
-        return high
 
-    def _escape(self, text: str, out: list[str]) -> int:
-        """Decode the escape at the beginning of *text*; 0 when more of it has to come first."""
-        if len(text) == 1:
-            return 0
-        if text[1] != "u":
-            if text[1] not in _ESCAPES:
-                raise ValueError(f"{text[:2]!r} is no JSON escape")
-            out.append(self._take_high() + _ESCAPES[text[1]])
-            return 2
-        if len(text) < _UNICODE_ESCAPE_LENGTH:
-            return 0
-        if not _HEX.fullmatch(text, 2):
-            raise ValueError(f"{text!r} is no JSON escape")
-        code = int(f"0x{text[2:]}", base=0)
-        if self._high and code in _LOW:
-            high = ord(self._take_high())
-            out.append(chr(0x10000 + ((high - _HIGH.start) << 10) + (code - _LOW.start)))
-        else:
-            out.append(self._take_high())
-            if code in _HIGH:
-                self._high = chr(code)
-            else:
-                out.append(chr(code))
-        return _UNICODE_ESCAPE_LENGTH
+def _decoded(inside: str) -> str:
+    try:
+        text: str = _JSON.decode(f'"{inside}"')
+    except ValueError as error:
+        raise ValueError(f"{inside!r} has a part that is no JSON escape") from error
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
