@@ -129,7 +129,7 @@ MUTANTS = [
     mutant(
         "cache-writes-fit",
         "a prompt that was cut is answered without a word, if the cache was written",
-        "src/looopy/llm/failures.py",
+        "src/looopy/llm/overflow.py",
         "    sent = usage.input + usage.cache_read + usage.cache_write",
         "    sent = usage.input + usage.cache_read",
         "tests/unit/llm/test_overflow.py::test_each_part_of_a_prompt_takes_room",

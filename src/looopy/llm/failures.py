@@ -15,7 +15,6 @@ from typing import Any
 
 from looopy.auth.redaction import Redactor
 from looopy.errors import ContextOverflow, HistoryRejected, LLMError, LLMUnavailable, RateLimited
-from looopy.types.message import AssistantMessage, StopReason
 
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size|model_context_window_exceeded"
@@ -215,33 +214,6 @@ def _limit(error: Mapping[str, Any], text: str) -> int | None:
         return window
     found = _TOO_MANY.search(text) or _WINDOW.search(text)
     return int(found[1].replace(",", "")) if found and found[1].strip(",") else None
-
-
-_FULL = 0.99  # of the window; what is left holds no answer
-
-
-def silent_overflow(message: AssistantMessage, window_tokens: int | None) -> ContextOverflow | None:
-    """
-    The error that *message* stands for if its request did not fit, or left no room for an answer.
-
-    Args:
-        message: A whole answer, with its usage.
-        window_tokens: What the model's window holds; `None`: not known, and nothing is to be seen.
-    """
-    if window_tokens is None:
-        return None
-    usage = message.usage
-    sent = usage.input + usage.cache_read + usage.cache_write
-    cut_short = message.stop_reason is StopReason.LENGTH and not usage.output
-    if sent <= window_tokens and not (cut_short and sent >= window_tokens * _FULL):
-        return None
-    return ContextOverflow(
-        f"the request took {sent} tokens, and the window of {message.model} holds {window_tokens}:"
-        " the model may not have seen all of it",
-        provider=message.provider,
-        model=message.model,
-        limit_tokens=window_tokens,
-    )
 
 
 MARGIN_S = 1.0

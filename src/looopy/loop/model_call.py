@@ -26,7 +26,7 @@ from looopy.errors import (
     ValueRefused,
 )
 from looopy.history.window import folded
-from looopy.llm.failures import silent_overflow
+from looopy.llm.overflow import silent_overflow
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
 from looopy.loop.compaction import before_call

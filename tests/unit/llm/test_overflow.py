@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from looopy.llm.failures import silent_overflow
+from looopy.llm.overflow import silent_overflow
 from looopy.testing.contracts.turns import answer
 from looopy.types.message import StopReason, Usage
 
