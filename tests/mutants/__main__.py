@@ -61,18 +61,15 @@ def edited(folder: Path, edits: Sequence[Edit]) -> Iterator[None]:
     Raises:
         LookupError: What one of them changes is not there exactly once.
     """
-    files = {edit.file: (folder / edit.file).read_text(encoding="utf-8") for edit in edits}
+    texts = {path: path.read_text(encoding="utf-8") for path in (e.file(folder) for e in edits)}
     try:
         for edit in edits:
-            path = folder / edit.file
-            text = path.read_text(encoding="utf-8")
-            if text.count(edit.old) != 1:
-                raise LookupError(f"found {text.count(edit.old)} times in {edit.file}: {edit.old}")
-            path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+            path = edit.file(folder)
+            path.write_text(edit.made_in(path.read_text(encoding="utf-8")), encoding="utf-8")
         yield
     finally:
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
 
 
 def tested(folder: Path, node_ids: Sequence[str], server: str) -> tuple[int, list[str], str]:

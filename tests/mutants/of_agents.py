@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_AGENTS = "src/looopy/tools/sources/agents.py"
 _AS_TOOLS = "tests/agent/test_agents_as_tools.py"
 _KILLED = (
     "tests/agent/test_agents_as_tools_killed.py"
@@ -18,32 +17,32 @@ MUTANTS = [
     mutant(
         "budget-without-a-price",
         "an agent starts whose budget of money is never reached",
-        "src/looopy/agent/base.py",
-        "        priced(self._provider, self.loop_config.budget)\n",
+        "looopy.agent.base:LivingAgent._start",
+        "priced(self._provider, self.loop_config.budget)",
         "",
         "tests/wire/test_costs.py::test_no_agent_starts_whose_budget_would_be_ignored",
     ),
     mutant(
         "unpriced-calls-go-on",
         "a turn calls a model without a price again and again under a budget of money",
-        "src/looopy/loop/guards.py",
-        "        if (unpriced := self.unpriced()) is not None:\n            return unpriced\n",
+        "looopy.loop.guards:Guards._used_up",
+        "if (unpriced := self.unpriced()) is not None: return unpriced",
         "",
         "tests/agent/test_budgets.py::test_a_call_without_a_known_price_is_the_last_of_its_turn",
     ),
     mutant(
         "unknown-added-as-zero",
         "a sum looks whole although some of it has no price",
-        "src/looopy/types/message.py",
-        "    return None if known is None else replace(known, complete=False)",
-        "    return known",
+        "looopy.types.message:_sum_of_costs",
+        "return None if known is None else replace(known, complete=False)",
+        "return known",
         "tests/unit/types/test_message.py::test_a_sum_says_whether_all_of_its_cost_is_known",
     ),
     # --- an agent as a tool ---
     mutant(
         "inner-context-by-chance",
         "a call that is run again begins a new conversation, and books twice",
-        _AGENTS,
+        "looopy.tools.sources.agents:AgentTool._context_id",
         "digest = hashlib.sha256(call.encode())",
         "digest = hashlib.sha256(repr(object()).encode() + str(id(context)).encode())",
         f"{_KILLED}[B9-plain]",
@@ -51,7 +50,7 @@ MUTANTS = [
     mutant(
         "inner-turns-without-keys",
         "a turn that was accepted before the crash is asked for again",
-        _AGENTS,
+        "looopy.tools.sources.agents:_Errand.run",
         "idempotency_key=str(number),",
         "idempotency_key=None,",
         f"{_KILLED}[B9-plain]",
@@ -59,16 +58,15 @@ MUTANTS = [
     mutant(
         "inner-turn-not-gone-on-with",
         "an agent that was killed at work has worked for nothing",
-        _AGENTS,
-        "        if result.outcome in (Outcome.INTERRUPTED, Outcome.AUTH_REQUIRED):\n"
-        "            return True\n",
+        "looopy.tools.sources.agents:_Errand._goes_on",
+        "if result.outcome in (Outcome.INTERRUPTED, Outcome.AUTH_REQUIRED): return True",
         "",
         f"{_KILLED}[B8-plain]",
     ),
     mutant(
         "inner-context-of-an-earlier-life",
         "a context made anew is answered by what was said to the deleted one",
-        _AGENTS,
+        "looopy.tools.sources.agents:AgentTool._context_id",
         "call = json.dumps([context.idempotency_key, self.name, made])",
         "call = json.dumps([context.idempotency_key, self.name])",
         f"{_AS_TOOLS}::test_a_context_made_anew_finds_nothing_of_the_old_one",
@@ -76,23 +74,23 @@ MUTANTS = [
     mutant(
         "inner-failure-is-an-answer",
         "the outer model believes an agent that has failed",
-        _AGENTS,
-        "        if result.outcome is Outcome.FAILED:\n",
-        "        if False:\n",
+        "looopy.tools.sources.agents:_Errand._wrong",
+        "if result.outcome is Outcome.FAILED:",
+        "if False:",
         f"{_AS_TOOLS}::test_a_failed_agent_is_a_failed_call",
     ),
     mutant(
         "inner-turn-outlives-the-call",
         "a user cancels, and the agent works on and pays",
-        _AGENTS,
-        "            stream.cancel()\n",
+        "looopy.tools.sources.agents:_Errand._watch",
+        "stream.cancel()",
         "",
         f"{_AS_TOOLS}::test_cancelling_the_turn_cancels_the_agent",
     ),
     mutant(
         "agents-without-end",
         "an agent that calls itself does so until the money is gone",
-        _AGENTS,
+        "looopy.tools.sources.agents:AgentTool.execute",
         "if len(chain) >= self._max_depth:",
         "if len(chain) > self._max_depth:",
         f"{_AS_TOOLS}::test_the_agent_of_an_agent_has_an_end",
@@ -100,15 +98,15 @@ MUTANTS = [
     mutant(
         "inner-usage-is-free",
         "a budget is kept to by whoever has others do the work",
-        _AGENTS,
-        "            self._context.charge(result.usage)\n",
-        "            pass\n",
+        "looopy.tools.sources.agents:_Errand._count",
+        "self._context.charge(result.usage)",
+        "pass",
         f"{_AS_TOOLS}::test_the_agent_uses_up_the_budget_of_the_turn",
     ),
     mutant(
         "approval-of-something-else",
         "a person allows the outer call and never saw what would be paid",
-        _AGENTS,
+        "looopy.tools.sources.agents:_Errand._ask",
         "args=request.args if of_a_call else None",
         "args=None",
         f"{_AS_TOOLS}::test_an_approval_of_the_agents_call_is_asked_as_it_is",
@@ -116,7 +114,7 @@ MUTANTS = [
     mutant(
         "credentials-opened-by-the-wrong-one",
         "a credential for an agent's agent is asked for again and again",
-        "src/looopy/agent/plan.py",
+        "looopy.agent.plan:_asks_for_another",
         "return request.auth is not None and request.auth.context_id not in (None, context_id)",
         "return False",
         f"{_AS_TOOLS}::test_credentials_reach_the_agents_call_alone",
@@ -124,7 +122,7 @@ MUTANTS = [
     mutant(
         "shown-events-keep-their-numbers",
         "a client that follows by number goes on at a place of another log",
-        "src/looopy/loop/tool_tasks.py",
+        "looopy.loop.tool_tasks:_elsewhere",
         ', "seq": None}',
         "}",
         "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
@@ -132,32 +130,32 @@ MUTANTS = [
     mutant(
         "another-turn-ends-this-one",
         "a turn is over for its viewers when an agent that works for it is done",
-        "src/looopy/agent/running.py",
-        "        if not event.path:  # another",
-        "        if True:  # another",
+        "looopy.agent.running:RunningTurn._show",
+        "if not event.path:  # another",
+        "if True:  # another",
         "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
     ),
     # --- an answer in a type ---
     mutant(
         "any-answer-fits",
         "a program is given what it cannot use, and no error",
-        "src/looopy/loop/iteration.py",
-        "    if wanted.tries >= allowed:\n",
-        "    if False:\n",
+        "looopy.loop.iteration:_refuse",
+        "if wanted.tries >= allowed:",
+        "if False:",
         f"{_OUTPUT}::test_a_turn_without_a_fitting_answer_fails",
     ),
     mutant(
         "type-forgotten-by-a-crash",
         "a turn that is gone on with answers in any form",
-        "src/looopy/agent/context.py",
-        "                output=state.output,\n",
+        "looopy.agent.context:Known._end_of",
+        "output=state.output,",
         "",
         f"{_OUTPUT}::test_a_killed_turn_is_still_asked",
     ),
     mutant(
         "type-of-an-earlier-turn",
         "a new question is answered in the form of an old one",
-        "src/looopy/agent/claim.py",
+        "looopy.agent.claim:Claiming._output",
         "return state.output if goes_on else None",
         "return state.output",
         f"{_OUTPUT}::test_a_continued_turn_gives_the_type_that_is_passed",
@@ -165,7 +163,7 @@ MUTANTS = [
     mutant(
         "key-blind-to-the-type",
         "a request for another type is given a view of the first",
-        "src/looopy/agent/request.py",
+        "looopy.agent.request:input_hash",
         "more = [] if output is None else [output]",
         "more = []",
         f"{_OUTPUT}::test_a_view_of_an_accepted_turn_has_its_output",
@@ -174,18 +172,17 @@ MUTANTS = [
     mutant(
         "clock-before-the-history",
         "every call pays for the whole history, as no cache finds its beginning",
-        "src/looopy/llm/anthropic/format.py",
-        "    if ephemeral:\n",
-        "    if False:\n",
+        "looopy.llm.anthropic.format:_mark",
+        "if ephemeral:",
+        "if False:",
         f"{_PROMPTS}::test_what_comes_after_keeps_the_request_valid",
     ),
     mutant(
         "plugin-always-on",
         "a tool for some is offered to all",
-        "src/looopy/tools/sources/plugin.py",
-        "        if not is_enabled(self.is_enabled, turn):\n            return ()\n"
-        "        return list(",
-        "        return list(",
+        "looopy.tools.sources.plugin:Plugin.list_for",
+        "if not is_enabled(self.is_enabled, turn): return () return list(",
+        "return list(",
         f"{_PROMPTS}::test_a_plugin_comes_and_goes_as_one",
     ),
 ]

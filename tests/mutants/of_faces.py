@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_AGENT = "src/looopy/compat/pi/agent.py"
-_MIRROR = "src/looopy/compat/pi/state.py"
-_QUEUES = "src/looopy/compat/pi/queues.py"
-_EVENTS = "src/looopy/compat/pi/events.py"
-_SETUP = "src/looopy/compat/pi/setup.py"
-_WIRE = "src/looopy/compat/pi/wire.py"
-_SESSIONS = "src/looopy/compat/pi/sessions.py"
-_PIPY = "src/looopy/llm/pipy.py"
 _OF_AGENT = "tests/compat/test_pi_agent.py"
 _OF_QUEUES = "tests/compat/test_pi_queues.py"
 _OF_LOOP = "tests/compat/test_pi_loop.py"
@@ -22,63 +14,66 @@ MUTANTS = [
     mutant(
         "pi-waiter-takes-the-run-along",
         "a web framework that cancels who waits ends the run in the middle",
-        _AGENT,
-        "        await asyncio.shield(task)\n",
-        "        await task\n",
+        "looopy.compat.pi.agent:Agent._begin",
+        "await asyncio.shield(task)",
+        "await task",
         f"{_OF_AGENT}::test_p85_who_waits_may_go_away",
     ),
     mutant(
         "pi-queue-not-stored-first",
         "what was queued comes behind the answer that it was meant for",
-        _AGENT,
-        "  # with what was hidden\n        await self._queues.flush()\n",
-        "\n",
+        "looopy.compat.pi.agent:Agent._prepare",
+        " # with what was hidden\n"
+        "        await self._queues.flush()",
+        "",
         f"{_OF_AGENT}::test_p57_p61_v26_two_steers_are_two_rounds",
     ),
     mutant(
         "pi-queue-overtakes",
         "two messages are stored in another order than they were said",
-        _QUEUES,
-        "    if before is not None and not before.done():\n        await asyncio.wait([before])\n",
+        "looopy.compat.pi.queues:_after",
+        "if before is not None and not before.done(): await asyncio.wait([before])",
         "",
         f"{_OF_AGENT}::test_what_is_queued_is_stored_in_its_order",
     ),
     mutant(
         "pi-closed-with-writes-under-way",
         "what was queued just before the end is lost",
-        _AGENT,
-        "            await self._queues.flush()\n        finally:\n",
-        "            pass\n        finally:\n",
+        "looopy.compat.pi.agent:Agent.close",
+        "await self._queues.flush()",
+        "pass",
         f"{_OF_QUEUES}::test_what_was_queued_last_outlives_the_agent",
     ),
     mutant(
         "pi-queued-at-the-end-waits",
         "what a listener says to the answer is not answered in the run",
-        _AGENT,
-        "            translator.held = event\n            return\n",
-        "            pass\n",
+        "looopy.compat.pi.agent:Agent._hear",
+        "translator.held = event\n"
+        "return",
+        "pass",
         f"{_OF_QUEUES}::test_p56_what_a_listener_queues_at_the_end_is_said_in_the_run",
     ),
     mutant(
         "pi-replaced-is-only-appended",
         "the model is still shown what was replaced",
-        _MIRROR,
-        "            await self._agent.clear()\n",
+        "looopy.compat.pi.state:Mirror.write",
+        "await self._agent.clear()",
         "",
         f"{_OF_AGENT}::test_p86_a_list_of_messages_that_was_changed_reaches_the_context",
     ),
     mutant(
         "pi-second-start-of-one-message",
         "a message that is asked for again seems to be two",
-        _EVENTS,
-        "            if self._open:  # the call is being made again\n                return\n",
+        "looopy.compat.pi.events:Translator._message_start",
+        "if self._open:  # the call is being made again\n"
+        "    return",
         "",
         f"{_OF_LOOP}::test_p39_there_are_ten_kinds_of_events",
     ),
     mutant(
         "pi-prompts-missing-at-the-end",
         "who keeps the messages of `agent_end` loses what was said first",
-        _EVENTS,
+        "looopy.compat.pi.events:Translator._turn_end",
         "messages: list[AgentMessage] = [*self._said_before, *event.messages]",
         "messages: list[AgentMessage] = [*event.messages]",
         f"{_OF_AGENT}::test_p66_a_prompt_is_text_with_images_a_message_or_several",
@@ -86,39 +81,39 @@ MUTANTS = [
     mutant(
         "pi-tool-is-not-told-to-stop",
         "a tool goes on after the abort",
-        _SETUP,
-        "        leave = context.cancel.on_cancel(controller.abort)\n",
-        "        leave = context.cancel.on_cancel(lambda: None)\n",
+        "looopy.compat.pi.setup:_PiTool.execute",
+        "leave = context.cancel.on_cancel(controller.abort)",
+        "leave = context.cancel.on_cancel(lambda: None)",
         f"{_OF_AGENT}::test_v36_a_message_after_an_abort_is_answered",
     ),
     mutant(
         "pi-session-keys-of-arguments",
         "the blocks of pi's messages lose their signatures and types",
-        _WIRE,
-        "            {rename(key): value for key, value in block.items()}\n",
-        "            dict(block)\n",
+        "looopy.compat.pi.wire:_renamed",
+        "{rename(key): value for key, value in block.items()}",
+        "dict(block)",
         f"{_OF_SESSIONS}::test_p97_messages_of_pi_are_ours_field_for_field",
     ),
     mutant(
         "pi-session-parent-from-nowhere",
         "a torn file is read as a shorter conversation",
-        _SESSIONS,
-        "    if parent_id is not None and parent_id not in ids:\n",
-        "    if parent_id is not None and not ids:\n",
+        "looopy.compat.pi.sessions:_entry",
+        "if parent_id is not None and parent_id not in ids:",
+        "if parent_id is not None and not ids:",
         f"{_OF_SESSIONS}::test_p97_a_bad_line_is_named_with_its_number",
     ),
     mutant(
         "pipy-stream-left-open",
         "an answer that nobody reads is paid for to its end",
-        _PIPY,
-        "            if close is not None:\n                await close()\n",
-        "            del close\n",
+        "looopy.llm.pipy:PipyProvider.stream",
+        "if close is not None: await close()",
+        "del close",
         f"{_OF_PIPY}::test_leaving_a_stream_closes_the_modules",
     ),
     mutant(
         "pipy-failure-taken-for-an-answer",
         "an aborted answer ends the turn as if it stood",
-        _PIPY,
+        "looopy.llm.pipy:PipyProvider._event",
         'if kind == "done" and told is not None and message.stop_reason not in _FAILED:',
         'if kind == "done" and told is not None:',
         f"{_OF_PIPY}::test_an_answer_that_is_done_and_failed_has_failed",
@@ -126,19 +121,19 @@ MUTANTS = [
     mutant(
         "last-report-lost",
         "the end of a call comes before what its tool reported last",
-        "src/looopy/loop/tool_tasks.py",
-        "        if call.id in self._reporting:\n",
-        "        if call.id in ():\n",
+        "looopy.loop.tool_tasks:Crew._run_and_tell",
+        "if call.id in self._reporting:",
+        "if call.id in ():",
         "tests/agent/test_last_reports.py::test_every_report_comes_before_the_end_of_its_call",
     ),
     mutant(
         "refused-without-looking",
         "what another process left cannot be continued by an agent that knew the context before",
-        "src/looopy/agent/claim.py",
-        "                if fresh:\n                    raise\n"
-        "                known.stale = True  # another process may have left something to go on"
-        " from\n",
-        "                raise\n",
+        "looopy.agent.claim:Claiming._claim",
+        "if fresh:\n"
+        "    raise\n"
+        "known.stale = True  # another process may have left something to go on from",
+        "raise",
         "tests/agent/test_left_by_others.py::test_a_message_that_somebody_appended_can_be_answered",
     ),
 ]

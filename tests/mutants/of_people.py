@@ -13,7 +13,7 @@ MUTANTS = [
     mutant(
         "approved-as-something-else",
         "a yes to one payment lets another one through",
-        "src/looopy/loop/approval.py",
+        "looopy.loop.approval:may_run",
         "resumed.held is not None and resumed.held.bound == bound",
         "resumed.held is not None",
         f"{_APPROVALS}::test_an_approval_of_another_schema_does_not_count",
@@ -22,15 +22,17 @@ MUTANTS = [
     mutant(
         "what-cannot-be-judged-runs",
         "a broken predicate opens what it was to guard",
-        "src/looopy/loop/approval.py",
-        '        failed(f"{tool.name}.needs_approval", error)\n        return True\n',
-        '        failed(f"{tool.name}.needs_approval", error)\n        return False\n',
+        "looopy.loop.approval:_needed",
+        'failed(f"{tool.name}.needs_approval", error)\n'
+        "return True",
+        'failed(f"{tool.name}.needs_approval", error)\n'
+        "return False",
         f"{_APPROVALS}::test_a_predicate_says_which_calls_need_it",
     ),
     mutant(
         "a-late-yes-counts",
         "an approval from another time runs what nobody wants any more",
-        "src/looopy/agent/plan.py",
+        "looopy.agent.plan:_expired",
         "request.expires_at <= datetime.now(UTC)",
         "request.expires_at is None",
         f"{_APPROVALS}::test_an_expired_approval_is_not_there",
@@ -38,15 +40,15 @@ MUTANTS = [
     mutant(
         "an-answer-dies-with-its-turn",
         "a person has answered, and is asked again after a crash",
-        "src/looopy/agent/plan.py",
-        "    return Plan(begun, prompts, user_message, run, origin, resumed, continues)",
-        "    return Plan(fresh, prompts, user_message, run, origin, resumed, continues)",
+        "looopy.agent.plan:_answer",
+        "return Plan(begun, prompts, user_message, run, origin, resumed, continues)",
+        "return Plan(fresh, prompts, user_message, run, origin, resumed, continues)",
         f"{_ASKING}::test_an_accepted_answer_survives_its_turn",
     ),
     mutant(
         "asking-counts-as-a-start",
         "a call that only asked is given up as of unknown outcome",
-        "src/looopy/agent/context.py",
+        "looopy.agent.context:Known._find_open_calls",
         "if turn > asked.get(call_id, 0)}",
         "if turn > 0}",
         f"{_ASKING}::test_an_accepted_answer_survives_its_turn",
@@ -54,7 +56,7 @@ MUTANTS = [
     mutant(
         "asked-at-the-end-of-the-turn",
         "a crash beside a slow tool costs the question",
-        "src/looopy/loop/tool_calls.py",
+        "looopy.loop.tool_calls:run_tools",
         "(_answer_done(turn, crew, rest) or turn.asks) and crew",
         "_answer_done(turn, crew, rest) and crew",
         f"{_ASKING}::test_what_is_asked_beside_a_slow_call_is_stored_at_once",
@@ -62,7 +64,7 @@ MUTANTS = [
     mutant(
         "a-compaction-takes-the-open-call",
         "the answer is stored, and the model never sees it",
-        "src/looopy/agent/compact.py",
+        "looopy.agent.compact:condense",
         "max(keep_turns, _questions_of_open(known))",
         "keep_turns",
         f"{_ASKING}::test_a_call_waits_beside_a_compaction",
@@ -70,7 +72,7 @@ MUTANTS = [
     mutant(
         "a-question-that-a-tool-can-catch",
         "a tool that never fails never asks",
-        "src/looopy/tools/asking.py",
+        "looopy.tools.asking:NeedsInput",
         "class NeedsInput(BaseException)",
         "class NeedsInput(Exception)",
         "tests/agent/test_request_input.py"
@@ -79,15 +81,15 @@ MUTANTS = [
     mutant(
         "a-credential-is-no-secret",
         "what a user has encrypted stands in the history",
-        "src/looopy/agent/running.py",
-        "            self.redactor.add(resumed.opened)\n",
-        "            pass\n",
+        "looopy.agent.running:RunningTurn._drive",
+        "self.redactor.add(resumed.opened)",
+        "pass",
         f"{_CREDENTIALS}::test_a_credential_reaches_the_call_and_nothing_else",
     ),
     mutant(
         "credentials-in-plain-are-stored",
         "a backup has the passwords of whoever was asked",
-        "src/looopy/agent/plan.py",
+        "looopy.agent.plan:Answers.stored",
         "if not in_plain(request) and request.request_id",
         "if request.request_id",
         f"{_CREDENTIALS}::test_credentials_in_plain_are_used_and_never_stored",
@@ -95,7 +97,7 @@ MUTANTS = [
     mutant(
         "what-nobody-can-open-is-kept",
         "credentials lie in the store that no process has any use for",
-        "src/looopy/agent/plan.py",
+        "looopy.agent.plan:Answers.stored",
         " and request.request_id not in self.lost",
         "",
         f"{_CREDENTIALS}::test_what_cannot_be_opened_is_not_kept",
@@ -103,7 +105,7 @@ MUTANTS = [
     mutant(
         "credentials-beside-a-key",
         "a password is guessed from the hash that is stored",
-        "src/looopy/agent/claim.py",
+        "looopy.agent.claim:Claiming._plan",
         "request.secret.update(asked & request.inputs.keys())",
         "pass",
         f"{_CREDENTIALS}::test_a_key_names_a_turn_without_its_credentials",
@@ -111,7 +113,7 @@ MUTANTS = [
     mutant(
         "the-private-key-beside-what-it-opens",
         "who reads the database reads the credentials",
-        "src/looopy/auth/sealing.py",
+        "looopy.auth.sealing:KeyRing.issue",
         "jose.encrypt(header, json.dumps(private), self._wrapping_key(jose))",
         "json.dumps(private)",
         f"{_CREDENTIALS}::test_the_private_key_is_stored_encrypted_alone",
@@ -119,9 +121,9 @@ MUTANTS = [
     mutant(
         "one-credential-for-any-request",
         "what was given to one tool serves another",
-        "src/looopy/auth/sealing.py",
-        '    if claims.get("request_id") != request_id:',
-        '    if claims.get("request_id") is None:',
+        "looopy.auth.sealing:check_claims",
+        'if claims.get("request_id") != request_id:',
+        'if claims.get("request_id") is None:',
         f"{_SEALING}::test_claims_that_do_not_hold_are_refused",
         f"{_CREDENTIALS}::test_what_is_not_encrypted_to_this_request_is_refused",
     ),

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Edit, Mutant, mutant
 
-_SQL = "src/looopy/stores/sql"
-_STATEMENTS = f"{_SQL}/statements.py"
-_COMMIT = f"{_SQL}/commit.py"
-_CONNECTION = f"{_SQL}/sqlite/connection.py"
-_SQLITE = f"{_SQL}/sqlite/driver.py"
-_NUMBERED = f"{_SQL}/sqlite/numbered.py"
-_NUMBERS = "migrations/versions/0003_a_mark_of_each_write.py"
-_POSTGRES = f"{_SQL}/postgres/driver.py"
-
 _JOURNAL = "tests/contract/test_journal.py"
 _TYPES = "tests/property/test_wrong_types.py"
 _DAMAGED = "tests/contract/test_damaged_rows.py"
@@ -32,39 +23,39 @@ MUTANTS = [
     mutant(
         "wrong-type-of-a-caller",
         "a message is stored that nobody can read again",
-        "src/looopy/stores/rows/writing.py",
-        "    check_message(message, path)\n",
+        "looopy.stores.rows.writing:message_text",
+        "check_message(message, path)",
         "",
         f"{_TYPES}::test_each_wrong_value_in_each_field[appended]",
     ),
     mutant(
         "wrong-type-of-a-model",
         "what a model answers is stored as it came",
-        "src/looopy/types/shapes.py",
-        "    if _is_plain_answer(answer):",
-        "    if isinstance(answer, AssistantMessage):",
+        "looopy.types.shapes:mended_answer",
+        "if _is_plain_answer(answer):",
+        "if isinstance(answer, AssistantMessage):",
         f"{_TYPES}::test_what_a_model_means_is_kept_where_its_type_is_wrong",
     ),
     mutant(
         "damaged-row-stops-a-read",
         "one bad row makes every read of its context raise",
-        "src/looopy/stores/rows/reading.py",
-        "        return _salvaged(body, position, error)",
-        "        raise",
+        "looopy.stores.rows.reading:read_message",
+        "return _salvaged(body, position, error)",
+        "raise",
         f"{_DAMAGED}::test_a_row_that_is_no_message_stands_as_damaged",
     ),
     mutant(
         "damaged-state-stops-a-list",
         "one bad row makes the list of its tenant raise",
-        "src/looopy/stores/rows/events.py",
-        "        return _salvaged_state(text, context_id, error)",
-        "        raise",
+        "looopy.stores.rows.events:decode_state",
+        "return _salvaged_state(text, context_id, error)",
+        "raise",
         f"{_DAMAGED}::test_a_damaged_state_hides_no_context",
     ),
     mutant(
         "damaged-start-runs-again",
         "a tool runs a second time because the row of its start is damaged",
-        "src/looopy/agent/context.py",
+        "looopy.agent.context:Known._find_open_calls",
         "c.id in started or ANY_CALL in started",
         "c.id in started",
         f"{_DAMAGED}::test_a_call_whose_start_cannot_be_read_counts_as_started",
@@ -73,9 +64,10 @@ MUTANTS = [
     mutant(
         "commit-without-fence",
         "an owner that lost its context writes into the turn of the next one",
-        _STATEMENTS,
-        ' WHERE {_THIS} AND epoch = :epoch AND holder IS NOT NULL"\n    " AND (:closing',
-        ' WHERE {_THIS} AND holder IS NOT NULL"\n    " AND (:closing',
+        "looopy.stores.sql.statements:COMMIT",
+        ' WHERE {_THIS} AND epoch = :epoch AND holder IS NOT NULL" " AND (:closing',
+        ' WHERE {_THIS} AND holder IS NOT NULL"\n'
+        '" AND (:closing',
         f"{_JOURNAL}::TestJournalOnSQLite::test_a_fenced_commit_writes_nothing",
         f"{_JOURNAL}::TestJournalOnAsyncpg::test_a_fenced_commit_writes_nothing",
         "tests/agent/test_sharing.py::test_an_owner_that_comes_back_in_anothers_turn_is_fenced",
@@ -83,7 +75,7 @@ MUTANTS = [
     mutant(
         "memory-without-fence",
         "the specification by example allows what the databases refuse",
-        "src/looopy/stores/memory/journal.py",
+        "looopy.stores.memory.journal:InMemoryJournal.commit",
         "context.epoch != commit.epoch",
         "context.epoch < commit.epoch",
         f"{_JOURNAL}::TestJournalInMemory::test_a_fenced_commit_writes_nothing",
@@ -91,16 +83,16 @@ MUTANTS = [
     mutant(
         "renew-without-epoch",
         "an owner that lost its context prolongs the lease of the next one",
-        _STATEMENTS,
-        '    " AND epoch = :epoch AND holder IS NOT NULL RETURNING epoch"',
-        '    " AND holder IS NOT NULL RETURNING epoch"',
+        "looopy.stores.sql.statements:RENEW",
+        '" AND epoch = :epoch AND holder IS NOT NULL RETURNING epoch"',
+        '" AND holder IS NOT NULL RETURNING epoch"',
         f"{_STATE}::TestStateOnSQLite::test_renewing_prolongs_the_lease_of_its_epoch",
         f"{_STATE}::TestStateOnPsycopg::test_renewing_prolongs_the_lease_of_its_epoch",
     ),
     mutant(
         "release-without-epoch",
         "an owner that lost its context frees the lease of the next one",
-        _STATEMENTS,
+        "looopy.stores.sql.statements:RELEASE",
         'RELEASE = f"UPDATE looopy_contexts SET holder = NULL WHERE {_THIS} AND epoch = :epoch"',
         'RELEASE = f"UPDATE looopy_contexts SET holder = NULL WHERE {_THIS}"',
         f"{_STATE}::TestStateOnSQLite::test_releasing_frees_the_lease_of_its_epoch",
@@ -108,25 +100,26 @@ MUTANTS = [
     mutant(
         "recovery-without-fence",
         "whoever recovers a turn does not keep its slow owner from writing on",
-        _STATEMENTS,
-        'RECOVER = (\n    "UPDATE looopy_contexts SET epoch = epoch + 1, holder = :holder,',
-        'RECOVER = (\n    "UPDATE looopy_contexts SET epoch = epoch + 0, holder = :holder,',
+        "looopy.stores.sql.statements:RECOVER",
+        'RECOVER = ( "UPDATE looopy_contexts SET epoch = epoch + 1, holder = :holder,',
+        "RECOVER = (\n"
+        '    "UPDATE looopy_contexts SET epoch = epoch + 0, holder = :holder,',
         f"{_STATE}::TestStateOnSQLite::test_an_open_turn_must_be_recovered_first",
     ),
     mutant(
         "epochs-begin-again",
         "an owner that was stopped for long writes into a new context of the deleted one's name",
-        "src/looopy/stores/rules.py",
-        '    return 1 + int.from_bytes(os.urandom(6), "big")\n',
-        "    return 1\n",
+        "looopy.stores.rules:first_epoch",
+        'return 1 + int.from_bytes(os.urandom(6), "big")',
+        "return 1",
         "tests/contract/test_lives.py",
     ),
     mutant(
         "clear-without-fence",
         "a turn that runs brings back what an acknowledged clear() had hidden",
-        _STATEMENTS,
-        '    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL,',
-        '    "UPDATE looopy_contexts SET holder = NULL, open_turn = NULL,',
+        "looopy.stores.sql.statements:CLEAR",
+        'f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL,',
+        '"UPDATE looopy_contexts SET holder = NULL, open_turn = NULL,',
         f"{_JOURNAL}::TestJournalOnSQLite::test_clearing_by_force_ends_the_turn_and_fences_its_owner",
     ),
     Mutant(
@@ -134,14 +127,14 @@ MUTANTS = [
         "two that look at the same time both find the context free",
         (
             Edit(
-                _COMMIT,
-                "    while not (taken := (yield Query(statement, given.params))):\n"
-                "        yield from _make_claimable(given)\n",
-                "    yield from _make_claimable(given)\n"
-                "    taken = yield Query(statement, given.params)\n",
+                "looopy.stores.sql.commit:claim_steps",
+                "while not (taken := (yield Query(statement, given.params))): yield from"
+                " _make_claimable(given)",
+                "yield from _make_claimable(given)\n"
+                "taken = yield Query(statement, given.params)",
             ),
             Edit(
-                _STATEMENTS,
+                "looopy.stores.sql.statements:CLAIM",
                 " WHERE {_TAKEABLE} AND open_turn IS NULL AND (line_until",
                 " WHERE {_THIS} AND (line_until",
             ),
@@ -152,19 +145,21 @@ MUTANTS = [
     mutant(
         "numbers-by-the-largest-row",
         "events that are no messages share their numbers with those that follow",
-        _STATEMENTS,
-        'COMMIT = (\n    "UPDATE looopy_contexts SET last_seq = last_seq + :seqs,',
-        'COMMIT = (\n    "UPDATE looopy_contexts SET last_seq = (SELECT COALESCE(MAX(m.seq), 0)'
-        " FROM looopy_messages m WHERE m.tenant_id = :tenant AND m.context_id = :context) + :seqs,",
+        "looopy.stores.sql.statements:COMMIT",
+        'COMMIT = ( "UPDATE looopy_contexts SET last_seq = last_seq + :seqs,',
+        "COMMIT = (\n"
+        '    "UPDATE looopy_contexts SET last_seq = (SELECT COALESCE(MAX(m.seq), 0) FROM'
+        " looopy_messages m WHERE m.tenant_id = :tenant AND m.context_id = :context) + :seqs,",
         f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_it_was_committed",
         f"{_JOURNAL}::TestJournalOnAsyncpg::test_every_durable_event_is_replayed_as_it_was_committed",
     ),
     mutant(
         "numbers-by-the-clock",
         "a follower that asks for what came after N misses what was stored late",
-        f"{_COMMIT}",
-        '            "seq": numbers.first_seq + event.seq_offset,\n            "iteration": event',
-        '            "seq": event.created_us,\n            "iteration": event',
+        "looopy.stores.sql.commit:_insert",
+        '"seq": numbers.first_seq + event.seq_offset, "iteration": event',
+        '"seq": event.created_us,\n'
+        '"iteration": event',
         f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_it_was_committed",
     ),
     # --- who it belongs to ---
@@ -173,15 +168,16 @@ MUTANTS = [
         "another tenant reads the conversation",
         (
             Edit(
-                _STATEMENTS,
-                'seq, body FROM looopy_messages WHERE {_THIS} AND position >"\n',
-                'seq, body FROM looopy_messages WHERE context_id = :context AND position >"\n',
+                "looopy.stores.sql.statements:_RECORDS",
+                'seq, body FROM looopy_messages WHERE {_THIS} AND position >"',
+                'seq, body FROM looopy_messages WHERE context_id = :context AND position >"',
             ),
             Edit(
-                _STATEMENTS,
-                'contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context)"\n'
-                '    " ORDER BY position',
-                'contexts c WHERE c.context_id = :context)"\n    " ORDER BY position',
+                "looopy.stores.sql.statements:_RECORDS",
+                'contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context)" " ORDER BY'
+                " position",
+                'contexts c WHERE c.context_id = :context)"\n'
+                '" ORDER BY position',
             ),
         ),
         (
@@ -191,7 +187,7 @@ MUTANTS = [
     mutant(
         "number-without-tenant",
         "in a file, another tenant reads and writes the conversation of the same name",
-        _NUMBERED,
+        "looopy.stores.sql.sqlite.numbered:_OWNER",
         '"c.tenant_id = :tenant AND c.context_id = :context"',
         '"c.context_id = :context"',
         "tests/contract/test_messages.py::TestMessagesOnSQLite::test_another_tenant_sees_nothing",
@@ -199,7 +195,7 @@ MUTANTS = [
     mutant(
         "key-of-any-place",
         "a turn that there cannot be is one of the context with the next number",
-        _NUMBERED,
+        "looopy.stores.sql.sqlite.numbered:_given",
         'return f"CASE WHEN {name} BETWEEN 0 AND {LAST_PLACE} THEN {_at(name)} END"',
         "return _at(name)",
         f"{_IN_FILE}::test_a_turn_that_there_cannot_be_is_not_closed",
@@ -207,7 +203,7 @@ MUTANTS = [
     mutant(
         "key-from-any-place",
         "who reads from before the beginning is shown the context with the number before",
-        _NUMBERED,
+        "looopy.stores.sql.sqlite.numbered:_after",
         "MIN(MAX({', '.join(places or (':after',))}, 0), {LAST_PLACE})",
         "{', '.join(places or (':after',))}",
         f"{_JOURNAL}::TestJournalOnSQLite::test_a_place_that_no_row_can_have_is_nobodys",
@@ -215,7 +211,7 @@ MUTANTS = [
     mutant(
         "rows-outlive-their-context",
         "whoever is given the number of a deleted context has its history",
-        _NUMBERS,
+        "migrations.versions.0003_a_mark_of_each_write:_under_numbers",
         "for rows, _ in _ROWS.values()",
         'for rows in ("looopy_turn_rows", "looopy_event_rows")',
         f"{_IN_FILE}::test_the_rows_of_a_context_go_with_it",
@@ -224,7 +220,7 @@ MUTANTS = [
     mutant(
         "numbers-without-end",
         "the message after the last place is one of the context with the next number",
-        _NUMBERS,
+        "migrations.versions.0003_a_mark_of_each_write:_LAST_COUNT",
         "_LAST_COUNT = 2**32 - 2**16 - 1",
         "_LAST_COUNT = 2**62",
         f"{_IN_FILE}::test_a_context_without_room_says_so_and_stores_nothing",
@@ -232,17 +228,18 @@ MUTANTS = [
     mutant(
         "write-without-tenant",
         "another tenant changes what belongs to this one",
-        _STATEMENTS,
-        'SAVE_METADATA = (\n    f"UPDATE looopy_contexts SET metadata = :metadata,'
-        ' version = version + 1 WHERE {_THIS}"',
-        'SAVE_METADATA = (\n    "UPDATE looopy_contexts SET metadata = :metadata,'
-        ' version = version + 1 WHERE context_id = :context"',
+        "looopy.stores.sql.statements:SAVE_METADATA",
+        'SAVE_METADATA = ( f"UPDATE looopy_contexts SET metadata = :metadata, version = version'
+        ' + 1 WHERE {_THIS}"',
+        "SAVE_METADATA = (\n"
+        '    "UPDATE looopy_contexts SET metadata = :metadata, version = version + 1 WHERE'
+        ' context_id = :context"',
         f"{_STATE}::TestStateOnSQLite::test_another_tenant_can_neither_see_nor_touch",
     ),
     mutant(
         "any-tenant-may-act",
         "a request with another tenant's identity is served",
-        "src/looopy/agent/request.py",
+        "looopy.agent.request:check_auth_context",
         "value.tenant_id not in (None, tenant)",
         "not value.tenant_id and not tenant",
         "tests/agent/test_misuse.py::test_another_tenants_credentials_are_refused",
@@ -250,7 +247,7 @@ MUTANTS = [
     mutant(
         "displaced-by-whoever-names-nobody",
         "`if owner and ...`: who has proved nobody dead takes over from the living",
-        _STATEMENTS,
+        "looopy.stores.sql.statements:_TAKEABLE",
         "OR holder = :displace)",
         "OR :displace IS NULL OR holder = :displace)",
         f"{_STATE}::TestStateOnSQLite::test_a_live_lease_is_refused_naming_its_turn",
@@ -260,7 +257,7 @@ MUTANTS = [
     mutant(
         "lease-without-end",
         "the turn of a process on a host that is gone can never be taken over",
-        _STATEMENTS,
+        "looopy.stores.sql.statements:_live",
         'return f"({until} > now_us() AND {until} <= now_us() + {_LONGEST_US})"',
         'return f"({until} > 0)"',
         f"{_STATE}::TestStateOnSQLite::test_an_open_turn_must_be_recovered_first",
@@ -270,20 +267,24 @@ MUTANTS = [
         "lease-by-the-clients-clock",
         "a host whose clock is wrong takes over from the living, or keeps what it lost",
         (
-            Edit(_COMMIT, "import hashlib\n", "import hashlib\nimport time\n"),
             Edit(
-                _COMMIT,
+                "looopy.stores.sql.commit",
+                "import hashlib",
+                "import hashlib\n"
+                "import time",
+            ),
+            Edit(
+                "looopy.stores.sql.commit:encode_claim",
                 '"ttl_us": as_us(claim.ttl_s),',
                 '"ttl_us": time.time_ns() // 1000 + as_us(claim.ttl_s),',
             ),
             Edit(
-                _STATEMENTS,
-                "CLAIM = (\n"
-                '    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = :holder,'
+                "looopy.stores.sql.statements:CLAIM",
+                'CLAIM = ( f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = :holder,'
                 " lease_until = now_us() + :ttl_us,",
                 "CLAIM = (\n"
-                '    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = :holder,'
-                " lease_until = :ttl_us,",
+                '    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = :holder, lease_until ='
+                " :ttl_us,",
             ),
         ),
         (f"{_ORDER}::test_a_lease_ends_by_the_clock_of_the_server",),
@@ -291,9 +292,9 @@ MUTANTS = [
     mutant(
         "process-id-alone",
         "a process that was given the id of a dead one keeps its context for good",
-        "src/looopy/stores/owner.py",
-        """    if state in ("Z", "X") or began != start:\n""",
-        """    if state in ("Z", "X"):\n""",
+        "looopy.stores.owner:_proof",
+        'if state in ("Z", "X") or began != start:',
+        'if state in ("Z", "X"):',
         "tests/unit/stores/test_owner.py::test_another_process_under_the_same_id_is_no_sign_of_life",
     ),
     # --- durability ---
@@ -301,8 +302,16 @@ MUTANTS = [
         "synchronous-normal",
         "a power cut takes turns that were acknowledged",
         (
-            Edit(_CONNECTION, '"PRAGMA synchronous = FULL"', '"PRAGMA synchronous = NORMAL"'),
-            Edit(_CONNECTION, '"synchronous": 2,', '"synchronous": 1,'),
+            Edit(
+                "looopy.stores.sql.sqlite.connection:_make_settings",
+                '"PRAGMA synchronous = FULL"',
+                '"PRAGMA synchronous = NORMAL"',
+            ),
+            Edit(
+                "looopy.stores.sql.sqlite.connection:SETTINGS",
+                '"synchronous": 2,',
+                '"synchronous": 1,',
+            ),
         ),
         (f"{_FILE}::test_each_connection_has_the_settings_the_promises_rest_on",),
     ),
@@ -310,8 +319,16 @@ MUTANTS = [
         "foreign-keys-off",
         "rows outlive the context they belong to",
         (
-            Edit(_CONNECTION, '"PRAGMA foreign_keys = ON"', '"PRAGMA foreign_keys = OFF"'),
-            Edit(_CONNECTION, '"foreign_keys": 1,', '"foreign_keys": 0,'),
+            Edit(
+                "looopy.stores.sql.sqlite.connection:_make_settings",
+                '"PRAGMA foreign_keys = ON"',
+                '"PRAGMA foreign_keys = OFF"',
+            ),
+            Edit(
+                "looopy.stores.sql.sqlite.connection:SETTINGS",
+                '"foreign_keys": 1,',
+                '"foreign_keys": 0,',
+            ),
         ),
         (
             f"{_FILE}::test_each_connection_has_the_settings_the_promises_rest_on",
@@ -323,14 +340,16 @@ MUTANTS = [
         "of processes that write to one file at once most are told that it is locked",
         (
             Edit(
-                _SQLITE,
-                'connection.execute("BEGIN IMMEDIATE"), patience_s)\n        for job in jobs:',
-                'connection.execute("BEGIN"), patience_s)\n        for job in jobs:',
+                "looopy.stores.sql.sqlite.driver:_write_together",
+                'connection.execute("BEGIN IMMEDIATE"), patience_s) for job in jobs:',
+                'connection.execute("BEGIN"), patience_s)\n'
+                "for job in jobs:",
             ),
             Edit(
-                _SQLITE,
-                'connection.execute("BEGIN IMMEDIATE"), patience_s)\n        job.result',
-                'connection.execute("BEGIN"), patience_s)\n        job.result',
+                "looopy.stores.sql.sqlite.driver:_write_alone",
+                'connection.execute("BEGIN IMMEDIATE"), patience_s) job.result',
+                'connection.execute("BEGIN"), patience_s)\n'
+                "job.result",
             ),
         ),
         (f"{_FILE}::test_processes_that_write_to_one_file_at_once_all_succeed",),
@@ -338,16 +357,17 @@ MUTANTS = [
     mutant(
         "commits-to-a-file-that-is-gone",
         "turns complete that no next process will find",
-        _CONNECTION,
-        '        return StoreUnavailable(\n            f"{name} {became}',
-        '        return None and StoreUnavailable(\n            f"{name} {became}',
+        "looopy.stores.sql.sqlite.connection:Connection.check_files",
+        'return StoreUnavailable( f"{name} {became}',
+        "return None and StoreUnavailable(\n"
+        '    f"{name} {became}',
         f"{_FILE}::test_nothing_is_acknowledged_into_a_file_that_is_gone",
         f"{_FILE}::test_every_turn_on_a_file_that_is_gone_fails",
     ),
     mutant(
         "looks-at-the-database-alone",
         "turns are acknowledged into a log that nobody else can read",
-        _CONNECTION,
+        "looopy.stores.sql.sqlite.connection:Connection.check_files",
         "[stat(database)[1:3], stat(log)[1:3], stat(shared)[1:3]] == self._ids:",
         "stat(database)[1:3] == self._ids[0]:",
         f"{_FILE}::test_nothing_is_acknowledged_into_a_file_that_is_gone",
@@ -356,41 +376,44 @@ MUTANTS = [
     mutant(
         "not-looked-at-after-the-commit",
         "a commit is acknowledged that a file took with it",
-        _SQLITE,
-        "    if (gone := connection.check_files(outcome_known=False)) is not None:\n"
-        "        connection.save_log()\n"
-        "    return gone\n",
-        "    return None\n",
+        "looopy.stores.sql.sqlite.driver:_commit",
+        "if (gone := connection.check_files(outcome_known=False)) is not None:\n"
+        "    connection.save_log()\n"
+        "return gone",
+        "return None",
         f"{_FILE}::test_a_file_that_goes_during_the_commit_has_no_acknowledged_commit",
     ),
     mutant(
         "a-log-of-others-is-moved",
         "whoever opened another file beside the same log loses what it stored",
-        _CONNECTION,
-        "        if (database, shared) == (self._ids[0], self._ids[2]):\n",
-        "        if True:\n",
+        "looopy.stores.sql.sqlite.connection:Connection.save_log",
+        "if (database, shared) == (self._ids[0], self._ids[2]):",
+        "if True:",
         f"{_FILE}::test_a_log_is_left_to_those_who_have_it_with_another_file",
     ),
     mutant(
         "a-lost-log-is-not-saved",
         "what was acknowledged is gone with a log that was removed",
-        _SQLITE,
-        "        _roll_back(connection)\n        connection.save_log()\n",
-        "        _roll_back(connection)\n",
+        "looopy.stores.sql.sqlite.driver:_commit",
+        "_roll_back(connection)\n"
+        "connection.save_log()",
+        "_roll_back(connection)",
         f"{_FILE}::test_what_was_acknowledged_is_saved_from_a_log_that_is_gone",
     ),
     mutant(
         "reads-from-a-file-that-is-gone",
         "an agent shows a history that is in no file any more",
-        _SQLITE,
-        "    if (gone := connection.check_files()) is not None:\n        for job in jobs:\n",
-        "    if (gone := None) is not None:\n        for job in jobs:\n",
+        "looopy.stores.sql.sqlite.driver:_read",
+        "if (gone := connection.check_files()) is not None:\n"
+        "    for job in jobs:",
+        "if (gone := None) is not None:\n"
+        "    for job in jobs:",
         f"{_FILE}::test_nothing_is_acknowledged_into_a_file_that_is_gone",
     ),
     mutant(
         "a-file-for-everybody",
         "other users of the machine read every conversation",
-        _CONNECTION,
+        "looopy.stores.sql.sqlite.connection:make_file",
         "os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)",
         "os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)",
         f"{_FILE}::test_a_new_file_and_its_log_are_readable_by_their_owner_alone",
@@ -399,33 +422,41 @@ MUTANTS = [
     mutant(
         "a-backup-for-everybody",
         "a migration leaves a copy that has another mode than its file",
-        f"{_SQL}/sqlite/backups.py",
-        "    shutil.copymode(path, unfinished)\n",
-        "    unfinished.chmod(0o644)\n",
+        "looopy.stores.sql.sqlite.backups:back_up",
+        "shutil.copymode(path, unfinished)",
+        "unfinished.chmod(0o644)",
         "tests/migrations/test_sqlite.py::test_a_copy_may_be_read_by_those_who_may_read_the_file",
     ),
     Mutant(
         "freed-pages-keep-their-text",
         "what was deleted is still in the file",
         (
-            Edit(_CONNECTION, '"PRAGMA secure_delete = ON"', '"PRAGMA secure_delete = OFF"'),
-            Edit(_CONNECTION, '"secure_delete": 1,', '"secure_delete": 0,'),
+            Edit(
+                "looopy.stores.sql.sqlite.connection:_make_settings",
+                '"PRAGMA secure_delete = ON"',
+                '"PRAGMA secure_delete = OFF"',
+            ),
+            Edit(
+                "looopy.stores.sql.sqlite.connection:SETTINGS",
+                '"secure_delete": 1,',
+                '"secure_delete": 0,',
+            ),
         ),
         (f"{_FILE}::test_what_was_deleted_is_in_none_of_the_files",),
     ),
     mutant(
         "the-log-keeps-what-was-deleted",
         "what was deleted is still in the file beside it",
-        _SQLITE,
-        "            if query.sql in ERASING:\n",
-        "            if query.sql == b'':\n",
+        "looopy.stores.sql.sqlite.driver:_drive",
+        "if query.sql in ERASING:",
+        "if query.sql == b'':",
         f"{_FILE}::test_what_was_deleted_is_in_none_of_the_files",
         f"{_FILE}::test_what_a_reader_still_sees_is_removed_when_it_has_read",
     ),
     mutant(
         "the-log-is-emptied-once",
         "what was deleted while somebody read stays in the log",
-        _SQLITE,
+        "looopy.stores.sql.sqlite.driver:_Worker._serve",
         "self._to_empty = not connection.empty_log(wait=erased or not going_on)",
         "connection.empty_log(wait=erased or not going_on)",
         f"{_FILE}::test_what_a_reader_still_sees_is_removed_when_it_has_read",
@@ -433,8 +464,8 @@ MUTANTS = [
     mutant(
         "cleared-messages-are-kept",
         "what a user cleared can be read in the database for ever",
-        _COMMIT,
-        "    yield Query(s.FORGET_MESSAGES, key)\n",
+        "looopy.stores.sql.commit:clear_steps",
+        "yield Query(s.FORGET_MESSAGES, key)",
         "",
         f"{_JOURNAL}::TestJournalOnSQLite::test_nothing_that_was_said_is_kept_after_clearing",
         f"{_JOURNAL}::TestJournalOnAsyncpg::test_nothing_that_was_said_is_kept_after_clearing",
@@ -442,15 +473,15 @@ MUTANTS = [
     mutant(
         "cleared-events-are-kept",
         "calls and requests that a user cleared can be read in the database for ever",
-        _COMMIT,
-        '    yield Query(s.FORGET_EVENTS, {**key, "seq": seq})\n',
+        "looopy.stores.sql.commit:clear_steps",
+        'yield Query(s.FORGET_EVENTS, {**key, "seq": seq})',
         "",
         f"{_JOURNAL}::TestJournalOnSQLite::test_nothing_that_was_said_is_kept_after_clearing",
     ),
     mutant(
         "all-turns-for-the-open-one",
         "opening a context reads each turn it ever had, until Postgres has analysed its tables",
-        _STATEMENTS,
+        "looopy.stores.sql.statements:LOAD_CONTEXT",
         "open_turn=_OPEN_TURN)",
         "open_turn='c.open_turn')",
         "tests/contract/test_postgres_plans.py::test_rows_are_joined_by_the_whole_of_their_key",
@@ -458,36 +489,36 @@ MUTANTS = [
     mutant(
         "decodes-on-the-loop",
         "whoever reads a long history stops every other task of the process meanwhile",
-        "src/looopy/stores/log.py",
-        "    if little:\n",
-        "    if True:\n",
+        "looopy.stores.log:off_loop",
+        "if little:",
+        "if True:",
         "tests/unit/stores/test_log.py"
         "::test_many_messages_are_decoded_in_small_parts_beside_the_loop",
     ),
     mutant(
         "a-statement-for-each-message",
         "a page of a thousand events costs hundreds of round trips",
-        f"{_SQL}/journal.py",
-        "        if found and position - found[-1][1] <= _NEAR:\n",
-        "        if False:\n",
+        "looopy.stores.sql.journal:_ranges",
+        "if found and position - found[-1][1] <= _NEAR:",
+        "if False:",
         "tests/unit/stores/test_log.py"
         "::test_a_page_of_events_costs_the_same_statements_whatever_it_holds",
     ),
     mutant(
         "told-before-the-commit",
         "an answer is handed out before it is on the disk",
-        _SQLITE,
-        "    failed = _commit(connection, path, patience_s)\n"
-        "    for job in jobs:\n"
-        "        job.error = job.error or failed\n",
-        "    _commit(connection, path, patience_s)\n",
+        "looopy.stores.sql.sqlite.driver:_write_together",
+        "failed = _commit(connection, path, patience_s)\n"
+        "for job in jobs:\n"
+        "    job.error = job.error or failed",
+        "_commit(connection, path, patience_s)",
         f"{_FILE}::test_a_commit_that_fails_is_told_to_all_who_shared_it",
     ),
     # --- a commit whose answer was lost ---
     mutant(
         "blind-retry",
         "what was stored already is stored twice, or refused as another's",
-        _POSTGRES,
+        "looopy.stores.sql.postgres.driver:PostgresDriver._write_in_transaction",
         "if not await fate_of_transaction(pool, self._url.place, mark, until):",
         "if True:",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
@@ -495,15 +526,16 @@ MUTANTS = [
     mutant(
         "blind-failure",
         "a turn that was stored is reported as failed",
-        _POSTGRES,
+        "looopy.stores.sql.postgres.driver:PostgresDriver._write_in_transaction",
         "if not await fate_of_transaction(pool, self._url.place, mark, until):",
-        "raise translate(Trouble(None, lost=True), self._url.place)\n        if True:",
+        "raise translate(Trouble(None, lost=True), self._url.place)\n"
+        "if True:",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
     ),
     mutant(
         "blind-success",
         "a turn that was lost is reported as stored",
-        _POSTGRES,
+        "looopy.stores.sql.postgres.driver:PostgresDriver._write_in_transaction",
         "if not await fate_of_transaction(pool, self._url.place, mark, until):",
         "if False:",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
@@ -511,75 +543,75 @@ MUTANTS = [
     mutant(
         "read-back-too-early",
         "a write that is still on its way is made twice",
-        f"{_SQL}/postgres/fate.py",
-        "        if may_come:\n",
-        "        if False:\n",
+        "looopy.stores.sql.postgres.fate:fate_of_statement.look",
+        "if may_come:",
+        "if False:",
         f"{_CUTS}::test_a_write_that_waits_for_a_row_is_ended_before_it_is_made_again",
         f"{_CUTS}::test_a_write_that_comes_late_is_not_carried_out",
     ),
     mutant(
         "mark-of-anybody",
         "a commit that never arrived is told as stored",
-        f"{_SQL}/postgres/fate.py",
-        "        if facts.last_write != commit.mark:\n",
-        "        if facts.last_write is None:\n",
+        "looopy.stores.sql.postgres.fate:_committed",
+        "if facts.last_write != commit.mark:",
+        "if facts.last_write is None:",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
     ),
     mutant(
         "end-of-anybody",
         "a turn that another process closed is told as ended here",
-        f"{_SQL}/postgres/fate.py",
-        "    if (facts.outcome, facts.stop_reason, facts.ended_at) != ours:\n",
-        "    if facts.outcome is None:\n",
+        "looopy.stores.sql.postgres.fate:_committed",
+        "if (facts.outcome, facts.stop_reason, facts.ended_at) != ours:",
+        "if facts.outcome is None:",
         f"{_CUTS}::test_an_end_that_was_cut_is_known_when_others_have_gone_on",
     ),
     # --- an answer that never comes ---
     mutant(
         "endless-wait",
         "a turn waits for ever for a server that has fallen silent",
-        f"{_SQL}/postgres/watch.py",
-        "        self._cut()\n",
-        "        pass\n",
+        "looopy.stores.sql.postgres.watch:Watch._look",
+        "self._cut()",
+        "pass",
         f"{_SILENCE}::test_a_connection_that_is_silent_when_it_begins_to_listen_is_replaced",
     ),
     mutant(
         "endless-wait-of-psycopg",
         "with psycopg, whoever waits for a server that has fallen silent waits for ever",
-        f"{_SQL}/postgres/wire.py",
-        "                same.shutdown(socket.SHUT_RDWR)\n",
-        "                pass\n",
+        "looopy.stores.sql.postgres.wire:_Psycopg._cut",
+        "same.shutdown(socket.SHUT_RDWR)",
+        "pass",
         f"{_SILENCE}::test_a_connection_that_is_silent_when_it_begins_to_listen_is_replaced",
     ),
     mutant(
         "silent-ones-kept",
         "each idle connection is found out to be silent by another long wait",
-        f"{_SQL}/postgres/pool.py",
-        "                await self._forget_idle()\n",
-        "                pass\n",
+        "looopy.stores.sql.postgres.pool:Pool.drop",
+        "await self._forget_idle()",
+        "pass",
         f"{_SILENCE}::test_a_silent_connection_takes_the_idle_ones_with_it",
     ),
     mutant(
         "blamed-while-asleep",
         "a process that stood still cuts connections whose answers have arrived",
-        f"{_SQL}/postgres/watch.py",
-        "        if now - timer.when() > _LATE_S:\n",
-        "        if False:\n",
+        "looopy.stores.sql.postgres.watch:Watch._look",
+        "if now - timer.when() > _LATE_S:",
+        "if False:",
         f"{_SILENCE}::test_an_answer_that_came_while_this_process_stood_still_counts",
     ),
     mutant(
         "no-second-try",
         "a write fails although the server answers and nothing was written",
-        _POSTGRES,
-        "                    deadline = max(deadline, _now() + self._patience_s)\n",
-        "                    pass\n",
+        "looopy.stores.sql.postgres.driver:PostgresDriver._try",
+        "deadline = max(deadline, _now() + self._patience_s)",
+        "pass",
         f"{_SILENCE}::test_a_commit_whose_reply_never_comes_is_made_exactly_once",
     ),
     mutant(
         "one-lock-for-all-urls",
         "a server that does not answer keeps agents on other URLs waiting",
-        "src/looopy/stores/opening.py",
-        "        async with shared.lock:\n",
-        "        async with entries.setdefault('', _Shared()).lock:\n",
+        "looopy.stores.opening:_shared_here",
+        "async with shared.lock:",
+        "async with entries.setdefault('', _Shared()).lock:",
         "tests/unit/stores/test_shared_urls.py"
         "::test_a_server_that_does_not_answer_keeps_no_other_url_waiting",
     ),
@@ -587,63 +619,63 @@ MUTANTS = [
     mutant(
         "plans-of-empty-tables",
         "statements read all of a table that was empty when they were planned",
-        f"{_SQL}/postgres/pool.py",
-        '    "enable_seqscan": "off",\n',
+        "looopy.stores.sql.postgres.pool:_PLANS",
+        '"enable_seqscan": "off",',
         "",
         "tests/contract/test_postgres_plans.py::test_no_statement_reads_all_of_a_table",
     ),
     mutant(
         "turns-fail-at-the-limit",
         "turns fail where the server has no connection left, though others end soon",
-        f"{_SQL}/postgres/pool.py",
-        "                if trouble.sqlstate != TOO_MANY:\n",
-        "                if True:\n",
+        "looopy.stores.sql.postgres.pool:Pool.take",
+        "if trouble.sqlstate != TOO_MANY:",
+        "if True:",
         f"{_POOL}::test_at_the_limit_of_the_server_one_waits_for_those_of_the_pool",
     ),
     mutant(
         "a-pool-that-only-grows",
         "the connections of a busy hour stay for ever",
-        f"{_SQL}/postgres/pool.py",
-        "            if due > now:\n",
-        "            if True:\n",
+        "looopy.stores.sql.postgres.pool:Pool._reap",
+        "if due > now:",
+        "if True:",
         f"{_POOL}::test_connections_that_nobody_uses_are_closed",
     ),
     mutant(
         "ageless",
         "a connection that is always in use is never replaced",
-        f"{_SQL}/postgres/pool.py",
-        "        if now >= wire.retire_at:\n",
-        "        if False:\n",
+        "looopy.stores.sql.postgres.pool:Pool.give",
+        "if now >= wire.retire_at:",
+        "if False:",
         f"{_POOL}::test_a_connection_that_is_always_in_use_is_replaced_when_it_is_old",
     ),
     mutant(
         "settings-left-on-a-pooler",
         "what looopy sets for itself stays on connections that others share",
-        f"{_SQL}/postgres/pool.py",
-        "    if rows[0][0] is None:\n",
-        "    if False:\n",
+        "looopy.stores.sql.postgres.pool:_check_own",
+        "if rows[0][0] is None:",
+        "if False:",
         f"{_POOLER}::test_a_pooler_that_the_url_does_not_name_is_refused_by_name",
     ),
     mutant(
         "no-canary",
         "a pooler that the URL does not name is found by the failing turns",
-        f"{_SQL}/postgres/pool.py",
-        '        ours = {"ours": int(self._url.pooler is not None)}\n',
-        '        ours = {"ours": 1}\n',
+        "looopy.stores.sql.postgres.pool:Pool._make",
+        'ours = {"ours": int(self._url.pooler is not None)}',
+        'ours = {"ours": 1}',
         f"{_POOLER}::test_a_pooler_that_the_url_does_not_name_is_refused_by_name",
     ),
     mutant(
         "fold-without-check",
         "the end of a turn that was ended by another is told as stored",
-        f"{_SQL}/postgres/fold.py",
-        "        if sql in _MUST:\n",
-        "        if sql in ():\n",
+        "looopy.stores.sql.postgres.fold:_text",
+        "if sql in _MUST:",
+        "if sql in ():",
         f"{_SERVER}::test_a_turn_that_is_not_open_is_not_closed_by_one_statement_either",
     ),
     mutant(
         "no-line-of-writes",
         "writes of one context are made in any order, each holding a connection meanwhile",
-        _POSTGRES,
+        "looopy.stores.sql.postgres.driver:PostgresDriver._carry_out",
         "async with self._line(work, ring):",
         "async with asyncio.Lock():",
         f"{_ORDER}::test_writes_of_one_context_wait_in_line_without_a_connection",
@@ -651,17 +683,19 @@ MUTANTS = [
     mutant(
         "bodies-as-jsonb",
         "what is read is not what was stored: keys are sorted, numbers rewritten",
-        f"{_SQL}/postgres/wire.py",
-        '    if name in TEXTS:\n        return "text"\n',
-        '    if name in ("body", "metadata", "data"):\n        return "text::jsonb::text"\n'
-        '    if name in TEXTS:\n        return "text"\n',
+        "looopy.stores.sql.postgres.wire:_type",
+        'if name in TEXTS: return "text"',
+        'if name in ("body", "metadata", "data"):\n'
+        '    return "text::jsonb::text"\n'
+        "if name in TEXTS:\n"
+        '    return "text"',
         "tests/contract/test_messages.py::TestMessagesOnAsyncpg::test_odd_values_are_kept",
         "tests/contract/test_messages.py::TestMessagesOnPsycopg::test_odd_values_are_kept",
     ),
     mutant(
         "clock-of-the-transaction",
         "a lease that was waited for begins in the past",
-        f"{_SQL}/postgres/wire.py",
+        "looopy.stores.sql.postgres.wire:_NOW_US",
         "FROM clock_timestamp()) * 1000000",
         "FROM now()) * 1000000",
         f"{_ORDER}::test_a_lease_that_was_waited_for_begins_when_it_is_given",
@@ -670,7 +704,7 @@ MUTANTS = [
     mutant(
         "migration-without-lock",
         "of two processes that start at once one fails",
-        f"{_SQL}/postgres/migrate.py",
+        "looopy.stores.sql.postgres.migrate:_alone",
         'connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")',
         'connection.exec_driver_sql("SELECT 1")',
         "tests/migrations/test_postgres.py::test_a_migration_waits_for_the_one_that_runs",
@@ -678,7 +712,7 @@ MUTANTS = [
     mutant(
         "migration-in-everybodys-way",
         "a migration waits behind one open reader, and every turn behind the migration",
-        f"{_SQL}/postgres/migrate.py",
+        "looopy.stores.sql.postgres.migrate:_wait_for_locks",
         "{max(int(longest_s * 1000), 1)}",
         "0",
         "tests/migrations/test_postgres.py::"
@@ -687,7 +721,7 @@ MUTANTS = [
     mutant(
         "migration-that-asks-as-it-goes",
         "a migration waits for each table anew while it keeps the ones before from everybody",
-        f"{_SQL}/postgres/migrate.py",
+        "looopy.stores.sql.postgres.migrate:_take_tables",
         'f"LOCK TABLE {quote(name)} IN ACCESS EXCLUSIVE MODE"',
         '"SELECT 1"',
         "tests/migrations/test_postgres.py::test_a_migration_gives_up_when_somebody_never_ends",
@@ -695,16 +729,16 @@ MUTANTS = [
     mutant(
         "rows-vanish-when-secured",
         "a process that is connected while tenants are secured takes each context for a new one",
-        f"{_SQL}/postgres/rls.py",
-        """    f" ELSE CAST(CAST('{_UNSAID}' || COALESCE({_SAID}, '') AS integer) AS text) END\"""",
-        '    " END"',
+        "looopy.stores.sql.postgres.rls:_CONDITION",
+        'f" ELSE CAST(CAST(\'{_UNSAID}\' || COALESCE({_SAID}, \'\') AS integer) AS text) END"',
+        '" END"',
         f"{_RLS}::test_it_can_be_turned_on_under_a_running_application",
         f"{_RLS}::test_without_a_tenant_nothing_is_visible",
     ),
     mutant(
         "read-only-is-overruled",
         "a database that its administrator has frozen is written to",
-        _POSTGRES,
+        "looopy.stores.sql.postgres.driver:_BEGIN_WRITE",
         '"BEGIN ISOLATION LEVEL READ COMMITTED"',
         '"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"',
         f"{_SERVER}::test_a_database_that_is_set_to_be_read_only_is_not_written_to",
@@ -712,7 +746,7 @@ MUTANTS = [
     mutant(
         "the-applications-revision-is-ours",
         "a shared database is taken for one of ours, and an application's tables for ours",
-        f"{_SQL}/old_names.py",
+        "looopy.stores.sql.old_names:recognised",
         '{"tenant_id", "context_id"} <= set(columns.get(name, ()))',
         "name in columns or True",
         "tests/migrations/test_shared.py::"
@@ -721,7 +755,7 @@ MUTANTS = [
     mutant(
         "old-names-are-current",
         "a database whose tables have other names is opened, and every turn fails",
-        _STATEMENTS,
+        "looopy.stores.sql.statements:Found.at_head",
         "return self.renamed and self.revision == HEAD",
         "return self.revision == HEAD",
         "tests/migrations/test_shared.py::"
@@ -730,7 +764,7 @@ MUTANTS = [
     mutant(
         "alembic-compares-everything",
         "a check of our schema complains of an application's tables",
-        "src/looopy/stores/sql/revision.py",
+        "looopy.stores.sql.revision:_is_ours",
         'return kind != "table" or (name is not None and name.startswith(PREFIX))',
         "return True",
         "tests/migrations/test_shared.py::test_our_check_does_not_see_theirs",
@@ -738,7 +772,7 @@ MUTANTS = [
     mutant(
         "migration-of-a-file-without-lock",
         "the same on one file",
-        "src/looopy/stores/sql/sqlite/migrate.py",
+        "looopy.stores.sql.sqlite.migrate:_begin_exclusive",
         'connection.exec_driver_sql("BEGIN EXCLUSIVE")',
         'connection.exec_driver_sql("BEGIN")',
         "tests/migrations/test_sqlite.py::test_others_are_kept_out_from_before_the_version_is_read",
@@ -747,8 +781,8 @@ MUTANTS = [
     mutant(
         "an-actor-passes-the-gate",
         "one database keeps a turn's actor, and another fails with an error of its driver",
-        "src/looopy/stores/rules.py",
-        "    check_actor(claim.actor_id)\n",
+        "looopy.stores.rules:check_claim",
+        "check_actor(claim.actor_id)",
         "",
         f"{_STATE}::TestStateOnSQLite::test_an_actor_who_cannot_be_stored_claims_nothing",
         f"{_STATE}::TestStateInMemory::test_an_actor_who_cannot_be_stored_claims_nothing",
@@ -756,7 +790,7 @@ MUTANTS = [
     mutant(
         "a-limit-below-nothing",
         "one store answers all but the last, and another nothing",
-        "src/looopy/types/storable.py",
+        "looopy.types.storable:check_limit",
         "isinstance(limit, bool) or limit < 0",
         "isinstance(limit, bool)",
         "tests/contract/test_messages.py::TestMessagesInMemory::"
@@ -766,9 +800,9 @@ MUTANTS = [
     mutant(
         "nul-passes-the-gate",
         "the same message is kept by one database and refused by another",
-        "src/looopy/types/storable.py",
-        '    if "\\0" in value:\n',
-        '    if value == "\\0":\n',
+        "looopy.types.storable:check_text",
+        'if "\\0" in value:',
+        'if value == "\\0":',
         "tests/unit/types/test_storable.py::test_what_a_backend_would_change_is_refused_with_its_place",
         "tests/contract/test_messages.py::TestMessagesOnAsyncpg::"
         "test_text_that_some_database_refuses_is_refused",
@@ -776,9 +810,9 @@ MUTANTS = [
     mutant(
         "nul-passes-in-messages",
         "a message that was put together at once is kept by one database and refused by another",
-        "src/looopy/stores/rows/writing.py",
-        '    if len(text) * 4 > MAX_BODY_BYTES or "\\\\u0000" in text:\n',
-        "    if len(text) * 4 > MAX_BODY_BYTES:\n",
+        "looopy.stores.rows.writing:_is_kept",
+        'if len(text) * 4 > MAX_BODY_BYTES or "\\\\u0000" in text:',
+        "if len(text) * 4 > MAX_BODY_BYTES:",
         "tests/unit/stores/rows/test_writing.py::test_the_edges_are_those_of_the_general_way",
     ),
 ]

@@ -14,7 +14,7 @@ MUTANTS = [
     mutant(
         "half-a-call-runs",
         "a tool deletes everything, because the words that said what were cut off",
-        "src/looopy/loop/iteration.py",
+        "looopy.loop.iteration:_cut_call_of",
         "return last.id if is_cut and isinstance(last, ToolCall) else None",
         "return None",
         f"{_BAD}::test_a_call_cut_by_the_length_limit_does_not_run",
@@ -22,7 +22,7 @@ MUTANTS = [
     mutant(
         "blank-call-id",
         "a provider refuses the history from then on",
-        "src/looopy/loop/progress.py",
+        "looopy.loop.progress:Turn.own_call_id",
         'wanted = wanted if wanted.strip() else "call"',
         "pass",
         f"{_BAD}::test_duplicate_and_blank_call_ids",
@@ -30,7 +30,7 @@ MUTANTS = [
     mutant(
         "late-result-counts",
         "a hook is asked about a call that was given up long ago",
-        "src/looopy/tools/call/run.py",
+        "looopy.tools.call.run:run_call",
         "if attempt.ran and not attempt.left_behind:",
         "if attempt.ran:",
         f"{_BAD}::test_a_tool_that_hangs_and_does_not_let_itself_be_stopped",
@@ -38,7 +38,7 @@ MUTANTS = [
     mutant(
         "coerced-past-approval",
         "what nobody approved is paid, because the model wrote a number as text",
-        "src/looopy/loop/approval.py",
+        "looopy.loop.approval:may_run",
         "if tool.coerce:",
         "if False:",
         f"{_OPTIONS}::test_coerced_arguments_are_approved_first",
@@ -46,7 +46,7 @@ MUTANTS = [
     mutant(
         "effects-tried-again",
         "a payment is made twice, because the connection broke behind it",
-        "src/looopy/tools/provider.py",
+        "looopy.tools.provider:Tool.__init__",
         'if retries and effects == "external":',
         "if False:",
         "tests/unit/tools/call/test_retry.py::test_options_that_make_no_sense_are_refused",
@@ -54,7 +54,7 @@ MUTANTS = [
     mutant(
         "asking-again-is-a-failure",
         "a turn ends because a tool helped the model to get it right",
-        "src/looopy/loop/guards.py",
+        "looopy.loop.guards:Guards.may_call_again",
         "self._excused.add(call.id)",
         "pass",
         f"{_OPTIONS}::test_calling_again_is_asked_for_a_few_times_and_is_no_failure",
@@ -62,7 +62,7 @@ MUTANTS = [
     mutant(
         "rest-thrown-away",
         "the end of a long result is nowhere",
-        "src/looopy/tools/call/results.py",
+        "looopy.tools.call.results:shown_and_kept",
         "if context.artifacts is not None:",
         "if False:",
         f"{_OPTIONS}::test_the_rest_of_a_long_result_is_an_artifact",
@@ -70,7 +70,7 @@ MUTANTS = [
     mutant(
         "one-slips-through",
         "of five equal calls one is asked about, and the others run",
-        "src/looopy/loop/guards.py",
+        "looopy.loop.guards:Guards._doom_loop",
         "if self._warned and not stops and not asks:",
         "if self._warned and not stops:",
         f"{_DOOM}::test_each_call_of_a_loop_in_one_answer_is_asked_about",
@@ -78,7 +78,7 @@ MUTANTS = [
     mutant(
         "said-though-taken-back",
         "the model is told what the user took back in time",
-        "src/looopy/loop/progress.py",
+        "looopy.loop.progress:Turn.unsay",
         "self.queued = [one for one in said if one.number not in gone]",
         "self.queued = [one._replace(number=None) for one in said]",
         f"{_QUEUES}::test_what_is_cleared_at_the_commit_that_says_it_is_not_said",
@@ -86,7 +86,7 @@ MUTANTS = [
     mutant(
         "model-asked-for-nothing",
         "a model call is paid for a message that was taken back",
-        "src/looopy/loop/iteration.py",
+        "looopy.loop.iteration:_say",
         "turn.stop, turn.answered = None if said else turn.answered, None",
         "turn.answered = None",
         f"{_QUEUES}::test_a_turn_that_went_on_for_what_is_cleared_ends_without_asking_the_model",
@@ -94,7 +94,7 @@ MUTANTS = [
     mutant(
         "handed-over-and-lost",
         "what the user said to a turn that is cancelled is gone",
-        "src/looopy/loop/turn.py",
+        "looopy.loop.turn:_close",
         "turn.queued = [one for one in turn.queued if one.number is None]",
         "turn.queued = []",
         "tests/unit/loop/test_incoming.py::test_what_was_handed_over_is_said_though_the_turn_ends",
@@ -102,15 +102,15 @@ MUTANTS = [
     mutant(
         "budget-of-one-turn",
         "a context spends its budget again with every turn",
-        "src/looopy/agent/state.py",
-        "    return Spent(state.usage + state.charged, (state.run_us or 0) / 1e6)\n",
-        "    return Spent()\n",
+        "looopy.agent.state:spent_before",
+        "return Spent(state.usage + state.charged, (state.run_us or 0) / 1e6)",
+        "return Spent()",
         "tests/agent/test_budgets.py::test_a_budget_of_the_context_outlives_its_agents",
     ),
     mutant(
         "one-card-for-all",
         "Bob is offered what an agent showed to Alice",
-        "src/looopy/tools/sources/a2a/agent.py",
+        "looopy.tools.sources.a2a.agent:RemoteAgent._known_to",
         "key = self._keys.key_of(headers)",
         'key = b""',
         f"{_CARDS}::test_a_card_is_for_those_who_fetched_it",
@@ -119,7 +119,7 @@ MUTANTS = [
     mutant(
         "card-breaks-the-turn",
         "an agent elsewhere stops every turn with a port of 99999 in its card",
-        "src/looopy/tools/sources/a2a/sdk.py",
+        "looopy.tools.sources.a2a.sdk:_choose",
         "except ValueError:  # no address: it is as good as not there",
         "except KeyError:",
         f"{_CARDS}::test_an_address_that_is_none_is_passed_over",
@@ -127,7 +127,7 @@ MUTANTS = [
     mutant(
         "deep-card-breaks-the-turn",
         "an agent elsewhere stops every turn with deep JSON",
-        "src/looopy/tools/sources/a2a/agent.py",
+        "looopy.tools.sources.a2a.agent:RemoteAgent._fetch",
         "except Exception as error:  # noqa: BLE001 - whatever its card makes of the SDK",
         "except MemoryError as error:",
         f"{_CARDS}::test_whatever_the_sdk_raises_costs_the_tool",
@@ -135,7 +135,7 @@ MUTANTS = [
     mutant(
         "card-shows-a-token",
         "the model reads a token that the agent elsewhere repeated",
-        "src/looopy/tools/sources/a2a/agent.py",
+        "looopy.tools.sources.a2a.agent:RemoteAgent._fetch",
         'description=redactor.text(self._description or "\\n".join(described))[',
         'description=(self._description or "\\n".join(described))[',
         f"{_CARDS}::test_a_card_that_repeats_a_token_does_not_show_it",
@@ -143,7 +143,7 @@ MUTANTS = [
     mutant(
         "failure-keeps-headers",
         "a token outlives its turn in the traceback of an error that is kept",
-        "src/looopy/tools/sources/a2a/agent.py",
+        "looopy.tools.sources.a2a.agent:RemoteAgent._tool",
         "known.failure, known.retry_at = copy.copy(error), time.monotonic() + _RETRY_S",
         "known.failure, known.retry_at = error, time.monotonic() + _RETRY_S",
         f"{_CARDS}::test_a_failure_that_is_kept_holds_no_credentials",
@@ -151,7 +151,7 @@ MUTANTS = [
     mutant(
         "mcp-failure-keeps-headers",
         "a token outlives its turn in the traceback of an error that is kept",
-        "src/looopy/tools/sources/mcp/pool.py",
+        "looopy.tools.sources.mcp.pool:Link._note",
         "self._failed = (time.monotonic() + _RETRY_S, copy.copy(error))",
         "self._failed = (time.monotonic() + _RETRY_S, error)",
         "tests/mcp/test_http.py::test_a_failure_that_is_kept_holds_no_credentials",
@@ -159,7 +159,7 @@ MUTANTS = [
     mutant(
         "listing-shows-a-token",
         "the model reads a token that an MCP server repeated",
-        "src/looopy/tools/sources/mcp/listing.py",
+        "looopy.tools.sources.mcp.listing:_offer",
         'description=_description(redactor.text(tool.description or "")),',
         'description=_description(tool.description or ""),',
         "tests/unit/tools/sources/mcp/test_listing.py::test_no_part_of_a_listing_shows_a_secret_of_the_server",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Edit, Mutant, mutant
 
-_RUNNING = "src/looopy/agent/running.py"
 _TURNS = "tests/agent/test_turns.py"
 _WITHIN = "tests/agent/test_from_within.py"
 _CONTINUING = "tests/agent/test_continuing.py"
@@ -19,50 +18,53 @@ MUTANTS = [
     mutant(
         "saved-by-two-at-once",
         "a turn that two save at the same time is lost",
-        "src/looopy/agent/agent.py",
-        '        async with self._saving.held():\n            known = self._require("save_state")',
-        '        if True:\n            known = self._require("save_state")',
+        "looopy.agent.agent:Agent.save_state",
+        'async with self._saving.held(): known = self._require("save_state")',
+        "if True:\n"
+        '    known = self._require("save_state")',
         "tests/agent/test_buffered.py::"
         "test_whoever_saves_beside_another_waits_for_it[memory-shutdown]",
     ),
     mutant(
         "open-while-views-end",
         "a turn runs on after the agent was shut down",
-        "src/looopy/agent/base.py",
-        "                await self._turns.detach()\n",
-        "                self._leaving = None\n                await self._turns.detach()\n",
+        "looopy.agent.base:LivingAgent.shutdown",
+        "await self._turns.detach()",
+        "self._leaving = None\n"
+        "await self._turns.detach()",
         f"{_WITHIN}::test_no_turn_slips_in_while_a_shutdown_ends_views[memory]",
     ),
     mutant(
         "waits-for-itself",
         "a tool that shuts its agent down hangs, and the turn with it",
-        "src/looopy/agent/base.py",
-        "        turn = self._turns.around()\n",
-        "        turn = None if self._turns.running else self._turns.around()\n",
+        "looopy.agent.base:LivingAgent._refuse_within",
+        "turn = self._turns.around()",
+        "turn = None if self._turns.running else self._turns.around()",
         f"{_WITHIN}::test_a_tool_cannot_wait_for_the_end_of_its_own_turn[pause-direct]",
     ),
     mutant(
         "refused-while-it-starts-again",
         "a turn is refused because the agent is told what it knows",
-        "src/looopy/agent/agent.py",
-        "        if not self._rereading:  # else the turn waits for what is read\n",
-        "        if True:\n",
+        "looopy.agent.agent:Agent.execute_turn",
+        "if not self._rereading:  # else the turn waits for what is read",
+        "if True:",
         f"{_WITHIN}::test_a_turn_waits_for_an_agent_that_is_started_again[memory-False]",
     ),
     mutant(
         "begun-before-it-is-noted",
         "an agent on a loop with eager tasks stays busy for ever",
-        "src/looopy/agent/turns.py",
-        "            await asyncio.sleep(0)\n        _around",
-        "            pass\n        _around",
+        "looopy.agent.turns:Turns._supervise",
+        "await asyncio.sleep(0)",
+        "pass",
         f"{_WITHIN}::test_an_agent_is_ready_after_a_turn_whose_task_begins_at_once",
     ),
     mutant(
         "asked-though-it-does-not-fit",
         "a context is lost for ever to the arguments of one call",
-        "src/looopy/agent/context.py",
-        "            except ValueRefused:\n                if not closing.pending:\n",
-        "            except ValueRefused:\n                if True:\n",
+        "looopy.agent.context:Known._close",
+        "except ValueRefused: if not closing.pending:",
+        "except ValueRefused:\n"
+        "    if True:",
         "tests/agent/test_left_by_others.py::"
         "test_a_call_too_large_to_ask_about_is_answered[memory-0]",
     ),
@@ -70,9 +72,9 @@ MUTANTS = [
     mutant(
         "cut-short-behind-another-write",
         "an event loop that stops takes a finished tool's result with it",
-        "src/looopy/stores/settle.py",
-        "            await settle_write(self._wait(), cancelled, outlasts=True)\n",
-        "            await self._wait()\n",
+        "looopy.stores.settle:WriteLock.take",
+        "await settle_write(self._wait(), cancelled, outlasts=True)",
+        "await self._wait()",
         "tests/unit/stores/test_settle.py::"
         "test_whoever_waits_for_a_write_before_its_own_is_not_cut_short",
         "tests/agent/test_cancelling.py::"
@@ -82,7 +84,7 @@ MUTANTS = [
     mutant(
         "mime-type-unsearched",
         "a credential in the media type of an image is stored, shown and sent to the model",
-        "src/looopy/auth/redaction.py",
+        "looopy.auth.redaction:Redactor.block",
         "self.shows(block.data) or self.shows(block.mime_type)",
         "self.shows(block.data)",
         "tests/agent/test_secrets.py::test_no_field_that_a_model_or_a_tool_fills_shows_a_secret",
@@ -90,70 +92,71 @@ MUTANTS = [
     mutant(
         "secrets-in-go-json",
         "a credential with an ampersand is shown as Go writes it",
-        "src/looopy/auth/secret_forms.py",
-        "    for escaped in set(_escaped_in_json(text)):",
-        "    for escaped in ():",
+        "looopy.auth.secret_forms:_forms_of_text",
+        "for escaped in set(_escaped_in_json(text)):",
+        "for escaped in ():",
         "tests/unit/auth/test_redaction.py::test_every_form_of_a_secret_is_found",
     ),
     mutant(
         "secrets-in-html",
         "a credential with a quote is shown within a page",
-        "src/looopy/auth/secret_forms.py",
-        "    for entities in set(_as_entities(text)):",
-        "    for entities in ():",
+        "looopy.auth.secret_forms:_forms_of_text",
+        "for entities in set(_as_entities(text)):",
+        "for entities in ():",
         "tests/unit/auth/test_redaction.py::test_every_form_of_a_secret_is_found",
     ),
     mutant(
         "question-unsearched",
         "a credential in what a tool asks for is stored with the question",
-        "src/looopy/loop/pending.py",
-        "            tool_name=ask.tool_name,\n            args=ask.args,\n            auth=",
-        "            args=ask.args,\n            auth=",
+        "looopy.loop.pending:hold",
+        "tool_name=ask.tool_name, args=ask.args, auth=",
+        "args=ask.args,\n"
+        "auth=",
         "tests/agent/test_secrets.py::test_no_part_of_a_question_shows_a_secret",
     ),
     # --- save, then tell ---
     mutant(
         "saved-at-the-end",
         "a crash takes the whole turn, with the effects of its tools",
-        _RUNNING,
-        "                    else:\n                        await self._commit(out, state)\n",
-        "                    elif not isinstance(out.events[-1], TurnEnd):\n"
-        "                        self.__dict__.setdefault('late', []).extend(out.events)\n"
-        "                    else:\n"
-        "                        every = (*self.__dict__.get('late', ()), *out.events)\n"
-        "                        await self._commit(replace(out, events=every), state)\n",
+        "looopy.agent.running:RunningTurn._drive",
+        "else: await self._commit(out, state)",
+        "elif not isinstance(out.events[-1], TurnEnd):\n"
+        "    self.__dict__.setdefault('late', []).extend(out.events)\n"
+        "else:\n"
+        "    every = (*self.__dict__.get('late', ()), *out.events)\n"
+        "    await self._commit(replace(out, events=every), state)",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
     ),
     mutant(
         "results-wait-for-a-source",
         "a tool that has finished runs again, as its process died while a server listed its tools",
-        "src/looopy/loop/iteration.py",
-        "    if turn.unsaved:  # else it would be closed behind this: that is as many commits\n",
-        "    if False:\n",
+        "looopy.loop.iteration:run_iteration",
+        "if turn.unsaved:  # else it would be closed behind this: that is as many commits",
+        "if False:",
         f"{_SLOW_CODE}::test_a_result_is_stored_before_code_of_the_application_runs",
     ),
     mutant(
         "results-wait-for-a-predicate",
         "a tool that has finished runs again, as its process died while the next call was judged",
-        "src/looopy/loop/tool_calls.py",
-        "        if turn.unsaved and (asks or turn.inbox.asks_application):\n",
-        "        if turn.unsaved and turn.inbox.asks_application:\n",
+        "looopy.loop.tool_calls:_begin",
+        "if turn.unsaved and (asks or turn.inbox.asks_application):",
+        "if turn.unsaved and turn.inbox.asks_application:",
         f"{_SLOW_CODE}::test_a_result_is_stored_before_code_of_the_application_runs",
     ),
     mutant(
         "results-come-while-a-predicate-is-asked",
         "what a parallel tool returned is lost, as its process died while the next call was judged",
-        "src/looopy/loop/tool_calls.py",
-        "        if asks and crew:\n",
-        "        if False:\n",
+        "looopy.loop.tool_calls:_begin",
+        "if asks and crew:",
+        "if False:",
         f"{_SLOW_CODE}::test_no_predicate_is_asked_while_a_tool_runs",
     ),
     mutant(
         "a-commit-for-each-result",
         "every turn with two calls pays for a commit that keeps nothing more",
-        "src/looopy/loop/tool_calls.py",
-        "        if turn.unsaved and (asks or turn.inbox.asks_application):\n",
-        "        if turn.unsaved:\n",
+        "looopy.loop.tool_calls:_begin",
+        "if turn.unsaved and (asks or turn.inbox.asks_application):",
+        "if turn.unsaved:",
         f"{_TURNS}::test_a_turn_costs_few_commits",
     ),
     Mutant(
@@ -161,16 +164,16 @@ MUTANTS = [
         "a client has seen what a crash takes back",
         (
             Edit(
-                _RUNNING,
-                "            try:\n                done = await settle_write(",
-                "            seq = self.known.record.last_seq + 1 if self.known.record else 1\n"
-                "            self._announce(events, seq, self._last_position + 1, state=state)\n"
-                "            try:\n                done = await settle_write(",
+                "looopy.agent.running:RunningTurn._commit",
+                "try: done = await settle_write(",
+                "seq = self.known.record.last_seq + 1 if self.known.record else 1\n"
+                "self._announce(events, seq, self._last_position + 1, state=state)\n"
+                "try:\n"
+                "    done = await settle_write(",
             ),
             Edit(
-                _RUNNING,
-                "            self._announce(events, done.first_seq, done.first_position,"
-                " state=state)\n",
+                "looopy.agent.running:RunningTurn._commit",
+                "self._announce(events, done.first_seq, done.first_position, state=state)",
                 "",
             ),
         ),
@@ -179,9 +182,9 @@ MUTANTS = [
     mutant(
         "tool-before-its-start",
         "a tool had its effect, and nothing says that it ever began",
-        "src/looopy/loop/tool_calls.py",
-        "            if saves_first or rest.begun:\n",
-        "            if saves_first:\n",
+        "looopy.loop.tool_calls:run_tools",
+        "if saves_first or rest.begun:",
+        "if saves_first:",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
     ),
     Mutant(
@@ -189,16 +192,16 @@ MUTANTS = [
         "a turn costs a write for every piece of its answer",
         (
             Edit(
-                "src/looopy/types/event.py",
-                '    type: ClassVar[str] = "message_update"\n',
-                '    type: ClassVar[str] = "message_update"\n    durable: ClassVar[bool] = True\n',
+                "looopy.types.event:MessageUpdate.type",
+                'type: ClassVar[str] = "message_update"',
+                'type: ClassVar[str] = "message_update"\n'
+                "durable: ClassVar[bool] = True",
             ),
             Edit(
-                _RUNNING,
-                "                    if not isinstance(out, Group):\n"
-                "                        self._show(out)\n",
-                "                    if not isinstance(out, Group):\n"
-                "                        await self._commit(Group((out,)), state)\n",
+                "looopy.agent.running:RunningTurn._drive",
+                "if not isinstance(out, Group): self._show(out)",
+                "if not isinstance(out, Group):\n"
+                "    await self._commit(Group((out,)), state)",
             ),
         ),
         (f"{_TURNS}::test_a_turn_costs_few_commits",),
@@ -207,7 +210,7 @@ MUTANTS = [
     mutant(
         "plain-await",
         "whoever is cancelled during a commit does not know whether it was made",
-        "src/looopy/stores/settle.py",
+        "looopy.stores.settle:settle",
         "await asyncio.shield(task)",
         "await task",
         "tests/agent/test_cancelling.py::test_a_task_cancelled_during_a_commit_waits_for_its_outcome",
@@ -216,9 +219,9 @@ MUTANTS = [
     mutant(
         "an-answer-is-cancelled",
         "whoever is cancelled during a commit does not know whether it was made",
-        "src/looopy/stores/settle.py",
-        "        return False\n",
-        "        return super().cancel(msg)\n",
+        "looopy.stores.settle:Answer.cancel",
+        "return False",
+        "return super().cancel(msg)",
         "tests/unit/stores/test_settle.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
         "tests/agent/test_cancelling.py::"
         "test_a_task_cancelled_while_the_driver_has_the_commit_waits_too[sqlite-1]",
@@ -226,43 +229,46 @@ MUTANTS = [
     mutant(
         "a-statement-is-cancelled",
         "a caller that goes away leaves its write half made, and the row locked",
-        "src/looopy/stores/sql/postgres/driver.py",
-        "        found: T = await outlast(answer)\n",
-        "        found: T = await task\n",
+        "looopy.stores.sql.postgres.driver:PostgresDriver.run",
+        "found: T = await outlast(answer)",
+        "found: T = await task",
         "tests/contract/test_postgres_server.py::"
         "test_a_cancelled_caller_leaves_a_write_to_be_carried_out",
     ),
     mutant(
         "a-lost-store-is-a-failed-turn",
         "a step that may have been stored is answered a second time",
-        _RUNNING,
-        "        except (Fenced, StoreUnavailable):\n            self.known.stale = True\n"
-        "            raise\n",
-        "        except Fenced:\n            self.known.stale = True\n            raise\n",
+        "looopy.agent.running:RunningTurn._drive",
+        "except (Fenced, StoreUnavailable):\n"
+        "    self.known.stale = True\n"
+        "    raise",
+        "except Fenced:\n"
+        "    self.known.stale = True\n"
+        "    raise",
         "tests/agent/test_failures.py::test_a_step_that_cannot_be_stored_fails_the_turn_in_order",
     ),
     # --- what an agent knows ---
     mutant(
         "cleared-history-is-kept",
         "the model is shown what the user had cleared",
-        "src/looopy/agent/context.py",
-        "        self.forget()  # at once:",
-        "        # at once:",
+        "looopy.agent.context:Known._read",
+        "self.forget()  # at once:",
+        "# at once:",
         "tests/agent/test_sharing.py::test_what_was_cleared_is_forgotten_though_reading_failed",
     ),
     mutant(
         "stale-knowledge-is-used",
         "a call that a dead process left open is overlooked",
-        "src/looopy/agent/context.py",
-        "        self.stale = True  # until all of it is read: the store may fail in between\n",
-        "        self.stale = False\n",
+        "looopy.agent.context:Known.refresh",
+        "self.stale = True  # until all of it is read: the store may fail in between",
+        "self.stale = False",
         f"{_CONTINUING}::test_a_reading_that_fails_half_way_is_made_again",
     ),
     # --- recovery ---
     mutant(
         "every-call-runs-again",
         "a payment that may have been made is made again",
-        "src/looopy/agent/closing.py",
+        "looopy.agent.closing:close_dead_turn",
         'tool is not None and (not open_call.started or tool.on_resume == "rerun")',
         'tool is not None and (not open_call.started or tool.on_resume != "ask")',
         f"{_CONTINUING}::test_continuing_runs_what_may_run_again_and_never_what_may_not",
@@ -271,93 +277,93 @@ MUTANTS = [
     mutant(
         "a-denial-is-not-heard",
         "what a person has forbidden is run",
-        "src/looopy/agent/plan.py",
-        "        if value is False and Resumed(",
-        "        if value is None and Resumed(",
+        "looopy.agent.plan:_answer",
+        "if value is False and Resumed(",
+        "if value is None and Resumed(",
         f"{_CONTINUING}::test_an_approval_is_carried_out",
     ),
     mutant(
         "old-credentials",
         "a turn goes on with an identity that nobody has shown again",
-        "src/looopy/agent/plan.py",
-        "    return had_auth and (auth_context is None or auth_context.expired())",
-        "    return had_auth and auth_context is not None and auth_context.expired()",
+        "looopy.agent.plan:_needs_auth",
+        "return had_auth and (auth_context is None or auth_context.expired())",
+        "return had_auth and auth_context is not None and auth_context.expired()",
         f"{_CONTINUING}::test_a_turn_with_credentials_goes_on_only_with_fresh_ones",
         "tests/unit/agent/test_plan.py::test_what_had_credentials_needs_fresh_ones",
     ),
     mutant(
         "calls-without-credentials-are-lost",
         "a turn whose credentials expired goes on, and fresh ones cannot carry out what it left",
-        "src/looopy/loop/tool_calls.py",
-        "            hold_for_credentials(turn, call)\n",
-        "            skip_calls(turn, [call], NOT_STARTED)\n",
+        "looopy.loop.tool_calls:_deal_with",
+        "hold_for_credentials(turn, call)",
+        "skip_calls(turn, [call], NOT_STARTED)",
         f"{_EXPIRED}::test_the_turn_ends_with_its_calls_left_open",
         f"{_EXPIRED}::test_fresh_credentials_go_on_with_exactly_those_calls",
     ),
     mutant(
         "an-announced-call-counts-as-run",
         "a call that never ran is of unknown outcome, as its credentials expired at its start",
-        "src/looopy/loop/pending.py",
-        "        _leave(turn, Asked(call, kept, (), answered))\n",
-        "        hold_for_credentials(turn, call)\n",
+        "looopy.loop.pending:hold",
+        "_leave(turn, Asked(call, kept, (), answered))",
+        "hold_for_credentials(turn, call)",
         f"{_EXPIRED}::test_a_call_that_was_announced_and_not_run_is_not_of_unknown_outcome",
     ),
     mutant(
         "an-inner-turn-swallows-it",
         "an agent that works as a tool fails where fresh credentials would have gone on",
-        "src/looopy/tools/sources/agents.py",
-        "                raise NeedsCredentials\n",
-        "                return self._answer(result)\n",
+        "looopy.tools.sources.agents:_Errand.run",
+        "raise NeedsCredentials",
+        "return self._answer(result)",
         "tests/agent/test_agents_as_tools.py"
         "::test_credentials_that_expire_inside_end_the_outer_turn_too",
     ),
     mutant(
         "expired-ones-in-memory",
         "a turn of auto_save=False goes on with an identity that nobody has shown again",
-        _RUNNING,
-        "                    had_auth=self._buffer[-1].had_auth,\n",
-        "                    had_auth=False,\n",
+        "looopy.agent.running:RunningTurn._finish",
+        "had_auth=self._buffer[-1].had_auth,",
+        "had_auth=False,",
         f"{_EXPIRED}::test_a_turn_that_is_saved_later_waits_as_well",
     ),
     # --- budgets of a context ---
     mutant(
         "each-turn-reads-those-before",
         "a budget of time costs a turn the more, the longer the conversation is",
-        "src/looopy/agent/state.py",
-        "    if state.run_us is not None or (turn > 1 and budget.context_s is None):\n",
-        "    if turn > 1 and budget.context_s is None:\n",
+        "looopy.agent.state:counted",
+        "if state.run_us is not None or (turn > 1 and budget.context_s is None):",
+        "if turn > 1 and budget.context_s is None:",
         "tests/agent/test_budgets.py::test_no_turn_reads_those_before_it",
     ),
     mutant(
         "charges-are-forgotten",
         "a budget of the context lets through what tools have used in earlier turns",
-        "src/looopy/agent/state.py",
-        "    return Spent(state.usage + state.charged, ",
-        "    return Spent(state.usage, ",
+        "looopy.agent.state:spent_before",
+        "return Spent(state.usage + state.charged, ",
+        "return Spent(state.usage, ",
         "tests/agent/test_budgets.py::test_what_tools_charge_counts_for_the_context",
     ),
     mutant(
         "a-dead-turn-took-no-time",
         "a budget of time lets a context through whose turns die",
-        "src/looopy/agent/context.py",
-        "                run_us=run_us_after(state, turn.started_at, events[-1].timestamp),\n",
-        "                run_us=state.run_us,\n",
+        "looopy.agent.context:Known._end_of",
+        "run_us=run_us_after(state, turn.started_at, events[-1].timestamp),",
+        "run_us=state.run_us,",
         "tests/agent/test_sharing.py::test_a_turn_that_died_counts_for_the_budgets",
     ),
     # --- who watches ---
     mutant(
         "a-stuck-reader-copies-all",
         "a reader that does not read makes each delta of a long answer dearer than the one before",
-        "src/looopy/agent/broadcast.py",
-        "        while len(pieces) > 1 and len(pieces[-1]) >= len(pieces[-2]):\n",
-        "        while len(pieces) > 1:\n",
+        "looopy.agent.broadcast:_Deltas.add",
+        "while len(pieces) > 1 and len(pieces[-1]) >= len(pieces[-2]):",
+        "while len(pieces) > 1:",
         "tests/unit/loop/test_streams.py::test_a_reader_that_is_stuck_costs_little_for_each_delta",
     ),
     # --- what the model is sent ---
     mutant(
         "a-missing-result-is-left-out",
         "the provider refuses the history from then on",
-        "src/looopy/llm/render.py",
+        "looopy.llm.render:Rendering._settle",
         "settled.append(synthetic_result(item, text, timestamp=owner.timestamp))",
         "assert text",
         "tests/unit/llm/test_render.py::test_a_missing_result_says_that_the_outcome_is_unknown",
@@ -365,49 +371,50 @@ MUTANTS = [
     mutant(
         "every-result-counts",
         "a call with two results makes the history one that is refused",
-        "src/looopy/llm/render.py",
-        "        place = places.pop(0)\n",
-        "        place = places[0]\n",
+        "looopy.llm.render:Rendering._answer",
+        "place = places.pop(0)",
+        "place = places[0]",
         "tests/unit/llm/test_render.py::test_of_two_results_the_first_counts",
     ),
     mutant(
         "a-late-result-is-overlooked",
         "the model goes on being told that a call has no result",
-        "src/looopy/llm/render.py",
-        "        if place < self._settled_items:\n",
-        "        if place < 0:\n",
+        "looopy.llm.render:Rendering._answer",
+        "if place < self._settled_items:",
+        "if place < 0:",
         "tests/property/test_view.py::test_a_rendering_is_the_same_however_it_was_fed",
         "tests/property/test_view.py::test_a_log_that_grows_is_shown_as_from_scratch",
     ),
     mutant(
         "a-kept-request-changes",
         "a provider that keeps a request finds other messages in it later",
-        "src/looopy/llm/render.py",
-        "            self._settled, self._settled_items = [], 0\n",
-        "            self._settled.clear()\n            self._settled_items = 0\n",
+        "looopy.llm.render:Rendering._answer",
+        "self._settled, self._settled_items = [], 0",
+        "self._settled.clear()\n"
+        "self._settled_items = 0",
         "tests/property/test_view.py::test_a_log_that_grows_is_shown_as_from_scratch",
     ),
     mutant(
         "a-cut-parts-a-call-from-its-result",
         "the model does not see the result of a call that it made",
-        "src/looopy/history/window.py",
-        "            if self._torn[i] < first:\n",
-        "            if first:\n",
+        "looopy.history.window:Window.cut",
+        "if self._torn[i] < first:",
+        "if first:",
         "tests/property/test_view.py::test_a_window_cuts_where_the_whole_would_be_cut",
     ),
     mutant(
         "what-was-not-stored-is-shown",
         "the model sees messages that are not in the history, or not in this order",
-        "src/looopy/agent/context.py",
-        "                self.view.drop()\n            self.history[",
-        "                pass\n            self.history[",
+        "looopy.agent.context:Known._append",
+        "self.view.drop()",
+        "pass",
         "tests/property/test_view.py::test_what_an_agent_knows_is_shown_as_from_scratch",
     ),
     mutant(
         "another-model-is-sent-the-same",
         "signatures of one model are sent to another, which refuses the history",
-        "src/looopy/history/view.py",
-        "            or self._for != reader\n",
+        "looopy.history.view:View.of",
+        "or self._for != reader",
         "",
         "tests/property/test_view.py::test_another_reader_or_other_limits_are_answered_anew",
     ),
@@ -415,7 +422,7 @@ MUTANTS = [
     mutant(
         "nothing-is-redacted",
         "a token that a tool repeats is stored, shown and sent to the model",
-        _RUNNING,
+        "looopy.agent.running:RunningTurn.__init__",
         "self.redactor = Redactor(request.auth_context)",
         "self.redactor = Redactor()",
         "tests/agent/test_secrets.py",
@@ -424,8 +431,8 @@ MUTANTS = [
     mutant(
         "the-end-overtakes-the-news",
         "what was said and acknowledged in time is not answered",
-        "src/looopy/stores/sql/statements.py",
-        '    " AND (:closing = 0 OR inbox_last <= :heard)"\n',
+        "looopy.stores.sql.statements:COMMIT",
+        '" AND (:closing = 0 OR inbox_last <= :heard)"',
         "",
         "tests/agent/test_inbox.py::test_what_comes_in_before_the_last_commit_makes_the_turn_go_on",
     ),
@@ -433,7 +440,7 @@ MUTANTS = [
     mutant(
         "cleared-comes-back",
         "a summary that was being written brings back what was cleared meanwhile",
-        "src/looopy/agent/compact.py",
+        "looopy.agent.compact:condense",
         "now is None or (now.visible_from, now.created_at) != born",
         "now is None",
         "tests/agent/test_compaction.py::test_what_was_cleared_meanwhile_is_not_brought_back",
@@ -441,7 +448,7 @@ MUTANTS = [
     mutant(
         "summary-forgotten",
         "an agent that is opened far behind a summary shows the model nothing of it",
-        "src/looopy/agent/context.py",
+        "looopy.agent.context:Known._read_anew",
         "if summary is not None and records and",
         "if False and records and",
         "tests/agent/test_compaction.py::test_a_summary_far_behind_the_window_is_found",
@@ -449,23 +456,23 @@ MUTANTS = [
     mutant(
         "summary-of-the-past",
         "a summary is appended though turns came meanwhile, and hides them",
-        "src/looopy/stores/sql/commit.py",
-        "    if head.epoch != new.epoch:",
-        "    if False:",
+        "looopy.stores.sql.commit:compact_steps",
+        "if head.epoch != new.epoch:",
+        "if False:",
         "tests/agent/test_compaction.py::test_turns_that_came_meanwhile_are_still_shown",
     ),
     mutant(
         "parted-by-a-summary",
         "a call and its result are parted by the place where a history is summarised",
-        "src/looopy/history/window.py",
-        "    return scan.users, scan.groups",
-        "    return scan.users, [group + 1 for group in scan.groups]",
+        "looopy.history.window:safe_cuts",
+        "return scan.users, scan.groups",
+        "return scan.users, [group + 1 for group in scan.groups]",
         "tests/property/test_compaction.py::test_a_turn_that_is_parted_keeps_each_result_beside_its_call",
     ),
     mutant(
         "cut-counted-from-what-was-read",
         "the prompt cache is lost at each turn, where an agent is opened for each request",
-        "src/looopy/agent/context.py",
+        "looopy.agent.context:Known._extend",
         "self.view.offset = max(self._position, self.last_position) - len(self._places)",
         "self.view.offset = 0",
         "tests/agent/test_prompt_cache.py::test_an_agent_for_each_turn_sends_what_one_that_lives_sends",
@@ -473,16 +480,16 @@ MUTANTS = [
     mutant(
         "let-go-moves-the-cut",
         "the prompt cache is lost whenever a long-lived agent lets go of old messages",
-        "src/looopy/agent/context.py",
-        """            self.view.offset = self._position - len(self._places)
-            self.view.drop()""",
-        "            self.view.drop()",
+        "looopy.agent.context:Known._trim",
+        "self.view.offset = self._position - len(self._places)\n"
+        "self.view.drop()",
+        "self.view.drop()",
         "tests/agent/test_prompt_cache.py::test_a_history_that_was_let_go_is_cut_where_it_was",
     ),
     mutant(
         "window-without-offset",
         "the prompt cache is lost at each turn, where an agent is opened for each request",
-        "src/looopy/history/view.py",
+        "looopy.history.view:View._begin",
         "Window(limits, self.offset + self._start)",
         "Window(limits)",
         "tests/property/test_view.py::test_who_has_read_only_the_end_cuts_at_the_same_place",
@@ -490,7 +497,7 @@ MUTANTS = [
     mutant(
         "summary-of-what-is-in-memory",
         "a fresh agent's summary forgets most of the conversation, and says that it covers all",
-        "src/looopy/history/summarise.py",
+        "looopy.history.summarise:read_part",
         "if full or not await backlog.more():",
         "if True:",
         f"{_COMPACTION}::test_an_agent_made_anew_summarises_all_there_is",
@@ -499,7 +506,7 @@ MUTANTS = [
     mutant(
         "forgotten-without-a-word",
         "nobody learns how many messages a summary says nothing about",
-        "src/looopy/history/summarise.py",
+        "looopy.history.summarise:summarise",
         "unread = part.before + left_out",
         "unread = left_out",
         f"{_COMPACTION}::test_messages_that_no_summary_speaks_for_are_counted",
@@ -507,7 +514,7 @@ MUTANTS = [
     mutant(
         "read-back-past-clear",
         "a summary brings back what was cleared",
-        "src/looopy/agent/context.py",
+        "looopy.agent.context:LogReader.__init__",
         "begin = known.record.visible_from if known.record is not None else 1",
         "begin = 1",
         f"{_COMPACTION}::test_a_history_that_was_cleared_is_not_read_back",
@@ -515,7 +522,7 @@ MUTANTS = [
     mutant(
         "read-back-past-a-summary",
         "what an earlier summary speaks for is summarised again",
-        "src/looopy/agent/context.py",
+        "looopy.agent.context:LogReader.__init__",
         "begin = max(begin, position - kept_by(fold.summary))",
         "pass",
         f"{_COMPACTION}::test_a_second_summary_reads_back_to_the_first",
@@ -524,7 +531,7 @@ MUTANTS = [
     mutant(
         "cancelled-by-nobody",
         "a task of the application that was cancelled ends the turn as if the user had",
-        "src/looopy/errors.py",
+        "looopy.errors:foreign",
         "if task is None or task.cancelling() > cancelling:",
         "if True:",
         f"{_FOREIGN}::test_a_turn_ends_and_those_who_wait_for_it_know",
@@ -532,7 +539,7 @@ MUTANTS = [
     mutant(
         "odd-exception-leaves-a-turn-open",
         "a turn whose source of tools raises no Exception stays open for ever",
-        "src/looopy/loop/turn.py",
+        "looopy.loop.turn:run_turn",
         "except BaseException as exc:  # noqa: BLE001 - none leaves a turn open",
         "except (Exception, asyncio.CancelledError) as exc:",
         f"{_FOREIGN}::test_who_wants_the_program_to_end_ends_the_turn_first",
@@ -540,7 +547,7 @@ MUTANTS = [
     mutant(
         "subscriber-breaks-the-turn",
         "a subscriber that looks at a cancelled task breaks the turn it looks at",
-        "src/looopy/agent/broadcast.py",
+        "looopy.agent.broadcast:guarded",
         "except BaseException as error:  # not a cancellation: nothing is awaited here",
         "except Exception as error:",
         f"{_FOREIGN}::test_a_turn_ends_and_those_who_wait_for_it_know",
@@ -548,7 +555,7 @@ MUTANTS = [
     mutant(
         "loop-ends-with-the-main-thread",
         "a worker's turn is cancelled because the main thread had nothing left to do",
-        "src/looopy/sync.py",
+        "looopy.sync:_LoopThread._stop",
         "while workers := [t for t in threading.enumerate() if self._may_call(t)]:",
         "while workers := []:",
         f"{_SYNC}::test_a_worker_may_go_on_when_the_main_thread_has_ended",
@@ -556,8 +563,8 @@ MUTANTS = [
     mutant(
         "stream-without-an-end",
         "a thread that iterates over a turn waits for ever when the loop ends",
-        "src/looopy/sync.py",
-        "                arrived.put(AgentStateError(_ENDED))\n",
+        "looopy.sync:Agent.stream_turn.pump",
+        "arrived.put(AgentStateError(_ENDED))",
         "",
         f"{_SYNC}::test_who_reads_a_stream_is_told_that_the_loop_ends",
     ),

@@ -15,13 +15,14 @@ from tests.mutants.mutant import Edit
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_what_a_mutant_changes_is_there_exactly_once(mutant):
     """Each edit finds its place, changes something, and leaves Python behind."""
-    texts = {edit.file: (ROOT / edit.file).read_text(encoding="utf-8") for edit in mutant.edits}
+    paths = [edit.file(ROOT) for edit in mutant.edits]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
     for edit in mutant.edits:
-        assert texts[edit.file].count(edit.old) == 1, edit
-        texts[edit.file] = texts[edit.file].replace(edit.old, edit.new)
-        assert edit.old != edit.new
-    for file, text in texts.items():
-        compile(text, file, "exec")
+        path = edit.file(ROOT)
+        before, texts[path] = texts[path], edit.made_in(texts[path])
+        assert texts[path] != before
+    for path, text in texts.items():
+        compile(text, path, "exec")
 
 
 @pytest.mark.timeout(300)  # it imports every test there is
@@ -49,7 +50,93 @@ def test_an_edit_that_finds_no_place_is_refused_and_taken_back(tmp_path):
     """So that a mutant that changes nothing never counts as killed."""
     file = tmp_path / "a.py"
     file.write_text("one = 1\ntwo = 2\n")
-    edits = (Edit("a.py", "one", "three"), Edit("a.py", "nothing", "something"))
+    edits = (Edit("a", "one", "three"), Edit("a", "nothing", "something"))
     with pytest.raises(LookupError, match="0 times"), edited(tmp_path, edits):
         pytest.fail("it was made")
     assert file.read_text() == "one = 1\ntwo = 2\n"
+
+
+SOURCE = """\
+class A:
+    limit: int = 1
+
+    @property
+    def go(self):
+        if self.here:
+            return call(
+                self.one,
+                self.two,
+            )
+        return call(self.one, self.two)
+
+    def stay(self):
+        def inner():
+            return call(self.one, self.two)
+
+        return inner
+
+
+LIMIT = 1
+if LIMIT:
+
+    def either():
+        return 1
+else:
+
+    def either():
+        return 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "line"),
+    [
+        ("A.stay.inner", "call(self.one,self.two)", 15),
+        ("A.stay", "return call( self.one, self.two, )", 15),
+        ("A.go", "if self.here: return call(self.one, self.two)", 6),
+        ("A.limit", "= 1", 2),
+        ("LIMIT", "= 1", 20),
+        ("either", "return 2", 28),
+        ("A.go", "@property", 4),
+    ],
+)
+def test_an_edit_finds_its_text_by_name_and_however_it_is_wrapped(name, old, line):
+    """A nested function, a wrapped call, variables of a class and a module, one of two branches."""
+    before, mark, _ = Edit(f"a:{name}", old, "HERE").made_in(SOURCE).partition("HERE")
+    assert mark
+    assert before.count("\n") + 1 == line
+
+
+def test_lines_of_an_edit_are_indented_like_those_they_stand_for():
+    """So that moving a function into a class does not break the mutants in it."""
+    old = "if self.here: return call(self.one, self.two)"
+    made = Edit("a:A.go", old, "if self.there:\n    return 1\nleave()").made_in(SOURCE)
+    assert "        if self.there:\n            return 1\n        leave()\n" in made
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "times"),
+    [
+        ("A.go", "call(self.one, self.two)", 2),
+        ("A.go", "inner", 0),
+        ("A.stay", "returncall", 0),
+        ("A.stay", "return ca ll", 0),
+        ("go", "return", 0),
+        ("either", "return", 2),
+        ("", "limit", 1),
+    ],
+)
+def test_an_edit_is_made_in_one_place_or_not_at_all(name, old, times):
+    """Words stay whole, and a name is looked for where it is defined."""
+    edit = Edit(f"a:{name}", old, "")
+    if times == 1:
+        assert edit.made_in(SOURCE) == SOURCE.replace(old, "")
+    else:
+        with pytest.raises(LookupError, match=f"found {times} times in a:{name}"):
+            edit.made_in(SOURCE)
+
+
+def test_a_module_that_there_is_not_is_said(tmp_path):
+    """By its name, before any file is changed."""
+    with pytest.raises(LookupError, match="no module b:A"):
+        Edit("b:A", "", "").file(tmp_path)
