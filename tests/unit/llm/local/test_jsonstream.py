@@ -87,6 +87,15 @@ def test_half_a_surrogate_pair_at_the_end_is_not_lost():
     assert ("".join(shown), answer.text) == ("x", "\ud83d")
 
 
+def test_half_a_surrogate_pair_that_is_not_escaped_is_shown_as_it_comes():
+    """A piece may end behind it; nothing is shown twice."""
+    reader = AnswerReader()
+    assert [reader.feed(piece) for piece in ['{"reply": "abcdef\ud83d', 'x"}']] == [
+        "abcdef\ud83d",
+        "x",
+    ]
+
+
 @pytest.mark.parametrize("text", ['{"tool"', '{"tool": "add", "arguments": {"a": 1'])
 def test_a_call_that_breaks_off_is_a_call(text):
     """It is told apart from a reply, though nothing of it can be used."""
