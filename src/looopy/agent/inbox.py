@@ -18,7 +18,7 @@ from functools import partial
 
 from looopy.errors import StoreError
 from looopy.loop.incoming import Queued
-from looopy.loop.scope import Alarm, after
+from looopy.loop.scope import after
 from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.stores.stores import Stores
 from looopy.types.config import LoopConfig
@@ -67,7 +67,7 @@ class TurnInbox:
         self._ending = False
         self._again = False
         self._looking: asyncio.Task[None] | None = None
-        self._timer: Alarm | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._bell = ExitStack()
 
     @property

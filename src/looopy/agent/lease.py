@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 
 from looopy.errors import StoreError
-from looopy.loop.scope import Alarm, after
+from looopy.loop.scope import after
 from looopy.stores.base import StateStore
 from looopy.stores.owner import provably_alive, provably_dead, ttl_of
 from looopy.stores.records import ContextRecord
@@ -65,7 +65,7 @@ class Lease:
         if self._renewing is not None:
             self._renewing.cancel()
 
-    def _in(self, seconds: float) -> Alarm:
+    def _in(self, seconds: float) -> asyncio.TimerHandle:
         return after(seconds, self._start)
 
     def _start(self) -> None:
