@@ -403,26 +403,35 @@ class Pool:
         wire = wire_of(await connect(self._url))
         # Not all that were made at once are replaced at once.
         wire.retire_at = _now() + self._url.max_age_s * _random.uniform(0.9, 1.0)
-        if self._url.pooled:
-            return wire
-        within_s = self._url.connect_timeout_s
-        ours = {"ours": int(self._url.pooler is not None)}
-        try:
-            try:
-                set_up = _SET_UP._replace(params=ours)
-                rows = await wire.fetch(set_up, write=False, within_s=within_s)
-            except Trouble as trouble:
-                if trouble.lost:
-                    raise
-                set_up = _SET_UP_BLIND._replace(params=ours)
-                rows = await wire.fetch(set_up, write=False, within_s=within_s)
-            _check_own(rows)
-            wire.backend = _backend(rows)
-            wire.answer_s = _answer_s(rows)
-        except BaseException:
-            await wire.close(at_once=True)
-            raise
+        await set_up(wire, self._url)
         return wire
+
+
+async def set_up(wire: Wire, url: PostgresURL) -> None:
+    """
+    Make a new connection ready to be used, or close it.
+
+    Raises:
+        Trouble: It is lost, or behind a pooler that the URL does not name.
+    """
+    if url.pooled:
+        return
+    ours = {"ours": int(url.pooler is not None)}
+    try:
+        try:
+            query = _SET_UP._replace(params=ours)
+            rows = await wire.fetch(query, write=False, within_s=url.connect_timeout_s)
+        except Trouble as trouble:
+            if trouble.lost:
+                raise
+            query = _SET_UP_BLIND._replace(params=ours)
+            rows = await wire.fetch(query, write=False, within_s=url.connect_timeout_s)
+        _check_own(rows)
+        wire.backend = _backend(rows)
+        wire.answer_s = _answer_s(rows)
+    except BaseException:
+        await wire.close(at_once=True)
+        raise
 
 
 def _check_own(rows: Rows) -> None:
