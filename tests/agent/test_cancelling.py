@@ -64,7 +64,7 @@ async def assert_goes_on(agent, stores):
         seen.extend(request.messages)
         return text("still here")
 
-    agent._provider = ScriptedProvider(reply)
+    agent._resources.provider = ScriptedProvider(reply)
     assert (await agent.execute_turn("and now?")).text == "still here"
     assert_valid(seen)
     await assert_whole(stores)
@@ -115,7 +115,7 @@ async def test_the_model_is_shown_what_it_had_said(make_agent, stores):
     await model.spoke.wait()
     stream.cancel()
     await stream
-    provider = agent._provider = ScriptedProvider([text("ok")])
+    provider = agent._resources.provider = ScriptedProvider([text("ok")])
     await agent.execute_turn("again")
     assert [m.text for m in provider.requests[0].messages] == ["go", "half a", "again"]
 
@@ -374,11 +374,11 @@ def test_an_event_loop_that_is_torn_down_leaves_a_closed_turn(sqlite_url):
         async with agent:
             assert agent.state.status is AgentStatus.READY
             assert agent.state.interrupted_turn is None
-            await assert_whole(agent._stores)
-            [turn] = await agent._stores.journal.turns("ada")
+            await assert_whole(agent._resources.stores)
+            [turn] = await agent._resources.stores.journal.turns("ada")
             assert turn.outcome is Outcome.CANCELLED
             await agent.execute_turn("again")
-            await assert_whole(agent._stores)
+            await assert_whole(agent._resources.stores)
 
     asyncio.run(begin())
     asyncio.run(look())

@@ -221,7 +221,7 @@ async def test_the_turn_of_a_process_that_died_ends_for_who_asks_again(make_agen
 async def _hash_of(make_agent, message: str) -> str:
     agent = await make_agent([text("x")], context_id="probe")
     await agent.execute_turn(message, idempotency_key="k")
-    found = await agent._stores.journal.turn_of_key("probe", "k")
+    found = await agent._resources.stores.journal.turn_of_key("probe", "k")
     return found[1]
 
 

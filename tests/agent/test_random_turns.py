@@ -79,7 +79,7 @@ async def play(script, config):
                     auto_save=turn["auto_save"],
                 )
                 await agent.start()
-            agent._provider = ScriptedProvider(turn["replies"])
+            agent._resources.provider = ScriptedProvider(turn["replies"])
             accepted += await one(agent, turn)
             assert_shown(agent)
             assert agent.state.turn_count == accepted
@@ -101,7 +101,7 @@ async def play(script, config):
 
 def assert_shown(agent):
     """What is kept of the last call equals what would be chosen and rendered from scratch."""
-    known, provider = agent._known, agent._provider
+    known, provider = agent._known, agent._resources.provider
     reader = {"provider": provider.name, "model": provider.model}
     shown = known.view.of(known.history, agent.loop_config, **reader)
     assert shown == render(visible(known.history, agent.loop_config), **reader)

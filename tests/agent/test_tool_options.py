@@ -91,7 +91,8 @@ async def test_calling_again_is_asked_for_a_few_times_and_is_no_failure(make_age
     assert [t.endswith("Correct this and call 'search' again.") for t in texts[:3]] == [True] * 3
     assert "do not call it again" in texts[3]
     assert (texts[4], result.outcome) == ("found", Outcome.COMPLETED)
-    agent._provider = ScriptedProvider([tool_call("search", query=f"r{n}") for n in range(5)])
+    replies = [tool_call("search", query=f"r{n}") for n in range(5)]
+    agent._resources.provider = ScriptedProvider(replies)
     again = await agent.execute_turn("again")  # counted anew: three are allowed, two are failures
     assert again.stop_reason is StopReason.MAX_TOOL_FAILURES
     assert len(results(again)) == 5

@@ -329,7 +329,7 @@ class World:
             sent.extend(request.messages)
             return text("still here")
 
-        asked._provider = ScriptedProvider(reply)
+        asked._resources.provider = ScriptedProvider(reply)
         await asked.start()
         result = await asked.execute_turn("and now?")
         assert result.text == "still here", f"{result.outcome}: {result.error}"

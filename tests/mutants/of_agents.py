@@ -17,8 +17,8 @@ MUTANTS = [
     mutant(
         "budget-without-a-price",
         "an agent starts whose budget of money is never reached",
-        "looopy.agent.base:LivingAgent._start",
-        "priced(self._provider, self.loop_config.budget)",
+        "looopy.agent.resources:Resources.open",
+        "priced(self.provider, config.budget)",
         "",
         "tests/wire/test_costs.py::test_no_agent_starts_whose_budget_would_be_ignored",
     ),

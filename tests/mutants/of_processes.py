@@ -251,7 +251,7 @@ MUTANTS = [
     mutant(
         "head-at-the-first-look",
         "a client that follows from now on misses the turn it asked for",
-        "looopy.agent.base:LivingAgent._follow",
+        "looopy.agent.agent:Agent._follow",
         "behind = known.head()",
         "behind = None",
         "tests/agent/test_sharing.py::test_events_begin_where_they_are_asked_to",
@@ -276,7 +276,7 @@ MUTANTS = [
     mutant(
         "at-home-anywhere",
         "an agent writes in an event loop that cannot be answered, and raises a raw error",
-        "looopy.agent.base:LivingAgent._check_home",
+        "looopy.agent.lifecycle:Lifecycle.check_home",
         "if here is loop and os.getpid() == process: return",
         "if loop or here or process:\n"
         "    return",

@@ -28,16 +28,16 @@ MUTANTS = [
     mutant(
         "open-while-views-end",
         "a turn runs on after the agent was shut down",
-        "looopy.agent.base:LivingAgent.shutdown",
+        "looopy.agent.agent:Agent.shutdown",
         "await self._turns.detach()",
-        "self._leaving = None\n"
+        "self._lifecycle.leaving = None\n"
         "await self._turns.detach()",
         f"{_WITHIN}::test_no_turn_slips_in_while_a_shutdown_ends_views[memory]",
     ),
     mutant(
         "waits-for-itself",
         "a tool that shuts its agent down hangs, and the turn with it",
-        "looopy.agent.base:LivingAgent._refuse_within",
+        "looopy.agent.agent:Agent._check_outside",
         "turn = self._turns.around()",
         "turn = None if self._turns.running else self._turns.around()",
         f"{_WITHIN}::test_a_tool_cannot_wait_for_the_end_of_its_own_turn[pause-direct]",
@@ -45,8 +45,8 @@ MUTANTS = [
     mutant(
         "refused-while-it-starts-again",
         "a turn is refused because the agent is told what it knows",
-        "looopy.agent.agent:Agent.execute_turn",
-        "if not self._rereading:  # else the turn waits for what is read",
+        "looopy.agent.lifecycle:Lifecycle.with_turn",
+        "if not self.rereading:  # else the turn waits for what is read",
         "if True:",
         f"{_WITHIN}::test_a_turn_waits_for_an_agent_that_is_started_again[memory-False]",
     ),

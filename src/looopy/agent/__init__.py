@@ -5,8 +5,8 @@ A turn is claimed, run, committed and announced, in this order; no durable event
 is stored. Any other process may own the context at any time. The room may import every room but
 `testing`, `compat`, `cli` and `sync`.
 
-- The public object: `agent` (`Agent`, with `execute_turn`), on `base` (start, pause, resume,
-  shutdown); `lifecycle` is the table of statuses that allow each.
+- The public object: `agent` (`Agent`), made of `resources` (what an agent opens and closes) and
+  `lifecycle` (the table of statuses that allow each method, and the status of one agent).
 - One turn: `request` (check the arguments), `turns` (order within this process), `claim` (take the
   context), `plan` (what the turn begins with), `running` (run, commit, announce), `result`.
 - Ownership: `lease` (renew a claim; notice an abandoned one), `line` (wait for a busy context).

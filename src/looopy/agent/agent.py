@@ -2,45 +2,109 @@
 The stateful agent: one conversation that outlives its process.
 
 An `Agent` owns a context. It starts (reading what there is, ending what a dead process left), runs
-turns, pauses, resumes and shuts down. Everything a turn produces is committed before it is shown;
-see `looopy.agent.running` for a turn, `looopy.agent.lifecycle` for the table of statuses.
+turns, pauses, resumes and shuts down. Everything a turn produces is committed before it is shown.
+`resources` says what an agent opens and closes, `lifecycle` when it may do what; `running` is one
+turn. Whoever changes the agent as a whole does so alone, and lets the turns end first that there
+are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import re
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Self, Unpack
 
-from looopy.agent import lifecycle
-from looopy.agent.base import LivingAgent
-from looopy.agent.buffer import buffered_messages
+from looopy.agent.broadcast import Subscribers
+from looopy.agent.buffer import BufferedTurn, buffered_messages, save_turns
 from looopy.agent.compact import condense
 from looopy.agent.context import Known
-from looopy.agent.events import end_dead_turn
-from looopy.agent.request import TurnRequest, check_at_least_one, check_auth_context, check_storable
+from looopy.agent.events import end_dead_turn, follow, watch_turn
+from looopy.agent.lifecycle import TRANSITIONS, Lifecycle, LoopLock
+from looopy.agent.request import (
+    TurnRequest,
+    agent_options,
+    check_at_least_one,
+    check_auth_context,
+    check_storable,
+)
+from looopy.agent.resources import Resources
 from looopy.agent.running import RunningTurn
+from looopy.agent.state import snapshot
+from looopy.agent.turns import Turns
+from looopy.auth.sealing import KeyRing
 from looopy.errors import AgentBusy, AgentStateError, ContextNotFound
+from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
-from looopy.stores.records import EntryKind
+from looopy.loop.output import with_output
+from looopy.stores.records import ContextRecord, EntryKind
+from looopy.stores.rules import check_context_id
 from looopy.stores.settle import settle
 from looopy.stores.stores import Stores
-from looopy.tools.gather import gather_tools
+from looopy.tools.gather import ToolSource
 from looopy.types.artifact import Artifact
-from looopy.types.context import AuthContext, CancelToken
-from looopy.types.event import AgentEvent, Compaction
+from looopy.types.config import LoopConfig
+from looopy.types.context import AuthContext, CancelToken, SystemPrompt
+from looopy.types.event import AgentEvent, Compaction, TurnEnd
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
+from looopy.types.state import AgentState, AgentStatus
 
 if TYPE_CHECKING:
     from looopy.agent.stream import TurnStream
     from looopy.tools.sources.agents import AgentTool, AgentToolOptions
 
+_logger = logging.getLogger("looopy")
+
+P = ParamSpec("P")
+_MEANT = {
+    "model": "llm_provider",
+    "llm": "llm_provider",
+    "provider": "llm_provider",
+    "instructions": "system_prompt",
+    "prompt": "system_prompt",
+    "system": "system_prompt",
+    "store": "stores",
+    "config": "loop_config",
+    "name": "agent_name",
+}
 
 
-class Agent(LivingAgent):
+def _named_agent(init: Callable[P, None]) -> Callable[P, None]:
+    """*init*, whose refusals speak of the class that users know, and of the name they meant."""
+    init.__qualname__ = "Agent"
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **options: P.kwargs) -> None:
+        for name in options.keys() - init.__annotations__.keys():
+            from difflib import get_close_matches  # for mistakes alone
+
+            close = [_MEANT[name]] if name in _MEANT else get_close_matches(name, _options(init))
+            raise TypeError(
+                f"Agent() has no option {name!r}: "
+                + (f"did you mean {close[0]!r}?" if close else f"it takes {_options(init)}")
+            )
+        init(*args, **options)
+
+    return checked
+
+
+def _options(init: Callable[..., None]) -> list[str]:
+    return [name for name in init.__annotations__ if name != "return"]
+
+
+class Agent:
     """
     One conversation, kept in stores, continued in any process.
 
@@ -69,6 +133,309 @@ class Agent(LivingAgent):
         ValueRefused: The context id is not usable.
         ConfigurationError: An option is not one of its values.
     """
+
+    @_named_agent
+    def __init__(
+        self,
+        context_id: str,
+        *,
+        llm_provider: LLMProvider | str,
+        tools: Sequence[ToolSource] = (),
+        system_prompt: SystemPrompt = "",
+        stores: Stores | str = "memory:",
+        loop_config: LoopConfig | None = None,
+        auto_save: bool = True,
+        auto_compact: bool = False,
+        on_busy: Literal["reject", "wait"] = "reject",
+        agent_name: str = "agent",
+        auth_key: str | bytes | None = None,
+    ) -> None:
+        check_context_id(context_id)
+        agent_options(
+            on_busy=on_busy,
+            tools=tools,
+            loop_config=loop_config,
+            system_prompt=system_prompt,
+            stores=stores,
+        )
+        self.context_id = context_id
+        self.agent_name = agent_name
+        self.loop_config = loop_config or LoopConfig()
+        self.auto_save = auto_save
+        self.auto_compact = auto_compact
+        self.on_busy: Literal["reject", "wait"] = on_busy
+        self._keys = KeyRing(auth_key)
+        self._system_prompt = system_prompt
+        self._resources = Resources(model=llm_provider, where=stores, tools=tools)
+        self._subscribers = Subscribers(agent_name)
+        self._lifecycle = Lifecycle(context_id, self._subscribers)
+        self._known: Known | None = None
+        self._last_record: ContextRecord | None = None
+        self._buffer: list[BufferedTurn] = []
+        self._settle_in()
+
+    def _settle_in(self) -> None:
+        """Make what belongs to one event loop; none of it is bound to one yet."""
+        self._turns = Turns(self.agent_name, idle=self._idle, watch=self._watch)
+        self._saving = LoopLock()
+        self._summarising: CancelToken | None = None  # what stops `compact`
+
+    # --- start and end -------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """
+        Make the agent ready: open the stores, read the context, end a turn that a dead process
+        left.
+
+        May be called twice. It is also the way back from `shutdown`, `failed` and another process;
+        on a paused agent it is `resume()`. While a living process runs a turn, the status is `busy`
+        after it.
+
+        An agent belongs to the event loop and the process that it was started in. Where that loop
+        has ended, or this process was forked, it starts anew, without turns that were not saved.
+
+        Raises:
+            AgentStateError: It was started in another event loop, which has not ended.
+            ConfigurationError: An unknown model or URL, a missing key or extra, colliding tool
+                names.
+            SchemaOutOfDate: The database needs migrating, or is newer than this version.
+            StoreUnavailable: The database cannot be reached.
+        """
+        if self._lifecycle.home_is_gone:
+            self._leave_home()
+        self._lifecycle.check_home("start")
+        if self._turns.running is not None:
+            return
+        async with self._lifecycle.alone.held():
+            self._lifecycle.move_in()
+            if self._lifecycle.status is AgentStatus.READY or self._turns.running is not None:
+                return
+            await self._start("start")
+
+    async def pause(self, cancel: bool = False) -> None:
+        """
+        Refuse turns and keep everything in memory; `resume()` goes on without loading again.
+
+        Lets a running turn end first; *cancel* asks it to stop.
+
+        Raises:
+            AgentStateError: The agent is not started; or a turn of its own waits for the caller, a
+                tool: it would wait for itself.
+            StoreConflict: With `auto_save=False`, another process has advanced the context; the
+                buffer is kept. `AgentBusy` when one uses it, or waits for it, right now.
+        """
+        self._check_outside("pause")
+        if cancel:
+            self._stop_summarising()  # before the lock: it has it
+        async with self._lifecycle.alone.held():
+            self._lifecycle.after("pause")
+            if cancel:
+                self._turns.cancel()
+            with self._lifecycle.last_turns("pause"):
+                await self._turns.end()
+                before = self._lifecycle.status
+                self._lifecycle.take("pause")  # from here on, turns are refused
+            try:
+                async with self._saving.held():
+                    await self._flush()
+            except BaseException:
+                self._lifecycle.set(before)
+                raise
+
+    async def resume(self) -> None:
+        """
+        Make a paused agent ready again; reads only what another process added meanwhile.
+
+        Raises:
+            AgentNotStarted: The agent is not started.
+            AgentStateError: A turn of the agent waits for the caller, a tool: whoever pauses the
+                agent may wait for that turn.
+        """
+        self._check_outside("resume")
+        async with self._lifecycle.alone.held():
+            if self._lifecycle.after("resume") is AgentStatus.STARTING:
+                await self._start("resume")
+
+    async def shutdown(self, cancel: bool = False) -> None:
+        """
+        Let go of everything; `start()` is the way back. May be called twice.
+
+        Lets a running turn end first; *cancel* asks it to stop.
+
+        Raises:
+            StoreConflict: With `auto_save=False`, another process has advanced the context: the
+                buffered turns are dropped. Likewise with `AgentBusy` when one uses it, or waits for
+                it, right now: `save_state()` first keeps them.
+            AgentStateError: A turn of the agent waits for the caller, a tool: it would wait for
+                itself.
+        """
+        if self._lifecycle.home_is_gone:
+            self._leave_home()
+        self._check_outside("shutdown")
+        if cancel:
+            self._stop_summarising()  # before the lock: it has it
+        async with self._lifecycle.alone.held():
+            if cancel:
+                self._turns.cancel()
+            with self._lifecycle.last_turns("shutdown"):
+                await self._turns.end()
+                await self._turns.detach()
+                await self._turns.end()  # what views have asked for meanwhile
+                self._lifecycle.take("shutdown")
+            try:
+                await settle(self._save_last())
+            finally:
+                await self._resources.close()
+                self._lifecycle.home = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.shutdown(cancel=exc_type is not None)
+
+    if not TYPE_CHECKING:  # a type checker refuses `with` by itself
+
+        def __enter__(self) -> NoReturn:
+            """
+            Refuse `with`.
+
+            Raises:
+                TypeError: Always.
+            """
+            raise TypeError(
+                "an Agent is entered with `async with`; blocking code uses `with` and"
+                " looopy.sync.Agent"
+            )
+
+        def __exit__(self, *_: object) -> None:
+            """Never reached."""
+
+    async def wait_for_idle(self) -> None:
+        """
+        Wait until no turn of this agent runs.
+
+        Raises:
+            AgentStateError: A turn of the agent waits for the caller, a tool: it would wait for
+                itself.
+        """
+        self._check_outside("wait_for_idle")
+        await self._turns.end()
+
+    @property
+    def state(self) -> AgentState:
+        """A snapshot of what this process knows, or knew before `shutdown()`; does no I/O."""
+        record = self._known.record if self._known else self._last_record
+        return snapshot(self._lifecycle.status, record)
+
+    def subscribe(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
+        """
+        Call *callback* with every event of every turn, and with changes of the status.
+
+        It must be quick; one that raises is logged and harms nobody.
+
+        Returns:
+            What unsubscribes it.
+        """
+        return self._subscribers.add(callback)
+
+    async def _start(self, action: str) -> None:
+        """
+        Start; when that fails, be what the agent was before.
+
+        An agent that takes turns goes on to take them: they wait until it has read the context.
+        """
+        new, life = self._known is None, self._lifecycle
+        before = life.status
+        life.rereading = not new and (before, "execute_turn") in TRANSITIONS
+        life.take(action)
+        try:
+            with self._turns.held() if life.rereading else contextlib.nullcontext():
+                await self._open()
+        except BaseException:
+            try:
+                if new:
+                    self._known = None
+                    await self._resources.close()
+                    life.home = None
+            finally:
+                life.take("to created" if new else f"to {before}")
+            raise
+        finally:
+            life.rereading = False
+            if self._turns.running is not None:
+                life.take("execute_turn")
+
+    async def _open(self) -> None:
+        """Open what the agent works with, and read its context."""
+        stores, provider, tools = await self._resources.open(self.loop_config)
+        if self._known is None:
+            self._known = Known(
+                stores,
+                self.context_id,
+                self.loop_config,
+                window_tokens=getattr(provider, "window_tokens", None),
+            )
+        if not self._buffer:
+            await self._known.refresh(tools)
+        self._known.forgive()
+        self._settle()
+
+    async def _save_last(self) -> None:
+        """Save what is buffered, after whoever does so now, and forget the context."""
+        async with self._saving.held():
+            try:
+                await self._flush()
+            finally:
+                if self._known is not None:
+                    await self._known.heads_read()
+                self._forget()
+
+    def _forget(self) -> None:
+        self._buffer.clear()
+        if self._known is not None:
+            self._last_record, self._known = self._known.record, None
+
+    def _leave_home(self) -> None:
+        """Let go of what was bound to an event loop that runs no more, and be as never started."""
+        if self._buffer:
+            _logger.warning(
+                "%d turns of context %s were not saved before their event loop ended",
+                len(self._buffer),
+                self.context_id,
+            )
+        self._forget()
+        self._resources.abandon()
+        self._lifecycle.reset()
+        self._settle_in()
+        self._lifecycle.set(AgentStatus.CREATED)
+
+    def _settle(self) -> None:
+        """Take the status that what is known of the context means."""
+        if self._known is not None:
+            self._lifecycle.settle(self._known.busy_turn, self._known.state)
+
+    def _check_outside(self, action: str) -> None:
+        """Refuse another event loop, and to wait for a turn that waits for the caller."""
+        self._lifecycle.check_home(action)
+        turn = self._turns.around()
+        if turn is not None:
+            raise AgentStateError(
+                f"{action}() would wait for turn {turn.turn}, which waits for the tool that calls"
+                " it: call it once that turn has ended, from outside of it",
+                status=self._lifecycle.status.value,
+                action=action,
+            )
+
+    def _stop_summarising(self) -> None:
+        if self._summarising is not None:
+            self._summarising.cancel()
 
     # --- turns ---------------------------------------------------------------------------------
 
@@ -122,21 +489,13 @@ class Agent(LivingAgent):
         except RuntimeError:
             raise AgentStateError(
                 "execute_turn() needs a running event loop: use looopy.sync.Agent in blocking code",
-                status=self._status.value,
+                status=self._lifecycle.status.value,
                 action="execute_turn",
             ) from None
-        self._check_home("execute_turn")
-        status = self._status
-        if not self._rereading:  # else the turn waits for what is read
-            status = lifecycle.after(status, "execute_turn")
-        if self._leaving is not None:
-            raise AgentStateError(
-                f"{self._leaving}() waits for the last turn to end: no other may start",
-                status=self._status.value,
-                action="execute_turn",
-            )
-        if self._known is None or self._provider is None:
-            raise AgentStateError("the agent is not started", status=self._status.value)
+        self._lifecycle.check_home("execute_turn")
+        status = self._lifecycle.with_turn()
+        if self._known is None or self._resources.provider is None:
+            raise AgentStateError("the agent is not started", status=self._lifecycle.status.value)
         request = TurnRequest.checked(
             user_message,
             inputs=inputs,
@@ -155,15 +514,15 @@ class Agent(LivingAgent):
             raise AgentBusy(
                 "a turn of this agent is running: wait for it, or use on_busy='wait'",
                 turn=running.turn or None,
-                status=self._status.value,
+                status=self._lifecycle.status.value,
                 action="execute_turn",
             )
         if (same := self._turns.with_key(request.key)) is not None:
             return TurnStream(*same.seen_by(request))
         turn = RunningTurn(
             self._known,
-            provider=self._provider,
-            sources=self._tools,
+            provider=self._resources.provider,
+            sources=self._resources.tools,
             config=self.loop_config,
             system_prompt=self._system_prompt,
             request=request,
@@ -174,8 +533,34 @@ class Agent(LivingAgent):
             keys=self._keys,
         )
         self._turns.start(turn)
-        self._set(status)
+        self._lifecycle.set(status)
         return TurnStream(turn.broadcast, turn.token.cancel)  # not the turn: it has credentials
+
+    async def _watch(self, number: int, view: RunningTurn) -> TurnResult:
+        """Show in *view* a turn that was accepted before; cancelling the view cancels that turn."""
+        known = self._require("execute_turn")
+        leave = view.token.on_cancel(lambda: self._turns.also(self._ask_cancel(known, number)))
+        try:
+            result = await watch_turn(
+                known.stores,
+                self.context_id,
+                number,
+                view.broadcast,
+                functools.partial(self._follow, known),
+            )
+            return with_output(result, view.request.output_type)
+        finally:
+            leave()
+
+    def _tell(self, event: AgentEvent) -> None:
+        if isinstance(event, TurnEnd) and self._turns.running is None:
+            self._idle()
+        if self._subscribers.present:
+            self._subscribers.tell(event)
+
+    def _idle(self) -> None:
+        if self._lifecycle.status is AgentStatus.BUSY:
+            self._settle()
 
     # --- while a turn runs, here or elsewhere -----------------------------------------------------
 
@@ -292,11 +677,14 @@ class Agent(LivingAgent):
         Raises:
             StoreUnavailable: The turn runs elsewhere, and the store did not answer.
         """
-        self._check_home("cancel")
+        self._lifecycle.check_home("cancel")
         if self._turns.running is not None:
             self._turns.running.cancel()
         elif self._known is not None and self.auto_save:
             await self._ask_cancel(self._known, None)
+
+    async def _ask_cancel(self, known: Known, turn: int | None) -> None:
+        await settle(known.stores.journal.ask_cancel(self.context_id, turn))
 
     def as_tool(
         self,
@@ -324,17 +712,18 @@ class Agent(LivingAgent):
         if name is None:
             name = re.sub(r"[^A-Za-z0-9_-]", "_", self.agent_name)[:64]
         made = AgentTool(self._like_this, name=name, description=description or "", **options)
-        return made.sharing(self._tools)
+        return made.sharing(self._resources.tools)
 
     def _like_this(self, context_id: str, stores: Stores | None) -> Agent:
         """Another agent, of that context."""
-        kept = self._where if self._where != "memory:" or stores is None else stores
+        resources = self._resources
+        where = resources.where if resources.where != "memory:" or stores is None else stores
         made = Agent(
             context_id,
-            llm_provider=self._llm,
-            tools=self._tools,
+            llm_provider=resources.model,
+            tools=resources.tools,
             system_prompt=self._system_prompt,
-            stores=kept,
+            stores=where,
             loop_config=self.loop_config,
             auto_save=True,  # or a crash would lose what it has done
             auto_compact=self.auto_compact,
@@ -386,6 +775,21 @@ class Agent(LivingAgent):
         """
         return self._follow(self._require("events"), after)
 
+    def _follow(self, known: Known, after: int | None) -> AsyncGenerator[AgentEvent, None]:
+        config = self.loop_config
+        behind: int | Awaitable[int] | None = after
+        if after is None:
+            with contextlib.suppress(RuntimeError):  # called in a thread: at the first iteration
+                behind = known.head()
+        return follow(
+            known.stores,
+            self.context_id,
+            behind,
+            idle=lambda: not self._turns,
+            end_dead_turn=lambda: end_dead_turn(known, config, self._resources.tools),
+            longest_s=config.lease_ttl_s,
+        )
+
     # --- writing -------------------------------------------------------------------------------
 
     async def save_state(self, metadata: Mapping[str, Any] | None = None) -> None:
@@ -420,10 +824,10 @@ class Agent(LivingAgent):
         """
         self._require("clear")
         self._refuse_while_busy(force=force)
-        self._refuse_within("clear")
+        self._check_outside("clear")
         self._turns.cancel()  # before the lock: who holds it may wait for them
         self._stop_summarising()
-        async with self._lifecycle.held():
+        async with self._lifecycle.alone.held():
             known = self._require("clear")
             self._refuse_while_busy(force=force)
             with self._turns.held():  # a turn that came now would see half a history
@@ -431,7 +835,7 @@ class Agent(LivingAgent):
                 await self._turns.end_present()
                 await self._clear(known, force=force)
                 if not self._turns:
-                    self._set(lifecycle.after(self._status, "clear"))
+                    self._lifecycle.take("clear")
 
     async def compact(self, keep_turns: int = 1) -> Compaction | None:
         """
@@ -455,18 +859,19 @@ class Agent(LivingAgent):
         check_at_least_one(keep_turns, "/keep_turns")
         self._require_saving("compact")
         self._refuse_while_busy(force=False)
-        async with self._lifecycle.held():
+        async with self._lifecycle.alone.held():
             known = self._require("compact")
             self._refuse_while_busy(force=False)
-            if self._provider is None:
+            provider = self._resources.provider
+            if provider is None:
                 raise AgentStateError("the agent is not started")
-            tools = await gather_tools(self._tools)
+            tools = await self._resources.gather()
             self._summarising = CancelToken()
             try:
                 with self._turns.held():  # a turn that came now would see half of it
                     return await condense(
                         known,
-                        self._provider,
+                        provider,
                         self.loop_config,
                         tools,
                         self._summarising,
@@ -476,9 +881,9 @@ class Agent(LivingAgent):
                 self._summarising = None
 
     async def _clear(self, known: Known, *, force: bool) -> None:
-        tools = await gather_tools(self._tools)
+        tools = await self._resources.gather()
         # What a dead process left is no turn that runs.
-        await end_dead_turn(known, self.loop_config, self._tools)
+        await end_dead_turn(known, self.loop_config, self._resources.tools)
         known.stale = True  # whatever becomes of it
         await known.heads_read()
         async with self._saving.held():
@@ -487,6 +892,45 @@ class Agent(LivingAgent):
             self._buffer.clear()  # not before: a clear that is refused loses nothing
         known.forget()
         await known.refresh(tools)
+
+    async def _flush(self) -> None:
+        """
+        Append buffered turns, oldest first; those that are stored leave the buffer one by one.
+
+        Whoever calls this has `_saving`.
+        """
+        if self.auto_save or not self._buffer or self._known is None:
+            return
+        await save_turns(self._known, self._buffer, self.loop_config.lease_ttl_s)
+        await self._known.refresh(await self._resources.gather())
+
+    # --- inside ---
+
+    def _require(self, action: str) -> Known:
+        self._lifecycle.check_home(action)
+        if self._known is None:
+            self._lifecycle.after(action)
+        if self._known is None:
+            raise AgentStateError("the agent is not started")
+        return self._known
+
+    def _require_saving(self, what: str) -> None:
+        if not self.auto_save:
+            raise AgentStateError(
+                f"{what} needs auto_save=True: what is kept in memory alone has no name and no"
+                " inbox",
+                status=self._lifecycle.status.value,
+                action=what,
+            )
+
+    def _refuse_while_busy(self, *, force: bool) -> None:
+        if self._turns.running is not None and not force:
+            raise AgentBusy(
+                "a turn of this agent is running", turn=self._turns.running.turn or None
+            )
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.context_id!r} {self._lifecycle.status}>"
 
 
 __all__ = ["Agent", "TurnResult"]

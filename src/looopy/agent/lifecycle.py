@@ -1,5 +1,5 @@
 """
-Which changes an agent's status may make, as a table.
+The life of an agent: the statuses as a table, and what holds one agent to it.
 
 `docs/lifecycle.md` draws the same table, and a test compares the two. What a caller does comes
 first; what follows from loading or from a turn is written with a leading `to`. A caller's action
@@ -8,9 +8,16 @@ that is not in the table is refused with an error that says what to do instead.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
+from looopy.agent.broadcast import Subscribers
 from looopy.errors import AgentNotStarted, AgentStateError
+from looopy.stores.records import ContextState
+from looopy.types.event import StatusChange
 from looopy.types.state import AgentStatus
 
 _S = AgentStatus
@@ -86,3 +93,139 @@ def after(status: AgentStatus, action: str) -> AgentStatus:
         status=status.value,
         action=action,
     )
+
+
+class LoopLock:
+    """A lock for one event loop after another, as an agent may be used."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._users = 0  # who has it or waits for it
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Within the block, nobody else has it."""
+        self._users += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._lock = asyncio.Lock()  # one that was waited for belongs to its loop
+
+
+class Lifecycle:
+    """
+    The status of one agent, and its home: the event loop and the process it was started in.
+
+    Whoever changes the agent as a whole (starts, pauses, clears it) does so `alone`.
+
+    Attributes:
+        home: `None` while any event loop will do for the next start.
+        leaving: `pause` or `shutdown`, while that lets turns end and refuses others.
+        rereading: The agent was started before, and is being started again.
+    """
+
+    def __init__(self, context_id: str, subscribers: Subscribers) -> None:
+        self.status = AgentStatus.CREATED
+        self._context_id = context_id
+        self._subscribers = subscribers
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the home and all that may be bound to its event loop; the status stays."""
+        self.home: tuple[asyncio.AbstractEventLoop, int] | None = None
+        self.alone = LoopLock()
+        self.leaving: str | None = None
+        self.rereading = False
+
+    # --- the status ---
+
+    def after(self, action: str) -> AgentStatus:
+        """The status that *action* would lead to; raises as the function `after`."""
+        return after(self.status, action)
+
+    def take(self, action: str) -> None:
+        """Change the status as *action* does; raises as the function `after`."""
+        self.set(after(self.status, action))
+
+    def set(self, status: AgentStatus) -> None:
+        """Change the status, and tell the subscribers."""
+        if status is not self.status:
+            self.status = status
+            if self._subscribers.present:
+                self._subscribers.tell(StatusChange(context_id=self._context_id, status=status))
+
+    def settle(self, busy_turn: int | None, state: ContextState) -> None:
+        """Take the status that follows from the context: *busy_turn* runs, or *state* is left."""
+        target = AgentStatus.READY
+        if busy_turn is not None:
+            target = AgentStatus.BUSY
+        elif state.pending:
+            target = AgentStatus.WAITING
+        elif state.error is not None:
+            target = AgentStatus.FAILED
+        self.take(f"to {target}")
+
+    def with_turn(self) -> AgentStatus:
+        """
+        The status with one more turn.
+
+        Raises:
+            AgentStateError: No turn may start now.
+        """
+        status = self.status
+        if not self.rereading:  # else the turn waits for what is read
+            status = self.after("execute_turn")
+        if self.leaving is not None:
+            raise AgentStateError(
+                f"{self.leaving}() waits for the last turn to end: no other may start",
+                status=self.status.value,
+                action="execute_turn",
+            )
+        return status
+
+    @contextlib.contextmanager
+    def last_turns(self, action: str) -> Iterator[None]:
+        """Within the block *action* waits for the turns to end, and no other may start."""
+        self.leaving = action
+        try:
+            yield
+        finally:
+            self.leaving = None
+
+    # --- the home ---
+
+    def move_in(self) -> None:
+        """Be at home in the running event loop and this process."""
+        self.home = (asyncio.get_running_loop(), os.getpid())
+
+    @property
+    def home_is_gone(self) -> bool:
+        """Whether there was one, and its event loop has ended, or is that of another process."""
+        return self.home is not None and (self.home[0].is_closed() or self.home[1] != os.getpid())
+
+    def check_home(self, action: str) -> None:
+        """
+        Refuse a call from another event loop, or from a forked child.
+
+        Raises:
+            AgentStateError: It is one; nothing was done.
+        """
+        if self.home is None:
+            return
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:  # what needs one says so
+            return
+        loop, process = self.home
+        if here is loop and os.getpid() == process:
+            return
+        where = "another event loop" if os.getpid() == process else "the process before it forked"
+        raise AgentStateError(
+            f"{action}() of an agent that was started in {where}: use it there, or make another"
+            " Agent with its context_id here",
+            status=self.status.value,
+            action=action,
+        )

@@ -1,0 +1,96 @@
+"""
+What an agent works with: its provider, its stores, its tools.
+
+`start()` opens what was named, a model or the URL of a store; `shutdown()` closes that and nothing
+else. A provider or `Stores` that were passed in belong to whoever made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from looopy.agent.request import priced
+from looopy.llm.provider import LLMProvider
+from looopy.stores.opening import acquire_shared, release_shared
+from looopy.stores.settle import settle
+from looopy.stores.stores import Stores
+from looopy.tools.gather import HeldTools, ToolSource, gather_tools, wrap_tools
+from looopy.tools.provider import Tool
+from looopy.types.config import LoopConfig
+
+
+class Resources:
+    """
+    What one agent opens and closes.
+
+    Args:
+        model: A provider, or the name of a model.
+        where: Open stores, or their URL.
+
+    Attributes:
+        provider, stores: `None` while the agent has not opened them.
+        tools: Functions are tools from the first `open` on.
+    """
+
+    def __init__(
+        self, *, model: LLMProvider | str, where: Stores | str, tools: Sequence[ToolSource]
+    ) -> None:
+        self.model = model
+        self.where = where
+        self.tools: tuple[ToolSource, ...] = tuple(tools)
+        self.provider: LLMProvider | None = None
+        self.stores: Stores | None = None if isinstance(where, str) else where
+        self._held = HeldTools()
+
+    async def open(self, config: LoopConfig) -> tuple[Stores, LLMProvider, dict[str, Tool]]:
+        """
+        Make ready what is not: the stores, the provider, and the tools by name.
+
+        Raises:
+            ConfigurationError, SchemaOutOfDate, StoreUnavailable: As for `Agent.start`.
+        """
+        from looopy.llm.resolve import resolve_provider
+
+        if self.provider is None:
+            # With a hook that brings the key of each call, none has to be set.
+            by_call = config.hooks.get_api_key is not None
+            named = isinstance(self.model, str) and not self.model.startswith("local")
+            options = {"api_key": ""} if by_call and named else {}
+            self.provider = resolve_provider(self.model, **options)
+        self.tools = wrap_tools(self.tools)
+        self._held.hold(self.tools)
+        tools = await gather_tools(self.tools)
+        prepare = getattr(self.provider, "prepare", None)
+        if prepare is not None:
+            await prepare()
+        priced(self.provider, config.budget)
+        if self.stores is None:
+            self.stores = await acquire_shared(str(self.where))
+        return self.stores, self.provider, tools
+
+    async def gather(self) -> dict[str, Tool]:
+        """The tools that are enabled now, by name."""
+        return await gather_tools(self.tools)
+
+    async def close(self) -> None:
+        """Close what `open` has opened, to the end, though the caller may be cancelled."""
+        await settle(self._close())
+
+    async def _close(self) -> None:
+        await self._held.let_go()
+        if isinstance(self.where, str) and self.stores is not None:
+            self.stores = None
+            await release_shared(self.where)
+        if self.provider is not None and isinstance(self.model, str):
+            provider, self.provider = self.provider, None
+            close = getattr(provider, "aclose", None)
+            if close is not None:
+                await close()
+
+    def abandon(self) -> None:
+        """Forget what is bound to an event loop that runs no more, and so cannot be closed."""
+        self._held = HeldTools()
+        if isinstance(self.where, str):
+            self.stores = None
+        if isinstance(self.model, str):
+            self.provider = None
