@@ -21,7 +21,7 @@ from looopy.types.context import AuthContext, as_part
 from looopy.types.maker import quick
 from looopy.types.message import UserMessage
 from looopy.types.message_json import message_to_json
-from looopy.types.storable import dump
+from looopy.types.storable import check
 
 
 @quick
@@ -150,7 +150,7 @@ def check_storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any
             f"{path[1:]} takes JSON values by name, not {type(values).__name__}", path=path
         )
     kept = dict(values or {})
-    dump(kept, path)
+    check(kept, path)
     return kept
 
 

@@ -17,7 +17,7 @@ from looopy.errors import ValueRefused
 from looopy.types.message import CustomMessage, ImageContent, UserMessage
 from looopy.types.message_json import message_to_json
 from looopy.types.shapes import check_message
-from looopy.types.storable import dump
+from looopy.types.storable import SURELY_SHORT, check, check_text
 
 
 class Queued(NamedTuple):
@@ -171,5 +171,9 @@ def as_user_message(value: str | UserMessage, *, may_be_none: bool = True) -> Us
             "the message is empty: say something" + (", or pass None to continue" * may_be_none),
             path="/content",
         )
-    dump(message_to_json(message, compact=True))
+    content = message.content
+    if isinstance(content, str) and len(content) < SURELY_SHORT:  # as most are
+        check_text(content, "/content")
+    else:
+        check(message_to_json(message, compact=True))
     return message

@@ -24,10 +24,9 @@ from looopy.types.message import (
     UserBlock,
 )
 from looopy.types.message_json import message_to_json
-from looopy.types.storable import MAX_BODY_BYTES, dump, repair, repair_json
+from looopy.types.storable import SURELY_SHORT, dump, repair, repair_json
 
 _MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
-_SURELY_SHORT = MAX_BODY_BYTES // 8  # characters; one of them takes six bytes of JSON at most
 
 
 def _storable(result: ToolResultMessage) -> ToolResultMessage:
@@ -61,7 +60,7 @@ def _are_short(content: Sequence[UserBlock]) -> bool:
         if not isinstance(block, TextContent) or block.text_signature is not None:
             return False
         chars += len(block.text)
-    return chars <= _SURELY_SHORT
+    return chars <= SURELY_SHORT
 
 
 def _details(value: Any) -> Any:

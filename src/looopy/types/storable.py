@@ -26,6 +26,8 @@ from looopy.errors import ValueRefused
 
 MAX_DEPTH = 64
 MAX_BODY_BYTES = 8 * 1024 * 1024
+SURELY_SHORT = MAX_BODY_BYTES // 8
+"""Characters that fit a body however they are written: one takes six bytes of JSON at most."""
 MAX_NAME_BYTES = 512
 """Of a tenant or an actor. An index of Postgres holds a tenant, with ids, in 2,704 bytes."""
 _MAX_INT = 2**63
@@ -86,6 +88,37 @@ def dump(value: Any, path: str = "") -> str:
             " store large content as an artifact",
         )
     return text
+
+
+def check(value: Any, path: str = "") -> None:
+    """
+    Refuse what `dump` refuses, for a value that is serialised later or not at all.
+
+    The text is made only of a value that may be too long.
+
+    Args:
+        path: JSON pointer of *value*, for the error.
+
+    Raises:
+        ValueRefused: `path` names the place.
+    """
+    if type(value) is dict and not value:
+        return
+    if not _is_plain(value, 1):
+        _check(value, path, 1)
+    if _most_bytes(value) > MAX_BODY_BYTES:
+        dump(value, path)
+
+
+def _most_bytes(value: Any) -> int:
+    """At least as many bytes as the JSON of *value* has, with a comma after it."""
+    if isinstance(value, str):
+        return 6 * len(value) + 3  # a control character takes six
+    if isinstance(value, Mapping):
+        return 3 + sum(map(_most_bytes, value)) + sum(map(_most_bytes, value.values()))
+    if isinstance(value, (list, tuple)):
+        return 3 + sum(map(_most_bytes, value))
+    return 32
 
 
 def dump_plain(value: Any, depth: int) -> str | None:
@@ -151,9 +184,7 @@ def check_limit(limit: object) -> None:
     Raises:
         ValueRefused: It is not a whole number from 0.
     """
-    if limit is not None and (
-        not isinstance(limit, int) or isinstance(limit, bool) or limit < 0
-    ):
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise _refused("/limit", "a limit is a whole number from 0")
 
 

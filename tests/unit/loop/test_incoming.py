@@ -7,9 +7,14 @@ import asyncio
 import pytest
 
 from looopy import LoopConfig, ToolContext, TurnContext, agent_loop, agent_loop_continue, tool
+from looopy.errors import ValueRefused
 from looopy.llm.render import CANCELLED
+from looopy.loop.incoming import as_user_message
+from looopy.stores.rows.writing import message_text
 from looopy.testing import ScriptedProvider, text, tool_call
-from looopy.types.message import CustomMessage, ToolResultMessage, UserMessage
+from looopy.types import storable
+from looopy.types.message import CustomMessage, TextContent, ToolResultMessage, UserMessage
+from looopy.types.storable import MAX_BODY_BYTES, SURELY_SHORT
 
 SKIPPED = "Skipped due to queued user message."
 
@@ -212,3 +217,35 @@ async def test_what_is_handed_over_cancels_a_question():
         "user: no",
         "assistant: ok",
     ]
+
+
+_LONG = "x" * SURELY_SHORT
+
+
+@pytest.mark.parametrize(
+    "wrong", ["\0", "\ud800", "\u20ac\0", "", "\x01" * MAX_BODY_BYTES, _LONG * 8]
+)
+@pytest.mark.parametrize("before", ["a", _LONG])
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_a_message_is_refused_as_it_would_be_when_it_is_stored(before, wrong, in_blocks):
+    """A turn that begins has a message that every store takes."""
+    said = before + wrong
+    message = UserMessage([TextContent(said)] if in_blocks else said)
+    stored = refused = None
+    try:
+        message_text(message)
+    except ValueRefused as error:
+        stored = error.path, error.message
+    try:
+        as_user_message(message if in_blocks else said)
+    except ValueRefused as error:
+        refused = error.path, error.message
+    assert refused == stored
+    assert (refused is None) is (wrong == "")
+
+
+def test_a_message_is_serialised_by_the_store_alone(monkeypatch):
+    """Once, however long it is."""
+    monkeypatch.delattr(storable, "_encode")
+    assert as_user_message("x" * (SURELY_SHORT - 1)).text
+    assert as_user_message(UserMessage([TextContent("x" * SURELY_SHORT)])).text

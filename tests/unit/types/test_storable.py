@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from looopy.errors import ValueRefused
 from looopy.types import storable as gate
-from looopy.types.storable import MAX_BODY_BYTES, MAX_DEPTH, check_text, dump, repair, repair_json
+from looopy.types.storable import (
+    MAX_BODY_BYTES,
+    MAX_DEPTH,
+    check,
+    check_text,
+    dump,
+    repair,
+    repair_json,
+)
 
 
 def _nested(depth):
@@ -132,6 +140,36 @@ def test_any_value_is_kept_equal_or_refused(value):
     text.encode()
     assert "\0" not in text
     assert json.loads(text) == value
+
+
+def _told(asked, value):
+    """The place and the reason of a refusal."""
+    try:
+        asked(value, "/x")
+    except ValueRefused as refused:
+        return refused.path, refused.message
+    return None
+
+
+@pytest.mark.parametrize("most", [MAX_BODY_BYTES, 40])
+@given(
+    value=st.deferred(lambda: _ANYTHING)
+    | st.text("\x01\u20ac\U0001f600a", max_size=30)
+    | st.lists(st.just(-(2**63)), max_size=4)
+)
+def test_what_is_checked_is_refused_as_what_is_serialised(most, value):
+    """With the same words, whatever a value may be long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gate, "MAX_BODY_BYTES", most)
+        assert _told(check, value) == _told(dump, value)
+
+
+def test_a_check_makes_no_text_of_what_is_surely_short(monkeypatch):
+    """Whoever stores the value makes it."""
+    monkeypatch.delattr(gate, "_encode")
+    check({"text": "x" * 1_000_000, "numbers": [1.5] * 50_000})
+    with pytest.raises(NameError):
+        check({"text": "x" * (MAX_BODY_BYTES // 6)})
 
 
 @given(text=ANY_TEXT)
