@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import hypothesis
 import pytest
 from tests import ground
+from tests.cutting import Cutter
 from tests.postgres import Server, ask
 
 from looopy.stores.sql import migrate
@@ -112,3 +114,24 @@ def postgres(postgres_at_head: str) -> str:
 def fresh_postgres(new_database) -> str:
     """The URL of a database without a schema, of the test's own."""
     return new_database()
+
+
+@pytest.fixture
+async def cutter(postgres: str):
+    """A proxy before that database."""
+    async with Cutter(postgres) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory) -> Path:
+    """A SQLite file at the head, to be copied: migrating takes longer than most tests."""
+    path = tmp_path_factory.mktemp("sqlite") / "empty.db"
+    migrate.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_file(empty_database: Path, tmp_path: Path) -> Path:
+    """A SQLite file of the test's own, at the head and without rows."""
+    return Path(shutil.copy(empty_database, tmp_path / "test.db"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,25 +12,10 @@ from tests.postgres import as_driver
 
 from looopy import Agent, RetryPolicy, open_stores
 from looopy.errors import LooopyError
-from looopy.stores.sql import migrate
 from looopy.testing import ScriptedProvider
 from looopy.types.config import LoopConfig
 
 FAST = RetryPolicy(base_s=0)
-
-
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory) -> Path:
-    """A SQLite file whose schema is at the head; migrating takes longer than most tests."""
-    path = tmp_path_factory.mktemp("sqlite") / "empty.db"
-    migrate.upgrade(f"sqlite:///{path}")
-    return path
-
-
-@pytest.fixture
-def sqlite_file(empty_database: Path, tmp_path: Path) -> Path:
-    """A SQLite file of the test's own, without rows."""
-    return Path(shutil.copy(empty_database, tmp_path / "test.db"))
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 from tests.agent.kit import add
-from tests.cutting import Cutter
 from tests.postgres import as_driver
 
 from looopy import Agent, Outcome
@@ -24,13 +23,6 @@ _BOUND_S = 45.0  # many times what any call here may take
 def name(request):
     """Which driver."""
     return request.param
-
-
-@pytest.fixture
-async def cutter(postgres):
-    """A proxy before the database."""
-    async with Cutter(postgres) as made:
-        yield made
 
 
 @pytest.fixture

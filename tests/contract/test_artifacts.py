@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
 from looopy.testing.contracts.artifact import ArtifactStoreContract
 
 
-class TestArtifactsInMemory(ArtifactStoreContract):
+class TestArtifactsInMemory(InMemory, ArtifactStoreContract):
     """In dictionaries."""
 
-    @pytest.fixture
-    async def stores(self, memory_stores):
-        """Open and empty."""
-        return memory_stores
 
-
-class TestArtifactsOnSQLite(ArtifactStoreContract):
+class TestArtifactsOnSQLite(OnSQLite, ArtifactStoreContract):
     """In a file."""
 
-    @pytest.fixture
-    async def stores(self, sqlite_stores):
-        """Open and empty."""
-        return sqlite_stores
 
-
-class TestArtifactsOnAsyncpg(ArtifactStoreContract):
+class TestArtifactsOnAsyncpg(OnAsyncpg, ArtifactStoreContract):
     """On Postgres, over asyncpg."""
 
-    @pytest.fixture
-    async def stores(self, asyncpg_stores):
-        """Open and empty."""
-        return asyncpg_stores
 
-
-class TestArtifactsOnPsycopg(ArtifactStoreContract):
+class TestArtifactsOnPsycopg(OnPsycopg, ArtifactStoreContract):
     """On Postgres, over psycopg."""
-
-    @pytest.fixture
-    async def stores(self, psycopg_stores):
-        """Open and empty."""
-        return psycopg_stores

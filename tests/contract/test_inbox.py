@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
 from looopy.testing.contracts.inbox import InboxContract
 
 
-class TestInboxInMemory(InboxContract):
+class TestInboxInMemory(InMemory, InboxContract):
     """In dictionaries."""
 
-    @pytest.fixture
-    async def stores(self, memory_stores):
-        """Open and empty."""
-        return memory_stores
 
-
-class TestInboxOnSQLite(InboxContract):
+class TestInboxOnSQLite(OnSQLite, InboxContract):
     """In a file."""
 
-    @pytest.fixture
-    async def stores(self, sqlite_stores):
-        """Open and empty."""
-        return sqlite_stores
 
-
-class TestInboxOnAsyncpg(InboxContract):
+class TestInboxOnAsyncpg(OnAsyncpg, InboxContract):
     """On Postgres, over asyncpg."""
 
-    @pytest.fixture
-    async def stores(self, asyncpg_stores):
-        """Open and empty."""
-        return asyncpg_stores
 
-
-class TestInboxOnPsycopg(InboxContract):
+class TestInboxOnPsycopg(OnPsycopg, InboxContract):
     """On Postgres, over psycopg."""
-
-    @pytest.fixture
-    async def stores(self, psycopg_stores):
-        """Open and empty."""
-        return psycopg_stores

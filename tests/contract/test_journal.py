@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.statements import TABLES
@@ -24,41 +24,21 @@ class SQLJournalContract(JournalContract):
         return repr(await stores.journal.backend.run(work, write=False))
 
 
-class TestJournalInMemory(JournalContract):
+class TestJournalInMemory(InMemory, JournalContract):
     """In dictionaries."""
 
     async def kept(self, stores):
         """Every context with all that hangs on it."""
         return repr(stores.journal.backend.contexts)
 
-    @pytest.fixture
-    async def stores(self, memory_stores):
-        """Open and empty."""
-        return memory_stores
 
-
-class TestJournalOnSQLite(SQLJournalContract):
+class TestJournalOnSQLite(OnSQLite, SQLJournalContract):
     """In a file."""
 
-    @pytest.fixture
-    async def stores(self, sqlite_stores):
-        """Open and empty."""
-        return sqlite_stores
 
-
-class TestJournalOnAsyncpg(SQLJournalContract):
+class TestJournalOnAsyncpg(OnAsyncpg, SQLJournalContract):
     """On Postgres, over asyncpg."""
 
-    @pytest.fixture
-    async def stores(self, asyncpg_stores):
-        """Open and empty."""
-        return asyncpg_stores
 
-
-class TestJournalOnPsycopg(SQLJournalContract):
+class TestJournalOnPsycopg(OnPsycopg, SQLJournalContract):
     """On Postgres, over psycopg."""
-
-    @pytest.fixture
-    async def stores(self, psycopg_stores):
-        """Open and empty."""
-        return psycopg_stores

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
 from looopy.testing.contracts.key import KeyContract
 
 
-class TestKeysInMemory(KeyContract):
+class TestKeysInMemory(InMemory, KeyContract):
     """In dictionaries."""
 
-    @pytest.fixture
-    async def stores(self, memory_stores):
-        """Open and empty."""
-        return memory_stores
 
-
-class TestKeysOnSQLite(KeyContract):
+class TestKeysOnSQLite(OnSQLite, KeyContract):
     """In a file."""
 
-    @pytest.fixture
-    async def stores(self, sqlite_stores):
-        """Open and empty."""
-        return sqlite_stores
 
-
-class TestKeysOnAsyncpg(KeyContract):
+class TestKeysOnAsyncpg(OnAsyncpg, KeyContract):
     """On Postgres, over asyncpg."""
 
-    @pytest.fixture
-    async def stores(self, asyncpg_stores):
-        """Open and empty."""
-        return asyncpg_stores
 
-
-class TestKeysOnPsycopg(KeyContract):
+class TestKeysOnPsycopg(OnPsycopg, KeyContract):
     """On Postgres, over psycopg."""
-
-    @pytest.fixture
-    async def stores(self, psycopg_stores):
-        """Open and empty."""
-        return psycopg_stores

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
 from looopy.testing.contracts.line import LineContract
 
 
-class TestLineInMemory(LineContract):
+class TestLineInMemory(InMemory, LineContract):
     """In dictionaries."""
 
-    @pytest.fixture
-    async def stores(self, memory_stores):
-        """Open and empty."""
-        return memory_stores
 
-
-class TestLineOnSQLite(LineContract):
+class TestLineOnSQLite(OnSQLite, LineContract):
     """In a file."""
 
-    @pytest.fixture
-    async def stores(self, sqlite_stores):
-        """Open and empty."""
-        return sqlite_stores
 
-
-class TestLineOnAsyncpg(LineContract):
+class TestLineOnAsyncpg(OnAsyncpg, LineContract):
     """On Postgres, over asyncpg."""
 
-    @pytest.fixture
-    async def stores(self, asyncpg_stores):
-        """Open and empty."""
-        return asyncpg_stores
 
-
-class TestLineOnPsycopg(LineContract):
+class TestLineOnPsycopg(OnPsycopg, LineContract):
     """On Postgres, over psycopg."""
-
-    @pytest.fixture
-    async def stores(self, psycopg_stores):
-        """Open and empty."""
-        return psycopg_stores

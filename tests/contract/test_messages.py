@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
 from looopy.testing.contracts.message import MessageStoreContract
 
 
-class TestMessagesInMemory(MessageStoreContract):
+class TestMessagesInMemory(InMemory, MessageStoreContract):
     """In dictionaries."""
 
-    @pytest.fixture
-    async def stores(self, memory_stores):
-        """Open and empty."""
-        return memory_stores
 
-
-class TestMessagesOnSQLite(MessageStoreContract):
+class TestMessagesOnSQLite(OnSQLite, MessageStoreContract):
     """In a file."""
 
-    @pytest.fixture
-    async def stores(self, sqlite_stores):
-        """Open and empty."""
-        return sqlite_stores
 
-
-class TestMessagesOnAsyncpg(MessageStoreContract):
+class TestMessagesOnAsyncpg(OnAsyncpg, MessageStoreContract):
     """On Postgres, over asyncpg."""
 
-    @pytest.fixture
-    async def stores(self, asyncpg_stores):
-        """Open and empty."""
-        return asyncpg_stores
 
-
-class TestMessagesOnPsycopg(MessageStoreContract):
+class TestMessagesOnPsycopg(OnPsycopg, MessageStoreContract):
     """On Postgres, over psycopg."""
-
-    @pytest.fixture
-    async def stores(self, psycopg_stores):
-        """Open and empty."""
-        return psycopg_stores

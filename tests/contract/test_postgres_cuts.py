@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from tests.cutting import Cutter
 from tests.postgres import as_driver, ask
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, StoreUnavailable
@@ -33,13 +32,6 @@ def _driver(url, name, **options):
 def name(request):
     """Which driver."""
     return request.param
-
-
-@pytest.fixture
-async def cutter(postgres):
-    """A proxy before the database."""
-    async with Cutter(postgres) as made:
-        yield made
 
 
 @pytest.fixture

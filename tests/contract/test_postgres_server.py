@@ -92,13 +92,6 @@ async def driver(postgres, name):
     await opened.close()
 
 
-@pytest.fixture
-async def cutter(postgres):
-    """A proxy before the database."""
-    async with Cutter(postgres) as made:
-        yield made
-
-
 @pytest.fixture(scope="module")
 def own_server():
     """A server that a test may stop."""

@@ -35,13 +35,6 @@ def name(request):
 
 
 @pytest.fixture
-async def cutter(postgres):
-    """A proxy before the database."""
-    async with Cutter(postgres) as made:
-        yield made
-
-
-@pytest.fixture
 def url(cutter, name, monkeypatch):
     """The database through the proxy, where an administrator lets statements run for 0.5 s."""
     monkeypatch.setattr(pg_pool, "SPARE_S", 0.5)

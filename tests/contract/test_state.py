@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
 from looopy.testing.contracts.state import StateStoreContract
 
 
-class TestStateInMemory(StateStoreContract):
+class TestStateInMemory(InMemory, StateStoreContract):
     """In dictionaries."""
 
-    @pytest.fixture
-    async def stores(self, memory_stores):
-        """Open and empty."""
-        return memory_stores
 
-
-class TestStateOnSQLite(StateStoreContract):
+class TestStateOnSQLite(OnSQLite, StateStoreContract):
     """In a file."""
 
-    @pytest.fixture
-    async def stores(self, sqlite_stores):
-        """Open and empty."""
-        return sqlite_stores
 
-
-class TestStateOnAsyncpg(StateStoreContract):
+class TestStateOnAsyncpg(OnAsyncpg, StateStoreContract):
     """On Postgres, over asyncpg."""
 
-    @pytest.fixture
-    async def stores(self, asyncpg_stores):
-        """Open and empty."""
-        return asyncpg_stores
 
-
-class TestStateOnPsycopg(StateStoreContract):
+class TestStateOnPsycopg(OnPsycopg, StateStoreContract):
     """On Postgres, over psycopg."""
-
-    @pytest.fixture
-    async def stores(self, psycopg_stores):
-        """Open and empty."""
-        return psycopg_stores

@@ -39,14 +39,6 @@ def pay(n: int) -> str:
     return f"paid {n}"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def empty(request, tmp_path):
-    """The URL of a database without a schema."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'chat.db'}"
-    return request.getfixturevalue("fresh_postgres")
-
-
 @pytest.fixture(params=frozen.REVISIONS)
 def revision(request):
     """Of each database that was frozen."""

@@ -29,15 +29,6 @@ from looopy.testing.contracts.turns import (
 from looopy.types.event import MessageEnd, ToolExecutionEnd, event_to_json
 from looopy.types.message import ToolCall
 
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def empty(request, tmp_path):
-    """The URL of a database without a schema."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'chat.db'}"
-    return request.getfixturevalue("fresh_postgres")
-
-
 _SELECT = "SELECT meta FROM looopy_messages ORDER BY context_id, position"
 _CALL = ToolCall("c", "t", {})
 

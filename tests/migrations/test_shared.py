@@ -31,14 +31,6 @@ _THEIRS = (
 )
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def empty(request, tmp_path):
-    """The URL of a database without a schema."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'chat.db'}"
-    return request.getfixturevalue("fresh_postgres")
-
-
 @pytest.fixture
 def shared(empty):
     """A database that an application uses."""
