@@ -496,6 +496,22 @@ MUTANTS = [
         "::test_many_messages_are_decoded_in_small_parts_beside_the_loop",
     ),
     mutant(
+        "collects-while-it-reads",
+        "a read of a long history stops every thread for as long as garbage is collected",
+        "looopy.stores.log:_Collections.put_off",
+        "gc.freeze()",
+        "pass",
+        "tests/unit/stores/test_log.py::test_a_long_list_is_read_without_full_collections",
+    ),
+    mutant(
+        "thaws-what-others-froze",
+        "a read of a long history undoes gc.freeze() of the application",
+        "looopy.stores.log:_Collections.put_off",
+        "and not gc.get_freeze_count()",
+        "",
+        "tests/unit/stores/test_log.py::test_what_an_application_froze_stays_frozen",
+    ),
+    mutant(
         "a-statement-for-each-message",
         "a page of a thousand events costs hundreds of round trips",
         "looopy.stores.sql.journal:_ranges",
