@@ -1,10 +1,10 @@
 """
-What a store promises: three narrow protocols, and the one write path of a turn.
+The contract of a store: three narrow protocols, and the one write path of a turn.
 
 `MessageStore`, `ArtifactStore` and `StateStore` are bound to one tenant; `context_id` always comes
-first. What a durable turn needs besides (claims, fenced commits, the event log) is the `Journal`.
-The stores of one backend share a journal, and then everything that one step of a turn produces is
-one commit, applied whole or not at all. What goes in and out is in `looopy.stores.records`.
+first. The `Journal` adds what a durable turn needs: claims, fenced commits, the event log. The
+stores of one backend share a journal, so everything that one step of a turn produces is one commit,
+applied whole or not at all. Their arguments and results are in `looopy.stores.records`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ from looopy.types.message import Message, UserMessage
 
 class MessageStore(Protocol):
     """
-    Keeps what was said, in order.
+    Keeps the messages of a context, in order.
 
-    Positions start at 1, are handed out without gaps and never used again; the visible history may
-    have holes (cleared). What was appended is read back equal, or was refused before anything was
-    written.
+    Positions start at 1, have no gaps and are never reused; the visible history may have holes
+    (cleared). A message is read back equal, or was refused before anything was written.
     """
 
     async def append(self, context_id: str, messages: Sequence[Message]) -> int:
@@ -121,7 +120,7 @@ class ArtifactStore(Protocol):
         Args:
             artifact_id: 1 to 256 characters, none of them a control character. Data, never a path.
             content: `bytes` or `str` (UTF-8) for a file, a JSON object for data.
-            kind: `file` or `data`; by default what the content's type says.
+            kind: `file` or `data`; by default the content's type decides.
             media_type: By default `application/octet-stream`, `text/plain; charset=utf-8` or
                 `application/json`.
 
@@ -152,11 +151,11 @@ class ArtifactStore(Protocol):
         """
         Remove all versions of an artifact.
 
-        This is for the application, outside of turns: it asks for no owner and stores no event. A
-        tool deletes by `ToolContext.artifacts`, as a step of its turn (`Commit.artifact`).
+        This is for the application, outside of turns: it needs no claim and stores no event. A tool
+        deletes by `ToolContext.artifacts`, as a step of its turn (`Commit.artifact`).
 
         Raises:
-            ArtifactNotFound: There is none.
+            ArtifactNotFound: The context has no artifact of this id.
         """
         ...
 
@@ -195,7 +194,7 @@ class StateStore(Protocol):
         Remove a context with everything in it.
 
         Raises:
-            ContextNotFound: There is none.
+            ContextNotFound: The context does not exist.
             AgentBusy: A turn runs on it.
         """
         ...
@@ -223,12 +222,11 @@ class StateStore(Protocol):
 
     async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
         """
-        Take a place at the end of the line of those who wait for a context; it is created on first
-        use.
+        Take a place at the end of the line for a context; the context is created on first use.
 
         Returns:
             The ticket. Tickets rise in order of arrival. A place is kept for *ttl_s* seconds by the
-            store's clock, and longer by `keep_place`; one that was not kept holds up nobody.
+            store's clock, and longer by `keep_place`; an expired place blocks no claim.
         """
         ...
 
@@ -241,12 +239,12 @@ class StateStore(Protocol):
         ...
 
     async def line(self, context_id: str) -> Sequence[Waiter]:
-        """Who waits for a context, first come first; [] for an unknown one."""
+        """The waiters for a context, first come first; [] for an unknown one."""
         ...
 
 
 class Journal(Protocol):
-    """What a durable turn needs beside the three stores; see `Stores`."""
+    """The part of a store that a durable turn needs beside the three stores; see `Stores`."""
 
     @property
     def bells(self) -> Bells:
@@ -260,7 +258,7 @@ class Journal(Protocol):
         Raises:
             Fenced: The context has another epoch; nothing was written.
             InboxNews: `heard` is not the newest; nothing was written.
-            ArtifactNotFound: There is no artifact to delete; nothing was written.
+            ArtifactNotFound: The artifact to delete does not exist; nothing was written.
             ValueRefused: A value cannot be stored faithfully; nothing was written.
             StoreUnavailable: The store did not answer; `outcome_known` says whether nothing was
                 written.
@@ -272,14 +270,14 @@ class Journal(Protocol):
         Delete the history, artifacts and pending requests, empty the inbox, raise the epoch.
 
         Returns:
-            The new epoch. Positions, `seq` and the turn count go on. A `HistoryCleared` event is
-            stored. Messages, older events and the metadata of turns are deleted in the same commit;
-            the rest of a turn's record, keys and the context's own metadata stay.
+            The new epoch. Positions, `seq` and the turn count are not reset. A `HistoryCleared`
+            event is stored. Messages, older events and the metadata of turns are deleted in the
+            same commit; the rest of a turn's record, keys and the context's own metadata stay.
 
         Raises:
             AgentBusy: A turn is open and *force* is false. With it, the turn is fenced and ended as
                 `interrupted`.
-            ContextNotFound: There is none.
+            ContextNotFound: The context does not exist.
         """
         ...
 
@@ -292,9 +290,9 @@ class Journal(Protocol):
 
         Raises:
             AgentBusy: A turn is open.
-            StoreConflict: The context has another epoch: what the summary leaves may be more by
-                now.
-            ContextNotFound: There is none.
+            StoreConflict: The context has another epoch: it may have messages that the summary does
+                not know.
+            ContextNotFound: The context does not exist.
             ValueRefused: The summary cannot be stored faithfully; nothing was written.
         """
         ...
@@ -326,7 +324,7 @@ class Journal(Protocol):
         ...
 
     async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
-        """The turn that was claimed with *key*, and its `input_hash`; `None` if there is none."""
+        """The turn that was claimed with *key*, and its `input_hash`; `None` if no turn was."""
         ...
 
     # --- the inbox ---
@@ -344,17 +342,18 @@ class Journal(Protocol):
         Put a message into the inbox; the context is created on first use.
 
         Args:
-            actor_id: Who sends it. While a turn is open, its actor; before, the context's owner,
-                where there is one.
+            actor_id: The sender. While a turn is open, its actor; otherwise the context's owner, if
+                it has one.
             expected_turn: Only if this turn is open.
 
         Returns:
             The number of the entry. Once this returns, the message survives a killed process.
 
         Raises:
-            AccessDenied: The open turn is another actor's; or none is open, and the context is.
-            TurnMismatch: Another turn is open, or none.
-            LimitExceeded: `INBOX_LIMIT` messages of this actor wait already.
+            AccessDenied: The open turn belongs to another actor; or no turn is open, and the
+                context does.
+            TurnMismatch: Another turn is open, or no turn.
+            LimitExceeded: `INBOX_LIMIT` messages of this actor are waiting already.
             ValueRefused: The message cannot be stored faithfully.
         """
         ...

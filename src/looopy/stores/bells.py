@@ -1,10 +1,10 @@
 """
-Who is told that a context has changed, so that nobody has to ask all the time.
+Wake-up calls for those who wait for a context, so that they need not poll all the time.
 
-A bell says only *look again*: the store is the truth. One that rings for nothing costs a look, one
-that does not ring costs a delay, because whoever waits also looks from time to time
-(`poll_s`). Writers of this process ring at once; how news of other processes comes in is the
-business of each backend, which is told by `noticed` when there is somebody to bring them to.
+A bell says only *look again*: the store is the truth. A needless ring costs one read, a missing
+ring costs a delay, because every waiter also polls (`poll_s`). Writers of this process ring at
+once. Each backend brings news of other processes in its own way; `noticed` tells it when a context
+has listeners.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Listener: TypeAlias = Callable[[bool], object]
 
 class Bells:
     """
-    The bells of one backend, for one event loop. Not thread-safe: rung and heard on the loop.
+    The bells of one backend, for one event loop. Not thread-safe: ring and listen on the loop.
 
     Args:
-        poll_s: How often whoever waits should look without having been rung for.
+        poll_s: How often a waiter should look if no bell rings.
 
     Attributes:
         noticed: Called with a context and true when its first listener comes, and with false when
-            its last one goes. Set by who brings news from elsewhere.
+            its last one leaves. Set by the part of a backend that brings news from elsewhere.
     """
 
     def __init__(self, poll_s: float = 2.0) -> None:
@@ -39,7 +39,7 @@ class Bells:
 
     @property
     def heard(self) -> bool:
-        """Whether anybody listens."""
+        """True if anybody listens."""
         return bool(self._listeners)
 
     @property

@@ -1,12 +1,12 @@
 """
 The log of a context, put together from rows and decoded beside the event loop.
 
-An event is a message's row, a turn's row or a row of its own (see `rows.py`). A store hands over
-the rows of a page, and a way to look up the messages that they refer to; what they say is the same
-for every store. Decoding takes ten microseconds a row or more, and a caller may ask for any number
-of rows: what is more than a few is decoded in a thread, bit by bit, so the event loop goes on.
-A thread is not enough for a very long list, because a full collection of garbage stops every
-thread: see `_Collections`.
+An event is a message's row, a turn's row or a row of its own (see `rows/events.py`). A store
+supplies the rows of a page, and a way to look up the messages that they refer to; decoding is the
+same for every store. Decoding takes ten microseconds a row or more, and a caller may ask for any
+number of rows. So more than a few rows are decoded in a thread, in small parts, and the event loop
+keeps running. A thread is not enough for a very long list, because a full collection of garbage
+stops every thread: see `_Collections`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EventRow: TypeAlias = Sequence[Any]
 """Seq, turn, iteration, type, created_us, position and body of any other event."""
 
 PAGE = 1000
-"""How many rows of a log are asked for at once."""
+"""The number of rows that one read of a log fetches."""
 
 _CHUNK = 256
 _FEW_ROWS = 64
@@ -47,7 +47,7 @@ _HAS_FULL_COLLECTIONS = sys.version_info < (3, 14)
 
 
 def is_little(count: int, bodies: Iterable[object]) -> bool:
-    """Whether so many rows, with these texts, take no time to decode."""
+    """True if so many rows, with these texts, take no time to decode."""
     if count > _FEW_ROWS:
         return False
     return sum(len(body) for body in bodies if isinstance(body, str)) <= _FEW_CHARACTERS
@@ -64,7 +64,7 @@ async def off_loop(parts: Iterator[list[T]], *, little: bool) -> list[T]:
         return [one for part in parts for one in part]
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[T]] = loop.create_future()
-    # Not of the loop's executor: what waits there may wait for this.
+    # Not the loop's executor: its queue may hold work that waits for this.
     work = partial(_take, parts, loop, answer)
     threading.Thread(target=work, name="looopy-decoder", daemon=True).start()
     return await answer
@@ -135,7 +135,7 @@ def _take(
 
     try:
         loop.call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop is closed: nobody waits
+    except RuntimeError:  # the loop is closed: it has no waiters
         return
 
 
@@ -170,8 +170,8 @@ class LogPage(NamedTuple):
     Rows of a log in the order of their numbers, and the messages that they refer to.
 
     Attributes:
-        after: The events over this `seq` are meant.
-        limit: Of the rows, the first so many are meant.
+        after: Only events above this `seq`.
+        limit: At most so many rows, the first ones.
         turns: With the position of the message that each began with.
         message_at: The row of a message by its position; `None` if it is not there.
     """
@@ -189,7 +189,7 @@ LogEntry: TypeAlias = tuple[int, str, Any]
 
 
 def entries(page: LogPage) -> list[LogEntry]:
-    """What the rows of a page say, by `seq`."""
+    """The events of a page's rows, by `seq`."""
     found: list[LogEntry] = [(row[3], "message", row) for row in page.messages]
     found += [(row[0], "event", row) for row in page.events]
     for record, position in page.turns:

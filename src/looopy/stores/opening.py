@@ -21,12 +21,12 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
         url: `memory:` (each call a fresh one), `sqlite:///path/to/file.db` (three slashes for a
             relative path, four for an absolute one) or `postgresql://user:password@host/database`
             (`postgresql+psycopg://` for the other driver).
-        tenant: Whose contexts these are.
+        tenant: The owner of these contexts.
         migrate: Whether opening may change the schema. `None`: yes for SQLite, no for
             Postgres.
 
     Raises:
-        ConfigurationError: The URL names nothing known; at the call.
+        ConfigurationError: The URL names no known store; at the call.
         MissingExtra: Its driver is not installed; at the call.
         SchemaOutOfDate: On entering: the database needs migrating, or is newer than this version.
         StoreUnavailable: On entering: the database cannot be opened.
@@ -70,7 +70,7 @@ class _Shared:
     """Stores that the agents with one URL share on one event loop."""
 
     def __init__(self) -> None:
-        self.lock = asyncio.Lock()  # of this URL alone: opening takes as long as its server is away
+        self.lock = asyncio.Lock()  # of this URL alone: opening may wait long for a server
         self.visitors = 0
         self.stores: Stores | None = None
         self.users = 0
@@ -90,12 +90,12 @@ class _Place:
         self.end: AsyncGenerator[None, None] | None = None
 
 
-# What is open refers to its loop, so the weak key alone would never let go of it.
+# An open store refers to its loop, so the weak key alone would never release it.
 _places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Place] = weakref.WeakKeyDictionary()
 
 
 async def _place_here() -> _Place:
-    """What is shared on the running loop, until that loop ends."""
+    """The stores shared on the running loop, until that loop ends."""
     for loop in [loop for loop in _places if loop.is_closed()]:  # it ended without `_until_end`
         del _places[loop]
     here = asyncio.get_running_loop()
@@ -109,10 +109,10 @@ async def _place_here() -> _Place:
 
 async def _until_end(loop: asyncio.AbstractEventLoop, place: _Place) -> AsyncGenerator[None, None]:
     """
-    Close what nobody has closed when the event loop ends.
+    Close the remaining stores when the event loop ends.
 
-    `asyncio.run()` closes the asynchronous generators of its loop once all tasks are over: that is
-    the one moment at which a forgotten agent is known to be forgotten and can still be closed.
+    `asyncio.run()` closes the asynchronous generators of its loop once all tasks are over. Only at
+    that moment is an agent known to be forgotten, and it can still be closed.
     """
     try:
         yield
@@ -121,13 +121,13 @@ async def _until_end(loop: asyncio.AbstractEventLoop, place: _Place) -> AsyncGen
         for url, shared in place.entries.items():
             try:
                 await shared.close()
-            except LooopyError as error:  # nobody waits for it
+            except LooopyError as error:  # it has no waiters
                 _logger.warning("stores at %s were not closed: %s", mask(url), error)
 
 
 @contextlib.asynccontextmanager
 async def _shared_here(url: str) -> AsyncIterator[_Shared]:
-    """The entry of *url* on the running loop, with nobody else at it."""
+    """The entry of *url* on the running loop, for one caller at a time."""
     entries = (await _place_here()).entries
     shared = entries.setdefault(url, _Shared())
     shared.visitors += 1
@@ -146,7 +146,7 @@ async def acquire_shared(url: str) -> Stores:
     When the event loop ends, they are closed even if nobody has released them.
 
     Raises:
-        ConfigurationError: The URL names nothing known.
+        ConfigurationError: The URL names no known store.
         SchemaOutOfDate: See `open_stores`.
         StoreUnavailable: See `open_stores`.
     """
@@ -162,7 +162,8 @@ async def acquire_shared(url: str) -> Stores:
 
 async def release_shared(url: str) -> None:
     """
-    Let go of what `acquire_shared` gave; the last user closes it. Memory stays until the loop ends.
+    Release the stores of `acquire_shared`; the last user closes them. Memory stays until the loop
+    ends.
     """
     async with _shared_here(url) as shared:
         shared.users -= 1

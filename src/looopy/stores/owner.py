@@ -1,12 +1,11 @@
 """
-Who holds a lease, and how to prove on the same host that its holder runs, or runs no more.
+The holder of a lease, and proof on the same host that it runs or has ended.
 
 An owner is a process and a turn in it: boot id and process-id namespace of its host, process id,
-start time, and a nonce. On the same host and in the same namespace, a process id that is gone, or
-that belongs to a process with another start time, is proof of death; no clock is asked. For the
-turns of a living process there is its register: a page of anonymous memory, reached through
-`/proc`, that holds the nonces of its owners for as long as they are not retired. Elsewhere only the
-lease tells.
+start time, and a nonce. On the same host and in the same namespace, a missing process id, or one of
+a process with another start time, proves death; no clock is needed. For the turns of a living
+process there is its register: a page of anonymous memory, reached through `/proc`, that holds the
+nonces of its owners until they are retired. On other hosts only the lease decides.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ _live_here: set[str] = set()
 
 @cache
 def _host() -> str:
-    """
-    Boot and process-id namespace; empty where neither can be known, and then nobody proves a death.
-    """
+    """Boot and process-id namespace; empty if one is unknown, and then no death can be proved."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -55,7 +52,7 @@ def _state_and_start(pid: int) -> tuple[str, str] | None:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is such a process: /proc may hide those of other users (`hidepid`)."""
+    """True if such a process exists: /proc may hide those of other users (`hidepid`)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -75,8 +72,8 @@ class _Register:
     """
     The owners of this process that live, where other processes of this host can read them.
 
-    Written through a mapping and never through the descriptor, which a program that turns itself
-    into a daemon may close and use again for a file of its own.
+    It is written through a mapping and never through the descriptor. A program that turns itself
+    into a daemon may close the descriptor and reuse its number for another file.
     """
 
     def __init__(self, pid: int) -> None:
@@ -109,7 +106,7 @@ class _Register:
         self._page[place * _NONCE_BYTES : (place + 1) * _NONCE_BYTES] = what
 
     def close(self) -> None:
-        """Let go of a register that came with a fork; the parent keeps its own."""
+        """Release a register inherited by a fork; the parent keeps its own."""
         self._page.close()
         with suppress(OSError):
             os.close(self.fd)
@@ -142,7 +139,7 @@ def _register_name(pid: int) -> str:
 
 
 def _is_registered(pid: int, nonce: str, where: str) -> bool | None:
-    """Whether the living process *pid* still has an owner; `None` when it cannot be read."""
+    """True if the living process *pid* still has an owner; `None` if it cannot be read."""
     fd, _, place = where.partition(".")
     if not (fd.isdecimal() and place.isdecimal() and int(place) < _PLACES):
         return None
@@ -181,10 +178,10 @@ class Owner:
 
     def token(self, ttl_s: float | None = None) -> str:
         """
-        What is written into the lease.
+        The owner as it is written into the lease.
 
         Args:
-            ttl_s: How long the lease lasts without being renewed, for those who watch it.
+            ttl_s: How long the lease lasts without renewal, for other processes that watch it.
         """
         start = _own_start(self.pid) if _host() else None
         said = "" if ttl_s is None else f";{ttl_s:g}"
@@ -201,13 +198,13 @@ class Owner:
 
 
 def provably_dead(token: str) -> bool:
-    """Whether the holder named by *token* can be proved to run no more."""
+    """True if the holder named by *token* can be proved to have ended."""
     return _proof(token) is False
 
 
 def provably_alive(token: str) -> bool:
     """
-    Whether the holder named by *token* can be proved to run: on this host, and not stopped.
+    True if the holder named by *token* can be proved to run: on this host, and not stopped.
 
     A process that is stopped (SIGSTOP, a debugger) may stay so for ever: its lease decides.
     """
@@ -225,7 +222,7 @@ def ttl_of(token: str) -> float | None:
 
 
 def _proof(token: str) -> bool | None:
-    """Whether a holder runs; `None` when neither can be proved."""
+    """True if a holder runs, false if it does not; `None` if neither can be proved."""
     parts = token.split("/")
     if len(parts) != _PARTS or not parts[0] or parts[0] != _host() or not parts[2]:
         return None

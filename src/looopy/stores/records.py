@@ -1,9 +1,9 @@
 """
-What is handed to a store and what it hands back: records of what is stored, and requests to write.
+Arguments and results of a store: records of what is stored, and requests to write.
 
 The order that keeps every promise: claim (with the user message), run, commit, announce. Each
-commit carries the epoch of its claim; a claim raises the epoch, so whoever lost a context can write
-nothing.
+commit carries the epoch of its claim. A claim raises the epoch, so an owner that lost its context
+can write nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from looopy.types.state import HeldCall, Outcome, PendingRequest
 from looopy.types.summary import kept_by
 
 ANY_CALL: Final = "*"
-"""In place of the id of a started call whose row is damaged: it may have been any of the turn's."""
+"""Replaces the id of a started call whose row is damaged: it may have been any of the turn's."""
 
 
 @quick
@@ -53,10 +53,10 @@ class TurnRecord:
     A turn as it is stored.
 
     Attributes:
-        had_auth: Whether the turn was given an `AuthContext`; the context itself is never stored.
+        had_auth: True if the turn had an `AuthContext`; the context itself is never stored.
         outcome: `None` while the turn is open: running, or left by a process that died.
         first_position: The first message it may have added, `last_position` the last;
-            `last_position` is smaller when there is none.
+            `last_position` is smaller if it added no message.
         start_seq: `seq` of its `turn_start`; `end_seq` of its `turn_end`, `None` while open.
     """
 
@@ -80,20 +80,19 @@ class TurnRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextState:
     """
-    What the next turn must know of a context; replaced whole by the commits that change it.
+    The facts of a context that its next turn needs; replaced whole by the commits that change it.
 
     Attributes:
         pending: Requests that wait for an answer.
         answered: Requests that were answered, with their values, until their calls have results.
-        held: What belongs to the calls of these requests, and is shown to nobody.
+        held: Private data of the calls of these requests, shown to no subscriber.
         error: Class name and message of the last turn's failure, or `None`.
-        resumable: The last turn, when `execute_turn(None)` can go on from it: interrupted or
-            failed.
+        resumable: The last turn, if `execute_turn(None)` can continue it: interrupted or failed.
         usage: Tokens and cost of all turns.
-        output: JSON Schema of the answer that the turn to go on with was asked for, or `None`.
+        output: JSON Schema of the answer that the turn to continue was asked for, or `None`.
         summary: Position of the newest summary (`looopy.types.summary`), or `None`.
-        charged: What tools of all turns have used besides (`ToolContext.charge`).
-        run_us: Microseconds that all turns have run; `None`: not counted, the turns tell.
+        charged: The usage that tools of all turns reported (`ToolContext.charge`).
+        run_us: Microseconds that all turns have run; `None`: not counted, add up the turns.
     """
 
     pending: Sequence[PendingRequest] = ()
@@ -114,7 +113,7 @@ class ContextState:
 
 
 class EntryKind(StrEnum):
-    """When a message of the inbox is said: within the running turn, or once it would end."""
+    """When the running turn takes a message of the inbox: in the middle, or when it would end."""
 
     STEER = "steer"
     FOLLOW_UP = "follow_up"
@@ -123,11 +122,11 @@ class EntryKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """
-    A message that waits to be said.
+    A message that waits in the inbox.
 
     Attributes:
-        number: Counts from 1 within the context, never used again; the order of arrival.
-        actor_id: Who sent it. Only a turn of the same actor takes it.
+        number: Counts from 1 within the context, never reused; the order of arrival.
+        actor_id: The sender. Only a turn of the same actor takes it.
     """
 
     number: int
@@ -141,11 +140,11 @@ class Entry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxHead:
     """
-    What the row of a context says of its inbox.
+    The state of the inbox in the row of a context.
 
     Attributes:
-        last: Raised by each message and each request to cancel; 0 for none. Whoever has looked at
-            the inbox up to here has seen all there is.
+        last: Raised by each message and each request to cancel; 0 for none. A reader that has seen
+            the inbox up to this number has seen everything in it.
         waiting: How many messages wait.
         cancel_turn: The open turn that was asked to stop, or `None`.
     """
@@ -167,17 +166,17 @@ class ContextRecord:
         turn_count: Accepted turns.
         last_position: Position of the newest message, hidden ones included; 0 for none.
         last_seq: Number of the newest event; 0 for none.
-        visible_from: Messages below this position were cleared: no method reads them. 1 when none
-            were.
+        visible_from: Messages below this position were cleared: no method reads them. 1 if no
+            message was.
         cleared_seq: `seq` of the newest `history_cleared`, where the readable log begins; 0 for
             none.
         open_turn: The turn without an end, or `None`.
-        holder: Who holds the lease (`Owner.token()`), or `None`.
-        lease_live: Whether the lease had not expired by the store's clock when this was read.
+        holder: The holder of the lease (`Owner.token()`), or `None`.
+        lease_live: True if the lease had not expired, by the store's clock, when this was read.
         lease_until: When it expires, by a clock of the store's own. A renewal and a commit change
-            it; it is there to be compared, and for nothing else.
+            it; use it only for comparing.
         owner_actor: The actor of the first turn, or `None`.
-        inbox: What has come in beside the turns.
+        inbox: Messages and cancel requests from outside the turn.
         version: Raised by each write of `metadata`.
     """
 
@@ -205,7 +204,7 @@ class ContextRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """
-    A wish to own a context for one turn, with what that turn begins with.
+    A request to own a context for one turn, with the first events of that turn.
 
     Attributes:
         holder: `Owner.token()` of the claimer.
@@ -213,11 +212,11 @@ class Claim:
         displace: The `holder` that the claimer has proved dead, or `None`.
         recover: Take over the open turn instead of starting one; `events` is then empty.
         events: `TurnStart`, then a `MessageEnd` for each first message, in order. Their `turn` and
-            `seq` are not looked at.
+            `seq` are ignored.
         delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
-        key: Names this turn for as long as the context lives, with `input_hash`; see
+        key: Names this turn for the life of the context, with `input_hash`; see
             `Journal.turn_of_key`. `None`: it has no name.
-        ticket: The claimer's place in line, which it leaves; `None` for one who has not waited.
+        ticket: The claimer's place in line, which it leaves; `None` if it did not wait.
         state: Replaces the stored one, or `None` to leave it.
     """
 
@@ -241,7 +240,7 @@ class Claim:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """What a claim was given: the new epoch, the turn, and the numbers of its first events."""
+    """The result of a claim: the new epoch, the turn, and the numbers of its first events."""
 
     epoch: int
     turn: int
@@ -261,7 +260,7 @@ class ArtifactWrite:
 
     @property
     def raw(self) -> bytes:
-        """What size and hash are taken of."""
+        """The bytes that size and hash are computed from."""
         return self.stored.encode() if isinstance(self.stored, str) else self.stored
 
 
@@ -286,12 +285,12 @@ class Commit:
         assistant_position: Position of the assistant message whose calls are being run, when it is
             not among `events`.
         artifact: A version to save, or an artifact to delete, in the same step; `events` is then
-            its one `ArtifactUpdate`. The store fills in its version: the one handed out, or the
-            newest that it deletes; for a deletion also its kind.
+            its one `ArtifactUpdate`. The store fills in its version: the new one, or the newest
+            that it deletes; for a deletion also its kind.
         state: Replaces the stored one, or `None` to leave it.
         delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
-        heard: For a commit that ends the turn: write it only if nothing has come into the inbox
-            after this number. `None`: end it whatever waits.
+        heard: For a commit that ends the turn: write it only if the inbox has no newer entry than
+            this number. `None`: end it in any case.
         release: Give the lease back. Otherwise it is renewed for `ttl_s`.
     """
 
@@ -312,7 +311,8 @@ class Commit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """
-    The numbers a commit handed out: of its first event, and of its first message (or the next one).
+    The numbers that a commit assigned: of its first event, and of its first message (or the next
+    one).
 
     `artifact` is the version that it saved, or the newest one that it deleted.
     """
@@ -325,8 +325,8 @@ class Committed:
 
 class InboxNews(Exception):
     """
-    Something came into the inbox that the turn has not heard of, so it does not end yet; nothing
-    was written. For the one who commits, never for a user.
+    The inbox has news that the turn has not read, so the turn does not end yet; nothing was
+    written. For the code that commits, never for a user.
     """
 
     def __init__(self, inbox: InboxHead) -> None:
@@ -354,7 +354,7 @@ class NewSummary:
     def events(
         self, context_id: str, *, turn: int, last_position: int, visible_from: int
     ) -> tuple[MessageEnd, Compaction]:
-        """What is appended to a context that has come so far."""
+        """A summary to append to a context that has this epoch."""
         position = last_position + 1
         covers = (visible_from, last_position - kept_by(self.message))
         said = MessageEnd(context_id=context_id, turn=turn, message=self.message, position=position)
@@ -372,7 +372,7 @@ class NewSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiter:
-    """Somebody who waits in line for a context; `alive` says that it has been heard of lately."""
+    """A place in line for a context; `alive` is true if it was renewed lately."""
 
     ticket: int
     holder: str

@@ -1,4 +1,4 @@
-"""What every backend says alike: which ids and contents it takes, and how it refuses."""
+"""Rules that all backends share: valid ids and contents, and the errors that refuse others."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ _JSON = "application/json"
 
 def first_epoch() -> int:
     """
-    Where the epochs of a context begin: at a number of its own.
+    The first epoch of a context: a number of its own.
 
-    A context may be deleted and another one made under its name. An owner of the old one that was
-    stopped all the while must not know an epoch of the new one, so they do not both begin at 1.
+    A context may be deleted and another one made under its name. An owner of the old one may have
+    been stopped for all that time and must not know an epoch of the new one, so the two do not both
+    begin at 1.
     """
     return 1 + int.from_bytes(os.urandom(6), "big")
 
@@ -182,7 +183,7 @@ def busy_message(turn: int | None) -> str:
 
 
 LINE_MESSAGE = "somebody who came earlier waits for this context: wait as well, with on_busy='wait'"
-"""The sentence of `AgentBusy` when no turn stands in the way, but the line does."""
+"""The message of `AgentBusy` if no turn blocks the claim, but the line does."""
 
 
 def check_claim(claim: Claim) -> None:
@@ -199,7 +200,7 @@ def check_claim(claim: Claim) -> None:
     if claim.key is None:
         return
     if claim.input_hash is None:
-        raise ValueError("a key comes with the hash of the input it stands for")
+        raise ValueError("a key needs the hash of its input")
     check_idempotency_key(claim.key)
 
 
@@ -218,7 +219,7 @@ def check_idempotency_key(key: object) -> None:
 
 
 def can_name(key: str) -> bool:
-    """Whether a turn may have this key; one that may not is unknown to every read."""
+    """True if a turn may have this key; any other key is unknown to every read."""
     try:
         check_idempotency_key(key)
     except ValueRefused:
@@ -235,16 +236,16 @@ def check_post(
     expected_turn: int | None,
 ) -> None:
     """
-    Decide whether a message may go into an inbox.
+    Decide if a message may enter an inbox.
 
     Args:
         open_turn: Of the context, running or left behind.
-        belongs_to: The actor of the open turn; without one, the owner of the context.
-        waiting: How many messages of this actor are in it.
+        belongs_to: The actor of the open turn; if no turn is open, the owner of the context.
+        waiting: How many messages of this actor the inbox holds.
 
     Raises:
-        AccessDenied: It is another actor's.
-        TurnMismatch: The turn that was meant is not open.
+        AccessDenied: It belongs to another actor.
+        TurnMismatch: The expected turn is not open.
         LimitExceeded: It is full.
     """
     if belongs_to != actor_id and (open_turn is not None or belongs_to is not None):
@@ -260,8 +261,8 @@ def check_post(
         )
     if waiting >= INBOX_LIMIT:
         raise LimitExceeded(
-            f"{INBOX_LIMIT} messages of this actor wait in this context already: let a turn of"
-            " theirs take them first",
+            f"{INBOX_LIMIT} messages of this actor already wait in this context: run a turn of that"
+            " actor, which takes them",
             limit="inbox",
             value=INBOX_LIMIT,
         )

@@ -1,11 +1,11 @@
 """
-Await a write to its end, whatever happens to the one who waits.
+Await a write to its end, even if its caller is cancelled.
 
-A commit whose caller went away is still a commit: its outcome has to be known before anything else.
-Work of any kind is shielded by a task of its own, in `settle`. Our stores need none: what their
-drivers were given they carry out, so only the waiting could be cut short. `settle_write` tells them
-that it must not be, and they wait for an `Answer`, which nothing interrupts. That saves a task and
-three rounds of the event loop for each commit.
+A commit whose caller is gone is still a commit: its outcome has to be known before anything else.
+`settle` shields any kind of work by a task of its own. Our stores need no such task: their drivers
+carry out every operation that was handed to them, so only the waiting could be cut short.
+`settle_write` tells them not to stop waiting, and they wait for an `Answer`, which no cancellation
+interrupts. That saves a task and three rounds of the event loop for each commit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# Who waits, and what is told of its cancellation. Tasks that are made meanwhile inherit the
-# variable and are somebody else.
+# The waiting task, and the callback for its cancellation. A task that is made in between inherits
+# the variable, but is another task.
 _waits: ContextVar[tuple[asyncio.Task[Any] | None, Callable[[], object]] | None] = ContextVar(
     "looopy_settle", default=None
 )
@@ -26,11 +26,12 @@ _waits: ContextVar[tuple[asyncio.Task[Any] | None, Callable[[], object]] | None]
 
 async def settle(work: Awaitable[T], cancelled: Callable[[], object] | None = None) -> T:
     """
-    Await *work* to its end whatever happens to this task.
+    Await *work* to its end, even if this task is cancelled.
 
     Args:
-        cancelled: Told of a cancellation meanwhile, which ends here. `None`: it is raised once the
-            work is over, as whoever cancelled (a timeout, a task group) waits for that.
+        cancelled: Called if the task is cancelled in between; the cancellation then ends here.
+            `None`: it is raised once the work is over, because its origin (a timeout, a task group)
+            expects it.
     """
     task = asyncio.ensure_future(work)
     interrupted: asyncio.CancelledError | None = None
@@ -56,7 +57,7 @@ async def settle_write(work: Awaitable[T], cancelled: Callable[[], object], *, o
     As `settle`, for a write of a turn.
 
     Args:
-        outlasts: Whether *work* waits for nothing but answers made by `new_answer`.
+        outlasts: True if *work* waits only for answers made by `new_answer`.
     """
     if not outlasts:
         return await settle(work, cancelled)
@@ -68,7 +69,7 @@ async def settle_write(work: Awaitable[T], cancelled: Callable[[], object], *, o
 
 
 def _told() -> Callable[[], object] | None:
-    """What is told of the cancellation of this task; `None` outside of `settle_write`."""
+    """The callback for a cancellation of this task; `None` outside of `settle_write`."""
     waits = _waits.get()
     if waits is None or waits[0] is not asyncio.current_task():
         return None
@@ -77,21 +78,21 @@ def _told() -> Callable[[], object] | None:
 
 class Answer(asyncio.Future[T]):
     """
-    What is waited for in any case: cancelling the one who waits does not reach it.
+    A future that is awaited to its end: cancelling the waiting task does not reach it.
 
     Attributes:
-        told: What is told of that cancellation.
+        told: Called with that cancellation.
     """
 
     told: Callable[[], object]
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - as in the base
-        """Do nothing; the task is told of its cancellation when the answer is there."""
+        """Do nothing; the task learns of its cancellation when the answer is there."""
         return False
 
 
 def new_answer(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-    """What a driver resolves when an operation is over; to be awaited by `outlast`."""
+    """A future for a driver to resolve when an operation is over; await it by `outlast`."""
     told = _told()
     if told is None:
         return loop.create_future()
@@ -133,10 +134,10 @@ class WriteLock:
 
     async def take(self, cancelled: Callable[[], object]) -> None:
         """
-        Have it; give it back in any case.
+        Acquire the lock; release it in any case.
 
         Args:
-            cancelled: Told of a cancellation meanwhile, which ends here.
+            cancelled: Called if the task is cancelled in between; the cancellation then ends here.
         """
         if self._taken:
             await settle_write(self._wait(), cancelled, outlasts=True)
@@ -148,7 +149,7 @@ class WriteLock:
         await outlast(place)
 
     def give_back(self) -> None:
-        """Hand it to whoever has waited longest."""
+        """Pass the lock to the task that has waited longest."""
         if self._waiting:
             self._waiting.popleft().set_result(None)
         else:

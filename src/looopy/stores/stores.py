@@ -1,10 +1,8 @@
 """
-The stores of one tenant as one thing, and how a URL becomes them.
+The stores of one tenant as one object.
 
-`Stores` bundles the three stores with their journal. `open_stores(url)` makes one; it is an async
-context manager, and nothing is opened before it is entered. `acquire_shared` is what an `Agent`
-uses for a URL: one set of connections for each URL and event loop, closed when its last user lets
-go, or when the event loop ends.
+`Stores` bundles the three stores with their journal. It is an async context manager, and nothing is
+opened before it is entered. `looopy.stores.opening` makes one of a URL.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ class Stores:
         artifacts: Of the same backend.
         state: Of the same backend.
         journal: Of the same backend; `None` asks the state store for it.
-        tenant: Whose contexts these are.
+        tenant: The owner of these contexts.
         lifetime: Opened by `async with`; `None` for stores that need no opening.
         bind: Makes the same stores for another tenant.
 
     Raises:
-        ConfigurationError: The three have no journal in common, so no step of a turn could be one
+        ConfigurationError: The three have no common journal, so a step of a turn could not be one
             commit.
     """
 
@@ -73,7 +71,7 @@ class Stores:
 
     @property
     def outlasts(self) -> bool:
-        """Whether a claim or a commit, once asked for, is waited for to its end by the store."""
+        """True if the store itself waits for a claim or a commit to its end."""
         return getattr(self.journal, "outlasts", False) and getattr(self.state, "outlasts", False)
 
     async def commit(self, commit: Commit) -> Committed:

@@ -1,8 +1,8 @@
 """
-One context in memory: its rows, and what the steps of a turn do to them.
+One context in memory: its rows, and the steps of a turn that change them.
 
-`memory.py` decides whether something may be written; what is here writes it, between two awaits, so
-nobody sees a half of it.
+`stores.py` and `journal.py` decide if something may be written; the functions here write it between
+two awaits, so no reader sees half of it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Place:
 
     @property
     def alive(self) -> bool:
-        """Whether it holds up those who came later."""
+        """True if it blocks those who came later."""
         return time.monotonic() < self.alive_until
 
 
@@ -122,27 +122,27 @@ class StoredContext:
 
     @property
     def last_position(self) -> int:
-        """Of the newest message; 0 for none."""
+        """Position of the newest message; 0 for none."""
         return self.visible_from - 1 + len(self.messages)
 
     @property
     def lease_live(self) -> bool:
-        """Whether the lease has not expired."""
+        """True if the lease has not expired."""
         return self.holder is not None and time.monotonic() < self.lease_until
 
     @property
     def inbox_head(self) -> InboxHead:
-        """What has come in beside the turns."""
+        """The state of the inbox."""
         return InboxHead(
             last=self.inbox_last, waiting=len(self.inbox), cancel_turn=self.cancel_turn
         )
 
     def raise_epoch(self) -> None:
-        """Fence whoever knows an earlier one."""
+        """Fence every owner of an earlier epoch."""
         self.epoch = self.epoch + 1 if self.epoch else names.first_epoch()
 
     def has_earlier(self, ticket: int | None) -> bool:
-        """Whether somebody waits in line who came before *ticket*, or anybody for `None`."""
+        """True if somebody waits in line who came before *ticket*, or anybody for `None`."""
         return any(
             place.alive and (ticket is None or earlier < ticket)
             for earlier, place in self.places.items()
@@ -275,7 +275,7 @@ def delete_artifact(context: StoredContext, artifact_id: str) -> Artifact:
     Remove all versions of an artifact, and return the newest.
 
     Raises:
-        ArtifactNotFound: There is none.
+        ArtifactNotFound: The context has no artifact of this id.
     """
     versions = context.artifacts.pop(artifact_id, None)
     if versions is None:

@@ -83,7 +83,7 @@ class InMemoryInbox(MemoryStore):
         return context.inbox_last
 
     async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
-        """What waits over *after*."""
+        """The waiting messages with a number over *after*."""
         context = self._get(context_id)
         if context is None:
             return InboxHead(), []

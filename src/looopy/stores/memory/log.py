@@ -1,9 +1,9 @@
 """
-The log of a context in memory: what it stored, read back as the events that said it.
+The log of a context in memory: its rows, read back as the events that they were.
 
 All of its parts are kept in the order of their numbers, so a page is found by halving, and costs
-what it holds, however long the log is. The rows are taken between two awaits and decoded after
-that: nothing changes a row, and whoever clears the context changes the lists.
+only its own length. The rows are taken between two awaits and decoded after that. No row ever
+changes, and clearing a context replaces the lists.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def read_log(
 
 
 def _end(turn: TurnRecord) -> int:
-    """The number behind which nothing of *turn* is told."""
+    """The number after which no event of *turn* follows."""
     return sys.maxsize if turn.end_seq is None else turn.end_seq
 
 

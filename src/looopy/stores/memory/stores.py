@@ -307,7 +307,7 @@ class InMemoryStateStore(MemoryStore):
             self._ring(context_id, inbox=True)
 
     async def line(self, context_id: str) -> Sequence[Waiter]:
-        """Who waits, first come first."""
+        """The waiters, first come first."""
         context = self._get(context_id)
         return [
             Waiter(ticket=ticket, holder=place.holder, alive=place.alive)

@@ -1,12 +1,13 @@
 """
 How the events of a commit become rows, and rows become events again.
 
-Bodies are stored once. An event that mirrors a message *is* that message's row, with its `seq` in a
-column; `tool_execution_end` rides with the tool result that follows it (its `seq` is one less); and
-`turn_start` and `turn_end` are the turn's row. Only what is left has a row in the event log.
+Each body is stored once. An event that mirrors a message *is* that message's row, with its `seq` in
+a column; `tool_execution_end` is part of the row of the tool result that follows it (its `seq` is
+one less); and `turn_start` and `turn_end` are the turn's row. Only the remaining events have a row
+in the event log.
 
-Every backend uses these functions, so all of them keep the same text. Numbers are handed out by the
-backend: a row carries its offset within the commit.
+Every backend uses these functions, so all of them keep the same text. The backend assigns the
+numbers: a row carries its offset within the commit.
 """
 
 from __future__ import annotations
@@ -229,10 +230,7 @@ def decode_message_events(
     body: str,
     meta: str | None,
 ) -> list[AgentEvent]:
-    """
-    The events that a message's row stands for: `tool_execution_end` where there was one,
-    `message_end`.
-    """
+    """The events of a message's row: `tool_execution_end` if it has one, then `message_end`."""
     message = read_message(body, position=position)
     facts = _facts(meta, created_us, position)
     events: list[AgentEvent] = []
@@ -290,7 +288,7 @@ def _facts(meta: str | None, created_us: int, position: int) -> Facts:
 
 
 def decode_turn_start(context_id: str, turn: TurnRecord, user_message: Message | None) -> TurnStart:
-    """The `turn_start` that a turn's row stands for."""
+    """The `turn_start` of a turn's row."""
     return TurnStart(
         context_id=context_id,
         turn=turn.turn,
@@ -304,7 +302,7 @@ def decode_turn_start(context_id: str, turn: TurnRecord, user_message: Message |
 def decode_turn_end(
     context_id: str, turn: TurnRecord, iteration: int, messages: Sequence[Message]
 ) -> TurnEnd:
-    """The `turn_end` that a closed turn's row stands for; *messages*: what the turn added."""
+    """The `turn_end` of a closed turn's row; *messages*: those that the turn added."""
     if turn.outcome is None or turn.stop_reason is None or turn.ended_at is None:
         raise ValueError(f"turn {turn.turn} is open")
     return TurnEnd(
@@ -413,7 +411,7 @@ def entry_body(message: UserMessage, actor_id: str | None) -> str:
 def decode_entry(number: int, kind: str, actor_id: str | None, created_us: int, body: str) -> Entry:
     """The entry of an inbox that its columns say."""
     message = read_message(body, position=None)
-    if not isinstance(message, UserMessage):  # a damaged row: it is said, and so leaves the inbox
+    if not isinstance(message, UserMessage):  # a damaged row still leaves the inbox as said
         message = UserMessage(f"[message {number} of the inbox cannot be read]", timestamp=0)
     return Entry(
         number=number,
@@ -433,7 +431,7 @@ def usage_column(usage: Usage) -> str:
 
 
 def decode_usage(text: str) -> Usage:
-    """The usage that a column's text says; of damaged text, what can be read."""
+    """The usage in a column's text; of damaged text, the readable parts."""
     try:
         return _read_usage(json.loads(text))
     except Exception as error:  # noqa: BLE001 - one bad row never stops a read
@@ -451,10 +449,10 @@ def _read_usage(data: Any) -> Usage:
 
 def decode_object(text: str, what: str) -> dict[str, Any]:
     """
-    The JSON object that a column's text says; of damaged text, an empty one.
+    The JSON object in a column's text; an empty one if the text is damaged.
 
     Args:
-        what: What the column holds, for the log.
+        what: Name of the content, for the log.
     """
     try:
         found = json.loads(text)
@@ -500,7 +498,7 @@ def state_column(state: ContextState) -> str:
 
 
 def decode_state(text: str, context_id: str = "") -> ContextState:
-    """The state that a column's text says; of damaged text, the parts that can be read."""
+    """The state in a column's text; of damaged text, the readable parts."""
     try:
         data = json.loads(text)
         return ContextState(**{name: read(data) for name, read in _PARTS.items()})
@@ -509,7 +507,7 @@ def decode_state(text: str, context_id: str = "") -> ContextState:
 
 
 def _salvaged_state(text: str, context_id: str, error: Exception) -> ContextState:
-    """What can be read of a damaged state; its `error` says that it is damaged."""
+    """The readable parts of a damaged state; its `error` says that it is damaged."""
     try:
         data: Any = json.loads(text)
     except (ValueError, TypeError, RecursionError):
@@ -561,7 +559,7 @@ _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 
 
 def pending_from_json(data: Mapping[str, Any]) -> PendingRequest:
-    """The pending request that a JSON object says."""
+    """The pending request in a JSON object."""
     expires, auth = data.get("expires_at"), data.get("auth")
     return PendingRequest(
         **{
@@ -575,14 +573,14 @@ def pending_from_json(data: Mapping[str, Any]) -> PendingRequest:
 
 
 def outcome_column(value: str | None) -> Outcome | None:
-    """The outcome that a column says; `None` while the turn is open, `interrupted` if unknown."""
+    """The outcome in a column; `None` while the turn is open, `interrupted` if unknown."""
     if value is None:
         return None
     return Outcome(value) if value in _OUTCOMES else Outcome.INTERRUPTED
 
 
 def stop_reason_column(value: str | None) -> StopReason | None:
-    """The stop reason that a column says; as `outcome_column`."""
+    """The stop reason in a column; as `outcome_column`."""
     if value is None:
         return None
     return StopReason(value) if value in _STOPS else StopReason.INTERRUPTED

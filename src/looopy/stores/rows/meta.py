@@ -1,8 +1,8 @@
 """
-What the events of a message say beyond the message: the column `meta` of its row, and its times.
+The facts that a message's events have beyond the message: the column `meta` of its row, and times.
 
-A row is written for each message, so this is short: a list without names, of moments that are told
-as so many microseconds before the row was created.
+Every message has a row, so this is short: a list without names. Each moment is a number of
+microseconds before the row was created.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ def from_us(value: int) -> datetime:
 
 def encode_meta(event: MessageEnd, ended: ToolExecutionEnd | None, created: int) -> str | None:
     """
-    What a message's events say beyond the message, as small as it can be; `None` for nothing.
+    The facts of a message's events beyond the message, as short as possible; `None` if it has no
+    such fact.
 
-    A list that ends with the last thing there is to say. Moments are so many microseconds before
-    the row was *created*: the call of the model began, its first delta came so much later, and how
-    often it was tried; then of a tool, when it began, how long it ran, and when it was over.
+    The list ends with the last known fact. Moments are numbers of microseconds before the row was
+    *created*. For a model call: when it began, how much later its first delta came, how often it
+    was tried. For a tool: when it began, how long it ran, when it was over.
     """
     is_usual = event.started is None and event.first_delta_s is None and event.attempts == 1
     if is_usual and ended is None:
@@ -70,7 +71,7 @@ def _in_us(seconds: float) -> int:
 
 
 class Facts(NamedTuple):
-    """What a row's `meta` says."""
+    """The facts in a row's `meta`."""
 
     started: datetime | None = None
     first_delta_s: float | None = None

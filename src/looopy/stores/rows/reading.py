@@ -1,18 +1,17 @@
 """
-Reads stored messages back, ten thousand of them while somebody waits for the first answer.
+Reads stored messages back, ten thousand of them while a user waits for the first answer.
 
-Nearly all rows say a message in one shape: the compact one that the stores write, with every field
-of the type it should have. Those are recognised by looking at each value once, and made without the
-detour over defaults, paths and conversions. Whatever else a row may hold goes to
-`message_from_json`, which is what decides: what it reads, how it fills in what is missing, and how
-it refuses what is damaged. So reading here and reading there never differ but in the time they
-take.
+Nearly all rows have one shape: the compact one that the stores write, with every field of the right
+type. The reader recognises these by one check of each value, and makes the message without the
+detour over defaults, paths and conversions. Any other row goes to `message_from_json`, which
+decides: how it is read, how missing fields are filled, and how damage is refused. So the two ways
+differ only in the time they take.
 
-A row that says no message, of an older version or changed by other hands, never stops a read:
+A row without a valid message, of an older version or changed by other hands, never stops a read:
 `read_message` repairs its fields, or puts a message of the role `damaged` in its place.
 
-Words that come again and again, such as the name of the model, are kept once for all messages that
-are read together, and so is the usage of those that have none.
+Repeated words, such as the name of the model, are kept once for all messages that are read
+together, and so is the usage of those without any.
 """
 
 from __future__ import annotations
@@ -65,14 +64,14 @@ _Words: TypeAlias = dict[str, str]
 
 def decode_message(body: str, words: _Words | None = None) -> Message:
     """
-    The message whose row says *body*.
+    The message in a row's *body*.
 
     Args:
-        words: The same for all that are read together.
+        words: One dictionary for all messages that are read together.
 
     Raises:
-        ValueRefused: It says no message; `path` points at what is wrong with it.
-        ValueError: It is no JSON.
+        ValueRefused: It is not a message; `path` points at the fault.
+        ValueError: It is not JSON.
     """
     data: Any
     try:
@@ -85,19 +84,19 @@ def decode_message(body: str, words: _Words | None = None) -> Message:
 
 
 DAMAGED: Final = "damaged"
-"""The role of the message that stands for a row which says none."""
+"""The role of the message that replaces an unreadable row."""
 
 
 def read_message(body: str, words: _Words | None = None, *, position: int | None) -> Message:
     """
-    The message whose row says *body*; of a damaged row, as much of it as can be read.
+    The message in a row's *body*; of a damaged row, the readable parts.
 
-    Fields of a wrong type are repaired. Where no message can be made, a `CustomMessage` of the role
-    `damaged` says why, and keeps the position and the text of the row in its metadata: no model is
-    shown it. Each damaged row is logged as a warning.
+    Fields of a wrong type are repaired. If that is not enough, a `CustomMessage` of the role
+    `damaged` says why, and keeps the position and the text of the row in its metadata. No model
+    sees it. Each damaged row is logged as a warning.
 
     Args:
-        words: The same for all that are read together.
+        words: One dictionary for all messages that are read together.
         position: Of the message, for the log; `None`: it waits in an inbox.
     """
     try:
@@ -147,7 +146,7 @@ def decode_records(
 
 
 def _plain_message(data: Any, words: _Words) -> Message | None:
-    """The message that *data* says in the usual shape; `None` when it has another."""
+    """The message in *data* if it has the usual shape, else `None`."""
     if type(data) is not dict or type(timestamp := data.get("timestamp")) is not int:
         return None
     role, content = data.get("role"), data.get("content")

@@ -2,10 +2,10 @@
 Writes messages as the text that is stored, once for each message and commit of a turn.
 
 Nearly all messages have the one shape that this process makes: Python's own types, texts, a few
-small numbers. Of those the text is put together at once, and looked at once for what no backend
-keeps. All other messages go the general way, `check_message`, `message_to_json` and then `dump`,
-which decides: the types of fields, the text, the refusal. So both never differ but in the time they
-take, as in `reading`, and no message is written that could not be read.
+small numbers. Their text is put together directly, and checked once for characters that no backend
+keeps. All other messages go through `check_message`, `message_to_json` and then `dump`, which
+decide: the types of fields, the text, the refusal. So the two ways differ only in the time they
+take, as in `reading`, and every written message can be read back.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def quoted(text: str, path: str = "") -> str:
 
 
 def _is_kept(text: str) -> bool:
-    """Whether every backend keeps JSON *text*; false when it has to be looked at closely."""
+    """True if every backend keeps JSON *text*; false if it needs a closer check."""
     if len(text) * 4 > MAX_BODY_BYTES or "\\u0000" in text:
         return False
     if not text.isascii():
@@ -148,7 +148,7 @@ def _result(message: ToolResultMessage) -> str:
 
 @lru_cache(maxsize=64)
 def _made_by(api: str, provider: str, model: str) -> str:
-    """Who made an answer: the same for one after the other."""
+    """The model and provider of an answer: the same for one answer after the other."""
     names = {"api": api, "provider": provider, "model": model}
     return "".join(
         [f',"{name}":{_quote(value)}' for name, value in names.items() if value != ""]

@@ -40,7 +40,7 @@ class SQLArtifactStore(SQLStore):
         key = self.params(context_id)
 
         def work() -> Steps[Artifact]:
-            # Locked first: the next version is told by those that are there.
+            # Locked first: the next version depends on the existing ones.
             while (yield from peek(key, lock=True)) is None:
                 yield Query(s.CREATE, key)
             saved = yield from save_artifact(key, write)
@@ -93,7 +93,7 @@ class SQLArtifactStore(SQLStore):
 
 def _can_hold(context_id: str, artifact_id: str) -> bool:
     """
-    Whether there may be such an artifact; ids that no store takes are answered like unknown ones.
+    True if such an artifact may exist; ids that no store takes are answered like unknown ones.
     """
     try:
         check_artifact_id(artifact_id)

@@ -75,7 +75,7 @@ class Head:
 
     @property
     def inbox(self) -> InboxHead:
-        """What has come in beside the turns."""
+        """The state of the inbox."""
         return InboxHead(
             last=self.inbox_last, waiting=self.inbox_waiting, cancel_turn=self.cancel_turn
         )
@@ -185,9 +185,10 @@ def claim_steps(given: ClaimRows) -> Steps[Claimed]:
 
 def _make_claimable(given: ClaimRows) -> Steps[None]:
     """
-    Create the context if that is what stood in the way, or say what did.
+    Create the context if it was missing, or raise the error for the obstacle.
 
-    What did may be gone by now, where others write at the same time; then it is to be tried again.
+    With other writers at the same time, the obstacle may be gone by now; the claim is then to be
+    tried again.
     """
     claim = given.claim
     head = yield from peek(given.params)
@@ -313,7 +314,7 @@ def delete_artifact(key: Mapping[str, Any], artifact_id: str) -> Steps[Artifact]
     Remove all versions of an artifact, and return the newest.
 
     Raises:
-        ArtifactNotFound: There is none.
+        ArtifactNotFound: The context has no artifact of this id.
     """
     deleted = yield Query(s.DELETE_ARTIFACT, {**key, "artifact": artifact_id})
     if not deleted:
@@ -417,7 +418,7 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
         head = yield from peek(key)
         if head is None:
             yield Query(s.CREATE, key)
-        elif head.open_turn is not None:  # else it was closed meanwhile
+        elif head.open_turn is not None:  # else it was closed in between
             raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
     turn, last_seq, last_position = added[0]
     last_position = int(last_position)
@@ -458,7 +459,7 @@ def compact_steps(
 
 
 def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Steps[int]:
-    """Hide the history and fence whoever writes to it; see `Journal.clear`."""
+    """Hide the history and fence the current owner; see `Journal.clear`."""
     head = yield from peek(key, lock=True)
     if head is None:
         raise no_context(context_id)

@@ -1,18 +1,17 @@
 """
-What separates the logic of the SQL stores from the way statements reach a database.
+The boundary between the logic of the SQL stores and the way statements reach a database.
 
 Each operation is a generator that yields `Query` and is sent the rows: it does no I/O and knows no
-database. A driver runs a whole generator inside one transaction, so the logic is written once,
+database. A driver runs a whole generator inside one transaction, so the logic is written once.
 SQLite runs it as one function on the thread of its connection (one hop for a commit instead of one
-for each statement), and a driver with a network in between may send the same statements in another
-way.
+for each statement); a driver with a network in between may send the same statements in another way.
 
-The statements are text that both dialects read, with `:named` parameters; a driver may know another
-one that asks and answers the same (`numbered.py`). One function is not
-standard and is supplied by each driver: `now_us()`, the database's clock in microseconds since
-1970. Where a row must be locked before it is looked at, a statement ends in `/* FOR UPDATE */`: a
-comment where one transaction writes at a time, a clause elsewhere. One that may change any number
-of rows ends in `/* MANY */`, so that no driver has it return something for each.
+The statements are text that both dialects read, with `:named` parameters; a driver may replace one
+by another statement with the same parameters and answer (`numbered.py`). Each driver supplies one
+non-standard function, `now_us()`: the database's clock in microseconds since 1970. A statement that
+has to lock its row before reading it ends in `/* FOR UPDATE */`: a comment in a database with one
+writer at a time, a clause elsewhere. One that may change any number of rows ends in `/* MANY */`,
+so that no driver makes it return something for each row.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Query(NamedTuple):
     """
     One statement. `params` holds at least the names that the text uses.
 
-    `alone` says that the operation is this one statement: a read then needs no transaction.
+    `alone` means that the operation is this one statement: a read then needs no transaction.
     """
 
     sql: str
@@ -53,7 +52,7 @@ class Ring(NamedTuple):
 
 
 def may_have_written(error: BaseException | None) -> bool:
-    """Whether a write that ended with *error* may have changed something."""
+    """True if a write that ended with *error* may have changed something."""
     return error is None or not getattr(error, "outcome_known", True)
 
 
@@ -69,8 +68,8 @@ class Driver(Protocol):
     Runs operations, each in one transaction of its own or as part of a greater one.
 
     Attributes:
-        bells: Rung for each write that names whom to ring for, and when another process or
-            another driver has written. The same ones before `open` and after `close`.
+        bells: They ring for each write that passes `ring`, and when another process or another
+            driver has written. The same object before `open` and after `close`.
     """
 
     bells: Bells
@@ -86,27 +85,27 @@ class Driver(Protocol):
         Run one operation and return its answer.
 
         Args:
-            work: Makes the generator. It may be called again when a first try left nothing behind,
-                and the generator be run on rows that are none, to see what it would ask: it has no
-                effect but what it asks for and answers.
-            write: Whether it may change rows; an operation that only reads sees one snapshot.
-            ring: Whom to ring for once it was committed, here and in other processes, or may have
-                been; also when nobody waits for the answer any more.
+            work: Makes the generator. It may be called again if a first try wrote nothing, and its
+                generator may be run on symbols instead of rows to see its statements. So it must
+                have no effect but its statements and its answer.
+            write: True if it may change rows; an operation that only reads sees one snapshot.
+            ring: The bells to ring, here and in other processes, once the write was committed or
+                may have been; also after its caller was cancelled.
 
         Raises:
             StoreUnavailable: The database did not answer; `outcome_known` says whether nothing was
                 written.
             StorageFull: The disk is full; nothing was written.
-            LooopyError: What the operation itself raised; nothing was written.
+            LooopyError: The operation's own error; nothing was written.
 
-        A write begins with the statement that locks the row of its context. Should a connection
-        break, it is run again only when it is certain that nothing of it was written.
+        A write begins with the statement that locks the row of its context. If a connection breaks,
+        the driver runs it again only if it certainly wrote nothing.
 
         When a write returns, it survives a killed process and a power cut. Cancelling the caller
-        does not cancel the operation: it is carried out, and nobody hears of it.
+        does not cancel the operation: it is carried out, and its answer is dropped.
         """
         ...
 
     async def close(self) -> None:
-        """Finish what was asked for, then let everything go. May be called twice."""
+        """Finish the accepted operations, then release all connections. May be called twice."""
         ...

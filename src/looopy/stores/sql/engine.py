@@ -1,8 +1,8 @@
 """
-How a URL becomes stores: one driver for the database, bound to as many tenants as are asked for.
+How a URL becomes stores: one driver for the database, bound to any number of tenants.
 
-A driver is imported when the first URL names it: a process that opens a context has no time for the
-other one.
+A driver is imported when the first URL names it, because importing the other one would delay the
+opening of a context.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def sqlite_stores(url: str, *, tenant: str = "default", migrate: bool = True) ->
 
     Args:
         url: `sqlite:///path/to/file.db`.
-        tenant: Whose contexts these are.
-        migrate: Whether opening may make the file, or change its schema.
+        tenant: The owner of these contexts.
+        migrate: True if opening may make the file, or change its schema.
 
     Raises:
         ConfigurationError: The URL names no file.
@@ -43,9 +43,9 @@ def postgres_stores(url: str, *, tenant: str = "default", migrate: bool = False)
     The stores in the Postgres database that *url* names; nothing is opened before they are entered.
 
     Args:
-        url: `postgresql://user:password@host/database`, see `pg_url.parse`.
-        tenant: Whose contexts these are.
-        migrate: Whether opening may make or change the schema.
+        url: `postgresql://user:password@host/database`, see `postgres.url.parse`.
+        tenant: The owner of these contexts.
+        migrate: True if opening may make or change the schema.
 
     Raises:
         ConfigurationError: The URL is malformed.

@@ -1,9 +1,9 @@
 """
-The inbox of a context on SQL: what is said to a turn while it runs, from any process.
+The inbox of a context on SQL: messages to a running turn, from any process.
 
-The context's row counts the messages and says which turn is to stop, so that whoever commits a step
-of the turn reads the news from the statement it runs anyway. A message is a row of its own, and
-leaves in the commit that puts it into the history.
+The context's row counts the messages and names the turn that is to stop. So the commit of a step
+gets the news from a statement that it runs anyway. A message is a row of its own, and leaves in the
+commit that puts it into the history.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def post_steps(params: Mapping[str, Any], expected_turn: int | None) -> Steps[in
         if turn is not None:
             ((belongs_to,),) = yield Query(s.TURN_ACTOR, {**params, "turn": turn})
         waiting = head.inbox_waiting if head else 0
-        if waiting >= INBOX_LIMIT:  # of several actors, perhaps
+        if waiting >= INBOX_LIMIT:  # they may have several actors
             ((waiting,),) = yield Query(s.COUNT_ENTRIES, params)
         check_post(
             open_turn=turn,

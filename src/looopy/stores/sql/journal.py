@@ -1,9 +1,9 @@
 """
 `Journal` on SQL: the commits of a turn, and the log that is read back from what they stored.
 
-An event is a message's row, a turn's row or a row of its own (see `rows.py`), so the log is three
-ranges merged by `seq`. Messages and turns are found from a `seq` by halving their range of primary
-keys. What lies beyond *limit* is neither decoded nor, but for one row a range, read.
+An event is a message's row, a turn's row or a row of its own (see `rows/events.py`), so the log is
+three ranges merged by `seq`. Messages and turns are found from a `seq` by halving their range of
+primary keys. Rows beyond *limit* are neither decoded nor read, except for one row a range.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class SQLJournal(SQLStore):
         return await self.write(work, context_id, inbox=True)
 
     async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
-        """What waits over *after*."""
+        """The waiting messages with a number over *after*."""
         work = partial(read_inbox, self.params(context_id, after=bounded(after)))
         if not can_exist(context_id):
             return InboxHead(), []
@@ -211,7 +211,7 @@ class _LogReader:
         return pages
 
     def _page(self, after: int, limit: int) -> Steps[tuple[LogPage, list[LogEntry]]]:
-        # Each source gives what it holds of the next *limit* numbers; the nearest of all are meant.
+        # Each source gives its part of the next *limit* numbers; the nearest of all count.
         messages = yield from self._messages(after, limit)
         events = yield Query(s.LIST_EVENTS, {**self._key, "after": after, "limit": limit})
         turns = yield from self._turns(after, limit)

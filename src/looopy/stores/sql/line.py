@@ -1,8 +1,8 @@
 """
-The line of those who wait for a context on SQL: places with a time until which they are kept.
+The line of waiters for a context on SQL: places, each with the time until which it is kept.
 
-The context's row says until when anybody is in line, so a claim looks at the places only where
-there is one. Each operation locks that row first: what it then reads of the places is not stale.
+The context's row has the latest of these times, so a claim reads the places only if the line may
+have any. Each operation locks that row first, so the places that it then reads are not stale.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from looopy.stores.sql.driver import Query, Steps
 
 
 def join_steps(params: Mapping[str, Any]) -> Steps[int]:
-    """Take a place at the end, and drop those that nobody keeps; see `StateStore.join_line`."""
+    """Take a place at the end, and drop the expired ones; see `StateStore.join_line`."""
     while not (taken := (yield Query(s.TAKE_TICKET, params))):
         yield Query(s.CREATE, params)
     ticket = int(taken[0][0])
@@ -43,6 +43,6 @@ def leave_steps(params: Mapping[str, Any]) -> Steps[None]:
 
 
 def read_line(params: Mapping[str, Any]) -> Steps[Sequence[Waiter]]:
-    """Who waits, by ticket; see `StateStore.line`."""
+    """The waiters, by ticket; see `StateStore.line`."""
     found = yield Query(s.LIST_LINE, params, alone=True)
     return [Waiter(ticket=t, holder=holder, alive=bool(alive)) for t, holder, alive in found]

@@ -1,18 +1,18 @@
 """
-Bring a database to the schema that this version needs, and say how far it is.
+Bring a database to the schema that this version needs, and compare the two.
 
 Opening a file whose schema is at the head reads one row and imports nothing, and a new file is made
-from a text (`fresh.py`); only otherwise are alembic and SQLAlchemy loaded. A migration runs on a
-connection of its own, in one transaction that keeps other writers out from before the version is
-read: of two starters one migrates and the other finds the work done, and a migration that is killed
-leaves the file as it was, to be run again.
+from a text (`sqlite/schema.py`); only otherwise are alembic and SQLAlchemy loaded. A migration runs
+on a connection of its own, in one transaction that keeps other writers out from before the version
+is read. Of two starters one migrates and the other finds the work done. A killed migration leaves
+the file as it was, to be run again.
 
-Foreign keys are off meanwhile, because rebuilding a table that others refer to would delete their
-rows; before the commit they are checked, and no table may have lost a row. A file that held data is
-copied beside itself first. The database may be an application's as well, with migrations of its
-own: ours have a table of versions of their own, and leave what is not ours alone. A Postgres
-database is migrated by `pg_migrate.py`, and only on request: it is shared, backed up by others, and
-changed when its administrator says so.
+Foreign keys are off during a migration, because rebuilding a table that others refer to would
+delete their rows; before the commit they are checked, and no table may have lost a row. A file with
+data is copied first. The database may belong to an application with migrations of its own: ours
+have a table of versions of their own, and change only our tables. A Postgres database is migrated
+by `postgres/migrate.py`, and only on request: it is shared, backed up by others, and changed at the
+time that its administrator chooses.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """
-Databases from before our tables bore our name, and how they get it.
+Databases of early versions, whose tables lack our prefix, and how they are renamed.
 
 The first three schemas kept their revision in `alembic_version` and had tables such as `messages`:
 names that an application has as well. Such a database is ours only if that table holds one of our
-revisions and nothing else, and every table of that revision is there with our columns; any other
-`alembic_version` is the application's, and is neither read further nor touched. Whatever migrates a
-database that is ours gives everything its new name first, in the same transaction.
+revisions and nothing else, and every table of that revision exists with our columns. Any other
+`alembic_version` belongs to the application, and is neither read further nor touched. Every
+migration of a database that is ours renames everything first, in the same transaction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FIRST = ("contexts", "turns", "messages", "events", "artifacts")
 _SECOND = (*_FIRST, "inbox", "turn_keys", "waiters")
 _TABLES = {"0001": _FIRST, "0002": _SECOND, "0003": _SECOND}
-_ROWS = ("turn_rows", "message_rows", "event_rows")  # of 0003 in SQLite
+_ROWS = ("turn_rows", "message_rows", "event_rows")  # from 0003 in SQLite
 _TRIGGER = "rows_of_contexts"
 
 _NEW = {
@@ -80,11 +80,11 @@ def _find(ask: Ask, there: str, columns: str) -> Found:
 
 def recognised(versions: Collection[str], columns: Mapping[str, Collection[str]]) -> Found:
     """
-    The revision of a database of ours from before, or `NOTHING`.
+    The revision of a database of ours with old names, or `NOTHING`.
 
     Args:
-        versions: What `alembic_version` holds.
-        columns: What `COLUMNS_IN_FILE` or `COLUMNS_ON_SERVER` found, by table.
+        versions: Rows of `alembic_version`.
+        columns: Result of `COLUMNS_IN_FILE` or `COLUMNS_ON_SERVER`, by table.
     """
     if len(versions) != 1:
         return NOTHING
@@ -114,9 +114,9 @@ def by_table(rows: Iterable[Sequence[str]]) -> dict[str, set[str]]:
 
 def rename_in_file(connection: Connection) -> None:
     """
-    Make everything anew under its new name, constraints too, in an SQLite file that is ours.
+    Rebuild everything under its new name, constraints too, in an SQLite file that is ours.
 
-    SQLite changes the name of a table, but neither that of a constraint nor of a view.
+    SQLite renames a table, but neither a constraint nor a view.
     """
     kinds = ("table", "view", "trigger")
     there = {

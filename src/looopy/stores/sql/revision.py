@@ -23,12 +23,12 @@ def out_of_date(found: Found) -> SchemaOutOfDate:
 
 
 def is_newer(found: str | None) -> bool:
-    """Whether a database at *found* was migrated by a newer version: revisions are numbered."""
+    """True if a database at *found* was migrated by a newer version: revisions are numbered."""
     return found is not None and found[: len(HEAD)] > HEAD
 
 
 def options(dialect: str) -> dict[str, Any]:
-    """What alembic is to know of our schema on either engine."""
+    """The options that alembic needs for our schema on either engine."""
     from looopy.stores.sql import tables
 
     return {
@@ -42,12 +42,12 @@ def options(dialect: str) -> dict[str, Any]:
 
 
 def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Whether a comparison looks at it: not at the tables of an application."""
+    """True if a comparison includes it: the tables of an application are left out."""
     return kind != "table" or (name is not None and name.startswith(PREFIX))
 
 
 def moves() -> bool:
-    """Whether alembic was asked to go somewhere, and not only to look."""
+    """True if alembic was asked to move to a revision, and not only to look."""
     from alembic import context
 
     try:
@@ -58,7 +58,7 @@ def moves() -> bool:
 
 
 def is_there() -> bool:
-    """Whether the database is where alembic is to go."""
+    """True if the database is at the revision that alembic was asked for."""
     from alembic import context
 
     return context.get_context().get_current_revision() == context.get_revision_argument()

@@ -64,7 +64,7 @@ class SQLStateStore(SQLStore):
         """Contexts by id."""
         check_limit(limit)
         # Ids are ASCII letters and less: any other character sorts after them, also one that no
-        # database takes, as DEL does. What begins with a NUL sorts as if it were not there.
+        # database takes, as DEL does. A text with a leading NUL sorts as if the NUL were missing.
         start = "".join(c if c.isascii() else "\x7f" for c in after.partition("\0")[0])
         params = {"tenant": self.tenant, "after_id": start, "limit": bounded(limit)}
 
@@ -101,7 +101,7 @@ class SQLStateStore(SQLStore):
         def work() -> Steps[bool]:
             return bool((yield Query(s.RENEW, params)))
 
-        # Rings for nobody: it says what everybody believes anyway.
+        # No ring: other processes assume a renewed lease anyway.
         return can_exist(context_id) and await self.backend.run(work, write=True)
 
     async def release(self, context_id: str, epoch: int) -> None:
@@ -136,7 +136,7 @@ class SQLStateStore(SQLStore):
             await self.write(work, context_id, inbox=True)
 
     async def line(self, context_id: str) -> Sequence[Waiter]:
-        """Who waits, first come first."""
+        """The waiters, first come first."""
         work = partial(read_line, self.params(context_id))
         return await self.backend.run(work, write=False) if can_exist(context_id) else []
 

@@ -2,11 +2,11 @@
 Every statement of the SQL stores, as text that SQLite and Postgres both read.
 
 No statement is built from values: names are constants, values are `:named` parameters. Each one is
-bound to a tenant, so another tenant's rows cannot be met. Numbers are handed out by the update of
-the context's row, which comes first in every write: that one row gives order, gaplessness and the
-fence together, and its lock keeps other writers of the context out until the transaction ends.
+bound to a tenant, so it never sees another tenant's rows. The update of the context's row comes
+first in every write and assigns the numbers. That one row gives order, gaplessness and the fence
+together, and its lock keeps other writers of the context out until the transaction ends.
 
-Where SQLite keeps rows in another way, it says something else instead: see `numbered.py`.
+SQLite keeps some rows in another way and replaces those statements: see `sqlite/numbered.py`.
 
 `now_us()` is the database's clock, see `driver.py`.
 """
@@ -19,7 +19,7 @@ HEAD = "0003"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
 
 PREFIX = "looopy_"
-"""With which all names of ours begin: a database may hold the tables of an application as well."""
+"""The prefix of all our names: a database may hold the tables of an application as well."""
 
 VERSION_TABLE = f"{PREFIX}version"
 OLD_VERSION_TABLE = "alembic_version"
@@ -29,11 +29,11 @@ OLD_VERSION_TABLE = "alembic_version"
 
 class Found:
     """
-    How far a database is.
+    The revision of a database, and the names of its tables.
 
     Attributes:
         revision: `None` for one without a schema of ours.
-        renamed: Whether its tables bear our name; see `old_names.py`.
+        renamed: True if its tables have our prefix; see `old_names.py`.
     """
 
     # Written out, because opening a file waits until it is there: a dataclass takes longer to make.
@@ -45,7 +45,7 @@ class Found:
 
     @property
     def at_head(self) -> bool:
-        """Whether this version can use it."""
+        """True if this version can use it."""
         return self.renamed and self.revision == HEAD
 
     def __str__(self) -> str:
@@ -80,10 +80,10 @@ _LONGEST_US = int(LONGEST_LEASE_S * 1_000_000)
 
 def _live(until: str) -> str:
     """
-    Whether what lasts *until* then has not run out.
+    A condition: the lease or place that lasts *until* then has not expired.
 
-    What lies further ahead than anything lasts was written before the clock was set back, and would
-    keep everybody out for as long as it was set back by.
+    A time further ahead than any lease lasts was written before the clock was set back. It would
+    keep every other process out for that long, so it counts as expired.
     """
     return f"({until} > now_us() AND {until} <= now_us() + {_LONGEST_US})"
 
@@ -101,9 +101,9 @@ CONTEXT_COLUMNS = (
     " c.state, c.metadata,"
     " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn"
 )
-# One row of a context is looked up for another by a SELECT for one value. In a plain join, Postgres
-# trusts an index on the tenant and the context alone as long as it knows nothing of the table, and
-# compares every row that the context has.
+# The row of a context is looked up by a SELECT for one value. In a plain join, Postgres trusts an
+# index on tenant and context alone as long as it has no statistics of the table, and compares every
+# row that the context has.
 _CONTEXT = (
     f"SELECT {CONTEXT_COLUMNS}, {TURN_COLUMNS} FROM looopy_contexts c"
     " LEFT JOIN looopy_turns t ON t.tenant_id = c.tenant_id AND t.context_id = c.context_id"
@@ -151,8 +151,8 @@ _TAKEABLE = (
     f" AND (holder IS NULL OR NOT {_live('lease_until')} OR holder = :displace)"
 )
 
-# Somebody waits who came before whoever has :ticket. Most contexts have no line, and the row of a
-# context says so, so that this looks no further than there.
+# Somebody waits who came before :ticket. Most contexts have no line, and the row of a context says
+# so, so that this reads no further.
 _IN_LINE = (
     f"{_live('line_until')} AND (:ticket IS NULL OR EXISTS (SELECT 1 FROM looopy_waiters w"
     " WHERE w.tenant_id = :tenant AND w.context_id = :context AND w.ticket < :ticket"
@@ -340,8 +340,8 @@ _MESSAGES_AFTER = (
 
 LIST_MESSAGES = f"SELECT position, turn, iteration, seq, created_at, meta, body{_MESSAGES_AFTER}"
 
-# Without what only the events of a message tell; what was cleared is left out here as well, so that
-# opening a context need not ask for its row first.
+# Without the columns that only events need. Cleared messages are left out here as well, so that
+# opening a context need not read its row first.
 _RECORDS = (
     f"SELECT position, turn, iteration, seq, body FROM looopy_messages WHERE {_THIS} AND position >"
     " (SELECT CASE WHEN c.visible_from > {after} THEN c.visible_from - 1 ELSE {after} END"
@@ -435,4 +435,4 @@ FORGET_TURNS = (
 )
 
 ERASING = frozenset({CLEAR, DELETE_CONTEXT, DELETE_ARTIFACT, WITHDRAW})
-"""What deletes because somebody wants it gone: then it should be in no file either."""
+"""Statements that delete data on request: it should then vanish from the file as well."""

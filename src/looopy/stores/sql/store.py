@@ -1,4 +1,4 @@
-"""What the stores of one tenant on one driver have in common: their parameters and their bounds."""
+"""The common base of one tenant's stores on one driver: their parameters and their bounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SQLStore:
 
     Args:
         backend: Open while the store is used; shared with the other stores.
-        tenant: Whose contexts these are.
+        tenant: The owner of these contexts.
     """
 
     outlasts = True  # only the driver is waited for, and by `looopy.stores.settle.outlast`
@@ -39,17 +39,17 @@ class SQLStore:
         self, work: Callable[[], Steps[T]], context_id: str, *, inbox: bool = False
     ) -> T:
         """
-        Run an operation that changes *context_id*, and have its bell rung after the commit.
+        Run an operation that changes *context_id*, and ring its bell after the commit.
 
         Args:
-            inbox: Whether those should look who run a turn of the context, or wait to.
+            inbox: True if only those should look who run a turn of the context, or wait to.
         """
         ring = Ring(self.tenant, context_id, inbox)
         return await self.backend.run(work, write=True, ring=ring)
 
 
 def can_exist(context_id: str) -> bool:
-    """Whether a context may have this id; one that may not is unknown to every read."""
+    """True if a context may have this id; any other id is unknown to every read."""
     try:
         check_context_id(context_id)
     except ValueRefused:

@@ -1,5 +1,5 @@
 """
-The schema, for people and for migrations: what `migrations/` builds and a test compares it with.
+The schema as SQLAlchemy tables: a reference for readers, which a test compares with `migrations/`.
 
 Nothing on the hot path imports this module: SQLAlchemy takes longer to load than a restarted
 process has to accept its first turn. Reads and writes are text in `statements.py`.
@@ -7,11 +7,11 @@ process has to accept its first turn. Reads and writes are text in `statements.p
 Every key begins with `(tenant_id, context_id)`, so the tables can be partitioned and sharded by it;
 no number comes from a sequence, no order from a timestamp. Times are integer microseconds since
 1970, UTC; JSON is text, kept as it was written. Rows are found by primary key alone: an event by
-the turn whose range of `seq` holds it, so there is no other index to write.
+the turn whose range of `seq` holds it, so no other index has to be written.
 
-In SQLite, tables of short rows are clustered by their key: one page to write instead of two. Of
-turns, messages and events it has rows under the number of their context (`sqlite_metadata`), and
-views that look like the tables here: see `numbered.py`.
+In SQLite, tables of short rows are clustered by their key: one page to write instead of two. SQLite
+keeps turns, messages and events under the number of their context (`sqlite_metadata`), with views
+that look like the tables here: see `sqlite/numbered.py`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ sqlite_metadata = MetaData(naming_convention=_NAMES)
 _key = Text().with_variant(Text(collation="C"), "postgresql")
 
 
-# Every commit updates the row of its context, and no index tells: with room on its page the new
+# Every commit updates the row of its context, and no index changes: with room on its page the new
 # version of the row goes beside the old one.
 _ROOM = {"fillfactor": 50}
 

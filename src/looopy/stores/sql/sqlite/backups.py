@@ -1,8 +1,8 @@
 """
-The copies that migrations leave beside a SQLite file: made, found and removed.
+The copies that migrations leave beside a SQLite file: make, find and remove them.
 
-A copy holds all that the file held, and nothing that is deleted later is deleted from it. So it is
-readable by whoever may read the file and nobody else, and one can ask where copies are.
+A copy holds everything that the file held, and later deletions do not reach it. So only those who
+may read the file can read the copy, and `backups_of` lists all copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MARK = ".before-leaving-"
 
 def back_up(path: Path, revision: str | None) -> None:
     """
-    Copy the file at *path* beside itself, while others cannot write to it.
+    Copy the file at *path* beside itself, while other processes cannot write to it.
 
     Args:
         revision: Of its schema, for the name of the copy.

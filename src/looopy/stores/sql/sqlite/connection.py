@@ -1,19 +1,18 @@
 """
-One connection to a SQLite file: where the file may lie, which settings it must have, what its
-errors mean.
+One connection to a SQLite file: its place, its settings and its errors.
 
-The settings are what the promises rest on, so they are read back after they were made: write-ahead
-log with a sync for each commit (a commit that returned survives a power cut), foreign keys
-enforced, transactions begun by us alone. Waiting for another process happens here and not inside
-SQLite, in short tries with a random pause between them up to a deadline, so that no thread is stuck
-in C for long.
+The promises rest on the settings, so they are read back after they were made: write-ahead log with
+a sync for each commit (a commit that returned survives a power cut), foreign keys enforced,
+transactions begun by us alone. Waiting for another process happens here and not inside SQLite, in
+short tries with a random pause between them up to a deadline, so that no thread is stuck in C for
+long.
 
 A database file is never opened as a plain file: closing that would drop the locks that SQLite holds
 on it in this process.
 
-SQLite goes on with the files that it has opened, also when their names lead elsewhere by now: it
-commits to a file that was removed as to any other. So a connection remembers which files it has,
-and `Connection.check_files` says whether a next process would open the same ones.
+SQLite keeps using the files that it has opened, even if their names lead elsewhere by now: it
+commits to a removed file as to any other. So a connection remembers which files it has, and
+`Connection.check_files` says if another process would open the same ones.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _OPENINGS = 3
 _OLDEST = (3, 35, 0)  # RETURNING
 _random = random.SystemRandom()
 _making = threading.Lock()
-# What each setting must read as once it was made.
+# The value that each setting must have when it is read back.
 SETTINGS = {
     "journal_mode": "wal",
     "synchronous": 2,  # FULL: one sync for each commit
@@ -61,10 +60,10 @@ class Connection(sqlite3.Connection):
 
     def remember_files(self, path: Path) -> FileId | None:
         """
-        Take the files at *path* for those that this connection has open.
+        Remember the files at *path* as those that this connection has open.
 
         Returns:
-            Which file the database is; `None` if there is none by now.
+            The id of the database file; `None` if it is gone.
         """
         # Absolute, as the process may change its folder. SQLite follows links, and has its log
         # beside the file that they lead to.
@@ -79,11 +78,11 @@ class Connection(sqlite3.Connection):
         Compare the files that this connection has open with those that others would open.
 
         Args:
-            outcome_known: Whether it is certain that nothing was written.
+            outcome_known: True if certainly nothing was written.
 
         Returns:
-            An error that says which one is gone, or `None`. An open file keeps its inode, so no
-            other one is taken for it.
+            An error that says which file is gone, or `None`. An open file keeps its inode, so no
+            other file has the same id.
         """
         # Short, as it is on the way of every commit.
         stat, (database, log, shared) = os.stat, self._names
@@ -106,11 +105,11 @@ class Connection(sqlite3.Connection):
 
     def save_log(self) -> None:
         """
-        Move what the log holds into the database, as far as other processes let it.
+        Move the content of the log into the database, as far as other processes allow.
 
-        Should the log be gone, this saves it: nobody else can read it any more. Without the
-        database, or the memory that its users share, others may use the log in another way, and
-        this would take from them what they have stored.
+        If the log was removed, this saves its content: no other process can read it any more. If
+        the database or the shared memory was removed, other processes may use the log in another
+        way, and this would destroy what they have stored.
         """
         database, _, shared = map(_file_id, self._names)
         if (database, shared) == (self._ids[0], self._ids[2]):
@@ -120,14 +119,14 @@ class Connection(sqlite3.Connection):
 
     def empty_log(self, *, wait: bool) -> bool:
         """
-        Move what the log holds into the database and leave it empty, so that it holds nothing that
-        was deleted.
+        Move the content of the log into the database and empty the log, so that it holds no deleted
+        data.
 
         Args:
             wait: Whether to wait a moment for those who read or write now.
 
         Returns:
-            Whether it is empty; others may be in the way.
+            True if it is empty; other processes may block it.
         """
         if self.check_files() is not None:
             return False
@@ -155,7 +154,7 @@ def connect(
     Open the database at *path* with its settings made and read back.
 
     Args:
-        create: Whether the file is made if it is not there.
+        create: True to make the file if it does not exist.
         query_only: Refuse every write on this connection.
         patience_s: How long other processes may keep the file locked.
 
@@ -188,7 +187,7 @@ def make_file(path: Path) -> None:
     Raises:
         StoreUnavailable: It cannot be made.
     """
-    # Nobody here may have it open as a database when it is closed as a plain file.
+    # Nobody in this process may have it open as a database when it is closed as a plain file.
     with _making:
         try:
             os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -274,7 +273,7 @@ def data_version(connection: sqlite3.Connection) -> int:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another connection is in the way, so that trying again may help."""
+    """True if another connection blocks this one, so that trying again may help."""
     return _code(error) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -292,11 +291,11 @@ def retry(action: Callable[[], T], patience_s: float) -> T:
 
 def translate(error: sqlite3.Error, path: Path, *, outcome_known: bool = True) -> StoreUnavailable:
     """
-    The error of our tree that *error* means. Its message holds no value of any row.
+    Translate *error* into one of looopy's errors. Its message holds no value of any row.
 
     Args:
         path: The database, for the message.
-        outcome_known: Whether it is certain that nothing was written.
+        outcome_known: True if certainly nothing was written.
     """
     code = _code(error)
     if code & 0xFF == sqlite3.SQLITE_FULL or code in _NO_SPACE:
@@ -377,7 +376,7 @@ def sqlite_path(url: str) -> Path:
     return Path(name)
 
 
-# What file systems take. Behind the name of the file come those of its log and of its copies.
+# The limit of file systems. The log and the copies have longer names than the file.
 _LONGEST_FILE, _LONGEST_FOLDER, _LONGEST_PATH = 200, 255, 4000
 
 

@@ -1,14 +1,13 @@
 """
 The SQLite driver: one thread that writes and one that reads, each with a connection of its own.
 
-SQLite has one writer and syncs the disk for each commit, so commits that wait are made together:
-the thread takes all of them, runs each as one function inside a savepoint, and commits once. An
-operation that fails takes only itself back. Answers are handed out after the commit, so nobody is
-told of what is not durable.
+SQLite has one writer and syncs the disk for each commit, so waiting commits are made together: the
+thread takes all of them, runs each as one function inside a savepoint, and commits once. A failing
+operation rolls back only itself. Answers are returned after the commit, so no caller sees a result
+that is not durable.
 
 An operation costs the event loop one hop to the thread and one back, whatever its number of
-statements, and cancelling the one who waits neither interrupts a statement nor leaves a transaction
-open.
+statements. Cancelling its caller neither interrupts a statement nor leaves a transaction open.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _EMPTY_S = 0.25  # between two tries to empty the log
 
 
 class _Order(Enum):
-    """What a thread can be told beside its jobs."""
+    """Orders to a thread beside its jobs."""
 
     LOOK = auto()
     STOP = auto()
@@ -111,7 +110,7 @@ class SQLiteDriver:
             writer.stop()
             raise
         self._writer, self._reader, self._pid = writer, reader, os.getpid()
-        # Whoever forgets to close leaves no thread behind once the driver is gone.
+        # A forgotten close leaves no thread behind once the driver is gone.
         self._forgotten = weakref.finalize(self, _stop, (reader, writer), self._pid)
         self.bells.noticed = writer.notice
         self.bells.ring_all()  # for what came while this was closed
@@ -143,7 +142,7 @@ class SQLiteDriver:
             return
         if self._forgotten is not None:
             self._forgotten.detach()
-        if not writer.is_here():  # nobody can wait for it in another event loop
+        if not writer.is_here():  # another event loop cannot await it
             _stop((reader, writer), self._pid)
             return
         try:
@@ -165,16 +164,16 @@ class _Job:
         self.ring = ring
         self.result: Any = None
         self.error: BaseException | None = None
-        self.erases = False  # whether it deleted what must be in no log either
+        self.erases = False  # true if it deleted data that must leave the log too
 
 
 class _Worker:
     """
-    A thread that owns one connection and carries out what is put into its queue, in order.
+    A thread that owns one connection and carries out the jobs in its queue, in order.
 
-    Given *bells*, it rings those that a job names, and all of them when somebody else has
-    committed. As long as anybody listens it looks for that whenever it has had nothing to do for a
-    while, and between its jobs.
+    With *bells*, it rings those that a job names, and all of them if another process has committed.
+    While anybody listens, it checks for such commits between its jobs, and whenever it was idle for
+    a while.
     """
 
     def __init__(
@@ -188,7 +187,7 @@ class _Worker:
     ) -> None:
         self._bells = bells
         self._seen = 0
-        self._to_empty = False  # whether the log may still hold what was deleted
+        self._to_empty = False  # true if the log may still hold deleted data
         self._next_look = 0.0
         self._soon: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -218,11 +217,11 @@ class _Worker:
         return await outlast(answer)
 
     def is_here(self) -> bool:
-        """Whether the running event loop is the one that this was started in."""
+        """True if the running event loop is the one that started this."""
         return asyncio.get_running_loop() is self._loop
 
     def has_ended(self) -> bool:
-        """Whether that event loop is closed."""
+        """True if that event loop is closed."""
         return self._loop.is_closed()
 
     def stop(self) -> None:
@@ -231,9 +230,10 @@ class _Worker:
 
     def notice(self, _key: Key, here: bool) -> None:
         """
-        Begin to look when there is somebody to ring for; the thread ceases by itself.
+        Begin to check for commits of other processes when somebody listens; the thread stops by
+        itself.
 
-        Not at once: whoever listens has just looked, and most turns commit before long.
+        Not at once: a new listener has just looked, and most turns commit before long.
         """
         if here and self._soon is None:
             self._soon = self._loop.call_later(_LOOK_S, self._look_if_heard)
@@ -299,7 +299,7 @@ class _Worker:
             jobs.append(job)
             if len(jobs) == _LARGEST_BATCH or queue.empty():
                 return jobs, True
-            job = queue.get_nowait()  # nobody else takes from it
+            job = queue.get_nowait()  # the queue has no other reader
         if job is _Order.LOOK:
             self._next_look = 0.0
         return jobs, job is not _Order.STOP
@@ -335,7 +335,7 @@ class _Worker:
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
-            # The loop is closed: nobody waits. What was committed stays committed.
+            # The loop is closed: nobody waits. The commits stay committed.
             return
 
 
@@ -394,7 +394,7 @@ def _read(connection: Connection, jobs: Sequence[_Job], path: Path, patience_s: 
         _roll_back(connection)
         for job in jobs:
             job.error = job.error or sqlite.translate(error, path)
-    # What is in a file that is gone is in no history.
+    # The content of a file that is gone belongs to no history.
     if (gone := connection.check_files()) is not None:
         for job in jobs:
             job.error = gone

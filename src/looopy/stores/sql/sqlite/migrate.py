@@ -1,9 +1,9 @@
 """
 Bring a SQLite file to another schema: one transaction that keeps other writers out from the start.
 
-Foreign keys are off meanwhile, because rebuilding a table that others refer to would delete their
-rows; before the commit they are checked, and no table may have lost a row. A file that held data is
-copied beside itself first.
+Foreign keys are off during a migration, because rebuilding a table that others refer to would
+delete their rows; before the commit they are checked, and no table may have lost a row. A file with
+data is copied first.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _configure(connection: Connection, found: Found = NOTHING) -> None:
 
 def _row_counts(connection: Connection) -> dict[str, int]:
     """The number of rows of each table, by the name that it has, or is to have."""
-    # What was a table may be a view of others by now.
+    # A former table may be a view of others by now.
     ours = ", ".join(f"'{name}'" for name in sorted(TABLES))
     names = connection.exec_driver_sql(
         "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"  # noqa: S608 - constants

@@ -1,21 +1,20 @@
 """
-What SQLite says in place of some statements: messages, turns and events lie under one number.
+SQLite's replacements for some statements: messages, turns and events lie under one number.
 
 A row that is found by `(tenant_id, context_id, position)` costs a file those ids twice, in the row
-and in its index, and a commit one more page. In SQLite, which is neither partitioned nor sharded, a
-context has a number, and the key of what belongs to it is that number with the place of the row
-behind it: one integer, which SQLite finds a row by without an index. What nearly every turn says of
-itself is left out as well.
+and in its index, and a commit one more page. SQLite is neither partitioned nor sharded, so a
+context has a number here. The key of its rows is that number followed by the place of the row: one
+integer, by which SQLite finds a row without an index. The facts that nearly every turn shares are
+left out as well.
 
-The tables `looopy_message_rows`, `looopy_turn_rows` and `looopy_event_rows` are met by these
-statements alone. For
-everybody else there are views, named and made as the tables are elsewhere.
+Only these statements use the tables `looopy_message_rows`, `looopy_turn_rows` and
+`looopy_event_rows`. For all other readers there are views, with the names and columns that the
+tables have elsewhere.
 
-A number is told by the row of its context, in the same statement and under its tenant, so that no
-other context's rows can be met; places that no row can have are compared, never added. The number
-of a deleted context may be given again, because the trigger of `contexts` takes all rows of the old
-one in the same transaction; and as the number is no proof of anything, whoever still writes to the
-old context is fenced by its epoch.
+Each statement reads the number from the row of the context, under its tenant, so it never sees
+another context's rows; impossible places are compared, never added. The number of a deleted context
+may be reused, because the trigger of `contexts` deletes all its rows in the same transaction. The
+number proves nothing, and an owner of the old context is fenced by its epoch.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _WITHIN = (
     f"id BETWEEN (SELECT {_at('0')} FROM looopy_contexts c WHERE {_OWNER})"
     f" AND (SELECT {_at(str(LAST_PLACE))} FROM looopy_contexts c WHERE {_OWNER})"
 )
-# What a turn that is over has to say, unless it is what nearly all of them say.
+# The facts of a finished turn, unless they are those of nearly every turn.
 _ENDED = "CASE WHEN t.end_seq IS NOT NULL THEN COALESCE(t.{0}, '{1}') END"
 _TURN_COLUMNS = (
     f"{_place('t.id')}, t.continues, t.actor_id, t.had_auth,"
@@ -151,4 +150,4 @@ IN_SQLITE = {
     s.FIND_POSITION: _HALVE.format(table="looopy_message_rows", seq="seq"),
     s.FIND_TURN: _HALVE.format(table="looopy_turn_rows", seq="start_seq"),
 }
-"""What SQLite is to be told in the place of a statement, with the same parameters and columns."""
+"""SQLite's replacement of a statement, with the same parameters and columns."""

@@ -1,10 +1,10 @@
 """
-Makes the schema of a SQLite file that has none, without alembic.
+Makes the schema of an empty SQLite file, without alembic.
 
-A first start should not wait a second for a migration tool to load, so the statements that the
-migrations come to on an empty file are kept beside this module, in `fresh.sql`. They are made from
-the migrations (`python -m tests.migrations.fresh`), and a test compares the two: the migrations
-stay the only place where the schema is changed.
+A first start should not wait a second for a migration tool to load. So `fresh.sql`, beside this
+module, holds the statements that all migrations together run on an empty file. It is made from the
+migrations (`python -m tests.migrations.fresh`), and a test compares the two: only the migrations
+change the schema.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def make(path: Path, patience_s: float) -> bool:
     Make the schema in one transaction, if the file at *path* is empty.
 
     Args:
-        path: Created if it is not there.
+        path: Created if it does not exist.
         patience_s: How long other processes may keep the file locked.
 
     Returns:
-        Whether it was made; `False` when there is something in the file, such as what another
-        starter made meanwhile.
+        True if it was made; false if the file is not empty, for instance because another process
+        has just made it.
 
     Raises:
         StoreUnavailable: The file cannot be used.
