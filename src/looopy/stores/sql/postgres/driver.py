@@ -1,18 +1,18 @@
 """
 The Postgres driver: an operation is one transaction on one connection of a pool, never abandoned.
 
-Each operation runs in a task of its own, so cancelling the one who waits neither interrupts a
-statement nor leaves a transaction open. Writes run at READ COMMITTED and begin by locking the row
-of their context; reads of more than one statement see one snapshot.
+Each operation runs in a task of its own, so cancelling its caller neither interrupts a statement
+nor leaves a transaction open. Writes run at READ COMMITTED and begin by locking the row of their
+context; reads of more than one statement see one snapshot.
 
-A claim, or a commit of a turn, is one statement where it can be, and that is a transaction of its
-own: one round trip. Other writes run between BEGIN and COMMIT.
+A claim, or a commit of a turn, is one statement if possible, and then a transaction of its own: one
+round trip. Other writes run between BEGIN and COMMIT.
 
-A connection may break at any moment, or fall silent, which ends at a limit (`pg_watch.py`). Before
-a statement alone, or COMMIT, was sent nothing is written, so the operation is run again on another
-connection. After it, nobody here knows: the server is asked, on a fresh connection, what became of
-it (`pg_fate.py`), and only when it does not answer in time, or cannot know, does the error say that
-the outcome is unknown.
+A connection may break at any moment; one that falls silent is cut after a limit (`watch.py`).
+Before the one statement, or COMMIT, was sent, nothing is written, so the operation runs again on
+another connection. After that the outcome is unknown here: the driver asks the server on a fresh
+connection (`fate.py`). The error says that the outcome is unknown only if the server does not
+answer in time, or cannot know.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class PostgresDriver:
         local = _LOCALLY if url.pooled else ""
         self._begin_write = _BEGIN_WRITE + local + (_DURABLY if url.pooled else "")
         self._begin_read = _BEGIN_READ + local
-        self._secured = False  # whether a transaction has to say whose it is
-        self._alone = not url.pooled  # whether one statement may be a transaction
+        self._secured = False  # true if each transaction has to name its tenant
+        self._alone = not url.pooled  # true if one statement may be a transaction
 
     async def open(self) -> None:
         """
@@ -121,7 +121,7 @@ class PostgresDriver:
         self._news = News(self._url, self.bells, pool)
 
     async def _look(self, pool: Pool) -> tuple[Found, set[str]]:
-        """How far the schema is, and which tables of ours keep the tenants apart."""
+        """The revision of the schema, and which of our tables keep the tenants apart."""
         try:
             rows = await ask_once(pool, pg_rls.LOOK, self._url)
         except StoreUnavailable as error:
@@ -131,7 +131,7 @@ class PostgresDriver:
         return Found(rows[0][0]), {name for _, name in rows if name is not None}
 
     async def _was_migrated(self, found: Found) -> bool:
-        """Whether a schema at *found* had to be made or changed first."""
+        """True if a schema at *found* had to be made or changed first."""
         if found.at_head:
             return False
         if self._bring_to_head is None:
@@ -184,7 +184,7 @@ class PostgresDriver:
         write: bool,
         ring: Ring | None,
     ) -> None:
-        """Carry it out and tell what became of it, unless nobody waits any more."""
+        """Carry it out and report its outcome, unless nobody waits any more."""
         # Not when the task is done: that would take another round of the event loop.
         try:
             found = await self._carry_out(pool, work, write=write, ring=ring)
@@ -202,7 +202,7 @@ class PostgresDriver:
         pool, self._pool = self._pool, None
         if pool is None or self._pid != os.getpid():
             return
-        if self._loop is not asyncio.get_running_loop():  # nobody can wait for its connections here
+        if self._loop is not asyncio.get_running_loop():  # it cannot wait for these connections
             return
         try:
             if self._running:
@@ -239,10 +239,10 @@ class PostgresDriver:
 
     def _line(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> asyncio.Lock:
         """
-        Where the writes of one context wait: in the order in which they were asked for.
+        The queue for the writes of one context, in order of arrival.
 
-        The lock of its row would let them pass one at a time as well, but in any order, and each
-        would keep a connection from other contexts meanwhile.
+        The lock of its row would also let only one pass at a time. But it keeps no order, and each
+        waiting write would keep a connection from other contexts.
         """
         if ring is not None:  # it names them too, and nothing has to be run to know
             key: tuple[Any, Any] = (ring.tenant, ring.context_id)
@@ -252,7 +252,7 @@ class PostgresDriver:
         return self._lines.setdefault(key, asyncio.Lock())
 
     def _begin(self, text: str, params: Callable[[], Mapping[str, Any]]) -> str:
-        """A BEGIN that also says whose rows the transaction is about, where that is asked."""
+        """A BEGIN that also names the tenant of the transaction, if the database requires it."""
         return text + pg_rls.as_tenant(params().get("tenant")) if self._secured else text
 
     async def _try(
@@ -413,8 +413,8 @@ def _first(work: Callable[[], Steps[Any]]) -> Mapping[str, Any]:
 
 
 def _undone(lost: Trouble) -> Trouble:
-    """*lost*, of a write of which the server has said since that it was not made."""
-    lost.undone = lost.stale = True  # nobody has to wait for a server that has just answered
+    """*lost*, of a write that did not happen, as the server has answered since."""
+    lost.undone = lost.stale = True  # a server that has just answered needs no pause
     return lost
 
 
@@ -469,7 +469,7 @@ async def find(pool: Pool, url: PostgresURL) -> Found:
 
 
 async def _find_before(pool: Pool, url: PostgresURL) -> Found:
-    """How far a database is whose tables may not bear our name yet."""
+    """The revision of a database whose tables may still have their old names."""
     from looopy.stores.sql import old_names
 
     asked = Query(old_names.COLUMNS_ON_SERVER, {}, alone=True)

@@ -1,9 +1,9 @@
 """
-What a Postgres driver's failure means, in our tree.
+Translates the failures of both Postgres drivers into looopy's errors.
 
 The drivers put rows, parameters and connection strings into their messages, and the errors they
-chain repeat them. So nothing of a driver's error is passed on but its SQLSTATE: a `Trouble` is what
-the two of them have in common, and our sentence is chosen by it.
+chain repeat them. So only the SQLSTATE of a driver's error is passed on: a `Trouble` holds what
+both drivers share, and it selects our sentence.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ class Trouble(Exception):
     A statement, or connecting, failed.
 
     Args:
-        sqlstate: What the server said, five characters; `None` when it said nothing.
-        lost: Whether the connection is gone with it, or was never there.
-        words: For connecting alone: a sentence of ours, when more is known than the SQLSTATE says.
-        silent: Whether no answer came in time, so that the connection was cut.
+        sqlstate: The server's code, five characters; `None` if it sent no code.
+        lost: True if the connection is lost, or was never made.
+        words: For connecting alone: a sentence of ours, if more is known than the SQLSTATE says.
+        silent: True if no answer came in time, so that the connection was cut.
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class Trouble(Exception):
         self.stale = False  # on a connection that had been idle: another may work
         self.sent = False  # a write of one statement was, and may have been carried out
         self.silent = silent
-        self.undone = False  # the server has said since that nothing was written
+        self.undone = False  # the server has confirmed since that nothing was written
 
     @property
     def collided(self) -> bool:
-        """Whether another transaction was first, so that the same operation may be run again."""
+        """True if another transaction was first, so that the same operation may be run again."""
         return self.sqlstate in _COLLISIONS
 
     @property
     def passing(self) -> bool:
-        """Whether waiting a little may help: the connection was cut, or the server restarts."""
+        """True if waiting a little may help: the connection was cut, or the server restarts."""
         if self.words is not None:
             return False
         return self.sqlstate in _RESTARTING or (self.lost and self.sqlstate not in _FINAL)
@@ -56,7 +56,7 @@ _COLLISIONS = {
     "40001",  # serialization_failure
     "40P01",  # deadlock_detected
     "23505",  # unique_violation: both made the same row
-    "23503",  # foreign_key_violation: the context was deleted meanwhile
+    "23503",  # foreign_key_violation: the context was deleted in between
 }
 TOO_MANY = "53300"
 """The SQLSTATE when a server has no connection left (too_many_connections)."""
@@ -104,7 +104,7 @@ _PHRASES = (
 
 
 def sqlstate_in(text: str) -> str | None:
-    """The SQLSTATE that libpq's *text* about a failed connection stands for, if it is known."""
+    """The SQLSTATE for libpq's *text* about a failed connection, if it is known."""
     for phrase, state in _PHRASES:
         if phrase in text:
             return state
@@ -115,11 +115,11 @@ def sqlstate_in(text: str) -> str | None:
 
 def translate(trouble: Trouble, place: str, *, outcome_known: bool = True) -> StoreUnavailable:
     """
-    The error of our tree that *trouble* means. Its message holds no value of any row.
+    Translate *trouble* into one of looopy's errors. Its message holds no value of any row.
 
     Args:
         place: Host and database, for the message.
-        outcome_known: Whether it is certain that nothing was written.
+        outcome_known: True if certainly nothing was written.
     """
     state = trouble.sqlstate
     if state in _FULL:

@@ -1,16 +1,16 @@
 """
-What became of a write whose connection broke before its outcome was heard.
+Finds out if a write happened whose connection broke before its answer arrived.
 
-A write of several statements is a transaction with a number, and the server tells what became of
-that. A write of one statement is over before anybody could learn its number. It leaves a mark of
-its own in the row of its context instead, `contexts.last_write`, and the row is looked at. Two
-things make that sure:
+A write of several statements is a transaction with a number, and the server knows the outcome of
+that number. A write of one statement is over before anybody could learn its number. It leaves a
+mark of its own in the row of its context instead, `contexts.last_write`, and the driver reads the
+row. Two things make that certain:
 
-- Nothing of it is still on its way. A statement may have reached the server, or the network, and
-  be carried out later. So first its session is ended, and seen to be gone: what it had not
-  committed by then it never will.
-- Nobody else has overwritten the mark. Under one epoch only its owner writes, one thing after the
-  other. When the epoch has moved on, the row of the turn tells: a turn is opened by one claim, and
+- The write is no longer on its way. A statement may have reached the server, or the network, and be
+  carried out later. So the driver first ends its session and waits until it is gone: a session that
+  has ended commits nothing more.
+- No other write has replaced the mark. Under one epoch only its owner writes, one write after the
+  other. If the epoch has moved on, the row of the turn decides: a turn is opened by one claim, and
   closed once.
 """
 
@@ -36,7 +36,7 @@ _random = random.SystemRandom()
 
 
 class _Unknown(Exception):
-    """What is there tells neither way."""
+    """The rows decide neither way."""
 
 
 class _Later(Exception):
@@ -74,7 +74,7 @@ async def _find_out(
 # --- a transaction ---
 
 _STATUS = f"SELECT pg_xact_status(CAST(:xid AS text)::xid8), {LIFE}"
-# Ours, left behind by a broken connection: the server does not know yet that nobody is there.
+# Our own session, left by a broken connection: the server has not noticed the break yet.
 _END_IT = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE backend_xid::text::bigint = :xid % 4294967296 AND pid <> pg_backend_pid()"
@@ -83,10 +83,10 @@ _END_IT = (
 
 async def fate_of_transaction(pool: Pool, place: str, mark: str, deadline: float) -> bool:
     """
-    Whether the transaction of *mark* was committed.
+    True if the transaction of *mark* was committed.
 
     Raises:
-        StoreUnavailable: The server did not say in time, or cannot know.
+        StoreUnavailable: The server did not answer in time, or cannot know.
     """
     xid, _, life = mark.partition(" ")
     which = {"xid": int(xid)}
@@ -103,8 +103,8 @@ async def fate_of_transaction(pool: Pool, place: str, mark: str, deadline: float
         if status == "aborted":
             return False
         if now != life:
-            # In progress, the number is another's by now, so ours did not reach the disk.
-            # Committed, it may be ours or another's.
+            # In progress: the number belongs to another transaction by now, so ours did not reach
+            # the disk. Committed: it may be ours or another one.
             if status == "in progress":
                 return False
             raise _Unknown
@@ -167,12 +167,12 @@ async def fate_of_statement(
     pool: Pool, place: str, write: Folded, backend: Backend, deadline: float
 ) -> Rows | None:
     """
-    What *write* returned when it was carried out in the session *backend*; `None`: it never was.
+    The result of *write* if it was carried out in the session *backend*; `None` if it was not.
 
-    News of the inbox are of now.
+    News of the inbox are current ones.
 
     Raises:
-        StoreUnavailable: The server did not say in time, or nobody can know: another owner has
+        StoreUnavailable: The server did not answer in time, or cannot know: another owner has
             written since.
     """
     session = backend._asdict()
@@ -222,7 +222,7 @@ def _claimed(claim: Folded, facts: _Facts | None) -> tuple[Any, ...] | None:
             return None
         numbers = (facts.epoch, facts.turn_count, facts.last_seq, facts.last_position)
         return (*numbers, *facts.inbox)
-    # Ours would be displaced by now, and so interrupted.
+    # Our turn would be displaced by now, and so interrupted.
     opening = claim.part(s.OPEN_TURN)
     if opening is None or facts.started_at != opening["started_at"]:
         return None

@@ -62,8 +62,9 @@ class Folded(NamedTuple):
     """
     An operation as one statement.
 
-    `mark`: by which the row of its context shows that it was the last one, when it is to be a
-    transaction of its own; `None` when it is part of one, and returns that one's.
+    `mark`: the value by which the row of its context shows that this was the last write, if the
+    statement is a transaction of its own; `None` if it is part of a transaction, and returns the
+    mark of that one.
     """
 
     query: Query
@@ -78,7 +79,7 @@ class Folded(NamedTuple):
 
 def fold(work: Callable[[], Steps[Any]], mark: int | None = None) -> Folded | None:
     """
-    The one statement that *work* comes to, or `None` if it is not to be folded.
+    *work* as one statement, or `None` if it cannot be folded.
 
     Args:
         mark: See `Folded`.
@@ -103,7 +104,7 @@ def fold(work: Callable[[], Steps[Any]], mark: int | None = None) -> Folded | No
 
 
 def answer_of(work: Callable[[], Steps[T]], rows: Rows) -> T:
-    """What *work* answers when its update returned *rows*, and everything after it was done."""
+    """The answer of *work* if its update returned *rows* and everything after it was done."""
     steps = work()
     given = [rows[0][: _width(next(steps).sql)]]
     try:
@@ -140,7 +141,7 @@ def _width(fence: str) -> int:
 
 @cache
 def _symbols(fence: str) -> tuple[_Symbol, ...]:
-    """A row of what it returns, before it is known."""
+    """A row of its result, before it is known."""
     return tuple(_Symbol(n) for n in range(_width(fence)))
 
 

@@ -5,10 +5,10 @@ Changes of tables are transactional in Postgres, so a migration that is killed l
 as it was. The lock is taken before the revision is read: of two starters one migrates, and the
 other finds the work done. It belongs to the transaction, so no connection can keep it.
 
-A change of a table waits for every transaction that has read it, and whoever comes later waits
-behind the change. So a migration asks for all tables before it changes any, and gives up after two
-seconds: the others run again, and it comes back a little later. Only the lock that keeps two
-migrations apart is waited for patiently, because nobody else wants it.
+A change of a table waits for every transaction that has read it, and later transactions wait behind
+the change. So a migration locks all tables before it changes any, and gives up after two seconds:
+the others run again, and it retries a little later. It waits patiently only for the lock that keeps
+two migrations apart, because no other transaction needs that lock.
 
 Row-level security, once it is on, stays on through every migration, new tables included.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-# Any number of 64 bits will do, as long as nobody else on the server uses it.
+# Any number of 64 bits will do, if no other program on the server uses it.
 _LOCK = 0x6C6F6F6F7079
 STANDSTILL_S = 2.0
 """How long one attempt may keep others waiting: their statements wait for 10 s."""
@@ -122,7 +122,7 @@ async def _try(url: PostgresURL, work: Callable[[Connection], None]) -> None:
         if isinstance(error, DBAPIError) and not isinstance(trouble, Trouble):
             trouble = Trouble(None, lost=True)
         if isinstance(trouble, Trouble):
-            # A statement that the server refused says nothing about reaching it.
+            # A statement that the server refused proves that the server was reached.
             trouble.lost = (trouble.sqlstate or "08").startswith(("08", "57P"))
             raise trouble from None
         raise
@@ -169,7 +169,7 @@ def _make_engine(url: PostgresURL) -> AsyncEngine:
 
 
 def _use_dsn_alone(_dialect: object, _record: object, args: list[Any], _named: object) -> None:
-    args.clear()  # what SQLAlchemy made of its own URL, which says nothing
+    args.clear()  # SQLAlchemy's own URL here is a placeholder
 
 
 def _run_in_one_transaction(connection: Connection) -> None:
@@ -225,7 +225,7 @@ def _find_on(connection: Connection) -> Found:
 
 
 def _take_tables(connection: Connection, names: Iterable[str]) -> None:
-    """Keep everybody out of these tables until the transaction ends, soon or not at all."""
+    """Keep all others out of these tables until the transaction ends, soon or not at all."""
     quote = connection.dialect.identifier_preparer.quote_identifier
     until = time.monotonic() + STANDSTILL_S
     for name in names:
@@ -235,7 +235,7 @@ def _take_tables(connection: Connection, names: Iterable[str]) -> None:
 
 
 def _wait_for_locks(connection: Connection, longest_s: float) -> None:
-    """Let each statement wait so long for a lock; what is over by now still gets a moment."""
+    """Let each statement wait so long for a lock; after the deadline each still gets a moment."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {max(int(longest_s * 1000), 1)}")
 
 

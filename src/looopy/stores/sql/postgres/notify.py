@@ -1,15 +1,15 @@
 """
-How news of a commit reach other processes on Postgres: NOTIFY, said rarely and in few words.
+News of commits for other processes on Postgres: NOTIFY, rarely and in few words.
 
 A NOTIFY inside the transaction that writes would make all commits of the database wait for each
-other, and one for each commit would cost as much as the commit. So the names of the contexts that
-changed are collected, and told a little later, together, by a transaction of its own that does not
-wait for the disk. Nothing depends on it: whoever waits also looks from time to time, and news that
-could not be told are told with the next.
+other, and one for each commit would cost as much as the commit. So the names of changed contexts
+are collected and sent together a little later, by a transaction of its own that does not wait for
+the disk. No promise depends on it: every waiter also polls, and news that could not be sent go out
+with the next.
 
-There is one channel. Every process hears of every change and drops what nobody here listens to,
-which a lookup finds out; more channels would cost a process with many contexts a message for each.
-A name is a hash, so nothing readable leaves the tables.
+There is one channel. Every process receives every change and drops those that nobody in it listens
+to, at the cost of a lookup; more channels would cost a process with many contexts a message for
+each. A name is a hash, so nothing readable leaves the tables.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from looopy.stores.sql.postgres.url import PostgresURL
 from looopy.stores.sql.postgres.wire import Wire, wire_of
 
 CHANNEL = "looopy"
-_LEAD_S = 0.005  # what is committed right after goes with it
-_EAR_LEAD_S = 0.25  # whoever listens no longer than that needs no connection for it
+_LEAD_S = 0.005  # commits that follow at once go with it
+_EAR_LEAD_S = 0.25  # a shorter wait needs no connection for it
 _PAUSE_S = 0.02
 _MOST_NAMES = 400  # in one payload, which the server limits to 8,000 bytes
 _FLUSH_S = 2.0
@@ -42,16 +42,16 @@ _random = random.SystemRandom()
 
 class News:
     """
-    Between the bells of one driver and those of the others on its database, while it is open.
+    Connects the bells of one driver with those of the others on its database, while it is open.
 
     Args:
-        bells: Rung for what others tell.
-        pool: Where a connection for telling comes from, now and then.
-        quiet_s: How long nothing may be heard before the server is asked whether it is there.
-        answer_s: How long it may take to say so.
+        bells: Rung for the changes of other drivers.
+        pool: Source of a connection for sending, from time to time.
+        quiet_s: How long the channel may be silent before the server is asked for a sign of life.
+        answer_s: How long that answer may take.
 
-    Where connections are handed out transaction by transaction nothing can be heard, as
-    listening belongs to a connection; what is told then is for others.
+    Behind a pooler that hands out connections transaction by transaction this cannot listen,
+    because listening belongs to a connection; it then only sends.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class News:
         self._soon: asyncio.TimerHandle | None = None  # when to begin with it
         if url.pooled:
             return
-        for key in bells.keys:  # of those who waited while this was closed
+        for key in bells.keys:  # left by waiters while this was closed
             self._notice(key, here=True)
         bells.noticed = lambda key, here: self._notice(key, here=here)
 
     async def close(self) -> None:
-        """Stop hearing, and tell what is still to be told unless that takes long."""
+        """Stop listening, and send the remaining news unless that takes long."""
         self._bells.noticed = None
         if self._soon is not None:
             self._soon.cancel()
-        if self._untold and self._telling is None:  # what failed before
+        if self._untold and self._telling is None:  # its earlier failure
             self._telling = self._loop.create_task(self._tell())
         self._closing.set()
         try:
@@ -110,7 +110,7 @@ class News:
             self._telling = self._loop.create_task(self._tell())
 
     async def _tell(self) -> None:
-        """Tell all there is to tell, again and again with pauses, until there is nothing."""
+        """Send all waiting news, again and again with pauses, until none is left."""
         try:
             await self._rest(_LEAD_S)
             while self._untold:
@@ -174,10 +174,10 @@ class News:
         """Ring for what others tell; connect again whenever the connection breaks."""
         pause_s = _SHORTEST_PAUSE_S
         while True:
-            # Without a connection, whoever waits looks from time to time.
+            # Without a connection, waiters poll.
             with contextlib.suppress(Trouble):
                 async with _ear(self._url, self._answer_s) as ear:
-                    self._bells.ring_all()  # for what was told while nobody heard it
+                    self._bells.ring_all()  # for changes announced while nobody listened
                     pause_s = _SHORTEST_PAUSE_S
                     while True:
                         heard = await ear.hear(self._quiet_s)
@@ -202,7 +202,7 @@ _INBOX = "+"
 
 
 def name_of(tenant: str, context_id: str) -> str:
-    """What a context is called on the channel: 16 hexadecimal digits."""
+    """The name of a context on the channel: 16 hexadecimal digits."""
     return hashlib.blake2b(f"{tenant}\0{context_id}".encode(), digest_size=8).hexdigest()
 
 
@@ -221,7 +221,7 @@ class _Ear(Protocol):
 
     async def hear(self, at_most_s: float) -> list[str]:
         """
-        Wait for payloads; may return none, and does when there is none for so long.
+        Wait for payloads; returns an empty list after a silence of that length, or sooner.
 
         Raises:
             Trouble: The connection is lost.
@@ -248,7 +248,7 @@ async def _ear(url: PostgresURL, answer_s: float) -> AsyncIterator[_Ear]:
     A connection of its own that listens to the channel.
 
     Raises:
-        Trouble: There is none to be had, or it was lost inside the block.
+        Trouble: No connection could be made, or it was lost inside the block.
     """
     connection = await connect(url)
     make = _AsyncpgEar if url.driver == "asyncpg" else _PsycopgEar

@@ -2,10 +2,9 @@
 Connections to a Postgres server: made, set up, kept, and thrown away when they broke.
 
 The pool is ours and small, because it is passed through for each commit: taking a connection and
-giving it back is two moves of a list, where that of an engine costs as much as the statement. What
-runs on a connection is the driver's own, see `pg_wire.py`. A connection is handed out without
-asking the server whether it still works: the first command on it finds that out, and costs nothing
-extra.
+giving it back is two moves of a list, where that of an engine costs as much as the statement. The
+connection itself is the driver's, see `wire.py`. The pool lends a connection without asking the
+server if it still works: the first command finds that out at no extra cost.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ _POOLER = (
 _POOLERS_SAY = ("unsupported startup parameter", "support command-line options")
 _POOL_PATIENCE_S = 30.0
 _UNLIMITED_S = 300.0  # for an answer, where an administrator lets statements run without a limit
-_LEAST_S = 1.0  # for an answer to one whose time is nearly over: connecting took the rest
-_FULL_PAUSE_S = 0.5  # before a server that has no connection left is asked again
+_LEAST_S = 1.0  # for one answer if connecting has used up the time
+_FULL_PAUSE_S = 0.5  # before a server without free connections is asked again
 _random = random.SystemRandom()
 _SOON_S = 0.02  # to make a connection takes about as long
 
@@ -103,7 +102,7 @@ _SET_UP = _set_up({**TIMEOUTS, **_PLANS, "client_connection_check_interval": "50
 
 
 def connect_args(url: PostgresURL) -> dict[str, Any]:
-    """What the driver of *url* is to be told when it connects."""
+    """Arguments for the driver of *url* when it connects."""
     if url.driver == "psycopg":
         given: dict[str, Any] = {
             "conninfo": url.dsn,
@@ -128,10 +127,10 @@ def connect_args(url: PostgresURL) -> dict[str, Any]:
 
 async def connect(url: PostgresURL) -> Any:
     """
-    A new connection of the driver of *url*, as it comes.
+    A new connection of the driver of *url*, not yet set up.
 
     Raises:
-        Trouble: There is none to be had.
+        Trouble: The connection could not be made.
     """
     module = import_module(url.driver)
     make = module.connect if url.driver == "asyncpg" else module.AsyncConnection.connect
@@ -186,11 +185,11 @@ class Pool:
         self._patience_s = patience_s
         self._idle: list[Wire] = []
         self._made = 0  # idle, in use, or being made
-        self._brief = 0  # of those in use, for no longer than it takes to say something
+        self._brief = 0  # of those in use, for no longer than a short command takes
         # Given a connection, or `None` for the right to make one.
         self._waiting: deque[asyncio.Future[Wire | None]] = deque()
         self._full: Trouble | None = None  # why the server gave no other connection
-        self._full_until = 0.0  # when it may be asked again
+        self._full_until = 0.0  # the earliest time of the next request
         self._reaper: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -255,7 +254,7 @@ class Pool:
         return wire, reused
 
     def _invite(self) -> None:
-        """Let the next one who waits try what nobody tries any more: to make another."""
+        """Let the next waiter try to make another connection."""
         if self._made < self._url.pool_size and self._hand_on(None):
             self._made += 1
 
@@ -289,7 +288,7 @@ class Pool:
         return Trouble(None, words=words)
 
     def give(self, wire: Wire, *, brief: bool = False) -> None:
-        """Take back one that is clean; *brief*: to be handed out last of all."""
+        """Take back a clean connection; *brief*: it is lent again last of all."""
         self._brief -= brief
         now = _now()
         if now >= wire.retire_at:
@@ -301,7 +300,7 @@ class Pool:
             self._watch(min(now + self._url.max_idle_s, wire.retire_at))
 
     def _watch(self, due: float) -> None:
-        """See to it that what is idle is looked at when *due*, or before."""
+        """Make sure that idle connections are checked at *due*, or before."""
         if due == math.inf:
             return
         if self._reaper is not None:
@@ -362,7 +361,7 @@ class Pool:
 
     @property
     def closed(self) -> bool:
-        """Whether what is given back is to be dropped."""
+        """True if a returned connection is to be dropped."""
         return self._closed
 
     async def _wait(self, patience_s: float) -> Wire | None:
@@ -376,7 +375,7 @@ class Pool:
             raise
 
     def _pass_on(self, turn: asyncio.Future[Wire | None]) -> None:
-        """What came for one who waits no more is for the next."""
+        """Pass a connection for a waiter that has given up to the next one."""
         if turn in self._waiting:
             self._waiting.remove(turn)
         elif turn.done() and not turn.cancelled():
@@ -387,7 +386,7 @@ class Pool:
                 self.give(wire)
 
     def _free(self) -> None:
-        """One less: let whoever waits make another."""
+        """Count one connection less: let a waiter make another."""
         if not self._hand_on(None):
             self._made -= 1
 
@@ -446,7 +445,7 @@ def _backend(rows: Rows) -> Backend | None:
 
 
 def _answer_s(rows: Rows) -> float:
-    """How long an answer may take: longer than a statement, whose limit the set-up found."""
+    """How long an answer may take: longer than a statement, whose limit the set-up has read."""
     limit_ms = rows[0][-2].partition("|")[0]
     if not limit_ms:
         return ANSWER_S
@@ -496,7 +495,7 @@ class Session:
             raise self._found_out(trouble) from None
 
     async def end(self, text: str) -> str:
-        """End the transaction with *text*; the tag says whether it was committed."""
+        """End the transaction with *text*; the tag says if it was committed."""
         tag = await self._wire.command(text, within_s=self._within())
         self._between = True
         return tag
@@ -511,7 +510,7 @@ class Session:
         return [row[:-1] for row in rows]
 
     async def ask_alone(self, query: Query) -> Rows:
-        """Run one statement that reads, as a transaction of its own."""
+        """Run one read as a transaction of its own."""
         self._between = False
         try:
             rows = await self._wire.fetch(query, write=False, within_s=self._within())
@@ -522,10 +521,10 @@ class Session:
 
     async def write_alone(self, query: Query) -> Rows:
         """
-        Run one statement that writes, as a transaction of its own, over when this returns.
+        Run one write as a transaction of its own, over when this returns.
 
         Raises:
-            Trouble: It failed. `sent` says whether it may have been carried out all the same.
+            Trouble: It failed. `sent` says if it may still have been carried out.
         """
         self._between = False
         if self._reused and self._wire.is_gone():
@@ -567,7 +566,7 @@ class Session:
 
 
 def no_connection(error: Exception) -> Exception:
-    """Why there is no connection: what the driver said, without its words."""
+    """The reason why there is no connection, without the driver's own text."""
     if isinstance(error, Trouble):
         return error
     if any(phrase in str(error) for phrase in _POOLERS_SAY):

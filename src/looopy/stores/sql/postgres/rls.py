@@ -1,16 +1,16 @@
 """
 Row-level security on Postgres: the server itself keeps the tenants apart.
 
-Every statement of ours names its tenant. With row-level security a statement that forgot to would
-still see no other tenant's rows: each transaction begins by saying whose it is, and a policy on
-each table compares. The setting ends with its transaction and is then empty, which is nobody's
-tenant, so a connection carries nothing from one tenant to the next. A statement of a transaction
-that does not say so fails, rather than to find nothing: a process that was connected before the
-policies came would take every context for a new one.
+Every statement of ours names its tenant. With row-level security a statement without one would
+still see no other tenant's rows: each transaction begins by naming its tenant, and a policy on each
+table compares. The setting ends with its transaction and is then empty, which matches no tenant, so
+a connection carries nothing from one tenant to the next. A statement of a transaction without a
+tenant fails, instead of finding no rows: a process that was connected before the policies were made
+would take every context for a new one.
 
 The policy holds for the tables' owner too (`FORCE`), but the owner could lift it: the application
 connects as another role, and `secure` gives that role no more than it needs. A migration lifts the
-force for the time of its own transaction, because rows that it does not see it would not change.
+force for the time of its own transaction, because it would not change rows that it does not see.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ SETTING = "looopy.tenant"
 _POLICY = "looopy_tenant"
 _SAID = f"current_setting('{SETTING}', true)"
 _UNSAID = f"{SETTING} is not set"
-# These words are no number, so the server fails with them as soon as it looks for a row.
+# These words are not a number, so the server fails with them as soon as it looks for a row.
 _CONDITION = (
     f"tenant_id = CASE WHEN {_SAID} <> '' THEN {_SAID}"
     f" ELSE CAST(CAST('{_UNSAID}' || COALESCE({_SAID}, '') AS integer) AS text) END"
 )
 UNSAID = "22P02"
-"""What the server answers to a statement that does not say whose it is: no number."""
+"""The server's answer to a statement without a tenant: not a number."""
 _GRANTED = "SELECT, INSERT, UPDATE, DELETE"
 _NAMES = ", ".join(f"'{name}'" for name in sorted(TABLES))
 VERSION = f"SELECT version_num FROM {VERSION_TABLE} LIMIT 1"  # noqa: S608 - a constant
-# The schema's revision, and with it each table of ours that is there and hides rows from the one
-# who asks: superusers and some roles see all of them. One statement, because opening waits for it.
+# The schema's revision, and each existing table of ours that hides rows from this role: superusers
+# and some roles see all of them. One statement, because opening waits for it.
 LOOK = Query(
     f"SELECT ({VERSION}), c.relname::text FROM (SELECT) one LEFT JOIN pg_class c"  # noqa: S608 - made of constants
     f" ON c.relname IN ({_NAMES}) AND c.relkind IN ('r', 'p') AND pg_table_is_visible(c.oid)"
@@ -50,7 +50,7 @@ LOOK = Query(
 ABOVE = Query(
     "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user", {}, alone=True
 )
-"""Whether no policy holds for the one who asks."""
+"""True if no policy holds for this role."""
 
 
 def unsafe(place: str, *, above: bool) -> ConfigurationError:
@@ -59,7 +59,7 @@ def unsafe(place: str, *, above: bool) -> ConfigurationError:
 
     Args:
         place: Host and database, for the message.
-        above: What was answered to `ABOVE`.
+        above: The answer to `ABOVE`.
     """
     if above:
         return ConfigurationError(
@@ -74,7 +74,7 @@ def unsafe(place: str, *, above: bool) -> ConfigurationError:
 
 def as_tenant(tenant: object) -> str:
     """
-    What follows a BEGIN, so that the transaction sees the rows of *tenant* and no others.
+    The text after a BEGIN that limits the transaction to the rows of *tenant*.
 
     The name is sent in hexadecimal: it can hold no statement.
     """
@@ -87,12 +87,12 @@ def as_tenant(tenant: object) -> str:
 
 def secure(connection: Connection, roles: list[str]) -> None:
     """
-    Turn row-level security on for every table of ours that is there, and let *roles* use them.
+    Turn row-level security on for every existing table of ours, and let *roles* use them.
 
-    May be run as often as one likes; afterwards the policies are what this version wants.
+    May be run any number of times; afterwards the policies are those of this version.
 
     Raises:
-        ConfigurationError: A role does not exist, or would be above the policies.
+        ConfigurationError: A role does not exist, or would bypass the policies.
     """
     from sqlalchemy import text
 
@@ -135,13 +135,13 @@ def lift(connection: Connection) -> list[str] | None:
     quote = connection.dialect.identifier_preparer.quote_identifier
     for table in present(connection):
         connection.execute(text(f"ALTER TABLE {quote(table)} NO FORCE ROW LEVEL SECURITY"))
-    # What would still be hidden is an error then, and not a row that was passed over.
+    # A row that is still hidden is then an error, instead of being passed over.
     connection.execute(text("SET LOCAL row_security = off"))
     return roles
 
 
 def is_on(connection: Connection) -> bool:
-    """Whether row-level security was turned on for our tables."""
+    """True if row-level security was turned on for our tables."""
     from sqlalchemy import text
 
     on = (

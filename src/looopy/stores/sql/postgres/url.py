@@ -1,9 +1,9 @@
 """
-What a Postgres URL says: which driver, where the server is, and what is ours rather than libpq's.
+Reads a Postgres URL: the driver, the server, and the options that are ours rather than libpq's.
 
-The URL goes to the driver as it is, so whatever libpq knows (a socket's folder as host, several
-hosts, `sslmode`) works; only our own options are taken out of it. It holds a password, so it is
-never shown: errors name the server by `place`.
+The URL goes to the driver as it is, so everything that libpq knows (a socket's folder as host,
+several hosts, `sslmode`) works; only our own options are taken out of it. It holds a password, so
+it is never shown: errors name the server by `place`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SCHEMES = {
     "postgresql+psycopg": "psycopg",
 }
 
-# A peer that is gone without a word is noticed within a minute when nothing is said, and within
-# half of one when something was.
+# A dead peer is noticed within a minute on a silent connection, and within half a minute after a
+# command.
 _TCP = {
     "keepalives": 1,
     "keepalives_idle": 30,  # seconds
@@ -44,18 +44,17 @@ class PostgresURL:
         driver: `asyncpg` or `psycopg`.
         dsn: The URL for the driver, with the password if it had one.
         place: Host and database, fit for showing.
-        pooler: How a proxy between here and the server hands connections out, `session` or
-            `transaction`; `None`: there is no proxy, which is made sure of.
-        options: The URL's own `options`: what the server is told when a session begins.
-        row_level_security: Whether to refuse a database that does not keep the tenants apart for
-            this user by row-level security on every table.
-        named: Whether the URL says what the application is called at the server.
+        pooler: How a proxy before the server assigns connections, by `session` or by `transaction`;
+            `None`: no proxy, and looopy verifies that.
+        options: The URL's own `options`, sent to the server when a session begins.
+        row_level_security: True to refuse a database that does not keep the tenants apart for this
+            user by row-level security on every table.
+        named: True if the URL sets the application's name at the server.
         pool_size: How many connections are kept at most.
-        max_idle_s: How long one is kept that nobody uses.
-        max_age_s: How long one is kept that is used.
+        max_idle_s: How long an unused connection is kept.
+        max_age_s: How long a used connection is kept.
         connect_timeout_s: How long to wait for the server to take a connection.
-        tcp: How the system finds out that nobody is at the other end of a connection, in libpq's
-            words.
+        tcp: How the system detects a dead peer, as options of libpq.
     """
 
     driver: str
@@ -74,14 +73,14 @@ class PostgresURL:
     @property
     def pooled(self) -> bool:
         """
-        Whether a proxy hands the connections out transaction by transaction, so that nothing may
-        outlive one: no prepared statements, no settings of a session.
+        True if a proxy assigns the connections by transaction, so that nothing may outlive one: no
+        prepared statements, no settings of a session.
         """
         return self.pooler == "transaction"
 
 
 def is_postgres(url: str) -> bool:
-    """Whether *url* has one of the schemes of Postgres."""
+    """True if *url* has one of the schemes of Postgres."""
     return url.partition(":")[0] in SCHEMES
 
 
@@ -106,7 +105,7 @@ def parse(url: str) -> PostgresURL:
     theirs = [(name, value) for name, value in given if name not in _OPTIONS]
     known = dict(theirs)
     if "," in known.get("host", hosts):
-        # Of several servers one takes writes.
+        # Of several servers, the one that takes writes.
         theirs.append(("target_session_attrs", known.get("target_session_attrs", "primary")))
     query = urlencode(dict(theirs), quote_via=quote)  # libpq knows no + for a space
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, query, ""))

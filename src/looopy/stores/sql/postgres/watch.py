@@ -1,10 +1,10 @@
 """
 A limit for the time that a server may take to answer on one connection.
 
-A server limits its own statements. Nothing of that helps when its answer never arrives: a proxy
-stands still, a firewall forgot the connection, a machine lost its network without a farewell. So
-each answer has a limit here too, a little longer than the server's own; after that the connection
-is cut, and whoever waits for the answer learns it as of any other cut.
+A server limits its own statements. That does not help if its answer never arrives: a proxy hangs, a
+firewall forgot the connection, a machine lost its network without closing. So each answer has a
+limit here too, a little longer than the server's own. After that the connection is cut, and the
+waiting command fails as after any other cut.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Watch:
     when it fires too early, so that a statement costs no timer of its own.
 
     Args:
-        cut: Ends the connection, so that whoever reads from it fails.
+        cut: Ends the connection, so that its reader fails.
 
     Attributes:
-        expired: Whether it was cut.
+        expired: True if it was cut.
     """
 
     __slots__ = ("_cut", "_due", "_loop", "_timer", "expired")
@@ -52,7 +52,7 @@ class Watch:
         self._due = None
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Stop watching the connection."""
         self._due = None
         if self._timer is not None:
             self._timer.cancel()
@@ -64,7 +64,7 @@ class Watch:
             return
         now = self._loop.time()
         if now - timer.when() > _LATE_S:
-            # This process stood still itself: the answer may be there, and nobody has read it yet.
+            # This process stood still itself: the answer may be there, but unread.
             self._due = max(self._due, now + _LATE_S)
         if now < self._due:
             self._timer = self._loop.call_at(self._due, self._look)

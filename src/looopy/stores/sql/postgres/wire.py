@@ -1,15 +1,14 @@
 """
-Our statements in the words of a Postgres driver, and one connection of either driver.
+One connection of either Postgres driver, and our statements in that driver's form.
 
 A statement is translated once and kept: `:name` becomes `$1::bigint` for asyncpg and
 `%(name)s::bigint` for psycopg. Every parameter is cast, so that the type of a value does not depend
-on where a statement uses it first; `now_us()` becomes the server's clock, which goes on inside a
+on where a statement uses it first; `now_us()` becomes the server's clock, which advances inside a
 transaction, unlike `now()`.
 
 A write also returns its `mark`: the number of its transaction and the life of the server that gave
-it. Should the connection break while that is committed, the server can be asked what became of the
-number, as long as it is in the same life: one that crashed gives numbers out again that had not
-reached the disk.
+it. If the connection breaks during the commit, the server can report the outcome of that number, as
+long as it is in the same life: after a crash a server reuses numbers that had not reached the disk.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ LIFE = (
     " EXTRACT(EPOCH FROM pg_stat_get_bgwriter_stat_reset_time()))"
 )
 MARK = ":mark:"
-"""Where a statement wants its mark, if it has a place of its own for it."""
+"""The place in a statement for its mark, if it has one of its own."""
 _MARK = f"concat_ws(' ', pg_current_xact_id(), {LIFE})"
 
 
@@ -89,7 +88,7 @@ def _dialect(sql: str, write: bool) -> str:
 
 
 def is_marked(sql: str) -> bool:
-    """Whether *sql*, in a write, returns its mark behind its own columns."""
+    """True if *sql*, as a write, returns its mark after its own columns."""
     writes = sql.startswith(("INSERT", "UPDATE", "DELETE"))
     return (writes and not sql.endswith("/* MANY */")) or MARK in sql
 
@@ -117,7 +116,7 @@ class Wire(Protocol):
 
     Attributes:
         backend: Its session, once that is known.
-        answer_s: How many seconds an answer may take, unless a call says otherwise.
+        answer_s: How many seconds an answer may take, unless a call passes its own limit.
         retire_at: When it is old enough to be replaced, by the clock of the event loop.
         idle_since: When it was last given back to its pool, by the same clock.
     """
@@ -128,11 +127,13 @@ class Wire(Protocol):
     idle_since: float
 
     def is_gone(self) -> bool:
-        """Whether it was seen to break while it was idle; one that does not say so may be too."""
+        """
+        True if it was seen to break while it was idle; one that shows no break may be broken too.
+        """
         ...
 
     def was_silent(self) -> bool:
-        """Whether it was cut because an answer did not arrive."""
+        """True if it was cut because an answer did not arrive."""
         ...
 
     async def fetch(self, query: Query, *, write: bool, within_s: float | None = None) -> Rows:
@@ -251,7 +252,7 @@ class _Asyncpg(_Watched):
     async def close(self, *, at_once: bool = False) -> None:
         self._watch.close()
         if not at_once:
-            with contextlib.suppress(Exception):  # whatever it was, it is let go next
+            with contextlib.suppress(Exception):  # whatever it was, the connection is closed next
                 await self._connection.close(timeout=_LEAVE_S)
         self._connection.terminate()
 
@@ -267,7 +268,7 @@ class _Psycopg(_Watched):
             self._poll.register(connection.fileno(), select.POLLIN)
 
     def is_gone(self) -> bool:
-        # Nobody reads from it while it is idle: what a server then says is nothing but farewell.
+        # No command reads from it while it is idle: anything that a server sends then is a goodbye.
         return self._poll is not None and bool(self._poll.poll(0))
 
     def _is_closed(self) -> bool:
@@ -294,8 +295,8 @@ class _Psycopg(_Watched):
         await self._connection.close()
 
     def _cut(self) -> None:
-        # Not closed: the number of the file would be given to the next connection, while whoever
-        # waits here is still registered under it.
+        # Not closed: the next connection would get the number of the file, while a waiter here is
+        # still registered under it.
         with contextlib.suppress(Exception):  # it is closed
             number = self._connection.fileno()
             with socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as same:
@@ -307,7 +308,8 @@ _WIRES: dict[str, type[_Asyncpg | _Psycopg]] = {"asyncpg": _Asyncpg, "psycopg": 
 
 def trouble_of(error: Exception, *, lost: bool) -> Exception:
     """
-    What both drivers mean by *error*; itself when it comes from neither of them, nor from a socket.
+    The `Trouble` that both drivers mean by *error*; *error* itself if it comes from neither of
+    them, nor from a socket.
     """
     module = type(error).__module__.partition(".")[0]
     if module in _WIRES or isinstance(error, OSError):  # a TimeoutError is an OSError
