@@ -67,10 +67,10 @@ def authorization_url(
     The address at which the user signs in.
 
     Args:
-        endpoint: The provider's; a query it has is kept.
-        state: Compared when the user comes back; a random one by default.
+        endpoint: The provider's; its query is kept.
+        state: Compared in the callback; a random one by default.
         prompt: Such as `consent` or `login`.
-        extra: Parameters that this provider takes besides.
+        extra: Further parameters for this provider.
     """
     state = state or str(uuid.uuid4())
     query = {
@@ -92,7 +92,7 @@ def authorization_url(
 
 
 class Callback(NamedTuple):
-    """What a provider sends the user back with."""
+    """The parameters with which a provider sends the user back."""
 
     code: str
     state: str

@@ -1,16 +1,16 @@
 """
 Keeps the secrets of a turn out of everything that leaves it.
 
-A tool that fails likes to say with which URL, header or token it failed; a server echoes the key it
-refused. Nobody can promise that such words never come, so they are looked for: a `Redactor` knows
-the credentials of one turn in the forms that programs write them in, and puts `[redacted]` in their
-place wherever the turn speaks: in results before the model sees them, in events before they are
-committed, in errors before they reach the caller, and in what the logger `looopy` writes.
+A failing tool often names the URL, header or token with which it failed; a server echoes the key it
+refused. Nobody can exclude such text, so looopy searches for it. A `Redactor` knows the credentials
+of one turn in every form in which programs write them, and puts `[redacted]` in their place: in
+results before the model sees them, in events before they are committed, in errors before they reach
+the caller, and in the records of the logger `looopy`.
 
-Values without a secret come back as they are, the same object. A turn without credentials has a
-`Redactor` that knows nothing, and costs a look at an empty tuple. What is searched is searched by
-`str.find` for each form, which is many times faster than one pattern for all of them; the pattern
-is made only when there is something to replace.
+Values without a secret are returned as they are, the same object. A turn without credentials has an
+empty `Redactor`, which costs one look at an empty tuple. The search uses `str.find` for each form,
+which is many times faster than one pattern for all of them; the pattern is made only when there is
+something to replace.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from looopy.types.state import PendingRequest
 
 T = TypeVar("T")
 _MAX_DEPTH = 64
-_MARKS = "\\&%"  # of text that is escaped
+_MARKS = "\\&%"  # of escaped text
 _CUT = (StopReason.ERROR, StopReason.ABORTED, StopReason.LENGTH)
 # Made of messages, which were searched when they were added to the turn; or of numbers.
 _SEARCHED = frozenset(
@@ -63,7 +63,7 @@ _DELTA_OF: dict[StreamEventType, StreamEventType] = {
 
 class Redactor:
     """
-    Replaces the secrets of one turn by `[redacted]`; free when it knows none.
+    Replaces the secrets of one turn by `[redacted]`; free of cost if the turn has no secrets.
 
     Args:
         auth_context: Its credentials are secrets as they are now: texts and bytes of at least 8
@@ -73,7 +73,7 @@ class Redactor:
     It dies with its turn: it is never copied or pickled, and its `repr` shows nothing.
 
     Attributes:
-        free: Whether it knows no secret, and changes nothing.
+        free: True if it knows no secret, and changes nothing.
     """
 
     __slots__ = (
@@ -145,7 +145,7 @@ class Redactor:
         return cast("T", self._value(value, 1)) if self._forms else value
 
     def shows(self, value: Any) -> bool:
-        """Whether a secret is in *value*."""
+        """True if a secret is in *value*."""
         return self.value(value) is not value
 
     def refuse(self, **parts: Any) -> None:
@@ -232,9 +232,9 @@ class Redactor:
 
     def message(self, message: Message) -> Message:
         """
-        *message* without secrets. What the user said is the user's, and is left alone.
+        *message* without secrets. A message of the user is left alone.
 
-        A signature over text that had to be changed goes with it: a provider would refuse it.
+        If signed text had to be changed, its signature is removed too: a provider would refuse it.
         """
         if not self._forms or isinstance(message, (UserMessage, CustomMessage)):
             return message
@@ -335,7 +335,7 @@ class Redactor:
         return "".join(shown), text[done:]
 
     def _begins(self, text: str) -> bool:
-        """Whether a longer form begins with *text*."""
+        """True if a longer form begins with *text*."""
         at = bisect_left(self._sorted, text)
         if at < len(self._sorted) and self._sorted[at] == text:
             at += 1
@@ -346,17 +346,17 @@ class Redactor:
         return partial if partial is None or not self._forms else _Veiled(partial, self)
 
     def deltas(self) -> Deltas:
-        """What makes one answer's stream fit to be shown."""
+        """A filter that makes one answer's stream fit to be shown."""
         return Deltas(self)
 
     # --- errors --------------------------------------------------------------------------------
 
     def error(self, error: T) -> T:
         """
-        *error* itself when nothing in it or in what it is chained to can show a secret.
+        *error* itself if neither it nor the errors chained to it can show a secret.
 
-        Else a copy of an error of ours, its message and facts without secrets, chained to nothing
-        and without a traceback; of any other error, a `LooopyError` that says as much.
+        Otherwise: for an error of ours a copy, its message and facts without secrets, chained to
+        nothing and without a traceback; for any other error, a `LooopyError` that says as much.
         """
         if not self._forms or not isinstance(error, BaseException) or self._harmless(error):
             return error
@@ -369,7 +369,7 @@ class Redactor:
         return copy
 
     def _harmless(self, error: BaseException) -> bool:
-        """Whether all that hangs on *error* can be looked into, and holds no secret."""
+        """True if everything attached to *error* can be inspected, and holds no secret."""
         links: list[BaseException] = [error]
         seen: set[int] = set()
         while links:
@@ -390,8 +390,8 @@ class Redactor:
 
 class Deltas:
     """
-    The stream of one answer as it may be shown: what may become a secret is held back until it is
-    known not to.
+    The stream of one answer as it may be shown: text that may become a secret is held back until it
+    is known not to.
     """
 
     __slots__ = ("_held", "_redactor")
@@ -401,7 +401,7 @@ class Deltas:
         self._held: dict[int, str] = {}
 
     def __call__(self, event: StreamEvent) -> Sequence[StreamEvent]:
-        """What may be shown when *event* comes; its texts together are those of the block."""
+        """The text to show for *event*; all such texts together are those of the block."""
         redactor, block = self._redactor, event.content_index
         if redactor.free:
             return (event,)

@@ -1,11 +1,11 @@
 """
 Credentials that travel encrypted: to a key made for one request, which lives for 15 minutes.
 
-The answer is a compact JWE (RFC 7516), ECDH-ES with A256GCM, whose protected header says which
-request of which context it is for, when it was made and until when it holds. The private key is
-never stored in plain: with a secret of the application it is stored encrypted beside the request,
-and any process that has the secret can read the answer; without one it stays in this process, and
-after a restart the tool asks again.
+The answer is a compact JWE (RFC 7516), ECDH-ES with A256GCM. Its protected header names the request
+and the context it is for, the time it was made and the time it expires. The private key is never
+stored in plain. If the application has a secret, the key is stored encrypted beside the request,
+and any process with the secret can read the answer. Without a secret the key stays in this process,
+and after a restart the tool asks again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from looopy.types.auth import AuthRequest
 
-_MAX_DEPTH = 64  # of JSON that somebody encrypted
+_MAX_DEPTH = 64  # of JSON in an encrypted answer
 KEY_LIFE_S = 15 * 60
 CREDENTIAL_LIFE_S = 60 * 60
 _SKEW_S = 60  # how far a clock of the user's side may be ahead
@@ -34,7 +34,7 @@ _CLAIMS = ("request_id", "context_id", "iat", "exp")
 
 
 class KeyLost(Exception):
-    """Nobody has the private key of a request any more. Never for a user: the tool asks again."""
+    """The private key of a request is lost. Never for a user: the tool asks again."""
 
 
 def check_claims(
@@ -60,7 +60,7 @@ def check_claims(
     if claims.get("context_id") != context_id:
         raise ValueRefused("the encrypted credential is for another context", path="/context_id")
     if claims["exp"] <= now:
-        raise ValueRefused("the encrypted credential has expired: encrypt it anew", path="/exp")
+        raise ValueRefused("the encrypted credential has expired: encrypt it again", path="/exp")
     if claims["iat"] > now + _SKEW_S:
         raise ValueRefused(
             "the encrypted credential was made in the future: set the clock right", path="/iat"
@@ -75,7 +75,7 @@ def encrypt_credential(
     now: float | None = None,
 ) -> str:
     """
-    What answers *request*: the credential, readable by nobody but the side that asked.
+    The answer to *request*: the credential, readable only by the side that asked.
 
     Args:
         credential: Text, or any JSON value.
@@ -207,7 +207,7 @@ class KeyRing:
         if self._wrapping is None:
             raise KeyLost
         found = jose.read(sealed, self._wrapping_key(jose))
-        if found is None:  # another secret by now
+        if found is None:  # the secret has changed since
             raise KeyLost
         try:
             check_claims(found[1], request_id=request_id, context_id=context_id, now=now)
@@ -251,7 +251,10 @@ class _Jose:
         return self._encrypt(header, text, key, registry=self._registry())
 
     def read(self, value: str, key: Any) -> tuple[Any, Mapping[str, Any]] | None:
-        """The JSON and the header of *value*; `None`, and no error that shows it, if it is none."""
+        """
+        The JSON and the header of *value*; `None` if it is invalid, without an error that would
+        show it.
+        """
         try:
             found = self._decrypt(value, key, registry=self._registry())
             read = json.loads(found.plaintext or b""), found.protected
@@ -261,7 +264,7 @@ class _Jose:
 
 
 def _is_shallow(value: Any) -> bool:
-    """Whether JSON is nested no deeper than what may be stored, level by level."""
+    """True if JSON is nested no deeper than a stored value may be, level by level."""
     level = [value] if isinstance(value, (list, Mapping)) else []
     for _ in range(_MAX_DEPTH):
         lists = [part.values() if isinstance(part, Mapping) else part for part in level]

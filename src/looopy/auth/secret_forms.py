@@ -1,9 +1,9 @@
 """
-The forms in which a secret may show: as it is, and as programs write text for each other.
+The forms of a secret: as it is, and as programs encode text for each other.
 
-Where a secret stands within something longer that is base64, it may begin at any of three places of
-a group of characters; each gives other text. So it is looked for by what all such texts have in
-common: the characters that come of its own bytes alone.
+If a secret is part of a longer text that is then encoded as base64, it may begin at any of three
+places of a group of characters, and each gives other text. So the search uses the part that all
+such texts have in common: the characters that depend on the bytes of the secret alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from urllib.parse import quote, quote_plus, unquote
 
 MASK = "[redacted]"
 LEAST = 8
-"""A secret of fewer characters is none: hiding it would hide words, and guessing it is easy."""
+"""
+A text with fewer characters is no secret: hiding it would hide ordinary words, and guessing it is
+easy.
+"""
 _MAX_DEPTH = 16
 _SCHEME = re.compile(r"\s*(?:bearer|basic|token|apikey|digest)\s+(\S+)\s*", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"://[^/?#@:\s]*:([^/?#@\s]+)@")
@@ -33,11 +36,11 @@ def forms_of(secret: Any) -> tuple[set[str], set[bytes]]:
 
     Args:
         secret: Text, bytes, an object with `get_secret_value()`, or mappings, sequences, sets,
-            dataclasses and pydantic models of such. Keys of mappings are names, and no secrets.
+            dataclasses and pydantic models of these. Keys of mappings are names, not secrets.
 
     Returns:
-        The texts, and what is looked for in bytes beside them. Both are empty if *secret* holds
-        nothing of at least 8 characters.
+        The texts to search for, and the further ones to search for in bytes. Both are empty if
+        *secret* holds no text of at least 8 characters.
     """
     texts: set[str] = set()
     raw: set[bytes] = set()
@@ -50,7 +53,7 @@ def forms_of(secret: Any) -> tuple[set[str], set[bytes]]:
             texts |= _forms_of_text(_decoded(one))
         raw.add(data)
         texts |= _forms_of_bytes(data)
-    # What is part of the mask would be found in it again.
+    # A part of the mask would be found in it again.
     return {t for t in texts if len(t) >= LEAST and t not in MASK}, raw
 
 
@@ -70,7 +73,7 @@ def _secrets_in(value: Any, depth: int) -> Iterator[str | bytes]:
 
 
 def members_of(value: Any) -> list[Any]:
-    """What *value* is made of, where that can be told without running its code."""
+    """The parts of *value*, as far as they can be read without running its code."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -115,8 +118,9 @@ def _forms_of_text(text: str) -> set[str]:
     return forms
 
 
-# What encoders of JSON write as \uXXXX although they need not: Go; Gson; PHP; .NET; those that
-# leave letters and digits alone. Each with and without what is not ASCII, in either kind of digits.
+# JSON encoders differ in what they write as \uXXXX without need: Go; Gson; PHP; .NET; those that
+# leave letters and digits alone. Each with and without non-ASCII characters, in either kind of
+# digits.
 _ESCAPED = ("<>&\u2028\u2029", "<>&'=", "<>&'\"", "<>&'\"+`\x7f", string.punctuation)
 
 
@@ -133,7 +137,7 @@ def _escaped_character(char: str, also: str, digits: str, ascii_alone: bool) -> 
     return json.dumps(char, ensure_ascii=False)[1:-1]
 
 
-# What templates write for the five characters of HTML, and for others that some escape as well.
+# Templates escape the five characters of HTML, and some escape others as well.
 _NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 _MARKUP = (
     _NAMED,

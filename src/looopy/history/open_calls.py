@@ -34,10 +34,10 @@ def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
 
 def can_continue(messages: Sequence[Message]) -> bool:
     """
-    Whether there is something to answer: calls left open, or a tail that is not an answer.
+    True if the model has something to answer: open calls, or a tail that is not an answer.
 
-    Trailing answers that failed or were aborted are looked through; a custom message is the
-    caller's to convert, and counts as something to answer. A summary is no one's word.
+    Trailing answers that failed or were aborted are skipped; a custom message is the caller's to
+    convert, and counts as something to answer. A summary does not count.
     """
     for message in reversed(messages):
         if is_summary(message):

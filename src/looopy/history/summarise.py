@@ -1,12 +1,11 @@
 """
-Make a summary of the older part of a log, so that the model goes on knowing what it is shown no
-more.
+Make a summary of the older part of a log, so that the model still knows the messages it no longer
+sees.
 
-The log stays as it is: a summary is appended to it (`looopy.types.summary`). It is cut where a user
-speaks and no call is parted from its result; inside a turn, if its first part is too long by
-itself, in front of a model's answer. The model writes the summary; when it cannot, a sentence that
-says so stands in its place, because a conversation that goes on with less beats one that cannot go
-on.
+The log stays as it is: a summary is appended to it (`looopy.types.summary`). The cut lies before a
+user message, and never between a call and its result; inside a turn, if its first part alone is too
+long, before a model's answer. The model writes the summary. If it cannot, a sentence that says so
+takes its place, because a conversation with less history beats one that cannot continue.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _INSTRUCTION: Final = (
     " Write plain text, no more than 600 words. Do not answer the user and do not call tools."
 )
 _MOST_CHARS: Final = 2_000  # of one message in the transcript
-_QUOTED_CHARS: Final = 8_000  # of the question whose answer is cut in two
+_QUOTED_CHARS: Final = 8_000  # of the question if its answer is cut in two
 _CHARS_PER_TOKEN: Final = 4
 _UNKNOWN_WINDOW_TOKENS: Final = 32_000
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
@@ -53,17 +52,16 @@ _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 @dataclass(frozen=True, slots=True)
 class Part:
     """
-    What a summary is to speak for, and what stays.
+    The part of a log to summarise, and the rest that stays.
 
     Attributes:
-        earlier: The summary that speaks for what came before, or `None`.
+        earlier: The summary of the messages before, or `None`.
         covered: Oldest first; never empty.
         kept: How many messages of the log follow.
-        question: The user's, when its answer is cut in two: it is quoted.
-        tokens_before: What is shown as long as there is no new summary, estimated.
-        tokens_kept: What stays of that, estimated.
-        before: How many messages came before *covered*, which nobody has read and no summary speaks
-            for.
+        question: The user's, if its answer is cut in two: it is quoted.
+        tokens_before: Estimated length of the visible history without a new summary.
+        tokens_kept: Estimated length of the part of it that stays.
+        before: How many messages before *covered* nobody has read and no summary covers.
     """
 
     earlier: CustomMessage | None
@@ -142,17 +140,17 @@ def part_to_cover(
 
 
 def _says(messages: Sequence[Message]) -> bool:
-    """Whether a summary of *messages* would speak for more than a question."""
+    """True if a summary of *messages* would cover more than a question."""
     return any(isinstance(m, (AssistantMessage, ToolResultMessage)) and _said(m) for m in messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """
-    A summary to append, what writing it used, and why the model wrote none.
+    A summary to append, the usage of writing it, and the reason if the model wrote none.
 
     Attributes:
-        unread: How many messages it stands for without a word of them: the oldest ones.
+        unread: How many messages it covers without mentioning them: the oldest ones.
     """
 
     message: CustomMessage
@@ -165,7 +163,7 @@ class Summary:
         return replace(self.message, metadata={**self.message.metadata, "kept": kept})
 
     def tokens_after(self, part: Part) -> int:
-        """What is shown from now on, estimated."""
+        """Estimated length of the visible history with this summary."""
         return part.tokens_kept + estimate_tokens(shown_as(self.message))
 
 
@@ -178,10 +176,11 @@ async def summarise(
     retry: RetryPolicy,
 ) -> Summary:
     """
-    Have the model summarise *part*; one that fails is told of, and a plain sentence stands in.
+    Let the model summarise *part*; after a failure, a plain sentence takes the place of its
+    summary.
 
     Args:
-        window_tokens: What the model's window holds, if known: half of it is filled.
+        window_tokens: The size of the model's window, if known: half of it is filled.
         retry: As for any model call.
     """
     text, left_out = transcript(part, window_tokens)
@@ -219,7 +218,7 @@ async def summarise(
 async def _answer(
     provider: LLMProvider, request: LLMRequest, options: StreamOptions
 ) -> tuple[AssistantMessage | None, LLMError | None]:
-    """What the model says, and why that is no summary."""
+    """The model's summary, or the reason why it wrote none."""
     last: StreamEvent | None = None
     try:
         async for event in provider.stream(request, options):
@@ -253,10 +252,10 @@ def _worded(part: Part, text: str) -> CustomMessage:
 
 def transcript(part: Part, window_tokens: int | None) -> tuple[str, int]:
     """
-    What is said in *part*, as text for the model: the newest of it if not all fits.
+    The messages of *part*, as text for the model: the newest of them if not all fit.
 
     Returns:
-        The text, and how many of the oldest messages are not in it.
+        The text, and how many of the oldest messages it leaves out.
     """
     tokens = (window_tokens or _UNKNOWN_WINDOW_TOKENS) // 2
     left = tokens * _CHARS_PER_TOKEN
@@ -276,7 +275,7 @@ def transcript(part: Part, window_tokens: int | None) -> tuple[str, int]:
 
 
 def _count(messages: Sequence[Message]) -> int:
-    """How many there are, without summaries: these are said again as long as they count."""
+    """The number of messages without summaries: those that count are repeated anyway."""
     return sum(not is_summary(message) for message in messages)
 
 

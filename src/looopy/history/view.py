@@ -1,11 +1,11 @@
 """
-What the model is shown of a history that grows: chosen and rendered as messages come.
+The model's view of a growing history: chosen and rendered as messages come.
 
-A turn must not cost more because much was said before it. So what `looopy.history.window` chooses
-and `looopy.llm.render` makes valid is kept from one model call to the next, and a call looks only
-at the messages that are new. Whatever else changes (another model, other limits, a history that was
-replaced or shortened, a cut that moved) is answered by beginning anew: what comes out always equals
-`render(folded(history))`.
+A turn must not cost more because its history is longer. So the view keeps the choice of
+`looopy.history.window` and the result of `looopy.llm.render` from one model call to the next, and
+each call processes only the new messages. After any other change (another model, other limits, a
+history that was replaced or shortened, a cut that moved) the view starts from scratch: its result
+always equals `render(folded(history))`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ class View:
     Contract: between two calls of `of` the history only grows at its end, or `drop` is called.
 
     Attributes:
-        told: Whether somebody was warned that the model is not shown all.
+        told: True once a warning said that the model does not see everything.
         offset: How many messages of the log come before the history. It changes together with the
             beginning of the history.
-        backlog: Makes what reads back beyond the history; `None`: it is the whole log.
+        backlog: Makes a reader for the messages before the history; `None`: the history is the
+            whole log.
     """
 
     __slots__ = (
@@ -57,10 +58,10 @@ class View:
         self._for: tuple[Limits, str, str, int] | None = None
         self._window: Window | None = None
         self._rendering: Rendering | None = None  # of the history from `_cut` on
-        self._summary: Message | None = None  # what is shown before all else
+        self._summary: Message | None = None  # shown before everything else
         self._start = 0  # index from which on the log is shown beside it
         self._cut = 0  # counted from there
-        self._read = 0  # how many messages of the history were looked at
+        self._read = 0  # how many messages of the history were processed
         self._last: Message | None = None  # the last one of them
 
     def of(
@@ -73,10 +74,10 @@ class View:
         window_tokens: int | None = None,
     ) -> Sequence[Message]:
         """
-        What to send of *history*: `folded`, then `render`, at the cost of what is new.
+        The messages of *history* to send: `folded`, then `render`, at the cost of the new ones.
 
         Returns:
-            Messages in a sequence that does not change when the history goes on.
+            Messages in a sequence that does not change when the history grows.
         """
         limits = Limits.of(config, window_tokens)
         reader = (limits, provider, model, self.offset)
@@ -90,7 +91,7 @@ class View:
         ):
             self.drop()
             window, new = self._begin(history, limits)
-        self._for = None  # what fails half-way is begun anew
+        self._for = None  # after a failure half-way it starts from scratch
         window.extend(new)
         cut = window.cut()
         if cut is None:
@@ -118,7 +119,7 @@ class View:
         return shown
 
     def _begin(self, history: list[Message], limits: Limits) -> tuple[Window, Sequence[Message]]:
-        """Begin anew, behind the newest summary: a window, and what it has to look at."""
+        """Start from scratch, behind the newest summary: a window, and the messages for it."""
         fold = find_fold(history)
         if fold is not None:
             self._summary, self._start = shown_as(fold.summary), fold.start
@@ -128,10 +129,10 @@ class View:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether the limits keep the model from seeing all that no summary speaks for."""
+        """True if the limits hide messages from the model that no summary covers."""
         return self._window is not None and (self._rendering is None or self._cut > 0)
 
     def _continued_by(self, history: list[Message]) -> bool:
-        """Whether *history* may go on from what was read: a guard, where `drop` was forgotten."""
+        """True if *history* may continue the processed one: a guard against a forgotten `drop`."""
         read = self._read
         return read == 0 or (len(history) >= read and history[read - 1] is self._last)

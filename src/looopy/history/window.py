@@ -1,19 +1,19 @@
 """
-Which messages of a context the model sees: the newest that fit, cut where nothing is torn apart.
+Chooses the messages of a context that the model sees: the newest that fit, cut at a safe place.
 
 The log only grows, the window of a model does not. Three rules make the cut:
 
-- It is safe: what is left begins with a user message, and no result is parted from its call. When
-  the newest user message alone leads to more than fits, that message stays and the oldest complete
-  groups (an assistant message with its results) behind it go. When the newest group alone is too
-  large, the text of its results is shortened, never the pair.
-- It moves in steps: the place of the cut is a multiple of a quarter of what is kept, counted from
-  the beginning of the log, also by those who have read only its end. So the same first message is
-  sent for many requests in a row, by whichever process, and prompt caches live.
-- It is found from the end, so that its cost is that of what is kept, however long the log is. Who
-  asks again and again while the log grows keeps a `Window`, which looks at each message once.
+- It is safe: the rest begins with a user message, and no result is separated from its call. If the
+  newest user message with everything after it is too large, that message stays and the oldest
+  complete groups (an assistant message with its results) behind it go. If the newest group alone is
+  too large, the text of its results is shortened, never the pair.
+- It moves in steps: the place of the cut is a multiple of a quarter of the kept part, counted from
+  the beginning of the log, even if only its end was read. So many requests in a row begin with the
+  same message, in any process, and prompt caches stay valid.
+- It is found from the end, so its cost is that of the kept part, however long the log is. Callers
+  that ask again and again while the log grows keep a `Window`, which processes each message once.
 
-Nothing here is stored, and what comes out is still a log: `looopy.llm.render` makes it valid.
+Nothing here is stored, and the result is still a log: `looopy.llm.render` makes it valid.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Limits:
 
     @classmethod
     def of(cls, config: LoopConfig, window_tokens: int | None) -> Limits:
-        """What `visible` keeps to."""
+        """The limits of `visible`."""
         return cls(config.max_messages, _token_limit(config, window_tokens))
 
     def half(self) -> Limits:
@@ -68,7 +68,7 @@ class Limits:
         )
 
     def beside(self, summary: Message) -> Limits:
-        """What is left for the messages that are shown beside a summary."""
+        """The limits for the messages beside a summary."""
         left = self.less(summary)
         return Limits(
             None if left.messages is None else max(0, left.messages),
@@ -76,7 +76,7 @@ class Limits:
         )
 
     def less(self, message: Message) -> Limits:
-        """What is left beside *message*."""
+        """The limits beside *message*."""
         return Limits(
             None if self.messages is None else self.messages - 1,
             None if self.tokens is None else self.tokens - estimate_tokens(message),
@@ -88,11 +88,11 @@ _WHOLE: Final = Limits(None, None)
 
 class Backlog(Protocol):
     """
-    A log that is read back beyond its end, which is all of it that is in memory.
+    A log that is read further back on demand; at first only its end is in memory.
 
     Attributes:
-        log: What is read so far, oldest first: at first the history in memory.
-        left: How many messages come before, which no summary in *log* speaks for.
+        log: The part read so far, oldest first: at first the history in memory.
+        left: How many messages come before, unless a summary in *log* covers them.
     """
 
     log: Sequence[Message]
@@ -116,14 +116,14 @@ def visible(
     Args:
         messages: The log of a context, oldest first, or the end of it: at least one message more
             than fits.
-        config: `max_messages` and `history_tokens` count; either may be `None`.
-        window_tokens: What the model's window holds, if known: `"auto"` is then three quarters of
+        config: Its `max_messages` and `history_tokens`; either may be `None`.
+        window_tokens: The size of the model's window, if known: `"auto"` is then three quarters of
             it, to leave room for system prompt, tools and the answer.
         offset: How many messages of the log come before *messages*.
 
     Returns:
-        All of *messages* where they fit. Otherwise its end from a user message on; or, where not
-        even that fits, the newest user message and the end from an assistant message on, with long
+        All of *messages* if they fit. Otherwise its end from a user message on; or, if not even
+        that fits, the newest user message and the end from an assistant message on, with long
         results shortened. The newest user message and the newest group are always there, whatever
         the limits.
     """
@@ -159,7 +159,7 @@ def fitting(
     How many of the newest messages fit into the limits, before the cut is made.
 
     Returns:
-        As many as there are where all fit; a summary is not shown beside those that it covers.
+        Their total number if all fit; a summary is not shown beside those that it covers.
     """
     limits = Limits.of(config, window_tokens)
     if limits == _WHOLE:
@@ -232,12 +232,12 @@ def _token_limit(config: LoopConfig, window_tokens: int | None) -> int | None:
 @dataclass(slots=True)
 class _Scan:
     """
-    What a walk from the end found.
+    The result of a walk from the end.
 
     Attributes:
         first: Index of the oldest message that still fits; 0 if all do.
-        users: Indices of user messages in front of which the log may be cut, newest first: no call
-            between `first` and there has its result behind it.
+        users: Indices of user messages before which the log may be cut, newest first: no call
+            between `first` and such an index has its result behind it.
         groups: The same for assistant messages.
     """
 
@@ -312,7 +312,7 @@ class Window:
         self._limits = limits
         self._offset = offset
         self._first = 0  # index of the oldest message that fits
-        self._count = self._tokens = 0  # of what fits
+        self._count = self._tokens = 0  # of the part that fits
         self._weights: list[int] = []  # tokens of each message; -1: is not counted
         self._users: list[int] = []  # indices of user messages
         self._torn: list[int] = []  # the newest call that each parts from its result; -1: none
@@ -343,7 +343,8 @@ class Window:
 
     def cut(self) -> int | None:
         """
-        Where what is shown begins; `None` where no place will do, and `visible` has to be asked.
+        The beginning of the visible part; `None` if no place is suitable, and `visible` has to
+        decide.
         """
         self._let_go()
         first = self._first
@@ -426,7 +427,7 @@ def _newest_turn(messages: Sequence[Message], limits: Limits) -> list[Message]:
 
 
 def _newest_group(answers: Sequence[Message]) -> int:
-    """Where the newest group begins; the end if there is none."""
+    """The beginning of the newest group; the end if there is no group."""
     length = len(answers)
     return next(
         (i for i in range(length - 1, -1, -1) if isinstance(answers[i], AssistantMessage)), length

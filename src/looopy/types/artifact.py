@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 
 class ArtifactKind(StrEnum):
-    """What an artifact holds."""
+    """The content of an artifact: bytes or JSON."""
 
     FILE = "file"
     DATA = "data"
@@ -49,7 +49,7 @@ class Artifact:
 
 
 class ArtifactWriter(Protocol):
-    """What a tool may do with artifacts: write and read those of its own context."""
+    """The artifact methods that a tool gets: write and read those of its own context."""
 
     async def save(
         self,
@@ -77,7 +77,7 @@ class ArtifactWriter(Protocol):
         In a turn that is stored as it runs, this is a step of the turn, with its event.
 
         Raises:
-            ArtifactNotFound: There is none.
+            ArtifactNotFound: The context has no artifact of this id.
             Fenced: Another owner has the context; nothing was deleted.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a tool that needs credentials asks for."""
+"""A tool's request for credentials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from looopy.errors import ValueRefused
 
 
 class AuthType(StrEnum):
-    """What kind of credentials."""
+    """The kind of credentials."""
 
     OAUTH2 = "oauth2"
     API_KEY = "api-key"
@@ -23,21 +23,22 @@ class AuthType(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthRequest:
     """
-    Credentials that a tool asks for. Whoever answers encrypts them to `key`.
+    Credentials that a tool asks for. The answering side encrypts them to `key`.
 
     Attributes:
-        type: What they are.
-        provider: Whose they are, such as `github`.
-        scopes: What they should allow.
+        type: Their kind.
+        provider: The service that issues them, such as `github`.
+        scopes: The permissions they should have.
         authorization_endpoint, client_id, code_challenge: For `oauth2` (authorization code with
-            PKCE), all three: where the user signs in, as whom, and the S256 challenge.
+            PKCE), all three: the address for signing in, the client, and the S256 challenge.
         code_challenge_method: `S256`.
         redirect_uri: Where the provider sends the user back to, if the tool decides that.
-        key: The public key (JWK, P-256) of this request, made when it is asked.
-        request_id, context_id: What the encrypted answer is bound to.
+        key: The public key (JWK, P-256) of this request, made when the tool asks.
+        request_id, context_id: The request to which the encrypted answer is bound.
 
     Raises:
-        ValueRefused: `oauth2` without what it takes, or a field of another type; `path` names it.
+        ValueRefused: `oauth2` without its three fields, or a field of another type; `path` names
+            it.
     """
 
     type: AuthType | Literal["oauth2", "api-key", "pat", "password", "custom"]

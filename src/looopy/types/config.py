@@ -15,13 +15,13 @@ from looopy.types.request import ThinkingLevel
 LONGEST_LEASE_S = 300.0
 """No lease lasts longer without being renewed, whatever it was asked for."""
 LEAST_THINKING = 1024
-"""Fewer tokens are no budget to think with, says every provider that takes one."""
+"""The smallest budget for thinking: every provider that takes a budget refuses fewer tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """
-    What may be used before a turn ends as `budget`; `None`: no limit. Looked at before each model
+    The usage at which a turn ends as `budget`; `None`: no limit. It is checked before each model
     call, so the call that reaches a limit is the last one.
 
     Attributes:
@@ -30,10 +30,10 @@ class Budget:
         context_tokens: Of all turns of the context together, those before this one included.
         context_cost_usd: Likewise.
         context_s: Seconds that turns of the context have run, together.
-        unknown_cost: What a limit in dollars does where no price is known (no `prices` extra, a
-            model that is not listed, a server of one's own): `"refuse"` does not start the agent,
-            and ends a turn as `budget` whose model turns out to have none; `"ignore"` counts such
-            calls as nothing.
+        unknown_cost: The effect of a limit in dollars if the price is unknown (no `prices` extra,
+            an unlisted model, your own server). `"refuse"` does not start the agent, and ends a
+            turn as `budget` if its model turns out to have no price; `"ignore"` counts such calls
+            as free.
     """
 
     tokens: int | None = None
@@ -77,22 +77,22 @@ class RetryPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """
-    Functions of the application that the loop calls; each sync or async. One that raises is
-    reported as a `warning` event and replaced by its default, but for `before_tool_call`: what it
-    could not judge does not run.
+    Functions of the application that the loop calls; each sync or async. If one raises, the turn
+    reports it as a `warning` event and uses the default instead. The exception is
+    `before_tool_call`: a call that it could not judge does not run.
 
     Attributes:
-        before_tool_call: The call, with valid arguments, and the `ToolContext` to what becomes of
-            it: `None` runs it, a mapping runs it with these arguments instead (they are checked as
-            well), a text or `False` blocks it with that reason, a `ToolResult` stands for its
-            result. The log keeps what the model asked for.
-        after_tool_call: The call, its `ToolResult` and the `ToolContext` to another `ToolResult`,
-            or to a mapping of those of its fields that change (`content`, `details`, `is_error`);
-            `None` leaves it. Asked for each call that ran, also for one that failed.
+        before_tool_call: Receives the call, with valid arguments, and the `ToolContext`. `None`
+            runs the call; a mapping runs it with these arguments instead (they are checked as
+            well); a text or `False` blocks it with that reason; a `ToolResult` is used as its
+            result. The log keeps the model's arguments.
+        after_tool_call: Receives the call, its `ToolResult` and the `ToolContext`, and returns
+            another `ToolResult`, or a mapping of the fields to change (`content`, `details`,
+            `is_error`); `None` leaves it. Called for each call that ran, also if it failed.
         transform_context: Messages to messages, before each model call; the stored log is
             untouched.
-        convert_to_llm: Messages to what the provider may see; default: user, assistant and tool
-            results.
+        convert_to_llm: Messages to those that the provider may see; default: user, assistant and
+            tool results.
         get_api_key: Provider name and auth context to a key, per model call.
     """
 
@@ -114,33 +114,34 @@ class Hooks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopConfig:
     """
-    Limits and choices of a turn. Seconds end in `_s`; `None` means no limit where it is allowed.
+    Limits and choices of a turn. Seconds end in `_s`; `None` means no limit if it is allowed.
 
     Attributes:
         max_iterations: Model calls in one turn.
         max_tool_calls: Tool calls in one turn.
-        max_tool_calls_per_iteration: Calls one model answer may ask for; more, and none is run.
+        max_tool_calls_per_iteration: Calls in one model answer; if it has more, no call runs.
         max_tool_failures: Failed calls in a row that end the turn.
         max_parallel_tools: How many calls of tools marked `parallel` may run at once.
-        max_output_retries: How often an answer that does not fit `output_type` may be given again.
+        max_output_retries: How often the model may repeat an answer that does not fit
+            `output_type`.
         doom_loop_threshold: How often the same call may come in a row before `on_doom_loop` acts.
         on_doom_loop: `"warn"` lets the call run, `"ask"` has a person approve it first, `"stop"`
             ends the turn.
         llm_timeout_s: The longest that one model call may take.
-        llm_connect_timeout_s: The longest wait for a connection; `None`: as the provider has it.
+        llm_connect_timeout_s: The longest wait for a connection; `None`: the provider's own limit.
         llm_idle_timeout_s: The longest silence within an answer, three times that before its first
-            word; `None`: as the provider has it.
-        steering: What a steering message does to the calls that have not started: `skip_remaining`
-            answers them as skipped, `after_batch` lets them run first.
-        queue_mode: How many queued messages are said at a time: `one-at-a-time`, or `all`.
-        follow_up_mode: Likewise of follow-ups; `None`: as `queue_mode`.
-        max_messages: How many messages of the history the model is shown; `None`: all.
-        lease_ttl_s: How long an owner elsewhere that stopped renewing keeps a context, and half as
-            long again; at most 300.
+            word; `None`: the provider's own limit.
+        steering: The effect of a steering message on calls that have not started: `skip_remaining`
+            answers them as skipped, `after_batch` runs them first.
+        queue_mode: How many queued messages the turn takes at a time: `one-at-a-time`, or `all`.
+        follow_up_mode: Likewise for follow-ups; `None`: as `queue_mode`.
+        max_messages: How many messages of the history the model sees; `None`: all.
+        lease_ttl_s: How long an owner in another process that stopped renewing keeps a context, and
+            half as long again; at most 300.
         busy_timeout_s: How long `on_busy="wait"` waits.
-        max_result_bytes: What of one tool result the model is shown, in UTF-8 bytes.
+        max_result_bytes: How much of one tool result the model sees, in UTF-8 bytes.
         thinking_budgets: Tokens for thinking by level, such as `{"high": 20_000}`, for models that
-            think by a budget; `None`, or a level that is not in it: the provider's own.
+            think by a budget; `None`, or a missing level: the provider's own.
 
     Raises:
         ConfigurationError: A value is out of its range.

@@ -1,4 +1,4 @@
-"""What one turn is given: its identity, its credentials, its limits, and the means to stop it."""
+"""The input of one turn: its identity, its credentials, its limits, and the means to stop it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _LONGEST_ACTOR = 512  # bytes
 
 class AuthContext:
     """
-    Who a turn acts for, and the credentials it may use: fresh with every turn, gone with it.
+    The person or service that a turn acts for, and its credentials: new for every turn, gone with
+    it.
 
-    It is handed to tools and hooks and never stored, logged or shown: pickling, copying and
+    Tools and hooks receive it. It is never stored, logged or shown: pickling, copying and
     serialising raise `TypeError`, and its `repr` names neither credentials nor scopes.
 
     Args:
         actor_id: The person or service, in at most 512 bytes; it is stored with the turn.
-        tenant_id: The tenant, where the application has several.
+        tenant_id: The tenant, if the application has several.
         credentials: Secrets by name, such as `{"token": ...}`.
-        scopes: What the credentials allow.
+        scopes: The permissions of the credentials.
         expires_at: After this moment no tool call starts; must be timezone-aware.
     """
 
@@ -69,7 +70,7 @@ class AuthContext:
         self.expires_at = expires_at
 
     def expired(self, now: datetime | None = None) -> bool:
-        """Whether `expires_at` has passed."""
+        """True once `expires_at` has passed."""
         return self.expires_at is not None and (now or datetime.now(UTC)) >= self.expires_at
 
     def __repr__(self) -> str:
@@ -115,7 +116,7 @@ class CancelToken:
 
     @property
     def cancelled(self) -> bool:
-        """Whether `cancel()` was called."""
+        """True once `cancel()` was called."""
         return self.reason is not None
 
     def cancel(self, reason: str = "cancelled") -> None:
@@ -159,13 +160,13 @@ SystemPrompt: TypeAlias = "PromptText | Sequence[PromptPart | PromptText]"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnContext:
     """
-    What one turn may see.
+    The view of one turn that tools, hooks and prompt parts get.
 
     Attributes:
-        continues: The turn that this one goes on from, or `None`.
-        auth_context: Fresh for this turn; never stored.
+        continues: The turn that this one continues, or `None`.
+        auth_context: New for this turn; never stored.
         artifacts: Writer for the context's artifacts, or `None` in a bare loop.
-        stores: The `Stores` that the context is in, or `None` in a bare loop.
+        stores: The `Stores` that hold the context, or `None` in a bare loop.
     """
 
     context_id: str
@@ -231,7 +232,7 @@ def as_part(given: object) -> PromptPart:
     *given* as a part: a part, text, or a function that returns text.
 
     Raises:
-        ConfigurationError: It is none of these.
+        ConfigurationError: It has another type.
     """
     if isinstance(given, PromptPart):
         return given

@@ -1,10 +1,10 @@
 """
-What a subscriber sees of a turn: frozen events, told apart by `type`.
+The events of a turn, as a subscriber sees them: frozen, and distinguished by `type`.
 
-The words are pi's and pipy-agent's where they have one. An event with a `seq` is durable: it is
-seen only after the commit that stored it, its number is gapless within the context, and
-`Agent.events(after=seq)` replays it. An event without one (a delta, a start) promises nothing and
-is not stored.
+Where pi and pipy-agent have a name for an event, it is theirs. An event with a `seq` is durable:
+subscribers see it only after the commit that stored it, its number is gapless within the context,
+and `Agent.events(after=seq)` replays it. An event without one (a delta, a start) promises nothing
+and is not stored.
 
 Order of one iteration: `iteration_start`; queued user messages (`message_start`, `message_end`
 each); the assistant's `message_start`, `message_update`*, `message_end`; per tool
@@ -46,12 +46,12 @@ def utc_now() -> datetime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """
-    What every event carries.
+    The fields of every event.
 
     Attributes:
         turn: Number of the turn within the context, from 1.
         iteration: Number of the iteration within the turn, from 1; 0 before the first.
-        path: Empty, or the chain of sub-agents that led here.
+        path: Empty, or the chain of sub-agents down to this one.
         seq: Number within the context's log if the event is durable and committed, else `None`.
     """
 
@@ -233,7 +233,7 @@ class StatusChange(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageReport(Event):
-    """What the iteration used, and the turn so far."""
+    """The usage of the iteration, and of the turn so far."""
 
     type: ClassVar[str] = "usage"
     usage: Usage
@@ -252,13 +252,13 @@ class HistoryCleared(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction(Event):
     """
-    A summary now speaks for a part of the history, which stays readable.
+    A summary now replaces a part of the history, which stays readable.
 
     Attributes:
         covers: First and last position of that part; (0, 0) in a bare loop.
         position: Of the summary; `None` in a bare loop.
-        tokens_before, tokens_after: What the model would be shown, estimated.
-        unread: How many messages of that part the summary stands for without a word of them: the
+        tokens_before, tokens_after: The estimated length of the history for the model.
+        unread: How many messages of that part the summary covers without mentioning them: the
             oldest, for which the model that wrote it had no room.
     """
 
@@ -334,7 +334,7 @@ AgentEvent: TypeAlias = (
 
 
 def is_durable(event: Event) -> bool:
-    """Whether *event* is stored and numbered."""
+    """True if *event* is stored and numbered."""
     if isinstance(event, ToolExecutionStart):
         return event.has_effects
     return event.durable

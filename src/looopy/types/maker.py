@@ -58,10 +58,10 @@ def amended(known: T, /, **changes: Any) -> T:
 
 def stamp(made: object, /, **facts: Any) -> None:
     """
-    Set fields of a frozen object that nobody has been shown yet, such as a number it is given late.
+    Set fields of a frozen object before anybody sees it, such as a number that is assigned late.
 
     Raises:
-        AttributeError: There is no such field.
+        AttributeError: It has no such field.
     """
     for name, fact in facts.items():
         _set(made, name, fact)

@@ -1,12 +1,12 @@
 """
-What is said in a context: messages, their blocks, and what a model call used.
+Messages of a context, their blocks, and the usage of a model call.
 
 The vocabulary is pipy-ai's and pi's, field for field and value for value, so that a message written
 by either is one of ours: snake_case keys, values such as `toolResult` and `toolCall`, timestamps as
 integer milliseconds since 1970. `looopy.types.message_json` reads and writes it.
 
-Messages are frozen and never edited: the log is evidence. What a model is shown is rendered from it
-(`looopy.llm.render`).
+Messages are frozen and never edited: the log is evidence. The request to a model is rendered from
+it (`looopy.llm.render`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class ThinkingContent:
     """
     A block of reasoning. `thinking_signature` is opaque and replayed unchanged.
 
-    `redacted` says that the provider hid the reasoning: it is then all in the signature, encrypted.
+    `redacted` means that the provider hid the reasoning: the signature then holds all of it,
+    encrypted.
     """
 
     type: ClassVar[str] = "thinking"
@@ -89,10 +90,10 @@ class ImageContent:
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """
-    A model's wish to have a tool run.
+    A model's request to run a tool.
 
-    `arguments` is the JSON object it sent. What was no JSON object is kept as sent in
-    `invalid_arguments` (ours, absent in pi), and `arguments` is then empty.
+    `arguments` is the JSON object it sent. If it sent anything else, `invalid_arguments` keeps that
+    as sent (ours, absent in pi), and `arguments` is empty.
     """
 
     type: ClassVar[str] = "toolCall"
@@ -142,9 +143,9 @@ NO_COST: Final = Cost()  # one for all, as it cannot be changed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """
-    Tokens of one or more model calls. `input` leaves out what the cache served.
+    Tokens of one or more model calls. `input` leaves out the tokens that the cache served.
 
-    `cost` is `None` where no price is known. Where nothing was used, it is known to be nothing.
+    `cost` is `None` if the price is unknown. Zero usage has a known cost of zero.
     """
 
     input: int = 0
@@ -174,13 +175,13 @@ class Usage:
 
     @property
     def is_priced(self) -> bool:
-        """Whether it is known what all of it costs."""
+        """True if the whole cost is known."""
         return self.cost is not None and self.cost.complete
 
 
 def _is_none(usage: Usage) -> bool:
     for count in (usage.total_tokens, usage.input, usage.output, usage.cache_read):
-        if type(count) is not int or count:  # what is no number is for others to refuse
+        if type(count) is not int or count:  # other code refuses a value that is not a number
             return False
     return type(usage.cache_write) is int and usage.cache_write == 0
 
@@ -200,7 +201,7 @@ NO_USAGE: Final = Usage()
 
 
 def _as_blocks(content: Any) -> tuple[Any, ...]:
-    """A plain string stands for one text block, any other sequence for its items."""
+    """A plain string becomes one text block, any other sequence its items."""
     if isinstance(content, str):
         return (TextContent(content),) if content else ()
     return _as_tuple(content)
@@ -222,7 +223,7 @@ AssistantBlock: TypeAlias = TextContent | ThinkingContent | ToolCall
 @quick
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """What the user said: a string, or text and image blocks in order."""
+    """A message of the user: a string, or text and image blocks in order."""
 
     role: ClassVar[str] = "user"
     content: str | Sequence[UserBlock] = ""
@@ -245,7 +246,7 @@ class UserMessage:
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
     """
-    What the model answered: text, thinking and tool calls in order; a string stands for one text.
+    An answer of the model: text, thinking and tool calls in order; a string becomes one text block.
     """
 
     role: ClassVar[str] = "assistant"
@@ -282,7 +283,7 @@ class AssistantMessage:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResultMessage:
-    """What a tool answered. `details` is for programs and logs, never for the model."""
+    """The result of a tool call. `details` is for programs and logs, never for the model."""
 
     role: ClassVar[str] = "toolResult"
     tool_call_id: str = ""

@@ -116,7 +116,7 @@ def _blocks(
 ) -> list[dict[str, Any]]:
     for i, block in enumerate(blocks):
         if not isinstance(block, _BLOCKS) or block.type not in readers:
-            # What could not be read back is not written.
+            # A value that could not be read back is not written.
             raise _refused(f"/content/{i}", f"{type(block).__name__} is no block of this message")
     return [_block_to_json(b, compact) for b in blocks]
 

@@ -1,5 +1,5 @@
 """
-What goes to a model and what comes back: a request, its options, and the provider's stream events.
+A call of a model: the request, its options, and the provider's stream events.
 
 The twelve stream events are pi's: `start`, three of each of `text_*`, `thinking_*` and `toolcall_*`
 (`start`, `delta`, `end`), `done` and `error`.
@@ -46,14 +46,14 @@ class LLMRequest:
 
     Attributes:
         messages: Oldest first, valid for a provider (see `looopy.llm.render`). May be kept: neither
-            the messages nor the sequence change while the conversation goes on. Not always a list.
-        tools: What the model may call; may be empty.
+            the messages nor the sequence change later. Not always a list.
+        tools: The tools that the model may call; may be empty.
         system_prompt: Empty for none.
         model: The provider's own name for the model; empty lets the provider choose.
-        prompts: The parts that the system prompt, and what comes after the messages, were made of,
-            in order and with their texts: those that have a name, a version or metadata.
-        ephemeral: Whether the last block of the last message belongs to this call alone: the next
-            one will not have it, so a prompt cache should end before it.
+        prompts: The parts of the system prompt and of the text after the messages, in order and
+            with their texts: those that have a name, a version or metadata.
+        ephemeral: True if the last block of the last message belongs to this call alone. The next
+            call will not have it, so a prompt cache should end before it.
     """
 
     messages: Sequence[Message]
@@ -75,10 +75,10 @@ class StreamOptions:
         connect_timeout_s: The longest wait for a connection.
         idle_timeout_s: The longest silence within an answer; before its first word a model may
             think three times as long.
-        key_of: Asked for the API key by whoever calls several providers: the name of one to its
-            key. `api_key` is then not set.
-        warn: Told, with a code and a sentence, what the user should know while the call goes on;
-            it becomes a `warning` event.
+        key_of: Returns the API key for the name of a provider; used by a provider that calls
+            several others. `api_key` is then not set.
+        warn: Called with a code and a sentence that the user should see while the call runs; it
+            becomes a `warning` event.
     """
 
     temperature: float | None = None
@@ -143,7 +143,7 @@ class StreamEvent:
         partial: The message so far, by reference; do not keep it beyond the event.
         tool_call: The finished call (`toolcall_end`).
         message: The final message (`done` and `error`).
-        error: What went wrong (`error`); its type says whether trying again may help.
+        error: The failure (`error`); its type says if trying again may help.
     """
 
     type: StreamEventType

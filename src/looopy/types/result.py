@@ -1,4 +1,4 @@
-"""What a turn came to."""
+"""The result of a turn, of each of its iterations, and of each tool call."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ExecutedCall:
 
     @property
     def is_error(self) -> bool:
-        """Whether it failed, or did not run."""
+        """True if it failed, or did not run."""
         return self.result.is_error
 
 
@@ -54,8 +54,8 @@ class IterationResult:
     One model call of a turn, and its tools.
 
     Attributes:
-        message: What the model answered; `None` for an iteration that only ran calls which an
-            earlier turn had left open, or whose model call failed.
+        message: The model's answer; `None` for an iteration that only ran calls which an earlier
+            turn had left open, or whose model call failed.
         tool_results: In call order.
         calls: The same with name, arguments and duration.
     """
@@ -67,12 +67,12 @@ class IterationResult:
 
     @property
     def text(self) -> str:
-        """What the model said."""
+        """The text of the model's answer."""
         return "" if self.message is None else self.message.text
 
     @property
     def thinking(self) -> str:
-        """What it thought."""
+        """The thinking of the model's answer."""
         return "" if self.message is None else self.message.thinking_text
 
     @property
@@ -85,17 +85,18 @@ class IterationResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnResult:
     """
-    What a turn came to.
+    The result of a turn.
 
     Attributes:
         turn: Its number in the context.
-        text: The text of the last answer; empty when there is none.
-        output: What `output_type` asked for, as that type; `None` without one, and where the turn
-            ended before there was such an answer.
-        messages: What the turn added, oldest first.
-        pending: What it waits for, when the outcome is `input_required` or `auth_required`.
+        text: The text of the last answer; empty if it has no text.
+        output: The answer as `output_type`; `None` without one, or if the turn ended before such an
+            answer.
+        messages: The messages that the turn added, oldest first.
+        pending: The requests that it waits for, if the outcome is `input_required` or
+            `auth_required`.
         artifacts: Versions it saved and did not delete, in order.
-        error: Why it failed, or `None`.
+        error: The reason of its failure, or `None`.
     """
 
     turn: int

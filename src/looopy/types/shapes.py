@@ -1,11 +1,11 @@
 """
-The type that each field of a message has, and the way to make one of it from something else.
+The type of each field of a message, and repairs for values of another type.
 
-A dataclass takes whatever it is given, and a field of another type is found out when it is read
-back, which is too late. So callers are refused (`check_message`) before anything is written, and
-what models, tools and damaged rows say is repaired (`mended_message`, `salvaged_message`): a number
-in text becomes a number, arguments as JSON text become arguments, and of a value that says nothing
-the field's default takes the place.
+A dataclass takes any value, and a field of a wrong type would show only when it is read back, which
+is too late. So messages of callers are refused before anything is written (`check_message`). Those
+of models, tools and damaged rows are repaired (`mended_message`, `salvaged_message`): a number in
+text becomes a number, arguments as JSON text become arguments, and an unusable value is replaced by
+the field's default.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class _Nothing(Exception):
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """
-    A type of field.
+    The type of a field.
 
     Attributes:
         name: For the refusal, after "must be".
-        fits: Whether a value has it.
-        made: One from a value that has not; raises whatever it likes where nothing can be made.
+        fits: True if a value has it.
+        made: Converts a value that has not; raises any exception if it cannot.
     """
 
     name: str
@@ -108,7 +108,7 @@ def _as_dollars(value: Any) -> float:
 
 
 def as_flag(value: Any) -> bool:
-    """Whether *value* says yes; text such as `"false"` and `"0"` does not."""
+    """True if *value* means yes; text such as `"false"` and `"0"` does not."""
     return value.strip().lower() not in _NO if isinstance(value, str) else bool(value)
 
 
@@ -308,7 +308,7 @@ def mended_answer(answer: Any, lost: Lost) -> AssistantMessage:
 
 def _is_plain_answer(answer: Any) -> bool:
     """
-    Whether nothing is wrong with *answer*, told quickly; false when it has to be looked at closely.
+    True if *answer* is certainly valid, decided quickly; false if it needs a closer check.
 
     It must never be true of an answer that `check_message` would refuse.
     """
@@ -473,7 +473,7 @@ def _changes(kind: type, value: object, path: str, lost: Lost) -> dict[str, Any]
 
 
 def _made(shape: _Kind, value: Any, default: Any, path: str, lost: Lost) -> Any:
-    """The field that *value* stands for; the default, where it stands for nothing."""
+    """*value* converted to the field's type, or the field's default if it cannot be."""
     if value is None:
         return default
     try:
@@ -504,13 +504,13 @@ _ROLES: Final[dict[str, type]] = {
 
 def salvaged_message(data: Any, lost: Lost) -> Message:
     """
-    The message that a JSON value says, whatever the types of its fields.
+    The message in a JSON value, with fields of any type.
 
     Args:
-        lost: Told where something was left out.
+        lost: Called if something was left out.
 
     Raises:
-        ValueRefused: It is no object with a role.
+        ValueRefused: It is not an object with a role.
     """
     role = data.get("role") if isinstance(data, Mapping) else None
     if not isinstance(role, str) or not role:

@@ -1,4 +1,4 @@
-"""What an agent says of itself: status, counts, and what it waits for."""
+"""The state of an agent: status, counts, and the requests it waits for."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def outcome_of(stop_reason: StopReason) -> Outcome:
 
 
 class PendingKind(StrEnum):
-    """What a pending request asks for."""
+    """The kind of answer that a pending request needs."""
 
     APPROVAL = "approval"
     INPUT = "input"
@@ -66,14 +66,14 @@ class PendingKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRequest:
     """
-    Something a turn waits for; answered by `execute_turn(None, inputs={request_id: value})`.
+    A request that a turn waits for; answered by `execute_turn(None, inputs={request_id: value})`.
 
     Attributes:
-        args: The arguments of the call it is about.
+        args: The arguments of its call.
         turn: The turn that asked.
         prompt: One sentence for the person who answers.
         schema: JSON Schema of the value, or `None`. An approval takes `True` or `False`.
-        auth: Which credentials, and the key to encrypt them to; `None` if none are asked for.
+        auth: The requested credentials, and the key to encrypt them to; `None` if it asks for none.
     """
 
     request_id: str
@@ -105,18 +105,18 @@ def pending_to_json(request: PendingRequest) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCall:
     """
-    What a context keeps of a call that waits, until it has its result; shown to nobody.
+    Private data of a call that waits, kept until it has its result; no subscriber sees it.
 
     Attributes:
         origin: The turn that announced it.
-        asked_in: The turn in which it asked last; 0: it has not. What had started until then did
-            not finish.
-        keys: By `request_id`, what its tool knows the question by. An approval that the tool did
-            not ask for itself has none.
-        state: What the tool keeps until it runs again; JSON.
+        asked_in: The turn in which it asked last; 0: it has not asked. A run that had started by
+            then did not finish.
+        keys: By `request_id`, the tool's own key of the question. An approval that the tool did not
+            ask for itself has no key.
+        state: The state that the tool keeps until it runs again; JSON.
         sealed: By `request_id`, the private keys of requests for credentials, encrypted.
-        bound: What an approval of the call is bound to; see `looopy.loop.approval`.
-        died: It was running when its process ended: what it has done is not known.
+        bound: The digest to which an approval of the call is bound; see `looopy.loop.approval`.
+        died: It was running when its process ended, so its effect is unknown.
     """
 
     tool_call_id: str
@@ -135,11 +135,11 @@ class AgentState:
     A snapshot of an agent.
 
     Attributes:
-        turn_count: Accepted turns, also those that failed.
-        error: Why the last turn failed, or `None`.
-        pending: What waits for an answer; empty unless the status is `waiting`.
-        interrupted_turn: The last turn, if its process died or it failed before its answer stood
-            and it can be continued by `execute_turn(None)`.
+        turn_count: Accepted turns, failed ones included.
+        error: The reason of the last turn's failure, or `None`.
+        pending: Requests that wait for an answer; empty unless the status is `waiting`.
+        interrupted_turn: The last turn, if its process died or it failed before its final answer,
+            and `execute_turn(None)` can continue it.
         usage: Tokens and cost of the context so far.
     """
 

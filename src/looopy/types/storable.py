@@ -1,18 +1,17 @@
 """
-What may be stored, decided once and before anything is written.
+Values that may be stored: checked once, before anything is written.
 
-Every value goes through `dump`, which walks it, refuses what some backend would change or reject,
-and serialises it once. The same text is what memory, SQLite and Postgres keep, so all three read
-back what was given or refuse it alike:
+`dump` checks every value, refuses those that some backend would change or reject, and serialises it
+once. Memory, SQLite and Postgres keep the same text, so all three read back an equal value or
+refuse it alike:
 
 - text must be encodable as UTF-8 and hold no NUL: lone surrogates and NUL break Postgres, printing
-and
-  every stream after they were stored;
+  and every stream after they were stored;
 - numbers must be finite and integers fit 64 bits;
 - objects have string keys; nesting stays within 64 levels; a body stays within 8 MiB.
 
-What tools and models send is repaired (`repair`) where it comes in, before the model or anyone sees
-it.
+Values from tools and models are repaired (`repair`) on arrival, before the model or a subscriber
+sees them.
 """
 
 from __future__ import annotations
@@ -29,15 +28,17 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 SURELY_SHORT = MAX_BODY_BYTES // 8
 """Characters that fit a body however they are written: one takes six bytes of JSON at most."""
 MAX_NAME_BYTES = 512
-"""Of a tenant or an actor. An index of Postgres holds a tenant, with ids, in 2,704 bytes."""
+"""
+For the name of a tenant or an actor. An index of Postgres takes a tenant, with ids, in 2,704 bytes.
+"""
 _MAX_INT = 2**63
 
 
 def _make_encode() -> Callable[[Any], str]:
     """
-    What writes compact JSON, made once: `JSONEncoder.encode` makes such an encoder at each call.
+    The encoder of compact JSON, made once: `JSONEncoder.encode` makes such an encoder at each call.
 
-    Cycles are not looked for, because what is nested too deep has been refused by then.
+    It does not search for cycles, because too deep a nesting has been refused by then.
     """
     make = getattr(json.encoder, "c_make_encoder", None)  # there in CPython
     default = dict  # any other Mapping
@@ -75,7 +76,7 @@ def dump(value: Any, path: str = "") -> str:
     Raises:
         ValueRefused: `path` names the place; nothing was written.
     """
-    if type(value) is dict and not value:  # as most of what may be said beside a turn
+    if type(value) is dict and not value:  # as most values beside a turn
         return "{}"
     if not _is_plain(value, 1):
         _check(value, path, 1)
@@ -123,9 +124,9 @@ def _most_bytes(value: Any) -> int:
 
 def dump_plain(value: Any, depth: int) -> str | None:
     """
-    The JSON of *value*, *depth* deep in what is stored; `None` where `dump` has to decide.
+    The JSON of *value*, *depth* levels deep in a stored value; `None` if `dump` has to decide.
 
-    How long it is, is not looked at.
+    Its length is not checked.
     """
     return _encode(value) if _is_plain(value, depth) else None
 
@@ -148,10 +149,10 @@ def check_text(value: str, path: str) -> None:
 
 def check_name(value: object, what: str, path: str) -> None:
     """
-    Refuse what cannot name somebody: an actor or a tenant.
+    Refuse a value that cannot be the name of an actor or a tenant.
 
     Args:
-        value: What was given.
+        value: The value to check.
         what: Such as "an actor id", for the error.
         path: Its place, for the error.
 
@@ -190,10 +191,10 @@ def check_limit(limit: object) -> None:
 
 def _is_plain(value: Any, depth: int) -> bool:
     """
-    Whether *value* can be stored, told quickly; false when it has to be looked at closely.
+    True if *value* can certainly be stored, decided quickly; false if it needs a closer check.
 
-    Nearly all that is stored is made of Python's own types and in order, so this names no place and
-    makes no path. It must never be true of what `_check` would refuse.
+    Nearly all stored values are valid and made of Python's own types, so this names no place and
+    builds no path. It must never be true of a value that `_check` would refuse.
     """
     kind = type(value)
     if kind is str:
@@ -286,10 +287,10 @@ def repair(text: str) -> str:
 
 def repair_json(value: Any, depth: int = 1) -> Any:
     """
-    A JSON value from a tool or a model, made storable: text repaired, what cannot be kept said in
+    A storable copy of a JSON value from a tool or a model: text repaired, other values replaced by
     words.
 
-    Returns *value* itself when nothing was wrong with it.
+    Returns *value* itself if it needs no repair.
     """
     if _is_plain(value, depth):
         return value

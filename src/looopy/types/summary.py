@@ -1,10 +1,10 @@
 """
-Summaries that stand for a part of the log: what they are, and what is shown because of them.
+Summaries that replace a part of the log for the model: their form, and the history they leave.
 
-A compaction takes nothing out of the log. It appends a message that says in short what was said up
-to some place, and how many messages between that place and itself are still to be shown in full:
-what is appended later needs no knowledge of it. The newest summary counts, and speaks for the older
-ones too. Its role is pi's, `compactionSummary`.
+A compaction removes nothing from the log. It appends a message with a summary of everything up to
+some place, and the number of messages between that place and itself that stay visible in full.
+Later messages need no knowledge of it. The newest summary counts, and covers the older ones too.
+Its role is pi's, `compactionSummary`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def summary_message(text: str, *, kept: int) -> CustomMessage:
 
 
 def is_summary(message: Message) -> TypeGuard[CustomMessage]:
-    """Whether *message* is a summary that a compaction has made."""
+    """True if *message* is a summary made by a compaction."""
     return (
         isinstance(message, CustomMessage)
         and message.role == SUMMARY_ROLE
@@ -57,7 +57,7 @@ def find_fold(messages: Sequence[Message]) -> Fold | None:
     """The fold of a log, or of its end; `None` when no summary is in it."""
     for i in range(len(messages) - 1, -1, -1):
         message = messages[i]
-        # Most messages are no custom ones, and a history is looked through from end to end.
+        # Few messages are custom ones, and this searches a history from end to end.
         if isinstance(message, CustomMessage) and is_summary(message):
             return Fold(message, i, max(0, i - kept_by(message)))
     return None
