@@ -230,7 +230,7 @@ async def test_an_approval_may_be_left_for_later(looopy, model):
     session = await looopy.at_terminal("chat")
     await session.see("Allow it? [y/n] ")
     session.press(CTRL_D)
-    await session.see("It goes on waiting")
+    await session.see("It keeps waiting; any other message drops it.")
     await session.see("> ")
     await _leave(session)
     assert model.received == []

@@ -1,7 +1,7 @@
 """
-`docs/cli.md`, made of what the program says of itself.
+`docs/cli.md`, made of the help texts of the program.
 
-`python tests/docs/cli_page.py` writes it anew; a test compares the two.
+`python tests/docs/cli_page.py` writes it again; a test compares the two.
 """
 
 import argparse

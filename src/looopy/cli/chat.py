@@ -1,9 +1,9 @@
 """
-`looopy chat`: a conversation in a terminal that goes on after whatever ended the last one.
+`looopy chat`: a conversation in a terminal that continues after any interruption.
 
-It is the blocking `looopy.sync.Agent` with a prompt. While a turn runs, Ctrl-C is a wish to cancel
-it and nothing else, so the turn ends in order, its last events are shown, and the prompt comes
-back. With `--message` nobody is asked anything, and the exit status tells.
+It is the blocking `looopy.sync.Agent` with a prompt. While a turn runs, Ctrl-C only asks to cancel
+it, so the turn ends in order, its last events are shown, and the prompt returns. With `--message`
+it asks no questions, and the exit status reports the outcome.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PAST_MESSAGES = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
     """
-    What was asked for on the command line.
+    The options of the command line.
 
     Attributes:
         db: A URL, or `None` for the one in the data folder.
-        messages: What to say, a turn each; empty for a prompt.
+        messages: The messages to send, a turn each; empty for a prompt.
         as_json: One event a line on standard output, and nothing else.
-        agreed: A download need not be asked for.
+        agreed: True to download without asking.
         go_on: Continue an interrupted turn without asking.
     """
 
@@ -62,10 +62,10 @@ def chat(options: ChatOptions) -> int:
     Hold a conversation.
 
     Returns:
-        The exit status: 0, or 1 when a turn did not complete (for a person at a terminal always 0).
+        The exit status: 0, or 1 if a turn did not complete (for a person at a terminal always 0).
 
     Raises:
-        LooopyError: It could not begin, or what was to be said cannot be stored.
+        LooopyError: The conversation could not begin, or a message cannot be stored.
     """
     terminal = Terminal(quiet_out=options.as_json or bool(options.messages))
     model, reason = _choose_model(options.model)
@@ -144,7 +144,7 @@ class Conversation:
 
     def recite(self, messages: Sequence[str], *, go_on: bool) -> int:
         """
-        Say *messages*, a turn each, until one does not complete; nobody is asked anything.
+        Send *messages*, a turn each, until one does not complete; ask no questions.
 
         Raises:
             ValueRefused: A message cannot be stored.
@@ -197,8 +197,8 @@ class Conversation:
         state = self._agent.state
         if state.status is AgentStatus.BUSY:
             self._terminal.notice(
-                f"Turn {state.turn_count} of this conversation runs in another process; until it"
-                " ends, nothing can be said here."
+                f"Turn {state.turn_count} of this conversation runs in another process; wait until"
+                " it ends."
             )
 
     def _go_on(self) -> bool:
@@ -231,12 +231,12 @@ class Conversation:
         return None
 
     def _ask_for_approvals(self) -> None:
-        """Ask about each call that waits for it; what is left unanswered goes on waiting."""
+        """Ask about each call that waits for it; an unanswered one keeps waiting."""
         inputs: dict[str, bool] = {}
         for request in self._agent.state.pending:
             allowed = self._ask_about(request)
             if allowed is None:
-                self._terminal.notice("It goes on waiting; saying something else drops it.")
+                self._terminal.notice("It keeps waiting; any other message drops it.")
                 break
             inputs[request.request_id] = allowed
         if inputs:
@@ -295,7 +295,7 @@ class Conversation:
 
 
 class _Interrupts:
-    """Ctrl-C while a turn runs: the agent is asked to cancel it, by a thread that may wait."""
+    """Ctrl-C while a turn runs: a thread that may wait asks the agent to cancel it."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

@@ -1,7 +1,7 @@
 """
-What a database holds: its conversations, and one of them with turns and messages.
+The content of a database: its conversations, and one of them with turns and messages.
 
-Read through the stores, page by page, and never by making or changing a database.
+It is read through the stores, page by page, and no database is made or changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def show_context(url: str | None, context_id: str, *, as_json: bool) -> int:
     Print one conversation, its turns and its messages.
 
     Raises:
-        ContextNotFound: There is none of this name.
+        ContextNotFound: No conversation has this name.
     """
     check_context_id(context_id)
     return asyncio.run(_show(url or default_url(), context_id, as_json=as_json))
@@ -54,7 +54,7 @@ class Past:
 
 
 async def read_past(url: str, context_id: str, limit: int) -> Past:
-    """What was said last, at most *limit* messages; makes no database."""
+    """The newest messages, at most *limit*; makes no database."""
     if not _exists(url):
         return Past()
     async with open_stores(url) as stores:
@@ -67,7 +67,7 @@ async def read_past(url: str, context_id: str, limit: int) -> Past:
 
 
 def _exists(url: str) -> bool:
-    """Whether there may be something to read: a file that is there, or a server that has to say."""
+    """True if there may be something to read: an existing file, or a server, which knows better."""
     from looopy.stores.sql.sqlite.connection import sqlite_path
 
     if url.startswith("sqlite"):
@@ -151,7 +151,7 @@ async def _messages(stores: Stores, context_id: str) -> AsyncIterator[MessageRec
 
 
 def _status(record: ContextRecord) -> tuple[AgentStatus, int | None]:
-    """What an agent would say of the context, and the turn that it could continue."""
+    """The status that an agent would show for the context, and the turn that it could continue."""
     turn = record.open_turn
     if turn is not None:
         return (AgentStatus.READY, turn.turn) if seems_left(record) else (AgentStatus.BUSY, None)

@@ -1,7 +1,7 @@
 """
 The program `looopy`: reads its arguments, runs one command, turns errors into a line and a status.
 
-Each command is imported when it is asked for, so that `looopy --help` loads next to nothing.
+Each command is imported only when it runs, so that `looopy --help` loads next to nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_contexts(commands)
     _add_db(commands)
-    models = commands.add_parser("models", help="say which model would answer, and what there is")
+    models = commands.add_parser(
+        "models", help="show which model would answer, and which can be fetched"
+    )
     models.set_defaults(run=_run_models)
     return parser
 
@@ -75,7 +77,7 @@ def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     chat = commands.add_parser(
         "chat",
         help="talk to a model",
-        description="Talk to a model; the conversation goes on the next time, whatever happens.",
+        description="Talk to a model; the next start continues the conversation in any case.",
         epilog="With --message the exit status is 0 if every turn completed, 1 if one did not, and"
         " 2 for wrong usage or configuration.",
     )
@@ -136,30 +138,30 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     downgrade.add_argument("revision", metavar="REVISION")
     check = actions.add_parser(
         "check",
-        help="say whether the schema is the one that this version needs",
-        description="Say whether the schema is the one that this version needs; change nothing.",
+        help="check if the schema is the one that this version needs",
+        description="Check if the schema is the one that this version needs; change nothing.",
         epilog="Exit status, for deploy pipelines: 0 if it is; 1 if it is older or there is none,"
         " so that `looopy db upgrade` comes first; 3 if it is newer, so that this version must not"
-        " be started; 2 for a database that cannot be asked.",
+        " be started; 2 for a database that cannot be read.",
     )
     sql = actions.add_parser("sql", help="print the statements that make the schema")
     secure = actions.add_parser(
         "secure",
-        help="have Postgres itself keep the tenants apart",
-        description="Turn row-level security on for every table, and let ROLE use them. To be run"
-        " once, by the owner of the tables; later upgrades keep it, for new tables too.",
+        help="let Postgres itself keep the tenants apart",
+        description="Turn row-level security on for every table, and let ROLE use them. Run it"
+        " once, as the owner of the tables; later upgrades keep it, for new tables too.",
     )
     secure.add_argument(
         "--role",
         metavar="ROLE",
         required=True,
-        help="whom the application connects as: neither the owner nor a superuser",
+        help="the role of the application: neither the owner nor a superuser",
     )
     backups = actions.add_parser(
         "backups",
         help="list or remove the copies that migrations left beside a SQLite file",
-        description="List the copies that migrations left beside a SQLite file. They hold all that"
-        " it held then, also what was deleted since.",
+        description="List the copies that migrations left beside a SQLite file. They hold all the"
+        " data of that time, deleted data included.",
     )
     backups.add_argument("--remove", action="store_true", help="remove all of them")
     for action, run in (
@@ -265,7 +267,7 @@ def _version() -> int:
 
 
 def _prepare_logs(debug: bool) -> None:
-    """Nothing but errors of our own making reaches the terminal, unless it is asked for."""
+    """Let only errors of our own reach the terminal, unless the user asks for more."""
     import logging
 
     if debug:
@@ -300,7 +302,7 @@ def _fail(error: Exception, debug: bool) -> int:
 
 
 def _forget_stdout() -> None:
-    """Whoever read the output has left: the rest goes nowhere, at exit too."""
+    """Close standard output after its reader has gone, so that the rest is dropped, at exit too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

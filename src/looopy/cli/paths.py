@@ -1,4 +1,4 @@
-"""Where conversations are kept when nobody says where: a file in the user's own data folder."""
+"""The default place of conversations: a file in the user's own data folder."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_data_folder() -> None:
 
 
 def shown_place(url: str) -> str:
-    """The database that *url* names, as a person looks for it; without credentials."""
+    """The database of *url*, as a person would look for it; without credentials."""
     from looopy.stores.opening import mask
 
     if url.startswith("memory:"):

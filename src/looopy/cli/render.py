@@ -1,9 +1,9 @@
 """
-How a conversation looks: a running turn as its events come, and what was said before.
+The look of a conversation: a running turn as its events come, and earlier messages.
 
 A tool call is one line in brackets that grows while the tool runs: name and arguments first, then
-its reports, then how long it took and what came of it. So a reader, a pipe and a log all see the
-same, and no line is ever drawn over.
+its reports, then its duration and result. So a reader, a pipe and a log all see the same, and no
+line is ever overwritten.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WHY = {
     StopReason.MAX_ITERATIONS: "Stopped: the turn reached its limit of model calls.",
     StopReason.MAX_TOOL_CALLS: "Stopped: the turn reached its limit of tool calls.",
 }
-# What the model is told of a call that was cut short, as a person wants to hear it.
+# The result text of a call that was cut short, in words for a person.
 _STOPPED = {CANCELLED: "", OUTCOME_UNKNOWN: ", outcome unknown"}
 
 
@@ -82,11 +82,11 @@ class TextRenderer:
         self._terminal = terminal
         self._streamed = False
         self._calls: dict[str, str] = {}
-        self._open = ""  # the call whose line the cursor is in
+        self._open = ""  # the call whose line holds the cursor
 
     def show(self, event: AgentEvent) -> None:
         """Print what a person wants to see of *event*; of most, nothing."""
-        if event.path:  # of an agent that works for a call: its result says what it came to
+        if event.path:  # of an agent that works for a call: the call's result reports its outcome
             return
         match event:
             case MessageUpdate():
@@ -174,18 +174,18 @@ def shown_call(name: str, args: Mapping[str, Any]) -> str:
 
 
 def shown_result(result: ToolResultMessage) -> str:
-    """The beginning of a result, after a colon; empty when it says nothing."""
+    """The beginning of a result, after a colon; empty if it has no text."""
     text = one_line(result.text, _RESULT_CHARS)
     return f": {text}" if text else ""
 
 
 def show_history(terminal: Terminal, messages: Sequence[Message], *, earlier: bool) -> None:
     """
-    Print what was said before, each message shortened.
+    Print the earlier messages, each shortened.
 
     Args:
         messages: Oldest first.
-        earlier: Whether there is more before them.
+        earlier: True if older ones exist.
     """
     if earlier:
         terminal.notice("...")

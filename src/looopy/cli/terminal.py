@@ -1,13 +1,13 @@
 """
-Where the command line reads and writes, and the one gate for text that is not ours.
+Input and output of the command line, and the one filter for text from elsewhere.
 
-What models, tools and stored conversations say may hold sequences that a terminal obeys: clear the
+Text of models, tools and stored conversations may hold sequences that a terminal obeys: clear the
 screen, write the clipboard, show one link and open another, turn text around. `safe_text` replaces
-each such character by a visible one. It looks at one character at a time and keeps nothing in
-mind, so a sequence that comes in pieces is as harmless as a whole one.
+each such character by a visible one. It examines one character at a time and keeps no state, so a
+sequence in pieces is as harmless as a whole one.
 
-Everything that is printed goes through `Terminal`, which applies it, knows whether the cursor is
-at the beginning of a line, and colours only what goes to a terminal.
+All output goes through `Terminal`, which applies the filter, knows if the cursor is at the
+beginning of a line, and uses colours only on a terminal.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def safe_text(text: str) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """*text*, safe, as one line of at most *limit* characters; what is left out is marked."""
-    # Only so much is looked at: a result may be a megabyte.
+    # Only the beginning is scanned: a result may be a megabyte.
     line = " ".join(safe_text(text[: limit * 4]).split())
     if len(line) <= limit and len(text) <= limit * 4:
         return line
@@ -66,8 +66,8 @@ class Terminal:
     The streams of one run.
 
     Args:
-        quiet_out: Standard output is for the answers, or for JSON, alone: what else there is to say
-            goes to standard error.
+        quiet_out: Standard output is for the answers, or for JSON, alone: everything else goes to
+            standard error.
         out: Standard output by default.
         err: Standard error by default.
         env: For `NO_COLOR` and `TERM`.
@@ -81,7 +81,7 @@ class Terminal:
         err: TextIO | None = None,
         env: Mapping[str, str] = os.environ,
     ) -> None:
-        # A stream that was closed before the program began is None: nobody reads it.
+        # A stream that was closed before the program began is None: it has no reader.
         self._out = out or sys.stdout or io.StringIO()
         self._err = err or sys.stderr or io.StringIO()
         self._aside = self._err if quiet_out else self._out
@@ -91,7 +91,7 @@ class Terminal:
 
     @property
     def has_person(self) -> bool:
-        """Whether somebody can be asked."""
+        """True if a person can answer questions."""
         return sys.stdin is not None and sys.stdin.isatty()
 
     def write(self, text: str, *, dim: bool = False) -> None:
@@ -167,10 +167,10 @@ class Terminal:
 @contextmanager
 def _repeated_interrupts() -> Iterator[None]:
     """
-    Have a Ctrl-C seen at once while `input` reads.
+    Let a Ctrl-C take effect at once while `input` reads.
 
-    readline looks for one only where it waits for a key. One that comes while it draws would be
-    found with the next line, which would be dropped with it; so a thread sends it again.
+    readline checks for one only while it waits for a key. A Ctrl-C that comes while it draws would
+    be found with the next line, which would be dropped with it; so a thread sends it again.
     """
     if not hasattr(signal, "pthread_kill"):
         yield
@@ -208,7 +208,7 @@ def prepare_streams() -> None:
     """
     Let no character of the input or for the output end the program.
 
-    What the encoding of a stream cannot say is written as an escape; bytes that are no text come in
+    A character that a stream cannot encode is written as an escape. Bytes that are not text come in
     as surrogates, which the stores refuse with an error that says so.
     """
     for stream, errors in (

@@ -85,17 +85,17 @@ BUILTIN_TOOLS: Final[Sequence[Tool]] = (wait, current_time, calculate)
 
 def evaluate(expression: str) -> Number:
     """
-    The value of *expression*. Only arithmetic is understood, and no result may grow large.
+    The value of *expression*. It understands only arithmetic, and limits the size of every result.
 
     Raises:
-        ValueError: It is no arithmetic, or its value is none; the text says why, for the model.
+        ValueError: It is not arithmetic, or has no finite value; the text says why, for the model.
     """
     if len(expression) > _MAX_CHARS:
         raise ValueError(f"an expression has at most {_MAX_CHARS} characters")
     try:
         tree = ast.parse(expression.strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise ValueError("this is no arithmetic expression") from None
+        raise ValueError("this is not an arithmetic expression") from None
     try:
         return _value(tree.body)
     except ZeroDivisionError:

@@ -1,7 +1,7 @@
 """
-Means to break things on purpose: stores that fail when told to, and the failpoints of a turn.
+Tools to break things on purpose: stores that fail on demand, and the failpoints of a turn.
 
-`arm("B7:2")` sets a failpoint of this process; `looopy._failpoints` says which there are.
+`arm("B7:2")` sets a failpoint of this process; `looopy._failpoints` lists them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Afterwards(Exception):  # a word to the spy, never an error of a store
 
 class SpyStores:
     """
-    Stands before stores and their journal: counts, records, delays and fails.
+    A wrapper around stores and their journal: counts, records, delays and fails.
 
     Args:
-        stores: What it stands before; give `spy.stores` to an agent instead.
+        stores: The wrapped stores; give `spy.stores` to an agent instead.
 
     Attributes:
         calls: Name and argument of each call, in order, such as `("commit", Commit(...))`.
         done: Names of the calls that the stores have carried out.
         hook: Called with name and argument before each call. It may raise (`Afterwards` lets the
             stores do it first), be a coroutine function, or return a value, which is then the
-            answer and the stores are not asked.
+            answer instead of the stores' own.
     """
 
     def __init__(self, stores: Stores) -> None:

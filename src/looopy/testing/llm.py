@@ -100,12 +100,12 @@ class ScriptedProvider:
         replies: One for each model call, in order: `text(...)`, `tool_call(...)`, `failure(...)`, a
             tuple of them for one response, or a function (also a coroutine function) that takes the
             `LLMRequest` and returns any of these. A bare function answers every call.
-        repeat: Start over when the script is over. Otherwise a call beyond its end fails.
+        repeat: Start over at the end of the script. Otherwise a call beyond its end fails.
         chunk_chars: Characters of text or argument JSON in a delta; `None`: all in one.
         delay_s: Seconds to wait before each chunk.
 
     Attributes:
-        requests: What was sent, one `LLMRequest` a call; its message list is a copy.
+        requests: The `LLMRequest` of each call; its message list is a copy.
         options: The `StreamOptions` of each call.
     """
 

@@ -1,9 +1,9 @@
 """
-State machines that drive a store beside the stores in memory, which are the specification.
+State machines that compare a store with the stores in memory, which are the specification.
 
-Hypothesis chooses what to do next; after each step both have answered the same, or refused with the
-same error and the same facts. What depends on the moment (times of rows that a store makes itself)
-is left out of the comparison.
+Hypothesis chooses each next step; after it both stores must have answered the same, or refused with
+the same error and the same facts. Values that depend on the moment (times of rows that a store
+makes itself) are left out of the comparison.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ _TTLS = st.sampled_from([0.0, LONG_S])
 _AFTER = st.integers(-2, 40)
 _LIMIT = st.none() | st.integers(0, 20)
 _STATES = st.sampled_from([None, STATE, ContextState()])
-# What is not looked at here may be odd, and mostly is not: else it hides what is.
+# Values that are not compared here may be odd, but mostly are not: otherwise they would hide the
+# others.
 _METADATA: st.SearchStrategy[dict[str, Any]] = st.just({}) | _OBJECTS
 _ACTORS = st.sampled_from([None, None, None, "u1", "u2"])
 _DELIVERED = st.sampled_from([0, 0, 0, 1, 2, -1])
@@ -70,7 +71,7 @@ class StoresAgree(RuleBasedStateMachine):
     Drive `stores` beside a fresh memory; subclass it and set both class variables.
 
     Attributes:
-        stores: Open stores of the backend; each run takes a tenant of its own in them.
+        stores: Open stores of the backend; each run uses a new tenant in them.
         run: Runs a coroutine to its end on the event loop of `stores`.
     """
 
@@ -81,7 +82,7 @@ class StoresAgree(RuleBasedStateMachine):
         super().__init__()
         self.tested = self.stores.for_tenant(f"tenant-{next(_TENANTS)}")
         self.memory = MemoryBackend().stores()
-        # What a claimer of each context was given last, in the words of the memory.
+        # The newest result of a claim on each context, as the memory returned it.
         self.claims: dict[str, Claimed] = {}
 
     def both(self, ask: Callable[[Stores], Awaitable[Any]]) -> Any:
@@ -249,7 +250,7 @@ class StoresAgree(RuleBasedStateMachine):
         release: bool,
         missed: int | None,
     ) -> None:
-        """End the open turn under the last claim, having heard of all but so many news."""
+        """End the open turn under the last claim, with all but so many news read."""
         found = self.both(lambda s: s.state.load(context))
         if found is None or found.open_turn is None:
             return
@@ -405,7 +406,9 @@ async def _outcome(ask: Callable[[Stores], Awaitable[Any]], stores: Stores) -> A
 
 
 def _plain(value: Any) -> Any:
-    """*value* in a form that compares its type, tells -0.0 from 0.0, and leaves moments out."""
+    """
+    *value* in a form that compares its type, distinguishes -0.0 from 0.0, and leaves times out.
+    """
     if isinstance(value, LooopyError):
         return type(value).__name__, value.message, repr(value.facts)
     if isinstance(value, InboxNews):

@@ -1,9 +1,9 @@
 """
-What every backend must do: the contracts of `looopy.stores.base`, sentence by sentence, as tests.
+The contracts of `looopy.stores.base`, sentence by sentence, as tests for every backend.
 
 Subclass the classes below in a test module of the backend and give each a fixture `stores` that
-yields open `Stores` on an empty database; pytest does the rest. A behaviour that is not in here is
-not a behaviour.
+yields open `Stores` on an empty database; pytest does the rest. A behaviour that is not tested here
+is not part of the contract.
 
     class TestMessagesInMine(MessageStoreContract):
         @pytest.fixture
@@ -11,8 +11,7 @@ not a behaviour.
             async with open_mine() as stores:
                 yield stores
 
-The classes are in `message_contract.py` and its neighbours, one a file; this module is where they
-are imported from.
+The classes are in `looopy.testing.contracts`, one a file; import them from this module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-pi's means to stop: a controller asks, whoever holds its signal hears it, once.
+pi's means to stop: a controller asks, and every holder of its signal is notified, once.
 
-Ours is `CancelToken`; these are its words in pi.
+Ours is `CancelToken`; this is its interface in pi.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _logger = logging.getLogger("looopy")
 
 
 class AbortError(Exception):
-    """What `AbortSignal.throw_if_aborted()` raises."""
+    """The error of `AbortSignal.throw_if_aborted()`."""
 
 
 class AbortSignal:
-    """Tells whether, and when, somebody asked to stop. Not thread-safe."""
+    """Shows if, and when, somebody asked to stop. Not thread-safe."""
 
     __slots__ = ("_aborted", "_callbacks")
 
@@ -27,7 +27,7 @@ class AbortSignal:
 
     @property
     def aborted(self) -> bool:
-        """Whether somebody has asked."""
+        """True once somebody has asked."""
         return self._aborted
 
     def on_abort(self, callback: Callable[[], object]) -> Callable[[], None]:
@@ -76,7 +76,7 @@ class AbortController:
         self.signal = AbortSignal()
 
     def abort(self) -> None:
-        """Ask whoever holds the signal to stop."""
+        """Ask every holder of the signal to stop."""
         self.signal._abort()  # noqa: SLF001 - the other half of the same thing
 
 

@@ -1,10 +1,9 @@
 """
 pi's `Agent`: its names and its habits, over an agent of ours that keeps everything in stores.
 
-The state is a mirror of the context: messages come to it as they are committed. Changes that pi's
-users make to it between runs (`replace_messages`, `append_message`, also to the list itself) are
-brought to the context before the next run. So nothing here blocks, and nothing is lost that a run
-has said.
+The state is a mirror of the context: messages are added to it as they are committed. Users of pi
+change it between runs (`replace_messages`, `append_message`, also the list itself); the next run
+first stores these changes. So nothing here blocks, and no message of a run is lost.
 """
 
 from __future__ import annotations
@@ -56,18 +55,19 @@ class Agent:
 
     Args:
         model: A name as `looopy.llm.resolve_provider` takes it, or a provider.
-        stores: Where the conversation is kept: a URL, or open `Stores`. By default in this object.
-        context_id: Names it there; a new one by default. Of one that exists, the messages are in
+        stores: Where the conversation is stored: a URL, or open `Stores`. By default in this
+            object.
+        context_id: Its id there; a new one by default. The messages of an existing context are in
             `state` once `load()` or the first run has read them.
-        messages: What was said before; added to those of the context.
+        messages: Earlier messages; added to those of the context.
         loop_config: Limits that pi does not have.
         tool_execution: `"parallel"`: tools overlap.
         stream_fn: pi's stream function, or the module `pipy_ai`: see `looopy.llm.PipyProvider`.
 
-    The others are pi's. `async with`, or `close()`, lets go of the stores.
+    The others are pi's. `async with`, or `close()`, releases the stores.
 
     Raises:
-        ConfigurationError: An option is none of its values.
+        ConfigurationError: An option has an unknown value.
         ValueRefused: The context id is not usable.
     """
 
@@ -125,7 +125,7 @@ class Agent:
         self._run: asyncio.Task[None] | None = None
         self._loading = asyncio.Lock()
         self._loaded = False
-        self._auth: AuthContext | None = None  # of the run under way
+        self._auth: AuthContext | None = None  # of the current run
         self.looopy = OurAgent(
             self.context_id,
             llm_provider=ModelOf(lambda: self._options, self._models.find),
@@ -143,7 +143,7 @@ class Agent:
 
     @property
     def state(self) -> AgentState:
-        """What the agent is and does now."""
+        """The current state of the agent."""
         return self._state
 
     @property
@@ -153,7 +153,7 @@ class Agent:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether a run is under way."""
+        """True while a run is under way."""
         return self._state.is_streaming
 
     def set_system_prompt(self, prompt: str) -> None:
@@ -194,9 +194,10 @@ class Agent:
 
     def subscribe(self, listener: Callable[[AgentEvent], object]) -> Callable[[], None]:
         """
-        Call *listener* with every event; returns what unsubscribes it.
+        Call *listener* with every event; returns a function that unsubscribes it.
 
-        It must be quick. One that raises is logged, and harms neither the others nor the run.
+        It must be quick. If it raises, the error is logged, and neither the other listeners nor the
+        run are affected.
 
         Raises:
             ConfigurationError: It is a coroutine function, which nobody would await.
@@ -209,13 +210,14 @@ class Agent:
         self, message: str | UserMessage, auth_context: AuthContext | None = None
     ) -> asyncio.Task[None] | None:
         """
-        Say something to the run under way, before its next model call; without one, to the next.
+        Send a message to the current run, before its next model call; without a run, to the next
+        one.
 
         Args:
             auth_context: Ours: of the same actor as the run's; by default the run's own.
 
         Returns:
-            What can be awaited until the message is stored; `None` outside an event loop.
+            An awaitable that is done when the message is stored; `None` outside an event loop.
         """
         return self._queues.add("steering", as_user_message(message), auth_context)
 
@@ -241,7 +243,7 @@ class Agent:
     clear_queues = clear_all_queues
 
     def has_queued_messages(self) -> bool:
-        """Whether something that was queued here waits."""
+        """True if a message that was queued here waits."""
         return bool(self._queues.of("steering") or self._queues.of("follow_up"))
 
     # --- runs ------------------------------------------------------------------------------------
@@ -254,9 +256,9 @@ class Agent:
         auth_context: AuthContext | None = None,
     ) -> None:
         """
-        Say *input* and run until the answer stands; failures of the run are in `state.error`.
+        Send *input* and run until the final answer; a failure of the run is in `state.error`.
 
-        Cancelling who waits here does not stop the run: `abort()` does.
+        Cancelling the caller does not stop the run: `abort()` does.
 
         Args:
             images: Shown with a text.
@@ -264,8 +266,8 @@ class Agent:
 
         Raises:
             AlreadyStreaming: A run is under way.
-            LooopyError: What kept the run from beginning: no such model, a busy context, a value
-                that cannot be stored.
+            LooopyError: The run could not begin: an unknown model, a busy context, a value that
+                cannot be stored.
         """
         if self._state.is_streaming:
             raise AlreadyStreaming(
@@ -276,15 +278,15 @@ class Agent:
 
     async def continue_(self, *, auth_context: AuthContext | None = None) -> None:
         """
-        Go on: answer what the conversation ends in, or else say what is queued.
+        Continue: answer the end of the conversation, or else send the queued messages.
 
         Raises:
             AlreadyStreaming: A run is under way.
-            NothingToContinue: Nothing was said, or the last message is an answer and nothing is
-                queued, here or in the store.
+            NothingToContinue: The conversation is empty, or the last message is an answer and no
+                message is queued, here or in the store.
         """
         if self._state.is_streaming:
-            raise AlreadyStreaming("Already streaming: wait, before going on")
+            raise AlreadyStreaming("Already streaming: wait before you continue")
         await self._begin(self._drive((), None, auth_context, go_on=True))
 
     def abort(self) -> None:
@@ -315,10 +317,11 @@ class Agent:
 
     async def close(self) -> None:
         """
-        Let a run end, store what is queued, and let go of the stores. May be called twice.
+        Let a run end, store the queued messages, and release the stores. May be called twice.
 
         Raises:
-            LooopyError: What is queued could not be stored; all is let go of nevertheless.
+            LooopyError: The queued messages could not be stored; the stores are released
+                nevertheless.
         """
         await self.wait_for_idle()
         try:
@@ -345,7 +348,7 @@ class Agent:
     # --- inside ----------------------------------------------------------------------------------
 
     async def _begin(self, run: Coroutine[Any, Any, None]) -> None:
-        """Run in a task of its own: whoever waits may go away."""
+        """Run in a task of its own, which outlives a cancelled caller."""
         self._state.begin()
         self._controller = AbortController()
         task = self._run = asyncio.get_running_loop().create_task(run, name="looopy pi run")
@@ -372,7 +375,7 @@ class Agent:
             await self._end(auth_context)
         except LooopyError as error:
             if not self._fail(str(error)):
-                # What was stored ahead of a run that did not begin has been said all the same.
+                # A message stored before a run that did not begin still counts as said.
                 for said in self._before:
                     self._mirror.said(said)
                     self._state.messages.append(said)
@@ -393,7 +396,7 @@ class Agent:
         """Say what was queued while a turn's end was announced, and then the run's end."""
         translator, signal = self._translator, self._controller.signal
         while translator is not None and (end := translator.held) is not None:
-            await self._queues.settle()  # what the store refuses does not spoil the answer
+            await self._queues.settle()  # a value that the store refuses does not spoil the answer
             if not signal.aborted and await self.looopy.has_queued_messages(auth_context):
                 translator.go_on()
                 await self._turn(None, auth_context)
@@ -482,7 +485,7 @@ class Agent:
             self._emit(said)
 
     def _goes_on(self, end: ours.TurnEnd) -> bool:
-        """Whether something was queued too late for a turn that is over, not for pi's run."""
+        """True if a message was queued too late for its turn, but not for pi's run."""
         running = self._run is not None and not self._run.done()
         return running and end.outcome is Outcome.COMPLETED and self.has_queued_messages()
 

@@ -1,8 +1,8 @@
 """
-Our events in pi's words.
+Our events as pi's.
 
-Its agent run is our turn, its turn our iteration. What pi does not have (usage, status, warnings,
-artifacts, what waits for a person, sub-agents) is left out: it is in the events of our own agent.
+Its agent run is our turn, its turn our iteration. Events that pi does not have (usage, status,
+warnings, artifacts, requests to a person, sub-agents) are left out; our own agent has them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Translator:
 
     Attributes:
         error: Why the run failed or was aborted, once that is known.
-        over: Whether `agent_end` was said.
-        held: A turn's end that is not said yet, since the run may go on with another turn.
+        over: True once `agent_end` was sent.
+        held: The end of a turn, held back because the run may continue with another turn.
     """
 
     def __init__(self, before: Sequence[AgentMessage] = ()) -> None:
@@ -62,7 +62,7 @@ class Translator:
         self._results: tuple[ToolResultMessage, ...] = ()
 
     def of(self, event: ours.AgentEvent) -> Iterator[AgentEvent]:
-        """What pi says where we say *event*: nothing, one event, or several."""
+        """The counterpart of *event* in pi: no event, one, or several."""
         say = _WORDS.get(type(event))
         if say is None or event.path:
             return
@@ -71,7 +71,7 @@ class Translator:
         yield from say(self, event)
 
     def go_on(self) -> None:
-        """The run goes on with another turn; what was said is part of it."""
+        """Continue the run with another turn; the earlier messages are part of it."""
         if self.held is not None:
             self._said_before = (*self._said_before, *self.held.messages)
             self.held = None
@@ -153,7 +153,7 @@ class Translator:
         if aborted:
             self.error = (self._assistant and self._assistant.error_message) or "cancelled"
         if self._unanswered is not None:
-            if self.error is None:  # it waits for a person, who is asked by our own events
+            if self.error is None:  # it waits for a person; our own events carry the question
                 yield from self._end_of_iteration(None)
             else:
                 messages.append((yield from self._synthetic(self.error, aborted=aborted)))
@@ -214,7 +214,9 @@ def progress_of(result: Any) -> Any:
 
 
 def partial_result(progress: Any) -> AgentToolResult:
-    """What `progress_of` was made of; any other progress becomes the details of a result."""
+    """
+    The progress that `progress_of` translated; any other progress becomes the details of a result.
+    """
     blocks = progress.get("content") if isinstance(progress, Mapping) else None
     if not isinstance(blocks, list) or progress.keys() != {"content", "details"}:
         return AgentToolResult([], progress)

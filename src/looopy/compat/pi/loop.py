@@ -48,19 +48,19 @@ def agent_loop(
     One agent run over *prompts*, as pi's events; keeps nothing.
 
     Args:
-        prompts: What is said now.
-        messages: What was said before; copied, never changed.
+        prompts: The new messages.
+        messages: The earlier messages; copied, never changed.
         signal: Stops the run.
         convert_to_llm: Messages to those that the model may see; sync or async, as for all below.
         transform_context: Messages and the signal to messages, before each model call.
         get_api_key: The provider's name to a key, per model call; else `config.api_key`.
-        get_steering_messages: Asked before the first model call, before each tool call and after
+        get_steering_messages: Called before the first model call, before each tool call and after
             the last one.
-        get_follow_up_messages: Asked where the run would end.
+        get_follow_up_messages: Called when the run would end.
         auth_context: Ours: for tools and hooks of this run.
 
     Raises:
-        NothingToContinue: There are no prompts; at the call, as all else.
+        NothingToContinue: *prompts* is empty; raised at the call, as the other error.
         ConfigurationError: The model's name, key or package.
     """
     if not prompts:
@@ -89,10 +89,10 @@ def agent_loop_continue(
     auth_context: AuthContext | None = None,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
-    As `agent_loop`, answering what *messages* end in; says nothing of those.
+    As `agent_loop`, but answers the end of *messages*; sends no events for them.
 
     Raises:
-        NothingToContinue: There are no messages, or the last one is an answer; at the call.
+        NothingToContinue: *messages* is empty, or ends with an answer; raised at the call.
     """
     require_tail(messages)
     options = RunOptions(config, signal, convert_to_llm, transform_context, get_api_key)

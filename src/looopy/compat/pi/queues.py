@@ -1,9 +1,9 @@
 """
 pi's two queues, over the inbox of a context.
 
-pi queues at once and in memory; we return once a message is stored. Here both hold: what is queued
-counts at once, and is stored in order behind the caller's back, so that it also survives the
-process. Who wants to know awaits what `steer()` returns.
+pi queues at once and in memory; we return once a message is stored. Here both hold: a queued
+message counts at once, and is stored in order in the background, so that it also survives the
+process. To wait for that, await the result of `steer()`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Kind = Literal["steering", "follow_up"]
 
 def check_modes(steering: str, follow_up: str) -> None:
     """
-    Refuse what is no mode of a queue.
+    Refuse an unknown mode of a queue.
 
     Raises:
-        ConfigurationError: One of them is none.
+        ConfigurationError: A mode is unknown.
     """
     if not {steering, follow_up} <= {"one-at-a-time", "all"}:
         raise ConfigurationError(
@@ -47,11 +47,11 @@ class _Entry:
 @dataclass(slots=True)
 class Queues:
     """
-    What waits to be said.
+    The queued messages.
 
     Args:
         post: Stores one message.
-        drop: Takes stored messages of a kind back that no turn has taken.
+        drop: Takes back the stored messages of a kind that no turn has taken.
     """
 
     post: Callable[[Kind, UserMessage, AuthContext | None], Awaitable[object]]
@@ -74,11 +74,11 @@ class Queues:
             self._soon(lambda: self.drop(kind))
 
     def of(self, kind: Kind) -> list[UserMessage]:
-        """What waits, oldest first."""
+        """The waiting messages, oldest first."""
         return [e.message for e in self._entries if e.kind == kind]
 
     def said(self, message: Message) -> None:
-        """Take notice that a turn has said *message*."""
+        """Remove *message*, which a turn has said."""
         for entry in self._entries:
             if entry.message == message:
                 self._entries.remove(entry)
@@ -90,7 +90,7 @@ class Queues:
             entry.stored = False
 
     async def settle(self) -> None:
-        """Wait until what is under way has come to its end, well or not."""
+        """Wait until all writes have ended, well or not."""
         while self._last is not None and not self._last.done():
             await asyncio.wait([self._last])
 

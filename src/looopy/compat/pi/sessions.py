@@ -2,9 +2,9 @@
 The sessions that pi and pipy's coding agent write: JSON lines that form a tree.
 
 The first line is the header; each other one is an entry with an `id` and the `parentId` that it
-follows. What comes last is where the conversation is: the entries from there up to the root are the
-active branch, the rest are ways not taken. A line that is kept is kept as it came, also what nobody
-here knows, so that a session is written as it was read.
+follows. The last entry is the current position: the entries from there up to the root are the
+active branch, the others are abandoned branches. Each line is kept as it came, unknown types
+included, so that a session is written as it was read.
 
     session = read_session("session.jsonl")
     await stores.messages.append("ada", session.messages)
@@ -40,7 +40,7 @@ _KNOWN = frozenset(
         "session_info",
     }
 )
-_TEXTS = {  # what an entry cannot do without
+_TEXTS = {  # the required fields of an entry
     "compaction": ("summary", "firstKeptEntryId"),
     "branch_summary": ("summary", "fromId"),
     "model_change": ("provider", "modelId"),
@@ -54,7 +54,7 @@ _TEXTS = {  # what an entry cannot do without
 @dataclass(frozen=True, slots=True)
 class Entry:
     """
-    One line of a session behind its header.
+    One line of a session after its header.
 
     Attributes:
         raw: The line, as it came.
@@ -74,12 +74,12 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Session:
     """
-    What a file holds.
+    The content of a session file.
 
     Attributes:
-        header: The first line; its version is the newest, whatever it was.
+        header: The first line, with the newest version.
         entries: All others, in order.
-        leaf_id: Where the conversation is; `None` at its beginning.
+        leaf_id: The current position; `None` at the beginning.
         bad_lines: Lines that were left out, by number, and why.
     """
 
@@ -101,7 +101,7 @@ class Session:
 
     @property
     def messages(self) -> list[Message]:
-        """All messages of the active branch, also those that a summary stands for."""
+        """All messages of the active branch, also those that a summary covers."""
         return [entry.message for entry in self.branch if entry.message is not None]
 
     @property
@@ -120,7 +120,7 @@ class Session:
 
     @property
     def name(self) -> str | None:
-        """What the user calls it."""
+        """The user's name for it."""
         named = (e.raw.get("name") for e in reversed(self.entries) if e.type == "session_info")
         return next(named, None)
 
@@ -154,7 +154,7 @@ class Session:
 
     @property
     def unknown(self) -> list[Entry]:
-        """Entries of types that nobody here knows; kept, and written again."""
+        """Entries of unknown types; kept, and written again."""
         return [entry for entry in self.entries if entry.type not in _KNOWN]
 
     def extended(self, messages: Iterable[Message]) -> Session:
@@ -190,13 +190,12 @@ def read_session(
 
     Args:
         source: A file's path, or its lines.
-        leaf_id: Where to stand; by default at the last entry, as pi does.
-        skip_bad_lines: Leave out lines that are no JSON, as pi does; `Session.bad_lines` tells
-            which.
+        leaf_id: The current position; by default the last entry, as in pi.
+        skip_bad_lines: Leave out lines of invalid JSON, as pi does; `Session.bad_lines` lists them.
 
     Raises:
-        ValueRefused: There is no header, or a line is no entry; the message names the line, as does
-            the fact `line`, and `path` the place in it.
+        ValueRefused: The header is missing, or a line is not an entry; the message names the line,
+            as does the fact `line`, and `path` the place in it.
         OSError: The file cannot be read.
     """
     given: Iterable[str]
@@ -247,14 +246,14 @@ def write_session(
     Write a session of version 3, which pi reads.
 
     Args:
-        path: The file; it is there whole or not at all. `None`: none is written.
+        path: The file; it is written whole or not at all. `None`: only return the lines.
         source: A session, which is written as it is; or messages, which become a new one.
         session_id: Of a new one; a random one by default.
         cwd: Of a new one: the folder that it is about.
-        overwrite: Whether a file that exists may be replaced.
+        overwrite: True to replace an existing file.
 
     Returns:
-        What was written.
+        The written text.
 
     Raises:
         ValueRefused: A message cannot be written faithfully, or the file exists.

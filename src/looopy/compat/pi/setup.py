@@ -1,4 +1,6 @@
-"""What pi's options mean to our loop: the model, the tools, the hooks and the limits of a run."""
+"""
+pi's options, translated for our loop: the model, the tools, the hooks and the limits of a run.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +44,18 @@ _ROLES = ("user", "assistant", "toolResult")
 
 
 def default_convert_to_llm(messages: Sequence[AgentMessage]) -> list[AgentMessage]:
-    """Of *messages* those that a model understands: user, assistant and tool results."""
+    """The messages of *messages* that a model understands: user, assistant and tool results."""
     return [message for message in messages if message.role in _ROLES]
 
 
 @dataclass(slots=True)
 class RunOptions:
     """
-    What a run was asked with; nothing of it changes while it runs.
+    The options of a run; they do not change while it runs.
 
     Attributes:
         messages: The history as it grows, for the hooks around a tool call.
-        queued: Waits until what was queued is stored, before a step of the run is.
+        queued: Waits until the queued messages are stored, before a step of the run is.
     """
 
     config: AgentLoopConfig
@@ -132,10 +134,10 @@ class RunOptions:
 
 class ModelOf:
     """
-    A provider that is the one of the run: pi's agent may change its model between runs.
+    A provider for one run: pi's agent may change its model between runs.
 
     Args:
-        options: What the run was asked with, at the time of the call.
+        options: The options of the run, at the time of the call.
         find: The provider of a configuration.
     """
 
@@ -153,7 +155,7 @@ class ModelOf:
 
     @property
     def name(self) -> str:
-        """Of the provider."""
+        """The provider's model."""
         return getattr(self._current, "name", "")
 
     @property
@@ -163,7 +165,7 @@ class ModelOf:
 
     @property
     def window_tokens(self) -> int | None:
-        """What the model's window holds, if known."""
+        """The size of the model's window, if known."""
         try:
             return getattr(self._current, "window_tokens", None)
         except ConfigurationError:  # messages can be read without a model
@@ -303,10 +305,10 @@ def prompts_of(
     said: str | AgentMessage | Sequence[AgentMessage], images: Sequence[ImageContent] | None
 ) -> tuple[list[AgentMessage], UserMessage | None]:
     """
-    What `prompt()` was given: the messages ahead of a turn, and what is said to it.
+    The argument of `prompt()`: the messages ahead of a turn, and the message of the turn.
 
     Raises:
-        NothingToContinue: There are none.
+        NothingToContinue: It holds no message.
     """
     if isinstance(said, str):
         return [], UserMessage([TextContent(said), *(images or ())])

@@ -33,7 +33,7 @@ QueueMode: TypeAlias = Literal["one-at-a-time", "all"]
 @dataclass(slots=True)
 class AgentToolResult:
     """
-    What a tool gives back, or shows on its way.
+    The result of a tool, or a partial one while it runs.
 
     Attributes:
         content: Text and image blocks, for the model.
@@ -59,7 +59,7 @@ class AgentTool:
         description: For the model.
         parameters: JSON Schema of type object.
         label: For people.
-        **options: What `looopy.Tool` takes besides, such as `effects` or `timeout_s`.
+        **options: Further options of `looopy.Tool`, such as `effects` or `timeout_s`.
     """
 
     name: str = ""
@@ -99,7 +99,7 @@ class AgentTool:
         Args:
             tool_call_id: The model's name for it.
             params: Valid by `parameters`.
-            signal: Tells when to stop.
+            signal: Set when the tool should stop.
             on_update: Shows a partial result.
 
         Raises:
@@ -108,7 +108,7 @@ class AgentTool:
         raise NotImplementedError(f"tool {self.name!r} does not implement execute()")
 
     def to_tool(self) -> ToolSpec:
-        """What the model is told of it: neither label nor code."""
+        """The tool as the model sees it: neither label nor code."""
         return ToolSpec(
             name=self.name, description=self.description, parameters=dict(self.parameters)
         )
@@ -143,7 +143,7 @@ def tool(
         label: The name, when empty.
 
     Raises:
-        InvalidTool: What is decorated is no async function.
+        InvalidTool: The decorated object is not an async function.
     """
 
     def decorate(function: Callable[..., Awaitable[Any]]) -> AgentTool:
@@ -190,7 +190,7 @@ class TurnEndEvent:
     """
     One model call and its tools are done.
 
-    `message` is `None` where a run went on with tool calls that an earlier one had announced.
+    `message` is `None` if a run went on with tool calls that an earlier one had announced.
     """
 
     type: ClassVar[str] = "turn_end"
@@ -208,7 +208,7 @@ class MessageStartEvent:
 
 @dataclass(frozen=True, slots=True)
 class MessageUpdateEvent:
-    """The assistant's message grows. `assistant_event` is what the provider said."""
+    """The assistant's message grows. `assistant_event` is the provider's own event."""
 
     type: ClassVar[str] = "message_update"
     partial: PartialMessage
@@ -216,7 +216,7 @@ class MessageUpdateEvent:
 
     @property
     def message(self) -> AssistantMessage:
-        """The message so far: read it at once, it goes on growing."""
+        """The message so far: read it at once, because it keeps growing."""
         return self.partial.snapshot()
 
 
@@ -281,7 +281,7 @@ GetMessagesFn: TypeAlias = Callable[[], Any]
 @dataclass(frozen=True, slots=True)
 class ToolHookContext:
     """
-    What `before_tool_call` and `after_tool_call` are told.
+    The argument of `before_tool_call` and `after_tool_call`.
 
     Attributes:
         messages: The history up to the call.

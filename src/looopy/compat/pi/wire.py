@@ -44,7 +44,7 @@ def to_pi(message: Message) -> dict[str, Any]:
             return {**data, "metadata": dict(message.metadata)}
         return {**data, **message.metadata}
     data = message_to_json(message, compact=True)
-    if isinstance(message, AssistantMessage):  # what pi reads without asking whether it is there
+    if isinstance(message, AssistantMessage):  # required by pi
         data = {
             "api": "",
             "provider": "",
@@ -61,10 +61,10 @@ def to_pi(message: Message) -> dict[str, Any]:
 
 def from_pi(data: Any, path: str = "") -> Message:
     """
-    The message that pi's JSON object *data* is.
+    The message in pi's JSON object *data*.
 
     Raises:
-        ValueRefused: It is none; `path` points at the place.
+        ValueRefused: It is not a message; `path` points at the place.
     """
     if not isinstance(data, Mapping):
         raise ValueRefused(f"{path}: a message is a JSON object", path=path)

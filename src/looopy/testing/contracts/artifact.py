@@ -1,4 +1,4 @@
-"""What an `ArtifactStore` must do; see `looopy.testing.stores`."""
+"""The contract of an `ArtifactStore`; see `looopy.testing.stores`."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class ArtifactStoreContract:
         assert await stores.state.load(CONTEXT) is None
 
     async def test_a_kind_must_fit_its_content(self, stores: Stores) -> None:
-        """An object is no file, bytes are no data, and an unknown kind is none."""
+        """A JSON object is refused as a file, bytes as data, and any unknown kind."""
         wrong: list[tuple[Any, str]] = [({"a": 1}, "file"), (b"x", "data"), (b"x", "picture")]
         for content, kind in wrong:
             with pytest.raises(ValueRefused) as refused:
@@ -166,7 +166,7 @@ class ArtifactStoreContract:
         assert [a.turn for a in await stores.artifacts.list(CONTEXT)] == [0, 1]
 
     async def test_concurrent_saves_get_versions_of_their_own(self, stores: Stores) -> None:
-        """No version is handed out twice, none is skipped."""
+        """No version number is used twice, and no number is skipped."""
 
         async def save(n: int) -> int:
             return (await stores.artifacts.save(CONTEXT, "doc", str(n))).version

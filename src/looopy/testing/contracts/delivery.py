@@ -1,4 +1,4 @@
-"""What a `Journal` must do when a turn says what waits in its inbox; part of its contract."""
+"""The delivery of inbox messages to a turn: part of the contract of a `Journal`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def numbers_of(stores: Stores, context_id: str = CONTEXT) -> list[int]:
 
 
 async def head_of(stores: Stores, context_id: str = CONTEXT) -> InboxHead:
-    """As all who look at it are told: who reads the inbox, and who loads the context."""
+    """The state of the inbox, as both its readers see it: the inbox and the loaded context."""
     head, entries = await stores.journal.inbox(context_id)
     found = await stores.state.load(context_id)
     assert head == (found.inbox if found else InboxHead())
@@ -42,14 +42,14 @@ def says(text: str) -> MessageEnd:
 
 
 async def news_of(stores: Stores, claimed: Claimed, heard: int) -> InboxHead:
-    """What holds up the end of a turn that has heard so much."""
+    """The entry that delays the end of a turn that has read so much."""
     with pytest.raises(InboxNews) as news:
         await commit(stores, claimed, [said(answer("bye")), ends()], heard=heard, release=True)
     return news.value.inbox
 
 
 class DeliveryContract:
-    """Messages that are said, and turns that end when they have heard everything."""
+    """Messages reach a turn, and a turn ends only when it has read everything."""
 
     @pytest.fixture
     async def stores(self) -> Stores:
@@ -71,7 +71,7 @@ class DeliveryContract:
         assert await numbers_of(stores) == [2, 4]
 
     async def test_a_turn_may_begin_with_what_waits(self, stores: Stores) -> None:
-        """A claim takes messages out as a commit does, and tells what is left."""
+        """A claim takes messages out as a commit does, and reports how many are left."""
         await leave(stores, "a", "b")
         claimed = await begin(stores, text="a", delivered=[1])
         assert claimed.inbox == InboxHead(last=2, waiting=1)
@@ -82,7 +82,7 @@ class DeliveryContract:
         assert await head_of(stores) == InboxHead(last=2)
 
     async def test_a_message_is_delivered_once(self, stores: Stores) -> None:
-        """Whoever says one that is not there any more is refused, and nothing is written."""
+        """A commit that says a message which is gone is refused, and nothing is written."""
         claimed = await begin(stores)
         await leave(stores, "a", "b")
         await commit(stores, claimed, [says("a")], delivered=[1])
@@ -110,7 +110,7 @@ class DeliveryContract:
         assert await stores.state.load("new") is None
 
     async def test_a_stale_owner_delivers_nothing(self, stores: Stores) -> None:
-        """What it would have said waits for the one that owns the context now."""
+        """Its message waits for the new owner of the context."""
         claimed = await begin(stores, ttl_s=0)
         await leave(stores, "a")
         taken = await begin(stores, claimed.epoch, holder="h2", recover=True)
@@ -134,7 +134,7 @@ class DeliveryContract:
     # --- the end of a turn ---
 
     async def test_a_turn_ends_only_when_it_has_heard_everything(self, stores: Stores) -> None:
-        """Held up, nothing is written; who has heard of the news may end."""
+        """A delayed end writes nothing; a turn that has read the news may end."""
         claimed = await begin(stores)
         await leave(stores, "wait!")
         before = await stores.state.load(CONTEXT)
@@ -149,7 +149,7 @@ class DeliveryContract:
         assert (found.open_turn, found.holder) == (None, None)
 
     async def test_only_the_end_is_held_up(self, stores: Stores) -> None:
-        """Another commit tells of the news; an end that asks for nothing is written."""
+        """Another commit reports the news; an end that does not ask for them is written."""
         claimed = await begin(stores)
         await leave(stores, "wait!")
         done = await commit(stores, claimed, [said(answer("hi"))], heard=0)
@@ -181,7 +181,7 @@ class DeliveryContract:
             await commit(stores, taken, [ends()], context_id="nobody", heard=0)
 
     async def test_nothing_slips_in_between_hearing_and_ending(self, stores: Stores) -> None:
-        """Of messages that come while a turn ends, each was heard of, or came after the end."""
+        """Each message that comes while a turn ends is either read by it or comes after its end."""
         claimed = await begin(stores)
 
         async def end() -> InboxHead:

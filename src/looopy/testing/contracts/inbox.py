@@ -1,4 +1,4 @@
-"""What a `Journal` must do with an inbox; see `looopy.testing.stores`."""
+"""The inbox: part of the contract of a `Journal`; see `looopy.testing.stores`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CALL = ToolCall("call-1", "add", {"a": 1})
 
 
 class InboxContract(DeliveryContract, WithdrawContract):
-    """Messages that wait to be said, and the wish that a turn stops."""
+    """Messages that wait to be said, and requests to stop a turn."""
 
     @pytest.fixture
     async def stores(self) -> Stores:
@@ -81,7 +81,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await stores.journal.inbox(CONTEXT, after=-1) == (head, [first, second])
 
     async def test_what_waits_is_no_history(self, stores: Stores) -> None:
-        """It takes no position and no number of the log, and fences nobody."""
+        """It takes no position and no number of the log, and fences no owner."""
         claimed = await begin(stores)
         before = await stores.state.load(CONTEXT)
         await leave(stores, "soon")
@@ -109,7 +109,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await stores.state.list() == []
 
     async def test_what_cannot_be_stored_is_not_posted(self, stores: Stores) -> None:
-        """The error says where it is; no number is used and no context made."""
+        """The error names its place; no number is used and no context made."""
         for bad in ("nul \0", "lone \ud800"):
             with pytest.raises(ValueRefused) as refused:
                 await stores.journal.post(CONTEXT, _STEER, user(bad))
@@ -149,7 +149,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert (await numbers_of(stores))[-1] == INBOX_LIMIT + 1
 
     async def test_one_actor_does_not_fill_the_inbox_of_another(self, stores: Stores) -> None:
-        """While nobody owns the context, anybody may leave a message; the limit is each one's."""
+        """While the context has no owner, anybody may leave a message; the limit is each one's."""
         for n in range(INBOX_LIMIT):
             await stores.journal.post(CONTEXT, EntryKind.STEER, user(f"{n}"), actor_id="mallory")
         with pytest.raises(LimitExceeded):
@@ -161,7 +161,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
     # --- who may post ---
 
     async def test_a_turn_hears_its_own_actor_only(self, stores: Stores) -> None:
-        """Nobody's name counts as a name; a turn whose process died is somebody's as well."""
+        """No actor is an identity too; a turn whose process died still has its actor."""
         for actor, others in (("u1", ("u2", None, "")), (None, ("u1", ""))):
             for ttl_s in (3600.0, 0.0):
                 context_id = f"{actor}-{ttl_s:.0f}"
@@ -189,7 +189,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await stores.journal.post(CONTEXT, _FOLLOW_UP, user("x"), actor_id="u2") == 4
 
     async def test_a_message_may_be_meant_for_one_turn(self, stores: Stores) -> None:
-        """If another is open, or none, it is not posted; the error says which."""
+        """If another turn is open, or no turn, it is not posted; the error says which."""
 
         async def post(turn: int) -> int:
             return await stores.journal.post(CONTEXT, _STEER, user("x"), expected_turn=turn)
@@ -212,7 +212,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await head_of(stores) == InboxHead(last=1, waiting=1)
 
     async def test_a_stranger_learns_nothing_but_that(self, stores: Stores) -> None:
-        """Whose it is comes first: not which turn is open, nor whether there is room."""
+        """The actor is checked first: before the turn, and before the limit."""
         await begin(stores, actor_id="u1")
         with pytest.raises(AccessDenied):
             await stores.journal.post(CONTEXT, _STEER, user("x"), expected_turn=7)
@@ -220,7 +220,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
     # --- stopping ---
 
     async def test_the_open_turn_can_be_asked_to_stop(self, stores: Stores) -> None:
-        """Its owner is told by the next commit, and by whoever looks."""
+        """The next commit tells its owner, and so does every look."""
         claimed = await begin(stores)
         assert await stores.journal.ask_cancel(CONTEXT) == 1
         asked = InboxHead(last=1, cancel_turn=1)
@@ -235,7 +235,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert done.inbox == InboxHead(last=2)
 
     async def test_the_wish_ends_with_its_turn(self, stores: Stores) -> None:
-        """The next one is asked nothing."""
+        """The next turn is not stopped."""
         claimed = await begin(stores)
         await stores.journal.ask_cancel(CONTEXT, 1)
         await commit(stores, claimed, [ends()], release=True)

@@ -1,4 +1,4 @@
-"""What a `Journal` must do; see `looopy.testing.stores`."""
+"""The contract of a `Journal`: claim, commit, log; see `looopy.testing.stores`."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class JournalContract:
     async def test_every_durable_event_is_replayed_as_it_was_committed(
         self, stores: Stores
     ) -> None:
-        """Of every type, in order, with the numbers that the commits handed out."""
+        """Events of every type come back in order, with the numbers of their commits."""
         first = opening("hello")
         claimed = await stores.state.claim(a_claim(0, text=None, events=first))
         groups: list[list[AgentEvent]] = [
@@ -229,7 +229,7 @@ class JournalContract:
         assert await stores.state.load("nobody") is None
 
     async def test_an_artifact_and_its_event_are_one_commit(self, stores: Stores) -> None:
-        """The event names the version handed out; a stale owner keeps neither."""
+        """The event has the version of the commit; a stale owner stores neither."""
         claimed = await begin(stores, ttl_s=0)
         await stores.artifacts.save(CONTEXT, "report", "first")
         write = artifact_write("report", {"n": 2}, None, None)
@@ -391,7 +391,7 @@ class JournalContract:
 
     @pytest.mark.parametrize("limit", [-1, 1.5, True, "5"])
     async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
-        """Of turns and of events, also of a context that is not there."""
+        """A wrong limit is refused for turns and for events, also of an unknown context."""
         await a_turn(stores)
         for context_id in (CONTEXT, "unknown"):
             for asked in (
@@ -572,7 +572,7 @@ class JournalContract:
         assert [(e.type, e.seq) for e in events] == [("history_cleared", 10)]
 
     async def test_clearing_under_an_open_turn_is_refused(self, stores: Stores) -> None:
-        """Whether its owner lives or not; the refusal names the turn and changes nothing."""
+        """The owner may live or not; the refusal names the turn and changes nothing."""
         for context_id, ttl_s in (("live", LONG_S), ("dead", 0.0)):
             await begin(stores, context_id=context_id, ttl_s=ttl_s)
             before = await stores.state.load(context_id)

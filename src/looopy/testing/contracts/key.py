@@ -1,4 +1,4 @@
-"""What stores must do with the names of turns; see `looopy.testing.stores`."""
+"""Idempotency keys of turns: part of the contract of stores; see `looopy.testing.stores`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _turn(stores: Stores, epoch: int, key: str | None, **others: Any) -> C
 
 
 class KeyContract:
-    """Names of turns: who uses one again is told which turn it was."""
+    """Keys of turns: a second use is told the turn of the first."""
 
     @pytest.fixture
     async def stores(self) -> Stores:

@@ -1,4 +1,6 @@
-"""What a `StateStore` must do for those who wait in line; see `looopy.testing.stores`."""
+"""
+The line of waiting claims: part of the contract of a `StateStore`; see `looopy.testing.stores`.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ async def _served(stores: Stores, epoch: int, ticket: int | None = None) -> Clai
 
 
 class LineContract:
-    """Whose turn it is when several wait for a context."""
+    """The order in which several waiters get a context."""
 
     @pytest.fixture
     async def stores(self) -> Stores:
@@ -113,7 +115,7 @@ class LineContract:
         await _served(stores, 1)
 
     async def test_those_in_line_are_served_in_order(self, stores: Stores) -> None:
-        """In each round the first one gets the context, and nobody else does."""
+        """In each round the first one gets the context, and no other."""
         waiting = await _join(stores, *[LONG_S] * 5)
         for epoch, ticket in enumerate(tuple(waiting)):
             for later in reversed(waiting):
@@ -203,7 +205,7 @@ class LineContract:
         await _served(stores, 1, ticket)
 
     async def test_deleting_ends_the_line(self, stores: Stores) -> None:
-        """Who stood in it is told that the place is gone."""
+        """A waiter in it learns that its place is gone."""
         (ticket,) = await _join(stores, LONG_S)
         await stores.state.delete(CONTEXT)
         assert await stores.state.line(CONTEXT) == []

@@ -1,4 +1,4 @@
-"""What a `MessageStore` must do; see `looopy.testing.stores`."""
+"""The contract of a `MessageStore`; see `looopy.testing.stores`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MessageStoreContract:
         raise NotImplementedError("give your class a fixture named `stores`")
 
     async def test_messages_of_every_kind_are_read_back_equal(self, stores: Stores) -> None:
-        """What was appended is what is read, field for field."""
+        """Messages are read as they were appended, field for field."""
         assert await stores.messages.append(CONTEXT, _EVERY_KIND) == len(_EVERY_KIND)
         assert await stores.messages.list(CONTEXT) == list(_EVERY_KIND)
 
@@ -82,7 +82,7 @@ class MessageStoreContract:
         assert {(r.turn, r.iteration) for r in found} == {(0, 0)}
 
     async def test_appending_nothing_writes_nothing(self, stores: Stores) -> None:
-        """An empty append makes no context, and tells the last position of one that is there."""
+        """An empty append makes no context, and returns the last position of an existing one."""
         assert await stores.messages.append(CONTEXT, []) == 0
         assert await stores.state.load(CONTEXT) is None
         await stores.messages.append(CONTEXT, [user("a")])
@@ -136,7 +136,7 @@ class MessageStoreContract:
                 assert refused.value.path == "/limit"
 
     async def test_messages_of_a_turn_carry_its_number(self, stores: Stores) -> None:
-        """A record says which turn and iteration it belongs to, and its place in the log."""
+        """A record has the turn and the iteration of its message, and its place in the log."""
         await a_turn(stores, text="q", reply="a")
         found = await stores.messages.records(CONTEXT)
         assert [(r.position, r.turn, r.iteration, r.seq) for r in found] == [
@@ -147,7 +147,7 @@ class MessageStoreContract:
     async def test_an_append_is_seen_by_whoever_claims_with_what_it_knew(
         self, stores: Stores
     ) -> None:
-        """The epoch is raised: a claimer that has not read the messages is told to."""
+        """The epoch is raised: a claimer that has not read the messages has to."""
         await stores.messages.append(CONTEXT, [user("one")])
         known = await stores.state.load(CONTEXT)
         assert known is not None
@@ -297,7 +297,7 @@ class MessageStoreContract:
         kept = found[1].details if isinstance(found[1], ToolResultMessage) else None
         assert json.dumps(kept) == json.dumps(
             value
-        )  # tells -0.0 from 0.0, 1.0 from 1, and key orders
+        )  # distinguishes -0.0 from 0.0, 1.0 from 1, and key orders
 
     @pytest.mark.parametrize("name", hostile.REFUSED)
     async def test_values_that_some_database_changes_are_refused(

@@ -1,4 +1,4 @@
-"""What a `StateStore` must do; see `looopy.testing.stores`."""
+"""The contract of a `StateStore`; see `looopy.testing.stores`."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class StateStoreContract:
         assert (found.version, found.metadata, found.epoch, found.turn_count) == (2, {"b": 2}, 0, 0)
 
     async def test_saving_over_another_writer_is_a_conflict(self, stores: Stores) -> None:
-        """Nothing is written; the error says which version there is."""
+        """Nothing is written; the error has the actual version."""
         with pytest.raises(StoreConflict) as refused:
             await stores.state.save(CONTEXT, {}, version=3)
         assert (refused.value.expected, refused.value.actual) == (3, 0)
@@ -171,7 +171,7 @@ class StateStoreContract:
 
     @pytest.mark.parametrize("limit", [-1, 1.5, True, "5"])
     async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
-        """Whatever is in the store."""
+        """The limit is refused for any content of the store."""
         await stores.state.save("a", {}, version=0)
         with pytest.raises(ValueRefused) as refused:
             await stores.state.list(limit=limit)
@@ -247,7 +247,7 @@ class StateStoreContract:
     # --- claims ---
 
     async def test_a_claim_begins_the_turn(self, stores: Stores) -> None:
-        """Epoch, turn and numbers are handed out; the user message and the turn are stored."""
+        """A claim returns epoch, turn and numbers; the user message and the turn are stored."""
         await stores.messages.append(CONTEXT, [user("before")])
         claim = a_claim(
             1, actor_id="u1", had_auth=True, metadata={"k": [1]}, state=STATE, text="hello"
@@ -314,7 +314,9 @@ class StateStoreContract:
         assert await stores.messages.list(CONTEXT) == [user(str(won[0]))]
 
     async def test_a_stale_epoch_is_a_conflict(self, stores: Stores) -> None:
-        """Whoever has not read what came meanwhile may not begin; the error says what there is."""
+        """
+        A claimer that has not read the newest state may not begin; the error has the actual epoch.
+        """
         claimed = await a_turn(stores)
         for expected in (0, claimed.epoch + 1, -1):
             with pytest.raises(StoreConflict) as refused:
@@ -326,7 +328,7 @@ class StateStoreContract:
         assert await stores.state.load("new") is None
 
     async def test_an_open_turn_must_be_recovered_first(self, stores: Stores) -> None:
-        """A dead turn is neither skipped nor recovered when there is none."""
+        """A dead turn is neither skipped nor recovered if no turn is open."""
         claimed = await begin(stores, ttl_s=0)
         with pytest.raises(StoreConflict):
             await begin(stores, claimed.epoch, text="skip it")
@@ -392,7 +394,9 @@ class StateStoreContract:
         assert [e.type for e in shown[1:]] == ["tool_execution_end", "message_end", "message_end"]
 
     async def test_renewing_prolongs_the_lease_of_its_epoch(self, stores: Stores) -> None:
-        """An expired lease that nobody took is live again; another epoch, or none, is refused."""
+        """
+        An expired lease that was not taken is live again; another epoch, or no context, is refused.
+        """
         claimed = await begin(stores, ttl_s=0)
         found = await stores.state.load(CONTEXT)
         assert found is not None
@@ -408,7 +412,7 @@ class StateStoreContract:
     async def test_a_lease_that_was_prolonged_is_told_from_one_that_was_not(
         self, stores: Stores
     ) -> None:
-        """Whoever watches an expired lease sees by that whether its owner has done anything."""
+        """A watcher of an expired lease sees from that if its owner has done anything."""
         claimed = await begin(stores, ttl_s=0)
         seen = [await stores.state.load(CONTEXT), await stores.state.load(CONTEXT)]
         await stores.state.renew(CONTEXT, claimed.epoch, 0)

@@ -52,7 +52,7 @@ def answer(text: str = "", *calls: ToolCall) -> AssistantMessage:
 
 
 def result(call: ToolCall, text: str) -> ToolResultMessage:
-    """What a tool answered to *call*."""
+    """The result of *call*."""
     return ToolResultMessage(
         tool_call_id=call.id,
         tool_name=call.name,
@@ -125,7 +125,7 @@ def starts(call: ToolCall, *, context_id: str = CONTEXT, iteration: int = 1) -> 
 def finishes(
     call: ToolCall, text: str, *, context_id: str = CONTEXT, iteration: int = 1
 ) -> list[AgentEvent]:
-    """What follows when *call* has its result: its `tool_execution_end` and the message."""
+    """The events after *call* has its result: its `tool_execution_end` and the message."""
     message = result(call, text)
     ended = ToolExecutionEnd(
         context_id=context_id,

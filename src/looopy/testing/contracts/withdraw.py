@@ -1,4 +1,4 @@
-"""What a `Journal` must do when messages are taken out of an inbox again; part of its contract."""
+"""Messages taken back out of an inbox: part of the contract of a `Journal`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _waiting(stores: Stores) -> list[tuple[str, str | None]]:
 
 
 class WithdrawContract:
-    """Messages that nobody wants said any more."""
+    """Messages that their sender takes back."""
 
     @pytest.fixture
     async def stores(self) -> Stores:
@@ -65,7 +65,7 @@ class WithdrawContract:
         assert await stores.state.load(CONTEXT) == before
 
     async def test_what_was_withdrawn_can_not_be_delivered(self, stores: Stores) -> None:
-        """The turn that has read it is told by its commit, of which nothing is written."""
+        """A turn that has read it learns this from its commit, which writes nothing."""
         claimed = await begin(stores)
         number = await stores.journal.post(CONTEXT, _STEER, user("a"))
         await stores.journal.withdraw(CONTEXT)
