@@ -1,15 +1,14 @@
 """
-Pieces of a provider's stream become one assistant message.
+Builds one assistant message from the pieces of a provider's stream.
 
-Every provider speaks its own wire format, and all of them say the same few things: more text, more
-thinking, more of a tool call's arguments, finished. An `Accumulator` is told these and answers with
-the stream events that follow from them. Pieces are kept in lists and joined once, so a message
-costs time in proportion to its length.
+Every provider has its own wire format, but all of them send the same few things: more text, more
+thinking, more of a tool call's arguments, the end. An `Accumulator` takes these and returns the
+stream events that follow from them. Pieces are kept in lists and joined once, so a message costs
+time in proportion to its length.
 
-A tool call is announced only by a message that ended well: one that breaks off may be cut anywhere,
-so `snapshot` and `error` leave unfinished calls out and keep the text. What a model sent as
-arguments is judged here and nowhere else: a JSON object that every store can keep, or
-`invalid_arguments`.
+Only a message that ended well announces its tool calls. One that breaks off may be cut anywhere, so
+`snapshot` and `error` leave unfinished calls out and keep the text. The arguments of a call are
+judged here and nowhere else: a JSON object that every store can keep, or `invalid_arguments`.
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ class Accumulator:
     """
     One assistant message in the making; a `PartialMessage`.
 
-    Each method returns the events to pass on, in order; there may be none or several.
+    Each method returns the events to pass on, in order: an empty list, one event or several.
 
     Args:
         api: The wire format, such as `"openai-completions"`.
         provider: The provider's name.
         model: The model's name at the provider.
-        price: Says what the usage costs.
+        price: Computes the cost of the usage.
         new_call_id: Makes ids for calls that came without one, or with one that this message has
             used before.
     """
@@ -129,16 +128,16 @@ class Accumulator:
 
     @property
     def has_content(self) -> bool:
-        """Whether anything came at all."""
+        """True if any piece came."""
         return bool(self._blocks)
 
     @property
     def finished(self) -> bool:
-        """Whether `done` or `error` was called."""
+        """True once `done` or `error` was called."""
         return self._final is not None
 
     def snapshot(self) -> AssistantMessage:
-        """What has come so far, without unfinished tool calls; after the end, the final message."""
+        """The message so far, without unfinished tool calls; after the end, the final message."""
         if self._final is not None:
             return self._final
         return self._message(StopReason.STOP)
@@ -163,14 +162,14 @@ class Accumulator:
         return events
 
     def signature(self, delta: str) -> tuple[StreamEvent, ...]:
-        """More of the signature of the open thinking block, which is opened if there is none."""
+        """More of the signature of the open thinking block; opens one if necessary."""
         events: list[StreamEvent] = []
         block = self._enter("thinking", events)
         self._blocks[block].signature.append(delta)
         return tuple(events)
 
     def redacted_thinking(self, data: str) -> tuple[StreamEvent, ...]:
-        """A whole block of thinking that the provider shows to nobody; *data* is its signature."""
+        """A whole block of thinking that the provider hides; *data* is its signature."""
         events: list[StreamEvent] = []
         self._close_current(events)
         block = self._blocks[self._enter("thinking", events)]
@@ -229,12 +228,12 @@ class Accumulator:
         """
         The answer is complete.
 
-        What is there decides between `stop` and `toolUse`, whatever the provider says. An answer
+        The content decides between `stop` and `toolUse`, not the provider's own reason. An answer
         cut at its `length` may end in a call whose arguments never came: that call is left out.
 
         Args:
-            stop_reason: As the provider says.
-            usage: Tokens; `None` keeps what `usage` holds.
+            stop_reason: The provider's.
+            usage: Tokens; `None` keeps the value of `usage`.
         """
         if usage is not None:
             self.usage = usage
@@ -346,11 +345,11 @@ def parse_arguments(raw: str) -> tuple[dict[str, Any], str | None]:
     Read a call's arguments.
 
     Args:
-        raw: What the model sent. Blank means no arguments.
+        raw: The model's text. Blank means no arguments.
 
     Returns:
-        The arguments and `None`; or, for what is no JSON object or holds a number or a nesting that
-        no store could keep, an empty object and *raw* as it came.
+        The arguments and `None`; or, for anything but a JSON object that a store can keep, an empty
+        object and *raw* as it came.
     """
     if not raw.strip():
         return {}, None

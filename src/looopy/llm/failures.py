@@ -1,9 +1,9 @@
 """
-What a provider's refusal means, whoever the provider is.
+Translates a provider's refusal into one of looopy's errors, for every provider.
 
-Servers that speak one protocol still word their errors each in its own way. Here status, headers
-and text become one of looopy's errors: worth trying again or not, a full window, a history that was
-refused. The API key is taken out of every text before it goes anywhere.
+Servers of one protocol word their errors differently. Status, headers and text of a response become
+a typed error: worth retrying or not, a full window, a refused history. The API key is removed from
+every text before it goes anywhere.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _KINDS = {
     "not_found": 404,
 }
 _TRANSIENT_STATUS = frozenset({408, 409, 425})
-_TAG = re.compile(r"<[^<>]*>")  # each character is looked at once, whatever a server sends
+_TAG = re.compile(r"<[^<>]*>")  # one pass over each character, whatever a server sends
 _MAX_TEXT = 500
 _MAX_CODE = 200
-_MAX_READ = 20_000  # of what a server sends; it may be any amount of anything
+_MAX_READ = 20_000  # of a server's text, which may have any length and content
 
 
 def failure_of(
@@ -81,14 +81,14 @@ def failure_of(
     key_hint: str = "",
 ) -> LLMError:
     """
-    The error that a provider's answer means.
+    The error in a provider's response.
 
     Args:
         status: HTTP status; `None` for an error within a stream that had begun well.
-        body: What came: an error object, or text, or nothing.
+        body: The content: an error object, or text, or nothing.
         provider: Its name, for the message.
-        model: The model asked for.
-        headers: Of the answer.
+        model: The requested model.
+        headers: Of the response.
         secrets: Texts that must not show, such as the API key.
         sources: For each message as it was sent, its position in the request's list, from 0.
         key_hint: How to set the key, for a refused one.
@@ -233,15 +233,15 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s?(ms|[dhms])", re.IGNORECASE)
 
 def server_delay_s(headers: Mapping[str, str], text: str, now: datetime) -> float | None:
     """
-    How long a server asks to wait.
+    How long a server asks the client to wait.
 
     Args:
-        headers: Of its answer, names in lower case.
-        text: The error it wrote; read only when no header says it.
-        now: Aware; what dates and reset times are compared with.
+        headers: Of its response, names in lower case.
+        text: The text of its error; read only if no header has a delay.
+        now: Aware; compared with dates and reset times.
 
     Returns:
-        Seconds above 0, or `None` when it does not say.
+        Seconds above 0, or `None` if it asks for no delay.
     """
     candidates = (
         _number(headers.get("retry-after-ms"), 0.001),
@@ -255,7 +255,7 @@ def server_delay_s(headers: Mapping[str, str], text: str, now: datetime) -> floa
 
 
 def margin_s(headers: Mapping[str, str]) -> float:
-    """What to add to `server_delay_s`: nothing where it was told in milliseconds."""
+    """The addition to `server_delay_s`: 0 if the server wrote milliseconds."""
     exact = _number(headers.get("retry-after-ms"), 0.001)
     return 0.0 if exact is not None and _waits(exact) else MARGIN_S
 

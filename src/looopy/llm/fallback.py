@@ -1,9 +1,9 @@
 """
-Several providers as one: where one cannot answer, the next is asked.
+Several providers as one: if one cannot answer, the next is called.
 
-Only while nothing has been shown: half an answer of one model is not continued by another. And only
-for failures that another provider can mend: no connection, a limit, an overload, a model that is
-not there. A refused key or a request that is wrong stays what it is.
+This happens only before anything was shown: one model does not continue half an answer of another.
+And it happens only after failures that another provider can mend: no connection, a limit, an
+overload, a missing model. A refused key or a wrong request stays a failure.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _NOT_FOUND: Final = 404
 
 class FallbackProvider:
     """
-    Asks each of *providers* in turn until one answers. See `LLMProvider` for the contract.
+    Calls each of *providers* in turn until one answers. See `LLMProvider` for the contract.
 
-    The next one is asked when a call failed before anything of it was shown, with a failure that
-    another provider can mend. Who answered is in the message (`provider`, `model`); that somebody
-    could not is a `warning` event with the code `fallback`. The history is rendered for the one
-    that is asked, which is called with its own key (`Hooks.get_api_key` by its name).
+    The next one is called if a call failed before anything of it was shown, with a failure that
+    another provider can mend. The message names the one that answered (`provider`, `model`); each
+    failure before is a `warning` event with the code `fallback`. The history is rendered for the
+    called provider, and the call uses that provider's key (`Hooks.get_api_key` by its name).
 
     A provider that failed *failures* times in a row is left out for *cooldown_s*; then one call
-    tries it again. That is known in this process only.
+    tries it again. Each process counts for itself.
 
     Args:
         providers: Names or providers, the best first.
@@ -53,7 +53,7 @@ class FallbackProvider:
         clock: In seconds, from anywhere.
 
     Raises:
-        ConfigurationError: There is no provider, or one is not known or not configured.
+        ConfigurationError: *providers* is empty, or one is unknown or not configured.
     """
 
     name = ""
@@ -83,18 +83,18 @@ class FallbackProvider:
 
     @property
     def window_tokens(self) -> int | None:
-        """The smallest window that is known: whoever is asked should be able to read it all."""
+        """The smallest known window: every provider should be able to read the whole request."""
         windows = [getattr(p, "window_tokens", None) for p in self.providers]
         return min((w for w in windows if w is not None), default=None)
 
     @property
     def structured_output(self) -> bool:
-        """Whether all of them keep to an output schema."""
+        """True if all of them keep to an output schema."""
         return all(getattr(p, "structured_output", False) for p in self.providers)
 
     @property
     def knows_cost(self) -> bool | None:
-        """Whether it is known what calls cost, of all of them; `None`: one does not say."""
+        """True if the cost of calls is known for all of them; `None`: one does not say."""
         known = [getattr(p, "knows_cost", None) for p in self.providers]
         return False if False in known else None if None in known else True
 
@@ -116,7 +116,7 @@ class FallbackProvider:
     async def stream(
         self, request: LLMRequest, options: StreamOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """Make one call, of whoever answers. See `LLMProvider.stream`."""
+        """Make one call, by the first provider that answers. See `LLMProvider.stream`."""
         chain = _Chain(request, options or StreamOptions())
         yield StreamEvent("start")
         for place, (provider, breaker) in enumerate(
@@ -168,7 +168,9 @@ class _Chain:
     async def ask(
         self, provider: LLMProvider, breaker: Breaker
     ) -> AsyncGenerator[StreamEvent, None]:
-        """The events of *provider*'s answer; none, and `ended` unset, if the next may be asked."""
+        """
+        The events of *provider*'s answer; empty, with `ended` unset, if the next one may be called.
+        """
         request, options = self._request_of(provider), await self._options_of(provider)
         shown = False
         async with aclosing(_safely(provider, request, options)) as events:
@@ -191,14 +193,14 @@ class _Chain:
                     yield event
 
     def tell(self, provider: LLMProvider, following: LLMProvider) -> None:
-        """Say who could not answer, and who is asked instead."""
+        """Report which provider failed, and which one is called instead."""
         if self.options.warn is not None:
             _, error = self.errors[-1]
             text = f"{_label(provider)} did not answer, {_label(following)} is asked: {error}"
             self.options.warn("fallback", text)
 
     def end(self, providers: Sequence[LLMProvider]) -> StreamEvent:
-        """The error of a call that nobody answered: the one that is likeliest to pass."""
+        """The error of a call without an answer: the one that is most likely to pass."""
         if not self.errors:
             names = ", ".join(map(_label, providers))
             error: LLMError = LLMUnavailable(
@@ -244,7 +246,7 @@ class _Chain:
             left_s = max(0.001, self.ends_at - asyncio.get_running_loop().time())
         if getattr(provider, "asks_for_keys", False):
             return replace(options, timeout_s=left_s)
-        # A key that is not asked for by name could be anybody's: it goes to nobody.
+        # A key that was not requested by name could be any provider's: no provider gets it.
         key = None if key_of is None else await key_of(getattr(provider, "name", ""))
         return replace(options, timeout_s=left_s, api_key=key, key_of=None)
 
@@ -275,7 +277,7 @@ async def _safely(
 
 
 def _mendable(error: LLMError) -> bool:
-    """Whether another provider may do better."""
+    """True if another provider may succeed."""
     return isinstance(error, _MENDABLE) or getattr(error, "status", None) == _NOT_FOUND
 
 
@@ -312,7 +314,10 @@ class Breaker:
         return max(0.0, self._opened_at + self._cooldown_s - self._clock())
 
     def enter(self) -> bool:
-        """Whether a call may be made now. Whoever is let through says how it went, or `leave`s."""
+        """
+        True if a call may be made now. An admitted caller then reports the outcome, or calls
+        `leave`.
+        """
         if self._opened_at is None:
             return True
         if self._trying or self.wait_s > 0:
@@ -321,7 +326,7 @@ class Breaker:
         return True
 
     def leave(self) -> None:
-        """The call came to no end that tells anything."""
+        """The call ended without a meaningful outcome."""
         self._trying = False
 
     def succeeded(self) -> None:

@@ -1,10 +1,10 @@
 """
-A window that overflowed without a word.
+A request that silently did not fit into the window.
 
-Most servers refuse a request that does not fit, see `looopy.llm.failures`. Some cut it instead and
-answer the rest, or have no room left for an answer. Only the count of tokens tells.
+Most servers refuse such a request, see `looopy.llm.failures`. Some cut it instead and answer the
+rest, or have no room left for an answer. Only the count of tokens shows that.
 
-It stands apart from `failures` because every turn asks it, and the patterns there take long to
+It is separate from `failures` because every turn calls it, and the patterns there take long to
 compile.
 """
 
@@ -13,16 +13,16 @@ from __future__ import annotations
 from looopy.errors import ContextOverflow
 from looopy.types.message import AssistantMessage, StopReason
 
-_FULL = 0.99  # of the window; what is left holds no answer
+_FULL = 0.99  # of the window; the rest is too small for an answer
 
 
 def silent_overflow(message: AssistantMessage, window_tokens: int | None) -> ContextOverflow | None:
     """
-    The error that *message* stands for if its request did not fit, or left no room for an answer.
+    The error for *message* if its request did not fit, or left no room for an answer.
 
     Args:
         message: A whole answer, with its usage.
-        window_tokens: What the model's window holds; `None`: not known, and nothing is to be seen.
+        window_tokens: The size of the model's window; `None`: unknown, so there is no error.
     """
     if window_tokens is None:
         return None

@@ -3,8 +3,8 @@ A user's own pipy-ai as a provider: its `astream`, or any stream function of tha
 
 pipy-ai is on no package index, so nothing here depends on it: it is imported when a `PipyProvider`
 is made, and only then. Messages are the same on both sides, field for field, and are built as the
-module's own types. What it is known to get wrong is made up for: an error that comes without a
-message, a stream that just stops or raises, usage that is missing.
+module's own types. The provider corrects its known faults: an error without a message, a stream
+that just stops or raises, missing usage.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CLASSES = {
     "assistant": "AssistantMessage",
     "toolResult": "ToolResultMessage",
 }
-# How a failure is told: a text in which the kind of exception, or a status, can be found.
+# The shape of a failure: a text that names the kind of exception, or a status.
 _STATUS = re.compile(
     r"\b(?:HTTP|status(?: code)?|error(?: code)?)\W{0,3}([45]\d\d)\b", re.IGNORECASE
 )
@@ -64,7 +64,7 @@ _STATUS_OF_KIND = (
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a stream function without types of its own is given: pi's context, of our types."""
+    """The context for a stream function without types of its own: pi's, with our types."""
 
     system_prompt: str | None
     messages: list[Any]
@@ -73,7 +73,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleStreamOptions:
-    """What such a function is given as options, in pi's words."""
+    """The options for such a function, under pi's names."""
 
     temperature: float | None = None
     max_tokens: int | None = None
@@ -86,16 +86,16 @@ class SimpleStreamOptions:
 
 class PipyProvider:
     """
-    Calls a model through pipy-ai, where a user has it.
+    Calls a model through the pipy-ai that the user has.
 
     Args:
         model: As pipy-ai names it, such as `"anthropic/claude-sonnet-4-5"`.
-        pipy: The module; or an async stream function of `(model, context, options)`, which is given
+        pipy: The module; or an async stream function of `(model, context, options)`, which receives
             messages, tools and options of our types; by default the module `pipy_ai`.
-        window_tokens: What the model's window holds, if known.
+        window_tokens: The size of the model's window, if known.
 
     Raises:
-        ConfigurationError: There is no such module, or what is given does not stream.
+        ConfigurationError: The module is missing, or *pipy* has no stream function.
     """
 
     def __init__(self, model: str, pipy: Any = None, *, window_tokens: int | None = None) -> None:
@@ -159,7 +159,7 @@ class PipyProvider:
             message = last.message
             reason = message.error_message if message is not None else None
             last = self._failed(reason or "", partial, None, options, message)
-        if last.message is not None:  # as it will be asked for when it is shown again
+        if last.message is not None:  # as a later call for it will expect
             said = replace(last.message, provider=self.name, model=request.model or self.model)
             last = replace(last, message=said)
         yield last
@@ -201,7 +201,7 @@ class PipyProvider:
         )
 
     def _event(self, theirs: Any) -> StreamEvent | None:
-        """One event of theirs as ours; `None` for a kind that nobody knows."""
+        """One event of pipy-ai as ours; `None` for an unknown kind."""
         kind: Any = getattr(theirs, "type", None)
         if kind not in _TYPES:
             _logger.warning("pipy-ai sent an event of no known type: %r", kind)
@@ -285,7 +285,7 @@ def _imported() -> Any:
 
 
 def _built(kind: Any, data: dict[str, Any]) -> Any:
-    """An object of theirs; what only we have is left out."""
+    """An object of pipy-ai's type; fields that only we have are left out."""
     usage = data.get("usage")
     if usage is not None and usage["cost"] is None:  # theirs always has one
         usage["cost"] = dict.fromkeys(_COSTS, 0.0)
@@ -337,7 +337,7 @@ def _plain(value: Any) -> Any:
 
 
 def _broken(partial: _Partial | None, reason: str) -> AssistantMessage:
-    """What had come of an answer that broke off."""
+    """The partial content of an answer that broke off."""
     message = AssistantMessage() if partial is None else partial.snapshot()
     return replace(message, stop_reason=StopReason.ERROR, error_message=reason)
 

@@ -1,9 +1,9 @@
 """
-What a model call costs, and what its model's window holds, from the data package genai-prices.
+The cost of a model call, and the size of the model's window, from the data package genai-prices.
 
-The package is optional (`pip install "looopy[prices]"`), takes half a second to load and asks no
-server: it is loaded in a thread, when a provider is made ready. Without it, and for a model it
-does not know, tokens are counted and the cost is `None`: a wrong price is worse than none.
+The package is optional (`pip install "looopy[prices]"`), takes half a second to load and calls no
+server: it is loaded in a thread when a provider is prepared. Without it, and for a model it does
+not know, tokens are counted and the cost is `None`: a wrong price is worse than no price.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Prices:
 
     Attributes:
         model: Its name there.
-        provider: The place as genai-prices names it, such as `"openai"`; `""`: told by *url*.
-        url: The address that is called. One that nobody sells at has no prices.
-        long_cache: What is written to the cache is kept for an hour, which some sell dearer.
+        provider: The place as genai-prices names it, such as `"openai"`; `""`: taken from *url*.
+        url: The called address. An address without a vendor has no prices.
+        long_cache: Cached tokens are kept for an hour, which some vendors charge more for.
     """
 
     model: str
@@ -40,7 +40,7 @@ class Prices:
     long_cache: bool = False
 
     def __call__(self, usage: Usage) -> Usage:
-        """*usage* with its cost, where that is known; as it is where it says its cost already."""
+        """*usage* with its cost, if that is known; unchanged if it has its cost already."""
         if usage.cost is not None or not (usage.total_tokens or usage.input or usage.output):
             return usage
         calc = _calculator()
@@ -48,14 +48,14 @@ class Prices:
             return usage
         try:
             return replace(usage, cost=_cost(usage, _Priced(calc, usage, self)))
-        except LookupError:  # nobody knows this model, or this place
+        except LookupError:  # unknown model or place
             return usage
         except Exception:
             _logger.exception("the cost of a call of %s could not be told", self.model)
             return usage
 
     def known(self) -> bool:
-        """Whether calls have a price. Before `ready` was awaited, nobody knows."""
+        """True if calls have a price. Before `ready` was awaited, this is unknown."""
         calc = _calculator() if _is_loaded() else None
         if calc is None:
             return False
@@ -66,7 +66,7 @@ class Prices:
         return True
 
     def window_tokens(self) -> int | None:
-        """What the model's window holds; `None`: not known. Also before `ready` was awaited."""
+        """The size of the model's window; `None`: unknown. Also before `ready` was awaited."""
         if not _is_loaded():
             return None
         calc = _calculator()
@@ -152,7 +152,7 @@ def _cost(usage: Usage, priced: _Priced) -> Cost:
 
 @cache
 def _calculator() -> Callable[..., Any] | None:
-    """What tells prices, with its data loaded; `None` where the package is not installed."""
+    """The price calculator, with its data loaded; `None` if the package is not installed."""
     if find_spec("genai_prices") is None:
         return None
     from genai_prices import Usage as GenAIUsage

@@ -1,5 +1,5 @@
 """
-The contract of whatever answers an `LLMRequest`.
+The contract of a provider, which answers an `LLMRequest`.
 
 A provider needs one method. The loop knows nothing of transports, credentials or wire formats; a
 provider knows nothing of turns, tools that run, or stores.

@@ -3,15 +3,14 @@ Turn any stored log into messages that a provider accepts.
 
 Providers refuse a whole request for one flaw in its history: a call without a result, a result
 without a call, an empty text, a thinking block of another model. Logs do get such flaws, from
-crashes, aborts, windows and other programs' writing, and a log is never edited, because it is
-evidence. So each request is rendered from it by this pure function; what is valid comes back as the
-same objects.
+crashes, aborts, windows and other programs, and a log is never edited, because it is evidence. So
+this pure function renders each request from it; valid messages are returned as the same objects.
 
 The idea: an assistant message reserves one place for the result of each of its calls, directly
-behind itself and in call order. A result goes to the place reserved for its id by the newest
-announcement, wherever in the log it comes, and so ends up adjacent to its call. What finds no place
-is an orphan or a duplicate and is left out; a place that stays empty gets a result that says so, in
-words that never change, so that prompt caches live.
+behind itself and in call order. A result goes to the place that the newest announcement reserved
+for its id, wherever in the log it comes, so it ends up adjacent to its call. A result without a
+place is an orphan or a duplicate and is left out. A place that stays empty gets a result that says
+so, in words that never change, so that prompt caches stay valid.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ CUT_OFF: Final = frozenset(
         StopReason.DEADLINE,
     }
 )
-# What Anthropic and OpenAI both take as a call id: OpenAI's chat endpoint stops at 40 characters.
+# Call ids that Anthropic and OpenAI both accept: OpenAI's chat endpoint stops at 40 characters.
 _MAX_ID: Final = 40
 _MAX_NAME: Final = 64
 _STRANGE: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -73,10 +72,10 @@ def render(
 
     Args:
         messages: Oldest first; any log, whole or a part, however damaged.
-        provider: Who will read it. Signed blocks are replayed only to the provider and model that
-            made them, ids of other providers' calls are made acceptable, and for `"anthropic"` and
-            `"openai"` ids are unique in the whole history. Empty: not known, and all of this is
-            left as it is.
+        provider: The reader. Signed blocks are replayed only to the provider and model that made
+            them, ids of other providers' calls are made acceptable, and for `"anthropic"` and
+            `"openai"` ids are unique in the whole history. Empty: unknown, and all of this is left
+            as it is.
         model: The model that will read it; snapshots (`-20250929`, `-latest`) count as one model.
             Empty: any of *provider*.
         merge_same_role: Join neighbouring messages of one role, for servers that insist on
@@ -101,7 +100,7 @@ def render(
 
 def synthetic_result(call: ToolCall, text: str, *, timestamp: int) -> ToolResultMessage:
     """
-    The error result of a call that has none of its own.
+    The substitute result, an error, of a call without a result.
 
     Args:
         text: `NOT_STARTED`, `OUTCOME_UNKNOWN` or `CANCELLED`.
@@ -118,7 +117,7 @@ def synthetic_result(call: ToolCall, text: str, *, timestamp: int) -> ToolResult
 
 
 class _Reader:
-    """Who will read the messages, and so which opaque parts and ids may stay."""
+    """The reader of the messages, which decides what opaque parts and ids may stay."""
 
     __slots__ = ("_family", "_provider", "_strict", "unique_ids")
 
@@ -126,11 +125,12 @@ class _Reader:
         self._provider = provider
         self._family = _family(model)
         self._strict = strict
-        # Of one answer at least, says everybody; Anthropic and OpenAI's Responses, of all of them.
+        # All of them need it within one answer; Anthropic and OpenAI's Responses, in the whole
+        # history.
         self.unique_ids = strict or provider in ("anthropic", "openai")
 
     def may_replay(self, message: AssistantMessage) -> bool:
-        """Whether this is the model that made the signatures of *message*, or none was named."""
+        """True if this model made the signatures of *message*, or no model was named."""
         if self._strict:
             return False
         if not self._provider:
@@ -140,11 +140,13 @@ class _Reader:
         )
 
     def signed_only(self, message: AssistantMessage) -> bool:
-        """Whether unsigned thinking goes: providers refuse it, and it may be half a thought."""
+        """
+        True if unsigned thinking is dropped: providers refuse it, and it may be half a thought.
+        """
         return bool(self._provider) or message.stop_reason in CUT_OFF
 
     def plain_ids(self, message: AssistantMessage) -> bool:
-        """Whether the ids of *message* may be strange to the reader: another provider made them."""
+        """True if the ids of *message* may be foreign to the reader: another provider made them."""
         return self._strict or (bool(self._provider) and message.provider != self._provider)
 
 
@@ -155,12 +157,12 @@ def _family(model: str) -> str:
 
 class Rendering:
     """
-    A log as one reader will see it, rendered as it grows: what is added is looked at once.
+    A log for one reader, rendered as it grows: each new message is processed once.
 
-    The messages so far stand in a list, with a place for the result of each call behind its
-    message. What was once shown is settled: a place that was empty then has got its substitute. A
-    result that comes for it later is the one thing that changes what lies behind, and costs a
-    settling of all of it.
+    The messages so far are in a list, with a place for the result of each call behind its message.
+    A message that was sent once is settled: an empty place has its substitute by then. Only a
+    result that comes later for such a place changes earlier messages, and it costs a new settling
+    of all of them.
     """
 
     __slots__ = ("_items", "_open", "_reader", "_settled", "_settled_items", "_taken", "_waiting")
@@ -193,9 +195,9 @@ class Rendering:
 
     def shown(self) -> Sequence[Message]:
         """
-        What `render` makes of the log, in a sequence that never changes.
+        The rendered messages of the log, in a sequence that never changes.
 
-        Its cost is that of what was added since it was last asked for.
+        It costs only the messages that were added since the last call.
         """
         self._settle()
         settled = self._settled
@@ -232,7 +234,7 @@ class Rendering:
         self._open += len(calls)
 
     def _answer(self, result: ToolResultMessage) -> None:
-        """Put a result in its place. The first one wins; one that nobody waits for is left out."""
+        """Put a result in its place. The first one wins; one without a place is left out."""
         places = self._waiting.get(result.tool_call_id)
         if places is None:
             return
@@ -288,7 +290,7 @@ class Rendering:
 
 
 def _plain_text(message: UserMessage | AssistantMessage) -> bool:
-    """Whether this is the usual message, one text that says something, which any reader takes."""
+    """True for the usual message: one text that is not empty, which any reader takes."""
     content = message.content
     if not isinstance(content, str):
         if len(content) != 1:
@@ -347,7 +349,7 @@ def _assistant(message: AssistantMessage, reader: _Reader) -> AssistantMessage |
 
 
 def _sound(content: Sequence[AssistantBlock], *, may_replay: bool) -> bool:
-    """Whether there is plainly nothing to mend; thinking always needs a closer look."""
+    """True if there is plainly nothing to mend; thinking always needs a closer check."""
     for block in content:
         if isinstance(block, TextContent):
             if not block.text or block.text.isspace():
@@ -381,7 +383,7 @@ def _replayable(block: ThinkingContent, *, signed_only: bool) -> bool:
 def _with_content(
     message: AssistantMessage, blocks: list[AssistantBlock]
 ) -> AssistantMessage | None:
-    """*message* with other blocks, or `None` when it then says nothing. Trailing thinking goes."""
+    """*message* with other blocks, or `None` if it is then empty. Trailing thinking goes."""
     while blocks and isinstance(blocks[-1], ThinkingContent):
         blocks.pop()
     if not blocks:
@@ -455,7 +457,7 @@ def _as_blocks(message: UserMessage) -> Sequence[UserBlock]:
 
 
 def _unsigned(message: Message | None) -> TypeGuard[AssistantMessage]:
-    """Whether this is an assistant message without signatures, so that its blocks may be joined."""
+    """True for an assistant message without signatures, so that its blocks may be joined."""
     return isinstance(message, AssistantMessage) and not any(
         _signature(block) for block in message.content
     )
@@ -483,13 +485,13 @@ T = TypeVar("T")
 
 class Prefix(Sequence[T]):
     """
-    What is in *items* now, whatever is appended to them later.
+    The present content of *items*, whatever is appended to them later.
 
-    Equal to a list, tuple or other prefix with the same items. A slice, a copy and what was pickled
+    Equal to a list, tuple or other prefix with the same items. A slice, a copy and an unpickled one
     are lists.
 
     Args:
-        items: Nothing that is in this list may be changed or taken out afterwards.
+        items: No item of this list may be changed or removed afterwards.
     """
 
     __slots__ = ("_items", "_length")

@@ -1,9 +1,9 @@
 """
 A name becomes a provider: `"openai/gpt-5-mini"`, `"ollama/llama3.2"`, `"local"`, a URL.
 
-The part before the first slash says where the model is, the rest is its name there. A name that
-nobody knows fails at once, with what was probably meant. `pick_default` is for the command line: of
-what a person has on the machine it takes the best, and says why.
+The part before the first slash is the place of the model, the rest is its name there. An unknown
+name fails at once, with a suggestion. `pick_default` is for the command line: it takes the best
+model that the person has on the machine, and says why.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
         **options: For the provider's constructor, such as `api_key`.
 
     Raises:
-        UnknownModel: *spec* has none of these forms; the message says which was probably meant.
+        UnknownModel: *spec* has another form; the message suggests the one that was probably meant.
         MissingExtra: The provider's package is not installed.
         MissingKey: The provider needs a key.
     """
@@ -152,17 +152,17 @@ def _ollama_url(env: Mapping[str, str]) -> str:
 
 def pick_default(env: Mapping[str, str]) -> tuple[str, str]:
     """
-    The model to use when a person names none.
+    The model to use if a person names no model.
 
     Args:
         env: The process's environment variables.
 
     Returns:
-        A form for `resolve_provider`, and one sentence for a human that says why it was taken.
+        A form for `resolve_provider`, and one sentence for a human with the reason.
 
     `LOOOPY_MODEL` decides. Otherwise a model of the person's own is preferred: a server or a key
     that the environment names, then a running Ollama; the embedded model comes last. Blocks for up
-    to a few seconds while it asks servers which models they have.
+    to a few seconds while it asks servers for their models.
     """
     if named := env.get("LOOOPY_MODEL"):
         return named, "LOOOPY_MODEL names it."
@@ -192,7 +192,7 @@ def _first_model(url: str, key: str) -> str:
 
 
 def _ollama_model(url: str) -> str:
-    """The first model that takes tools, or else the first that chats; empty when there is none."""
+    """The first model that takes tools, or else the first that chats; empty if neither exists."""
     listed = _ask(f"{url}/api/tags", timeout_s=_OLLAMA_TIMEOUT_S)
     chats = ""
     for item in _items(listed, "models")[:_MODELS_ASKED]:
@@ -220,7 +220,7 @@ def _ask(
     headers: Mapping[str, str] | None = None,
     timeout_s: float,
 ) -> Any:
-    """The JSON at *url*; `None` when nobody answers, or not with JSON."""
+    """The JSON at *url*; `None` if no server answers, or not with JSON."""
     import http.client  # most models are not asked for what they are
 
     parts = urlsplit(url)

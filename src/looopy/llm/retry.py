@@ -1,9 +1,9 @@
 """
-Which failed model calls are made again, and after how long.
+Decides which failed model calls are repeated, and after how long.
 
 Only the call is repeated, never the turn: nothing of a failed attempt is in the history, so trying
-again costs time and nothing else. What the server asks for counts; without its word the wait
-doubles, with a little chance in it so that many agents do not come back in the same moment.
+again costs time and nothing else. A delay that the server asks for counts. Otherwise the wait
+doubles, with a little randomness so that many agents do not return in the same moment.
 """
 
 from __future__ import annotations

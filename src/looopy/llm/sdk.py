@@ -1,11 +1,11 @@
 """
-What the providers over an official SDK have in common: its client, the key, the waits, the errors.
+The common base of the providers over an official SDK: client, key, waits and errors.
 
 The SDK connects, authenticates and reports refusals; its retries are off, because the loop retries
-where a user sees it. The answer's bytes are read here rather than through the SDK's typed events:
-one can then tell an answer that ended from one that broke off, notice silence, and allow for
-servers that bend the format. What a request looks like and what the bytes mean is the business of
-each provider.
+where a user sees it. The answer's bytes are read here rather than through the SDK's typed events.
+So the provider can distinguish a complete answer from one that broke off, notice silence, and allow
+for servers that bend the format. Each provider defines its own requests and the meaning of the
+bytes.
 
 Every wait has an end: connecting, silence, and the call as a whole. Cancelling the reader, or
 closing the iterator, closes the connection.
@@ -50,11 +50,11 @@ _TRANSPORTS = frozenset({"httpx2", "httpcore2", "httpx", "httpcore", "h11", "ssl
 
 
 class Reader(Protocol):
-    """What the bytes of one answer mean."""
+    """Reads the bytes of one answer."""
 
     @property
     def finished(self) -> bool:
-        """Whether the model gave its reason to stop."""
+        """True once the model gave its reason to stop."""
         ...
 
     def feed(self, data: str) -> Sequence[StreamEvent]:
@@ -64,7 +64,7 @@ class Reader(Protocol):
 
 @dataclass(slots=True)
 class Call:
-    """What one call knows of itself."""
+    """The state of one call."""
 
     model: str
     idle_s: float
@@ -79,22 +79,22 @@ class SDKProvider:
     """
     A model behind an official SDK. See `LLMProvider` for the contract.
 
-    A provider says how a request is written, sent and read; see the methods that raise here.
+    A subclass defines how a request is written, sent and read; see the methods that raise here.
 
     Attributes:
-        package: The SDK's, and the extra's that brings it.
-        url_hint: What is usual about a base URL, for who gets a web page from it.
-        base_url_variable: The environment variable that names another server.
-        official_url: Where the vendor's own server is.
+        package: The SDK's, and the extra's that installs it.
+        url_hint: The usual form of a base URL, for users whose URL returns a web page.
+        base_url_variable: The environment variable for another server.
+        official_url: The address of the vendor's own server.
         name: The provider's name in messages and errors.
         model: The model's name at the server.
         base_url: As it was given; `None`: from the environment, or the vendor's.
-        window_tokens: What the model's window holds; `None` while it is not known.
-        knows_cost: Whether calls have a price; `None` while that is not known.
+        window_tokens: The size of the model's window; `None` while it is unknown.
+        knows_cost: True if calls have a price; `None` while that is unknown.
 
     Raises:
         MissingExtra: The SDK is not installed.
-        MissingKey: There is no key, and no base URL that might do without.
+        MissingKey: The key is missing, and so is a base URL that might need no key.
     """
 
     package: ClassVar[str]
@@ -178,13 +178,13 @@ class SDKProvider:
             last = self._end(reader, call)
         except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
             failed = self._failure(error, call).with_traceback(None)
-            failed.__context__ = None  # it and the frames hold what the server said, keys and all
+            failed.__context__ = None  # it and the frames hold the server's text, keys included
             last = answer.error(failed)
         for event in last:
             yield event
 
     async def prepare(self) -> None:
-        """Load the SDK: a second or two, in a thread, so that others go on meanwhile."""
+        """Load the SDK: a second or two, in a thread, so that the event loop stays free."""
         await self._sdk()
         await ready()
         if self.window_tokens is None:
@@ -197,7 +197,7 @@ class SDKProvider:
         if client is not None:
             await client.close()
 
-    # --- what each provider says ---
+    # --- defined by each provider ---
 
     @property
     def _api(self) -> str:
@@ -209,7 +209,9 @@ class SDKProvider:
         raise NotImplementedError
 
     def _make_client(self, **common: Any) -> Any:
-        """A client of the SDK with *common*; what it loads on first use is loaded by now."""
+        """
+        A client of the SDK with *common*; everything that it loads on first use is loaded by now.
+        """
         raise NotImplementedError
 
     def _to_body(
@@ -223,7 +225,7 @@ class SDKProvider:
         raise NotImplementedError
 
     def _end(self, reader: Any, call: Call) -> Sequence[StreamEvent]:
-        """The last events of an answer whose bytes are over."""
+        """The last events of an answer, after its last byte."""
         raise NotImplementedError
 
     async def _open(
@@ -236,7 +238,7 @@ class SDKProvider:
         return Prices(model, self._price_as, self._url)
 
     def _is_last(self, data: str) -> bool:  # noqa: ARG002 - for those who override it
-        """Whether a text is no event and says that there is none after it."""
+        """True if a text is not an event but the mark of the end."""
         return False
 
     def _patience_s(self, call: Call, reader: Any) -> float:
@@ -249,7 +251,9 @@ class SDKProvider:
     async def _pieces(
         self, call: Call, reader: Reader, body: dict[str, Any], options: StreamOptions
     ) -> AsyncGenerator[str, None]:
-        """The events' JSON texts as they come; notes in *call* that the server said so."""
+        """
+        The JSON texts of the events as they come; sets a flag in *call* at the server's end mark.
+        """
         now = asyncio.get_running_loop().time
         until = now() + call.idle_s * _FIRST_EVENT_FACTOR
         async with AsyncExitStack() as stack:
@@ -308,7 +312,7 @@ class SDKProvider:
         # A proxy of the environment has no way to this machine's own servers.
         local = urlsplit(self._url).hostname in ("127.0.0.1", "localhost", "::1")
         return self._make_client(
-            api_key=_NO_KEY,  # each request carries its own; and nobody's profile is looked for
+            api_key=_NO_KEY,  # each request carries its own, and no profile is searched for
             base_url=self._url,
             max_retries=0,
             timeout=sdk.Timeout(None, connect=self._connect_timeout_s),
@@ -362,7 +366,7 @@ class SDKProvider:
 
     @property
     def _key_hint(self) -> str:
-        """What to look at when the server refuses the key."""
+        """What to check if the server refuses the key."""
         return f"check {self._key_variable or 'the key'}"
 
     def _missing_key(self) -> str:
@@ -374,7 +378,7 @@ class SDKProvider:
     # --- what goes wrong ---
 
     def _failure(self, error: Exception, call: Call) -> LLMError:
-        """The error that stands for *error*. Nothing is chained: requests hold keys."""
+        """Translate *error*. Nothing is chained: requests hold keys."""
         sdk = self._module()
         facts: dict[str, Any] = {"provider": self.name, "model": call.model}
         if isinstance(error, LLMError):

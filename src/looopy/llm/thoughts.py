@@ -1,7 +1,7 @@
 """
 Thoughts that a model writes into its text, in tags such as `<think>...</think>`.
 
-`TagSplitter` tells them from the text around them, however the stream cuts them. `ThoughtTags`
+`TagSplitter` separates them from the text around them, however the stream cuts them. `ThoughtTags`
 wraps a provider: thoughts become thinking content, live and in the final message.
 """
 
@@ -39,9 +39,9 @@ THOUGHT_TAGS: Final = (
     "strategizing",
 )
 """Names of tags that models put their thoughts into."""
-_LONGEST_TAG: Final = 512  # characters, attributes included; what goes on is no tag
+_LONGEST_TAG: Final = 512  # characters, attributes included; a longer one is not a tag
 _FENCE: Final = 3  # backticks or tildes that open a block of code
-_LONGEST_RUN: Final = 512  # what is longer counts as several: a run is not read again and again
+_LONGEST_RUN: Final = 512  # a longer one counts as several, so no run is read again and again
 _MOST_INDENT: Final = 3  # spaces before them
 _SPECIAL: Final = re.compile(r"[<`~\n]")
 
@@ -49,12 +49,12 @@ _SPECIAL: Final = re.compile(r"[<`~\n]")
 @dataclass(frozen=True, slots=True)
 class Piece:
     """
-    A piece of what was said.
+    A piece of the answer.
 
     Attributes:
         kind: Text for the reader, or a thought.
         text: Never empty.
-        first: Whether it begins another block: a thought, or the text after one.
+        first: True if it begins another block: a thought, or the text after one.
     """
 
     kind: Literal["text", "thought"]
@@ -83,10 +83,10 @@ class TagSplitter:
             rf"</?(?:{names})(?:/|\s(?:[^<>\"']|{quoted})*(?:\"[^\"]*|'[^']*)?)?", re.IGNORECASE
         )
         self._within = inside.lower()
-        self._held = ""  # what may become a tag, or a longer run of backticks
+        self._held = ""  # may become a tag, or a longer run of backticks
         self._out: list[Piece] = []
         self._kind: str | None = None  # of the block that is open
-        self._space = ""  # of the text, shown if some follows
+        self._space = ""  # of the text, shown if more of it follows
         self._pause = ""  # of the thought, shown if more of it follows
         self._last = ""  # the last character of text that was shown
         self._tagged = False  # a tag came since
@@ -96,7 +96,7 @@ class TagSplitter:
         self._span = 0  # backticks that opened the span of code we are in
 
     def feed(self, text: str) -> list[Piece]:
-        """Take more of the text, and give what can be told."""
+        """Take more of the text, and return the pieces that are certain."""
         return self._split(text, final=False)
 
     def close(self) -> list[Piece]:
@@ -212,7 +212,7 @@ class TagSplitter:
                 self._span = 0
 
     def _edge(self, within: str) -> None:
-        """A tag opens the thought *within*, or closes one, or stands for itself."""
+        """A tag opens the thought *within*, or closes one, or is plain text."""
         if not self._last and not self._tagged:
             self._space = ""  # before the first tag there was nothing else
         self._within, self._pause, self._tagged = within, "", True
@@ -243,9 +243,10 @@ class TagSplitter:
 
 class ThoughtTags:
     """
-    Stands before *provider* and takes the thoughts out of its text. See `LLMProvider`.
+    Wraps *provider* and takes the thoughts out of its text. See `LLMProvider`.
 
-    What else the provider has (`name`, `model`, `window_tokens`, ...) is had through this one too.
+    The other attributes of the provider (`name`, `model`, `window_tokens`, ...) are available here
+    too.
 
     Args:
         provider: A name or a provider.
@@ -254,8 +255,8 @@ class ThoughtTags:
             that only its end is in the answer.
 
     Raises:
-        ConfigurationError: A tag is no name of letters, digits, `-` and `_`, or *inside* is none
-            of *tags*.
+        ConfigurationError: A tag is not a name of letters, digits, `-` and `_`, or *inside* is not
+            one of *tags*.
     """
 
     def __init__(
@@ -308,14 +309,14 @@ class _Answer:
         self._tags = tags
         self._inside = inside
         self._places: dict[int, int] = {}  # of blocks that pass, in the provider's count and ours
-        self._splitter: TagSplitter | None = None  # of the text that comes
+        self._splitter: TagSplitter | None = None  # of the coming text
         self._splitting = -1  # its place in the provider's count
         self._blocks = 0  # begun so far, in our count
         self._open: tuple[str, int, list[str]] | None = None  # kind, place and text so far
         self._partial: _Partial | None = None
 
     def read(self, event: StreamEvent) -> Iterator[StreamEvent]:
-        """What *event* becomes."""
+        """The events for *event*."""
         inner = event.partial
         self._partial = None if inner is None else _Partial(inner, self._tags, self._inside)
         kind = event.type
@@ -377,7 +378,7 @@ class _Answer:
 
 
 class _Partial:
-    """The message so far, looked at when somebody does."""
+    """The message so far, computed on demand."""
 
     __slots__ = ("_inner", "_inside", "_tags")
 
@@ -392,7 +393,7 @@ class _Partial:
         return self.snapshot().text
 
     def snapshot(self) -> AssistantMessage:
-        """What has come so far, thoughts apart."""
+        """The content so far, with thoughts apart."""
         return without_tags(self._inner.snapshot(), self._tags, inside=self._inside)
 
 

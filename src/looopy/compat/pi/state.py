@@ -1,4 +1,4 @@
-"""What pi's agent is and does now, brought up to date by its own events."""
+"""The state of pi's agent, kept up to date by its own events."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from looopy.types.request import PartialMessage, ThinkingLevel
 @dataclass(slots=True)
 class AgentState:
     """
-    What an agent is and does now. It is brought up to date before listeners hear of the same event.
+    The state of an agent. It is updated before listeners get the same event.
 
     Attributes:
-        stream_message: The answer that is being written, as far as it is.
+        stream_message: The current answer, as far as it is written.
         pending_tool_calls: Ids of calls that run.
         error: Why the last run failed.
     """
@@ -67,7 +67,7 @@ class AgentState:
         self.pending_tool_calls = set()
 
     def follow(self, event: AgentEvent, error: str | None) -> None:
-        """Take note of *event*; *error*: why the run failed, as far as it is known."""
+        """Update from *event*; *error*: why the run failed, as far as it is known."""
         if isinstance(event, MessageStartEvent) and isinstance(event.message, AssistantMessage):
             self._growing = event.message
         elif isinstance(event, MessageUpdateEvent):
@@ -95,7 +95,7 @@ class Listeners:
 
     def add(self, listener: Callable[[AgentEvent], object]) -> Callable[[], None]:
         """
-        Tell *listener* every event; returns what ends that.
+        Call *listener* with every event; returns a function that ends that.
 
         Raises:
             ConfigurationError: It is a coroutine function, which nobody would await.
@@ -121,10 +121,10 @@ class Listeners:
 
 class Mirror:
     """
-    What the context of *agent* holds, as far as this process has said or read it.
+    The messages in the context of *agent*, as far as this process has written or read them.
 
     Attributes:
-        replaced: The list was replaced: what there is in the context is not to be read into it.
+        replaced: The list was replaced: the messages of the context are not to be read into it.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -133,7 +133,7 @@ class Mirror:
         self.replaced = False
 
     def said(self, message: Message) -> None:
-        """Take note of what a run has said; the list has it."""
+        """Count a message that a run has said; the list has it."""
         self._held.append(message)
 
     async def read(self, messages: list[Message]) -> None:
@@ -165,8 +165,8 @@ class Mirror:
         return other
 
     async def append(self, messages: Sequence[Message]) -> None:
-        """Store *messages* behind what there is."""
+        """Store *messages* after the existing ones."""
         stores = self._agent._resources.stores  # noqa: SLF001 - opened by it, from a URL
         if stores is None:
-            raise AgentStateError("the agent was closed meanwhile")
+            raise AgentStateError("the agent was closed in between")
         await stores.messages.append(self._agent.context_id, messages)

@@ -1,9 +1,9 @@
 """
 The events of an Anthropic answer become stream events.
 
-The API sends one block after the other, each between its start and its stop; what a signature
-covers is exactly one block, so blocks are kept as they were parted. Event types and block types
-that are not known are skipped: the API may add some.
+The API sends one block after the other, each between its start and its stop. A signature covers
+exactly one block, so blocks keep their boundaries. The reader skips unknown types of events and
+blocks: the API may add some.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from looopy.llm.failures import failure_of
 from looopy.types.message import StopReason, Usage
 from looopy.types.request import StreamEvent
 
-# `pause_turn` is for tools that the server runs; what stands is an answer. `refusal` is the model's
+# `pause_turn` is for tools that the server runs; the text is an answer. `refusal` is the model's
 # guard, which may come after some text.
 _STOP_REASONS: Final = {
     "end_turn": StopReason.STOP,
@@ -49,14 +49,14 @@ class EventReader:
         self._answer = answer
         self._sources = sources
         self._secrets = secrets
-        self._kinds: dict[int, str] = {}  # what each block is, by its number in the answer
+        self._kinds: dict[int, str] = {}  # the kind of each block, by its number in the answer
         self._calls: dict[int, Any] = {}  # the arguments that came with a call's start
         self._counts: dict[str, int] = {}
         self._stop: str | None = None
 
     @property
     def finished(self) -> bool:
-        """Whether the model gave a reason to stop: nothing but the end may still come."""
+        """True once the model gave a reason to stop: only the end may still come."""
         return self._stop is not None
 
     def feed(self, data: str) -> Sequence[StreamEvent]:
@@ -102,7 +102,7 @@ class EventReader:
         The stream is over.
 
         Raises:
-            LLMUnavailable: Nothing says that the answer is complete.
+            LLMUnavailable: The answer has no sign of being complete.
         """
         if self._stop is None:
             raise LLMUnavailable(
@@ -171,7 +171,7 @@ class EventReader:
             self._stop = str(reason)
 
     def _count(self, usage: Any) -> None:
-        """Take the newest counts: those at the end stand for the whole, where they are given."""
+        """Take the newest counts: those at the end cover the whole, if they are given."""
         if not isinstance(usage, Mapping):
             return
         for name in (

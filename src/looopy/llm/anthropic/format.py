@@ -1,11 +1,11 @@
 """
 A request becomes the body of an Anthropic Messages API call.
 
-The API wants user and assistant in turns: what neighbours of one role say goes out as one message,
-the results of tools first. Thinking goes back byte for byte to the model that signed it. Up to four
-marks tell the API what to keep in its cache: tools, system prompt, and the last two things that the
-user's side said, so that each request finds what the one before it left there, however much came in
-between. Marks are no part of what is cached; nothing else in the body changes as a history grows.
+The API wants user and assistant in turns: neighbouring messages of one role are sent as one, the
+results of tools first. Thinking goes back byte for byte to the model that signed it. Up to four
+marks tell the API which parts to cache: tools, system prompt, and the last two messages of the
+user's side. So each request finds what the one before it left there, even if much came in between.
+Marks are no part of the cached text; nothing else in the body changes as a history grows.
 
 Pure functions of data: the transport is in `looopy.llm.anthropic.provider`, answers are read by
 `looopy.llm.anthropic.events`.
@@ -65,16 +65,16 @@ def to_body(
     Write the body of a streamed request.
 
     Args:
-        request: Its messages are rendered for this provider and *model* once more, which changes
-            nothing where that was done: a fallback may have rendered them for another.
-        options: What is `None` or empty, and what *model* would refuse, is not sent.
+        request: Its messages are rendered for this provider and *model* once more, because a
+            fallback may have rendered them for another. Rendering twice changes nothing.
+        options: Those that are `None` or empty, or that *model* would refuse, are not sent.
         model: Its name at the server.
-        abilities: What *model* takes.
-        cache_ttl: How long the API keeps what is marked; `None`: nothing is marked.
+        abilities: The fields that *model* accepts.
+        cache_ttl: How long the API keeps the marked parts; `None`: no marks.
 
     Returns:
         The body, and for each of its messages the position in `request.messages`; -1 for one that
-        stands for none of them.
+        comes from no message.
     """
     quiet = options.thinking_level == ThinkingLevel.OFF and abilities.bound
     shown = render(request.messages, provider=PROVIDER, model=model)
@@ -114,7 +114,7 @@ def to_body(
 
 
 def to_headers(body: Wire, headers: Mapping[str, str]) -> dict[str, str]:
-    """What *body* needs said beside it, and the *headers* of the call, which win."""
+    """The headers that *body* needs, together with the *headers* of the call, which win."""
     given = {name.lower(): value for name, value in headers.items()}
     if any(name in body for name in ("temperature", "top_p", "top_k")):
         # Later versions of the API have no such fields, whatever the model.
@@ -157,7 +157,7 @@ def _messages(
             sent.append({"role": role, "content": blocks})
             sources.append(position)
     if not sent or sent[-1]["role"] == "assistant":
-        # Later models refuse to go on from words put into their mouth; and nobody from nothing.
+        # Later models refuse to continue prefilled words; and no model answers an empty list.
         sent.append(_user_says(_GO_ON))
         sources.append(-1)
     return sent, sources
@@ -165,9 +165,9 @@ def _messages(
 
 def _superseded(messages: Sequence[Message], position: int) -> bool:
     """
-    Whether this is the rest of an answer that broke off and was, or is about to be, given again.
+    True for the rest of an answer that broke off and was, or is about to be, repeated.
 
-    The user did not speak to it, and it would stand beside the new one as if both were one answer.
+    The user did not answer it, and beside the new one it would look like one answer.
     """
     message = messages[position]
     if not isinstance(message, AssistantMessage) or message.stop_reason not in CUT_OFF:
@@ -274,7 +274,7 @@ def closed(schema: Any) -> Any:
 def _set_thinking(
     body: Wire, options: StreamOptions, abilities: Abilities, *, forced: bool
 ) -> bool:
-    """Tell the model how much to think and to say; return whether it was told to think."""
+    """Set how much the model thinks and writes; return true if it was asked to think."""
     level = options.thinking_level
     if level == ThinkingLevel.OFF and abilities.off:
         body["thinking"] = {"type": abilities.off}
@@ -319,10 +319,11 @@ def _effort(level: ThinkingLevel, abilities: Abilities) -> str:
 
 def _may_begin_to_think(messages: Sequence[Wire]) -> bool:
     """
-    Whether a budget for thinking is taken at this point.
+    True if the API takes a budget for thinking at this point.
 
-    Not amid an exchange of calls and results that began without thinking, as when the model was
-    changed in between: the API wants the answer it belongs to to begin with a thought.
+    It does not amid an exchange of calls and results that began without thinking, for instance
+    after a change of the model: the API wants the answer that the exchange belongs to to begin with
+    a thought.
     """
     last = len(messages) - 1
     while last >= 0 and (messages[last]["role"] != "user" or _has_results(messages[last])):
@@ -354,5 +355,5 @@ def _mark(body: Wire, ttl: CacheTTL, *, ephemeral: bool) -> None:
 
 
 def _opaque(session_id: str) -> str:
-    """What stands for *session_id*: the API asks for an id that says nothing about anybody."""
+    """A substitute for *session_id*: the API asks for an id that identifies no person."""
     return hashlib.sha256(session_id.encode(errors="replace")).hexdigest()[:32]

@@ -1,10 +1,10 @@
 """
-What each of Anthropic's models takes, as far as its name says.
+The abilities of each of Anthropic's models, as far as its name shows them.
 
-Models of one API differ in what they refuse: early ones do not think, later ones think by a budget
-of tokens, the latest decide for themselves, want neither budget nor temperature, and cannot be made
-to use a tool. A request that has one field too many is refused whole, so a field that a model would
-refuse is left out. A name that says nothing gets what most take.
+Models of one API differ in the fields they refuse: early ones do not think, later ones think by a
+budget of tokens, the latest decide for themselves, want neither budget nor temperature, and cannot
+be made to use a tool. The API refuses a whole request for one such field, so it is left out. An
+unknown name gets the abilities of most models.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _NEVER_SILENT: Final = ("fable", "mythos")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
     """
-    What a model takes.
+    The abilities of a model.
 
     Attributes:
         max_output: Tokens of one answer, thinking included, at most.
-        window_tokens: What the model's window holds; `None`: not known.
-        thinking: How it is told to think: not at all, by a budget of tokens, by itself
+        window_tokens: The size of the model's window; `None`: unknown.
+        thinking: How its thinking is set: not at all, by a budget of tokens, by itself
             (`adaptive`), or by either.
-        off: What tells a model not to think that does so unasked; `None`: there is nothing to tell,
-            or it cannot be told.
-        bound: Its thoughts are bound to all that came before them: where that was changed, they are
+        off: The field that stops a model from thinking by default; `None`: not needed, or not
+            possible.
+        bound: Its thoughts are bound to everything before them: after a change there they are
             refused, unless the API is asked to leave them out.
         efforts: The efforts that adaptive thinking takes, least first.
-        forced_tools: Whether it can be made to use a tool.
-        temperature: Whether it may be set.
-        schemas: Whether the answer can be bound to a JSON Schema.
+        forced_tools: True if it can be made to use a tool.
+        temperature: True if it may be set.
+        schemas: True if the answer can be bound to a JSON Schema.
     """
 
     max_output: int = 8192
@@ -55,7 +55,7 @@ class Abilities:
 
 
 def abilities_of(model: str) -> Abilities:
-    """What *model* takes; of a name that is not known, what most models of the format take."""
+    """The abilities of *model*; for an unknown name, those of most models of the format."""
     name = model.lower()
     found = _NAME.search(name)
     line = _LINE.search(name)

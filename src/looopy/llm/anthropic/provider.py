@@ -1,8 +1,8 @@
 """
 Anthropic's models, through the official SDK.
 
-What goes out is in `looopy.llm.anthropic.format`, what the bytes mean in
-`looopy.llm.anthropic.events`; the client, the key, the waits and the errors are those of every
+Requests are written in `looopy.llm.anthropic.format`, answers are read in
+`looopy.llm.anthropic.events`. The client, the key, the waits and the errors are those of every
 provider over an SDK, in `looopy.llm.sdk`.
 """
 
@@ -34,7 +34,7 @@ class AnthropicProvider(SDKProvider):
 
     Args:
         model: The model's name, such as `"claude-sonnet-5-5"`.
-        api_key: A key, or a function (also a coroutine function) asked for one before each call.
+        api_key: A key, or a function (also a coroutine function) called for one before each call.
             `StreamOptions.api_key` wins over it. `None`: `ANTHROPIC_API_KEY`, read before each
             call. `""`: every call brings its own.
         base_url: Of another server that speaks this API; needs no key. `None`:
@@ -43,19 +43,19 @@ class AnthropicProvider(SDKProvider):
             `max_retries=0`. The clients for other clouds do as well.
         cache_ttl: How long the API keeps the beginning of a conversation: `"5m"`, `"1h"`, or `None`
             not to ask for it.
-        window_tokens: What the model's window holds; `None`: what is known of *model*.
+        window_tokens: The size of the model's window; `None`: the known size for *model*.
         extra_body: Fields added to every request's body, over ours.
-        price_as: Whose prices hold, as genai-prices names the provider, such as `"anthropic"`
-            behind a gateway; `""`: those of the address that is called, if anybody sells there.
-        idle_timeout_s: The longest silence within an answer, where the call does not say. Before
-            its first sign of life a model may think three times as long.
-        connect_timeout_s: The longest wait for a connection, where the call does not say.
+        price_as: The vendor whose prices apply, as genai-prices names it, such as `"anthropic"`
+            behind a gateway; `""`: the vendor at the called address, if there is one.
+        idle_timeout_s: The longest silence within an answer, unless the call sets it. Before its
+            first sign of life a model may think three times as long.
+        connect_timeout_s: The longest wait for a connection, unless the call sets it.
 
     Raises:
         UnknownModel: *model* is empty.
-        ConfigurationError: *cache_ttl* is none of these.
+        ConfigurationError: *cache_ttl* has another value.
         MissingExtra: The SDK is not installed.
-        MissingKey: There is no key, and no base URL that might do without.
+        MissingKey: The key is missing, and so is a base URL that might need no key.
     """
 
     package = "anthropic"
@@ -83,7 +83,7 @@ class AnthropicProvider(SDKProvider):
             model,
             name=PROVIDER,
             api_key=api_key,
-            # Anthropic's key is no business of a server that was named by hand.
+            # Anthropic's key must not go to a server that was named explicitly.
             key_variable="" if base_url or client else KEY_VARIABLE,
             base_url=base_url,
             client=client,
@@ -146,7 +146,7 @@ class AnthropicProvider(SDKProvider):
             sdk = sdk.with_options(api_key=call.key)  # shares the connections
         headers = to_headers(body, options.headers)
         if call.key and not self._official:
-            headers.setdefault("x-api-key", call.key)  # where others who speak this look for it
+            headers.setdefault("x-api-key", call.key)  # where other servers of this API look for it
         # The SDK walks its typed arguments, message by message; this body it sends as it is, over
         # theirs.
         return await stack.enter_async_context(

@@ -1,8 +1,8 @@
 """
-One call to the child process: a prompt there, and its answer back.
+One call to the child process: send a prompt, read the answer.
 
-What comes back is JSON that a grammar held the model to. Here it becomes the stream events that any
-other provider would give: text as it grows, or a tool call once it is whole. Whoever makes the call
+A grammar held the model to JSON. Here that JSON becomes the stream events that any other provider
+would give: text as it grows, or a tool call once it is whole. The function that makes the call
 itself is passed in.
 """
 
@@ -32,9 +32,9 @@ class Call:
     One call, for one answer.
 
     Args:
-        answer: Where the answer grows.
-        prompt: What the model is asked.
-        options: As the caller gave them; what the prompt says already is left out.
+        answer: Collects the answer as it grows.
+        prompt: The prompt for the model.
+        options: The caller's; those that the prompt already contains are left out.
     """
 
     def __init__(self, answer: Accumulator, prompt: Prompt, options: StreamOptions) -> None:
@@ -45,7 +45,7 @@ class Call:
         self._request = LLMRequest(messages=prompt.messages, system_prompt=prompt.system_prompt)
         self._options = replace(
             options,
-            # What was measured is 0: a small model that may choose freely chooses badly.
+            # Measured at 0: a small model that may choose freely chooses badly.
             temperature=0.0 if options.temperature is None else options.temperature,
             max_tokens=options.max_tokens or _MAX_TOKENS,
             output_schema=prompt.schema,

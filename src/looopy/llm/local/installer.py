@@ -101,7 +101,7 @@ def install(
         tools: Tried in order until one succeeds.
 
     Raises:
-        InstallFailed: None of them could; the text is what the last one said.
+        InstallFailed: All of them failed; the text is the output of the last one.
         Stopped: *stop* was set.
     """
     failure = InstallFailed("no package tool", wrong_hash=False)
@@ -120,7 +120,7 @@ def install(
 
 def _run(command: Sequence[str], folder: Path, stop: threading.Event) -> tuple[int, str]:
     # The folder is empty, so no project's own settings (constraints, sources) reach the tool; the
-    # environment says what would clash with a target folder.
+    # variables override settings that would clash with a target folder.
     environment = {
         **os.environ,
         "PIP_NO_INPUT": "1",

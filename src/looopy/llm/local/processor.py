@@ -1,4 +1,4 @@
-"""What the processor can do, asked before a gigabyte is fetched for it."""
+"""Checks the processor's abilities before a gigabyte is fetched for it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def check_processor(cpuinfo: str | None = None) -> None:
     Refuse a processor without the instructions that the runtime is built for.
 
     Args:
-        cpuinfo: The text of `/proc/cpuinfo`; read by default. Where there is none (not Linux), or
-            it lists no flags, nothing is refused, and the child process will tell.
+        cpuinfo: The text of `/proc/cpuinfo`; read by default. Without it (not Linux), or without
+            flags in it, no processor is refused, and the child process will show.
 
     Raises:
         ConfigurationError: An instruction set is missing.

@@ -11,7 +11,7 @@ _WIDTH = 30
 
 
 class Progress(Protocol):
-    """Whoever wants to know how a fetch goes. Called from the thread that fetches."""
+    """A receiver for the progress of a fetch. Called from the thread that fetches."""
 
     def say(self, text: str) -> None:
         """Show *text*, one or more lines."""
@@ -34,7 +34,7 @@ class StderrProgress:
         _write(f"{text}\n")
 
     def advance(self, done_bytes: int, total_bytes: int) -> None:
-        """Draw the bar anew; without a terminal, write one line."""
+        """Redraw the bar; without a terminal, write one line."""
         text = f"{human_size(done_bytes)} of {human_size(total_bytes)}"
         if not sys.stderr.isatty():
             _write(f"fetched {text}\n")

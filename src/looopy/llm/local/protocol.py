@@ -1,11 +1,11 @@
 """
-How a small model is asked: what it is shown, and what it may answer.
+The prompt of a small model, and the answers that it may give.
 
-A small model calls tools badly in a large model's way and quite well in this one: the tools stand
-in the system prompt, a short conversation with other tools shows how an answer looks, and a grammar
-allows nothing but `{"tool": ..., "arguments": ...}` for a tool that exists or `{"reply": ...}`. Its
-own earlier answers are shown to it in the same form, and results as what the user says next. Where
-no tool is in play it is simply talked to. All of this is pure: a request in, a `Prompt` out.
+A small model calls tools badly in a large model's way and quite well in this one. The tools are in
+the system prompt, a short conversation with other tools shows the form of an answer, and a grammar
+allows only `{"tool": ..., "arguments": ...}` for an existing tool or `{"reply": ...}`. The model
+sees its own earlier answers in the same form, and results as the user's next message. Without tools
+the prompt is plain. All of this is pure: a request in, a `Prompt` out.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _REPLY_RULE = 'Each turn, output exactly one JSON object: {"reply": text}.'
 _NO_IMAGE = "[an image, which this model cannot see]"
 
 Line: TypeAlias = tuple[str, str]
-"""Who speaks (`"user"` or `"assistant"`), and what."""
+"""The speaker (`"user"` or `"assistant"`), and the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """
-    What the model is sent.
+    The input of the model.
 
     Attributes:
         messages: User and assistant in turns, text only.
-        schema: What the answer has to be; `None` for plain text.
+        schema: The schema of the answer; `None` for plain text.
         speaks_json: The answer is a reply or a call in JSON, for `AnswerReader`.
-        loose: As it was asked for.
+        loose: The argument of the same name.
     """
 
     system_prompt: str
@@ -112,13 +112,13 @@ def answer_schema(
     loose: bool = False,
 ) -> dict[str, Any]:
     """
-    The schema of an answer: one of the calls that are allowed, or a reply.
+    The schema of an answer: one of the allowed calls, or a reply.
 
     Args:
-        tools: What may be called.
+        tools: The tools that may be called.
         tool_choice: `None` or `"auto"`, `"none"`, `"required"`, or a tool's name.
-        output_schema: Of the reply; text where there is none.
-        loose: Hold no tool's arguments to more than being a JSON object.
+        output_schema: Of the reply; without it, text.
+        loose: Require only that a tool's arguments are a JSON object.
     """
     calls = [
         _object(tool={"const": tool.name}, arguments=_arguments(tool, loose))
@@ -209,7 +209,7 @@ def _text_of(content: str | Sequence[UserBlock]) -> str:
 
 
 def _messages(lines: Sequence[Line]) -> list[Message]:
-    """Merge what one side says in a row: many chat templates insist on taking turns."""
+    """Merge successive messages of one side: many chat templates insist on taking turns."""
     merged: list[tuple[str, list[str]]] = []
     for speaker, text in lines:
         if merged and merged[-1][0] == speaker:

@@ -2,9 +2,9 @@
 The embedded model behind the contract of every provider.
 
 The child process speaks the same wire format as hosted models, so the call itself, its streaming,
-its errors and its cancelling are `OpenAIProvider`'s. What is added here is what comes before and
-after: weights and a living child, a prompt in the form that small models understand, and an answer
-in JSON that becomes text or a tool call again.
+its errors and its cancelling are `OpenAIProvider`'s. This module adds the steps before and after:
+weights and a living child, a prompt in the form that small models understand, and an answer in JSON
+that becomes text or a tool call again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _DEATH_S = 1.0  # between a child's last byte and its end lies next to nothing
 
 
 def _free(usage: Usage) -> Usage:
-    """What runs on this machine is paid for."""
+    """A model on this machine costs nothing."""
     return replace(usage, cost=NO_COST)
 
 
@@ -63,13 +63,13 @@ class LocalProvider:
     A small language model in a child process on this computer: no key, no server, no network.
 
     Good for short chats and simple, single tool calls in English, and for trying things out. It
-    makes mistakes that hosted models do not; have it ask before a tool does anything that matters.
+    makes mistakes that hosted models do not; require approval for every tool whose effects matter.
 
     Args:
         model: A name from `catalogue()`, `"default"`, or the path of a `.gguf` file.
         n_ctx: The window in tokens; more takes more memory.
         threads: How many; by default one for each core while reading, and one less while writing.
-        consent: Asked before anything is downloaded, in a thread of its own; by default a question
+        consent: Called before anything is downloaded, in a thread of its own; by default a question
             on the terminal, which `LOOOPY_YES=1` answers beforehand.
         progress: Shows the download; by default on the standard error stream.
 
@@ -107,12 +107,12 @@ class LocalProvider:
 
     async def prepare(self) -> None:
         """
-        Make the model ready to answer: fetch its weights if they are not here, and start the child.
+        Make the model ready to answer: fetch its weights if they are missing, and start the child.
 
         Every call does this by itself; doing it first shows problems early.
 
         Raises:
-            ConfigurationError: Something is missing: the message says what, and what to do.
+            ConfigurationError: Something is missing: the message names it and the remedy.
             LLMUnavailable: The child ended while it started.
         """
         await self._serving()
@@ -140,7 +140,7 @@ class LocalProvider:
                 return
 
     async def aclose(self) -> None:
-        """Let go of the child, which ends when nobody else uses it. Using it again starts anew."""
+        """Release the child, which ends with its last user. The next use starts it again."""
         known, self._known_caller = self._known_caller, None
         if known is not None:
             await known[1].aclose()

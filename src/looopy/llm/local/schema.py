@@ -1,10 +1,11 @@
 """
 Turn a tool's JSON Schema into one that a grammar can be made of.
 
-A grammar decides the next letter, so it knows types, keys and choices, and little else. Whatever it
-cannot know is left out here: every keyword of JSON Schema only narrows, so without it the grammar
+A grammar decides the next letter, so it knows types, keys and choices, and little else. All other
+keywords are left out here: every keyword of JSON Schema only narrows, so without it the grammar
 allows more, and the arguments are validated against the real schema afterwards in any case.
-References are put in place. What is too large or refers to itself without end is any JSON object.
+References are replaced by their targets. A schema that is too large or refers to itself without end
+becomes any JSON object.
 """
 
 from __future__ import annotations

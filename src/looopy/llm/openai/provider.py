@@ -1,8 +1,8 @@
 """
 Any server that speaks OpenAI's chat completions or its Responses API, through the official SDK.
 
-What goes out is in `looopy.llm.openai.chat` and `looopy.llm.openai.responses_format`, what the
-bytes mean in the former and in `looopy.llm.openai.responses_events`; the client, the key, the waits
+Requests are written in `looopy.llm.openai.chat` and `looopy.llm.openai.responses_format`; answers
+are read in the former and in `looopy.llm.openai.responses_events`. The client, the key, the waits
 and the errors are those of every provider over an SDK, in `looopy.llm.sdk`.
 """
 
@@ -33,15 +33,15 @@ _USAGE_WAIT_S = 5.0
 @dataclass(frozen=True, slots=True)
 class _Format:
     """
-    One of the two ways to talk.
+    One of the two formats.
 
     Attributes:
-        name: What it is called in messages.
-        to_body: A request as this format has it.
+        name: Its name in messages.
+        to_body: Writes a request in this format.
         reader: Of an answer.
-        always: Fields of every body, where a user's do not say otherwise.
+        always: Fields of every body, unless the user sets them.
         without: A body without one of the optional parts.
-        optional: Parts that not every server or model takes, and how one says so.
+        optional: Parts that some servers or models refuse, and the pattern of such a refusal.
     """
 
     name: str
@@ -85,7 +85,7 @@ class OpenAIProvider(SDKProvider):
         model: The model's name at the server.
         api: `"completions"`, which many servers speak, or OpenAI's newer `"responses"`, where a
             model's reasoning stays with it from one call to the next.
-        api_key: A key, or a function (also a coroutine function) asked for one before each call.
+        api_key: A key, or a function (also a coroutine function) called for one before each call.
             `StreamOptions.api_key` wins over it. `None`: the variable *key_variable*, read before
             each call. `""`: every call brings its own.
         base_url: Such as `"http://127.0.0.1:8000/v1"`; needs no key unless *key_variable* is given.
@@ -94,20 +94,20 @@ class OpenAIProvider(SDKProvider):
         client: An `openai.AsyncOpenAI` of yours, used as it is and never closed; give it
             `max_retries=0`.
         extra_body: Fields added to every request's body, over ours.
-        key_variable: The environment variable that holds the key. `None`: `OPENAI_API_KEY`, and
-            none at all where *base_url* is given: OpenAI's key is no business of another server.
-        window_tokens: What the model's window holds; `None`: as genai-prices says, where that is
+        key_variable: The environment variable that holds the key. `None`: `OPENAI_API_KEY`, or no
+            variable if *base_url* is given: OpenAI's key must not go to another server.
+        window_tokens: The size of the model's window; `None`: from genai-prices, if that is
             installed and knows the model.
-        price_as: Whose prices hold, as genai-prices names the provider, such as `"openai"` behind
-            a gateway; `""`: those of the address that is called, if anybody sells there.
-        idle_timeout_s: The longest silence within an answer, where the call does not say. Before
-            its first sign of life a model may think three times as long.
-        connect_timeout_s: The longest wait for a connection, where the call does not say.
+        price_as: The vendor whose prices apply, as genai-prices names it, such as `"openai"` behind
+            a gateway; `""`: the vendor at the called address, if there is one.
+        idle_timeout_s: The longest silence within an answer, unless the call sets it. Before its
+            first sign of life a model may think three times as long.
+        connect_timeout_s: The longest wait for a connection, unless the call sets it.
 
     Raises:
-        ConfigurationError: There is no such *api*.
+        ConfigurationError: *api* has another value.
         MissingExtra: The SDK is not installed.
-        MissingKey: There is no key, and no base URL that might do without.
+        MissingKey: The key is missing, and so is a base URL that might need no key.
     """
 
     package = "openai"
@@ -154,7 +154,9 @@ class OpenAIProvider(SDKProvider):
 
     @property
     def structured_output(self) -> bool:
-        """Whether an output schema is kept to; others ignore one, or refuse it beside tools."""
+        """
+        True if the server keeps to an output schema; others ignore it, or refuse it beside tools.
+        """
         return self._official
 
     @property

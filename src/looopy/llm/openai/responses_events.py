@@ -2,8 +2,8 @@
 The events of OpenAI's Responses API become stream events.
 
 An answer is a list of items: reasoning, messages, function calls. Each is announced, comes in
-pieces and is then given once more as a whole; a server that leaves the pieces out is understood as
-well. What a reader does not know (searches, images, whatever comes next) is skipped.
+pieces and is then repeated as a whole; a server that leaves the pieces out works as well. The
+reader skips unknown items (searches, images, later additions).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class EventReader:
 
     @property
     def finished(self) -> bool:
-        """Whether the server said that the answer is complete."""
+        """True once the server said that the answer is complete."""
         return self._end is not None
 
     complete = finished
@@ -102,7 +102,7 @@ class EventReader:
             said_done: It ended with `[DONE]`.
 
         Raises:
-            LLMUnavailable: Nothing says that the answer is complete.
+            LLMUnavailable: The answer has no sign of being complete.
         """
         if not self.finished and not said_done:
             raise LLMUnavailable(

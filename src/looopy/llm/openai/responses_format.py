@@ -1,11 +1,11 @@
 """
-A request as OpenAI's Responses API takes it.
+A request in the form of OpenAI's Responses API.
 
-Nothing is kept at the server: each call sends the whole conversation, with `store` off. What a
-model reasoned comes encrypted, is kept as the signature of its thinking, and goes back with the
-rest, so that the model goes on from its own thoughts. Ids of items are not sent back: the server
-would look for them in a store that has none, while a call and its result find each other by
-`call_id`. Pure functions of data: the transport is in `looopy.llm.openai.provider`.
+The server keeps nothing: each call sends the whole conversation, with `store` off. The model's
+reasoning comes encrypted, is kept as the signature of its thinking, and is sent back with the rest,
+so that the model continues from its own thoughts. Ids of items are not sent back: the server would
+look for them in its empty store, while a call and its result find each other by `call_id`. Pure
+functions of data: the transport is in `looopy.llm.openai.provider`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def to_body(
 
     Args:
         request: Its messages are valid for a provider; custom roles are left out.
-        options: What is `None` or empty is not sent. A budget of thinking has no place here.
+        options: Those that are `None` or empty are not sent. A budget of thinking has no field
+            here.
         provider: Reasoning is sent back only to the provider it came from.
         model: Its name at the server.
         official: The server is OpenAI's own, which knows fields that others refuse.
@@ -59,7 +60,7 @@ def to_body(
         The body, and for each item of its input the position in `request.messages`.
 
     Raises:
-        LLMError: The options ask for what the format cannot say.
+        LLMError: The format cannot express the options.
     """
     if options.stop:
         raise LLMError(
@@ -167,7 +168,7 @@ def _reasoning(block: ThinkingContent) -> dict[str, Any] | None:
 
 
 def signature(**parts: Any) -> str:
-    """What `_read` reads: the parts that are not empty."""
+    """The parts that `_read` reads, without the empty ones."""
     return json.dumps({k: v for k, v in parts.items() if v}, separators=(",", ":"))
 
 
