@@ -1,8 +1,8 @@
 """
-Is this value an answer to that request? Decided before anything is stored.
+Checks if a value answers a request, before anything is stored.
 
-Who answers is not the model: nothing is coerced and nothing repaired, and a refusal names the
-place in what was sent.
+The answer does not come from the model, so nothing is coerced or repaired, and a refusal names the
+place in the input.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _COMPACT_JWE = re.compile(r"([A-Za-z0-9_-]+)(\.[A-Za-z0-9_-]*)(\.[A-Za-z0-9_-]+)
 
 def check_answer(request: PendingRequest, value: Any, *, opened: bool = False) -> None:
     """
-    See that *value* answers *request*.
+    Check that *value* answers *request*.
 
     Args:
-        opened: It is the credential that was sent encrypted; until then, nothing is known of it.
+        opened: True for the decrypted credential; an encrypted one cannot be checked.
 
     Raises:
         ValueRefused: It does not; `path` points into the inputs, as `/inputs/REQUEST_ID/...`. Of a
@@ -68,7 +68,7 @@ def check_answer(request: PendingRequest, value: Any, *, opened: bool = False) -
 
 
 def _is_encrypted(value: Any) -> bool:
-    """Whether *value* is a compact JWE (RFC 7516, section 7.1), whoever may read it."""
+    """True if *value* is a compact JWE (RFC 7516, section 7.1), whoever may read it."""
     found = _COMPACT_JWE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return False
@@ -90,12 +90,12 @@ def _check_options(request: PendingRequest, value: Any) -> None:
 
 
 def _canonical(value: Any) -> str:
-    """What two values have in common exactly when they are the same JSON: 1 is not true."""
+    """A key that two values share exactly if they are the same JSON: 1 is not true."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=dict)
 
 
 def refused(request: PendingRequest, path: Sequence[PathPart], why: str) -> ValueRefused:
-    """That the answer to *request* is none, at *path* within it."""
+    """The refusal of an answer to *request*, at *path* within it."""
     place = "/".join(_escape(part) for part in ("inputs", request.request_id, *path))
     return ValueRefused(f"{place}: {why}", path=f"/{place}")
 
@@ -105,7 +105,7 @@ def _escape(part: PathPart) -> str:
 
 
 def is_tool_result(value: Any) -> bool:
-    """Whether a client's answer says how its tool ended: `is_error`, `content` and `details`."""
+    """True if a client's answer is a tool result: `is_error`, `content` and `details`."""
     return (
         isinstance(value, Mapping)
         and isinstance(value.get("is_error"), bool)

@@ -1,9 +1,9 @@
 """
 A tool that needs a person: it asks, its call stays open, and the turn ends until somebody answers.
 
-Nothing waits in a process. What was asked is in the store; the answer, which may come days later
-and in another process, runs the tool again from its first line, now with the answer. So a tool
-asks before it does anything that must not be done twice.
+No process waits. The question is in the store; the answer may come days later and in another
+process, and then the tool runs again from its first line, now with the answer. So a tool must ask
+before it does anything that must not happen twice.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Ask:
     One question of a tool.
 
     Args:
-        key: What the tool knows the answer by, in `ToolContext.answers`; its own within the call.
-        kind: What is asked for.
+        key: The key of the answer in `ToolContext.answers`; its own within the call.
+        kind: The kind of answer.
         prompt: One sentence for the person who answers.
-        schema: JSON Schema of the value; of a pydantic model, its schema is taken.
-        options: What there is to choose from.
-        tool_name: The tool that the question is about; `None`: the one that asks.
-        args: What that would be called with; `None`: the arguments of the call that asks.
+        schema: JSON Schema of the value; for a pydantic model, the model's schema.
+        options: The choices.
+        tool_name: The tool that the question is about; `None`: the asking tool.
+        args: The arguments of that call; `None`: those of the asking call.
         expires_s: After so many seconds it can no longer be answered; `None`: never.
-        auth: The credentials that are asked for; `kind` is then `auth`. They come encrypted, which
-            needs the extra `auth`, and within 15 minutes.
+        auth: The requested credentials; `kind` is then `auth`. They come encrypted, which needs the
+            extra `auth`, and within 15 minutes.
 
     Raises:
-        ValueRefused: One of these cannot be asked; `path` names it.
+        ValueRefused: One of these is invalid; `path` names it.
     """
 
     key: str
@@ -103,15 +103,17 @@ class NeedsInput(BaseException):
     """
     Raised by a tool to ask: the call stays open until somebody has answered.
 
-    No `Exception`, so that a tool which catches all of its own failures does not catch this.
+    It is not an `Exception`, so that a tool which catches all of its own failures does not catch
+    this.
 
     Args:
         requests: At least one question; their keys differ.
-        state: JSON that comes back as `ToolContext.state` when the tool runs again; shown to
-            nobody, and stored with the context.
+        state: JSON that comes back as `ToolContext.state` when the tool runs again; no subscriber
+            sees it, and it is stored with the context.
 
     Raises:
-        ValueRefused: There is no question, two share a key, or the state is no JSON or too large.
+        ValueRefused: The list is empty, two questions share a key, or the state is not JSON or too
+            large.
     """
 
     def __init__(self, requests: Sequence[Ask], state: Any = None) -> None:
@@ -139,10 +141,10 @@ class NeedsInput(BaseException):
 
 class NeedsCredentials(NeedsInput):
     """
-    Raised in place of running a call: the credentials of the turn have expired.
+    Raised instead of running a call: the credentials of the turn have expired.
 
-    The call stays open, the turn ends as `auth_required`, and one with fresh credentials goes on
-    with that call.
+    The call stays open, the turn ends as `auth_required`, and a turn with fresh credentials
+    continues with that call.
     """
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ async def prompts_of(sources: Sequence[object], context: TurnContext) -> list[Pr
 
 
 def _failed(what: str, error: Exception) -> ConfigurationError:
-    # Its text may name what the function looked at: only the kind of failure is told.
+    # Its text may contain data of the application: only the kind of failure is reported.
     _logger.error("%s failed", what, exc_info=error)
     return ConfigurationError(f"{what} failed with {type(error).__name__}")
 
@@ -49,11 +49,11 @@ ToolSource: TypeAlias = Tool | ToolProvider | Callable[..., Any]
 
 def wrap_tools(sources: Sequence[ToolSource]) -> tuple[Tool | ToolProvider, ...]:
     """
-    *sources* with plain functions made into tools, once: reading a signature is no work for each
-    turn.
+    *sources* with plain functions made into tools, once: reading a signature in each turn would
+    cost too much.
 
     Raises:
-        InvalidTool: No schema can be made of a function, or a source is none of the allowed kinds.
+        InvalidTool: A function has no possible schema, or a source has another type.
     """
     return tuple(_wrapped(source) for source in sources)
 
@@ -76,7 +76,7 @@ def _wrapped(source: ToolSource) -> Tool | ToolProvider:
 
 
 class HeldTools:
-    """What one agent holds of the sources that are shared, from its start to its shutdown."""
+    """The shared sources that one agent uses, from its start to its shutdown."""
 
     def __init__(self) -> None:
         self._held: dict[int, SharedToolProvider] = {}  # by identity
@@ -107,13 +107,14 @@ async def gather_tools(
     The enabled tools of *sources* by name, in order.
 
     Args:
-        turn: The turn that asks, if one does. Without one, what asks for it counts as enabled.
-        warn: Told why a source offers less than it should.
+        turn: The calling turn. Without one, a tool whose filter depends on the turn counts as
+            enabled.
+        warn: Called with the reason if a source offers less than it should.
 
     Raises:
-        InvalidTool: Two tools share a name (case aside), or a source is none of the allowed kinds.
-            In a turn, a source that depends on it gives way instead: what a server offers may
-            change at any time, and must not end a conversation.
+        InvalidTool: Two tools share a name (case aside), or a source has another type. In a turn, a
+            source that depends on it loses its tool instead: a server's list may change at any
+            time, and must not end a conversation.
     """
     found: dict[str, Tool] = {}
     owners: dict[str, tuple[ToolSource, Tool]] = {}
@@ -153,7 +154,9 @@ def _is_on(tool: Tool, turn: TurnContext | None, warn: Callable[[str], object]) 
 
 
 def is_enabled(enabled: Callable[..., bool] | None, turn: TurnContext | None) -> bool:
-    """What a filter says, which may be a function of the turn's context, or of nothing."""
+    """
+    The result of a filter: a constant, or a function of the turn's context or without arguments.
+    """
     if enabled is None:
         return True
     if not _asks_for_context(enabled):

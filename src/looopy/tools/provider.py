@@ -1,9 +1,8 @@
 """
-What a tool is: the contract between the loop, which announces and runs calls, and whoever writes
-tools.
+The contract of a tool, between the loop, which announces and runs calls, and the tool's author.
 
 A tool is described once, for the model (`name`, `description`, `parameters`) and for the loop
-(timeout, effects, what to do after a crash). Failure is an exception; its text becomes the error
+(timeout, effects, handling after a crash). Failure is an exception; its text becomes the error
 result that the model sees.
 """
 
@@ -41,10 +40,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """
-    What a tool gives back.
+    The result of a tool.
 
     Attributes:
-        content: Text and image blocks for the model; a plain string stands for one text block.
+        content: Text and image blocks for the model; a plain string becomes one text block.
         details: For programs and logs; must be JSON. The model never sees it.
         is_error: The call failed; the model sees it as an error.
     """
@@ -58,24 +57,24 @@ class ToolResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """
-    What a running tool may know and use.
+    The context of a running tool.
 
     Attributes:
-        idempotency_key: Stable for this call, also when it runs again after a crash: hand it to
+        idempotency_key: Stable for this call, also when it runs again after a crash: pass it to
             services that deduplicate. It names context, turn and call.
         auth_context: Credentials of this turn; never keep them.
         artifacts: Writes artifacts of this context, or `None` in a bare loop.
         report: Show progress (any JSON value; a number from 0 to 1 is a fraction). Callable from
             threads.
         show: Show an event of another agent that works for this call, in the stream of the turn and
-            nowhere else: it is not stored, loses its `seq` and has a `path`, `("tool:NAME",)` if it
-            brings none. From the event loop only.
-        charge: Count what a model call of the tool's own has used against the turn's budget.
+            nowhere else: it is not stored, loses its `seq` and has a `path`, by default
+            `("tool:NAME",)`. From the event loop only.
+        charge: Count the usage of a model call of the tool's own against the turn's budget.
         stores: The stores of the context, for a tool that keeps contexts of its own; `None` in a
             bare loop.
-        cancel: Tells a long-running tool to stop.
-        answers: What was answered to this call so far, by the key of the question.
-        state: What `NeedsInput` was raised with when the tool asked last.
+        cancel: Set when a long-running tool should stop.
+        answers: The answers to this call so far, by the key of the question.
+        state: The `state` of the last `NeedsInput` that the tool raised.
     """
 
     context_id: str
@@ -105,26 +104,25 @@ class ToolContext:
         auth: AuthRequest | None = None,
     ) -> Awaitable[Any]:
         """
-        Ask a person, and go on with the answer.
+        Ask a person, and return the answer.
 
         Without an answer the call ends here and stays open, and the turn ends; once somebody has
-        answered, the tool runs again from its first line, and this returns the value. Do what must
-        not be done twice after the last question.
+        answered, the tool runs again from its first line, and this returns the value. Do everything
+        that must not happen twice after the last question.
 
         Args:
             prompt: One sentence for the person who answers.
-            key: What the question is known by when the tool runs again; the prompt by default.
+            key: Identifies the question when the tool runs again; the prompt by default.
             kind: See `Ask`, as for all that follow.
             schema: JSON Schema of the value, or a pydantic model: the answer stays plain JSON.
-            options: What there is to choose from.
+            options: The choices.
             expires_s: After so many seconds it can no longer be answered.
-            auth: The credentials that are asked for. Use them within the call, and keep them
-                nowhere.
+            auth: The requested credentials. Use them within the call, and keep them nowhere.
 
         Raises:
-            NeedsInput: There is no answer yet: let it pass.
-            ValueRefused: The question cannot be asked; it is logged, as the model cannot help it.
-            InvalidTool: The tool is no `async def`, and so cannot wait for the answer.
+            NeedsInput: The answer is not there yet: do not catch this.
+            ValueRefused: The question is invalid; it is logged, as the model cannot help it.
+            InvalidTool: The tool is not an `async def`, and so cannot wait for the answer.
         """
         try:
             asyncio.get_running_loop()
@@ -158,7 +156,7 @@ class ToolContext:
 
 class Tool:
     """
-    Something a model may call. Make one with `@tool`, or subclass and override `execute`.
+    A tool that a model may call. Make one with `@tool`, or subclass and override `execute`.
 
     Args:
         name: 1 to 64 of `A-Z a-z 0-9 _ -`.
@@ -167,22 +165,23 @@ class Tool:
         label: For people; the name by default.
         timeout_s: `None`: the loop's `tool_timeout_s`.
         parallel: May run beside other parallel tools; otherwise it runs alone.
-        effects: `"none"` (only looks), `"idempotent"` (again does no harm), `"external"` (again may
-            harm).
-        on_resume: What happens to a call whose process died while it ran: `"rerun"` it, `"ask"` a
+        effects: `"none"` (read only), `"idempotent"` (repeating is harmless), `"external"`
+            (repeating may do harm).
+        on_resume: The handling of a call whose process died while it ran: `"rerun"` it, `"ask"` a
             person, or `"fail"`: tell the model that the outcome is unknown. Default: rerun, or fail
             for external.
-        needs_approval: A person allows each call before it runs: always, or when this function of
-            the arguments and the `ToolContext`, sync or async, returns true. One that fails asks.
+        needs_approval: A person allows each call before it runs: always, or if this function of the
+            arguments and the `ToolContext`, sync or async, returns true. If the function fails, the
+            person is asked.
         approval_expires_s: After so many seconds a request can no longer be approved; `None`:
             never.
-        is_enabled: Offered to the model only when this returns true: a function of the
-            `TurnContext`, or of nothing, asked in each iteration.
+        is_enabled: Offered to the model only if this returns true: a function of the `TurnContext`,
+            or without arguments, called in each iteration.
         max_result_bytes: `None`: the loop's.
-        coerce: Read numbers and truth values that the model wrote as text, and the other way round,
-            as the schema wants them; otherwise they are refused.
-        retries: How often a call that failed for the moment (a broken connection, a timeout of its
-            own, an error with `retryable`) is made again by us. Not for external effects.
+        coerce: Accept numbers and truth values that the model wrote as text, and the reverse, if
+            the schema wants them; otherwise they are refused.
+        retries: How often looopy repeats a call after a temporary failure (a broken connection, a
+            timeout of its own, an error with `retryable`). Not for external effects.
         retry_delay_s: Seconds before the first of these, doubling.
         max_retry_calls: How often in a turn `RetryCall` asks the model to call again.
 
@@ -286,12 +285,12 @@ def _count(tool: str, option: str, value: int) -> int:
 @runtime_checkable
 class ToolProvider(Protocol):
     """
-    A source of tools. `list_tools` is asked once per iteration; names must not collide.
+    A source of tools. `list_tools` is called once per iteration; names must not collide.
 
-    A source that talks to a server may have more methods, all optional: `list_for(turn, warn)` is
-    asked in a turn instead (see `TurnToolProvider`), `system_prompts(turn)`, sync or async, brings
-    parts of the system prompt, and `acquire()` and `release()` say that an
-    agent begins and ceases to use it (see `SharedToolProvider`).
+    A source that talks to a server may have more methods, all optional. `list_for(turn, warn)` is
+    called in a turn instead (see `TurnToolProvider`). `system_prompts(turn)`, sync or async,
+    returns parts of the system prompt. `acquire()` and `release()` are called when an agent begins
+    and ceases to use it (see `SharedToolProvider`).
     """
 
     def list_tools(self) -> Sequence[Tool] | Awaitable[Sequence[Tool]]:
@@ -308,8 +307,8 @@ class TurnToolProvider(ToolProvider, Protocol):
         The tools on offer in *turn*.
 
         Args:
-            warn: Told what keeps tools from being offered; the turn shows it as a warning, and goes
-                on.
+            warn: Called with the reason if a tool cannot be offered; the turn shows it as a
+                warning, and continues.
         """
         ...
 
@@ -323,5 +322,5 @@ class SharedToolProvider(Protocol):
         ...
 
     async def release(self) -> None:
-        """Somebody uses it no more; after the last one it lets go of what it holds."""
+        """An agent ceases to use it; after the last one it releases its resources."""
         ...

@@ -1,10 +1,11 @@
 """
-Are these arguments what the tool asked for? If not, say so in words that a model can act on.
+Checks a call's arguments against the tool's schema, and explains a mismatch so that a model can act
+on it.
 
 The schema is the contract that the model saw, so it alone decides and nothing is coerced. A refusal
-lists one `path: problem` a line, with what is allowed and what is missing, and ends with what was
-received: a model that reads it can send the call again without guessing. Schemas are compiled once
-a tool.
+lists one `path: problem` a line, with the allowed values and the missing properties, and ends with
+the received arguments: a model that reads it can send the call again without guessing. Schemas are
+compiled once a tool.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def validate(tool: Described, arguments: Mapping[str, Any]) -> None:
 
     Raises:
         InvalidToolArguments: They do not fit; the message is for the model.
-        InvalidTool: The schema itself is none.
+        InvalidTool: The schema itself is invalid.
     """
     validator = validator_of(tool)
     try:
@@ -77,7 +78,7 @@ def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     Why *value* does not fit *schema*, one `path: problem` each; [] if it does.
 
     Raises:
-        InvalidTool: *schema* is none.
+        InvalidTool: *schema* is invalid.
     """
     try:
         errors = list(_compile(schema).iter_errors(value))
@@ -88,10 +89,10 @@ def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
 
 def misfits(schema: Mapping[str, Any], value: Any) -> list[tuple[Sequence[PathPart], str]]:
     """
-    Why *value* does not fit *schema*: for each reason its place, and what is wrong there.
+    Why *value* does not fit *schema*: for each reason its place and the problem.
 
     Raises:
-        InvalidTool: The schema itself is none.
+        InvalidTool: The schema itself is invalid.
     """
     validator = _compile(schema)
     try:
@@ -113,7 +114,7 @@ def _without(path: Sequence[PathPart], line: str) -> str:
 
 
 def refusal(tool_name: str, lines: Sequence[str], received: Any) -> InvalidToolArguments:
-    """The error that says why *received* was refused: *lines* are `path: problem`, at least one."""
+    """The error for the refused *received*: *lines* are `path: problem`, at least one."""
     shown = [f"- {line}" for line in lines[:_MAX_LINES]]
     if len(lines) > _MAX_LINES:
         shown.append(f"- and {len(lines) - _MAX_LINES} more")
@@ -151,7 +152,7 @@ def shorten(value: Any, limit: int = _MAX_VALUE_CHARS) -> str:
 
 
 def validator_of(tool: Described) -> Validator:
-    """The compiled schema of *tool*; `InvalidTool` if it is none."""
+    """The compiled schema of *tool*; `InvalidTool` if it is invalid."""
     # Kept in the tool itself, so that it lives as long: subclasses may be unhashable or frozen.
     schema, validator = vars(tool).get(_CACHE, (None, None))
     if validator is None or schema is not tool.parameters:
@@ -207,7 +208,7 @@ def _explain(error: ValidationError, schema: Mapping[str, Any]) -> list[str]:
 def _explain_choice(
     error: ValidationError, branches: Sequence[Sequence[ValidationError]], schema: Mapping[str, Any]
 ) -> list[str]:
-    """Explain the alternative that the value was meant for; if it is none, name them all."""
+    """Explain the alternative that the value was meant for; if that is unclear, name them all."""
     here = list(error.instance_path)
     types: list[str] = []
     meant: list[Sequence[ValidationError]] = []

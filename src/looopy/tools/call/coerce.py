@@ -1,9 +1,9 @@
 """
-Arguments that were meant: a number written as text, a truth value written as a word.
+Repairs of obvious slips in arguments: a number written as text, a truth value written as a word.
 
-Nothing is coerced unless a tool asks for it (`coerce=True`), and then only single values whose
-meaning is plain. The schema says where: each value of a wrong type is tried as one of the types
-that its place allows. What the model wrote is not changed; the tool gets a copy.
+Nothing is coerced unless a tool asks for it (`coerce=True`), and then only single values with a
+plain meaning. The schema decides where: each value of a wrong type is tried as one of the types
+that its place allows. The model's own arguments stay unchanged; the tool gets a copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _WORDS = {"true": True, "false": False}
 _MOST_DIGITS = 400
-_ROUNDS = 8  # alternatives within alternatives come to light one after the other
+_ROUNDS = 8  # alternatives within alternatives show up one after the other
 
 
 def coerce(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -39,7 +39,7 @@ def coerce(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         changed = False
         try:
             errors = list(validator.iter_errors(dict(arguments) if coerced is None else coerced))
-        except ValueError:  # too deep, or no JSON at all
+        except ValueError:  # too deep, or not JSON
             break
         for path, value, types in _wrong_types(errors):
             meant = _as_one_of(value, types)

@@ -1,8 +1,8 @@
 """
-What the application's hooks make of a tool call: `Hooks.before_tool_call` and `after_tool_call`.
+Calls the application's hooks around a tool call: `Hooks.before_tool_call` and `after_tool_call`.
 
-A hook never ends a turn. One that fails before a call blocks it, because it may be what guards the
-tool; one that fails after a call leaves the result as it is. Both are reported.
+A hook never ends a turn. If one fails before a call, the call is blocked, because the hook may
+guard the tool; if one fails after a call, the result stays as it is. Both are reported.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ToolHooks:
     async def before(
         self, tool: Tool, call: ToolCall, context: ToolContext
     ) -> Mapping[str, Any] | Answer:
-        """The arguments that *tool* is run with, or what stands for its result."""
+        """The arguments for *tool*, or the result that replaces the call."""
         hook = self._hooks.before_tool_call
         if hook is None:
             return call.arguments
@@ -56,7 +56,7 @@ class ToolHooks:
         return decided
 
     async def after(self, call: ToolCall, answer: Answer, context: ToolContext) -> Answer:
-        """*answer*, or what the hook makes of it."""
+        """*answer*, or the hook's replacement for it."""
         hook = self._hooks.after_tool_call
         if hook is None:
             return answer
@@ -77,10 +77,10 @@ class ToolHooks:
 
 class Decided(ToolHooks):
     """
-    Hooks that were asked before the call was announced.
+    Hooks that were called before the call was announced.
 
     Args:
-        arguments: What they have decided: arguments, or what stands for the result.
+        arguments: Their decision: arguments, or the result that replaces the call.
     """
 
     def __init__(self, hooks: ToolHooks, arguments: Mapping[str, Any] | Answer) -> None:
@@ -93,7 +93,7 @@ class Decided(ToolHooks):
         call: ToolCall,  # noqa: ARG002
         context: ToolContext,  # noqa: ARG002
     ) -> Mapping[str, Any] | Answer:
-        """What was decided."""
+        """The decision."""
         return self._arguments
 
 

@@ -1,9 +1,9 @@
 """
-What a tool returned, or raised, as content for the model.
+The result or exception of a tool, as content for the model.
 
-Functions return what is natural for them; a model reads text and images. Whatever pydantic can
-write as JSON becomes JSON text, and what cannot be written becomes an error that says what to
-return instead. Text is measured in UTF-8 bytes and cut between characters.
+Functions return any Python value; a model reads text and images. Every value that pydantic can
+write as JSON becomes JSON text. Any other becomes an error that says what to return instead. Text
+is measured in UTF-8 bytes and cut between characters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONTINUATION = 0x80  # the top bits of a byte inside a character: RFC 3629, sec
 @quick
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call came to. `blocks` are in order, and none for empty text."""
+    """The outcome of a call. `blocks` are in order, and [] for empty text."""
 
     blocks: tuple[UserBlock, ...]
     details: Any = None
@@ -58,7 +58,7 @@ def to_answer(value: Any) -> Answer:
 
 
 def _is_error(said: Any) -> bool:
-    """Whether a tool says that it failed; what says neither yes nor no is a failure."""
+    """True if a tool reports failure; a value that means neither yes nor no is a failure."""
     if said is True or said is False:
         return said
     try:
@@ -125,7 +125,9 @@ def _rich_json_text(value: Any) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What *error* says, or its class's name if it is silent; a group, what its members do."""
+    """
+    The text of *error*, or its class's name if it has no text; for a group, that of its members.
+    """
     name = type(error).__name__
     try:
         text = str(error)
@@ -140,7 +142,7 @@ def error_text(error: BaseException) -> str:
 
 
 def exceeds(blocks: Sequence[UserBlock], max_bytes: int) -> bool:
-    """Whether *blocks* are more than *max_bytes*, counted as `limit_blocks` does."""
+    """True if *blocks* are more than *max_bytes*, counted as `limit_blocks` does."""
     left = max_bytes
     for block in blocks:
         left -= _size_of(block, left)
@@ -155,8 +157,8 @@ def limit_blocks(
     """
     Keep the first *max_bytes* of *blocks*, counted in UTF-8 and in the base64 text of images.
 
-    What exceeds them is left out, and a marker in its place says how much that was. An image is
-    kept whole or not at all. Blocks that fit come back unchanged.
+    The rest is left out, and a marker in its place says how much that was. An image is kept whole
+    or not at all. Blocks that fit come back unchanged.
 
     Args:
         kept: Where the whole is; a last marker says so.
@@ -199,16 +201,16 @@ def _cut(text: str, max_bytes: int) -> str:
 _logger = logging.getLogger("looopy")
 _STRANGE = re.compile(r"[^\w.:-]")
 _MAX_ID_CHARS = 100
-_PART_BYTES = 8 * 1024 * 1024  # what every store takes as one artifact
+_PART_BYTES = 8 * 1024 * 1024  # the largest artifact that every store takes
 
 
 async def shown_and_kept(
     blocks: Sequence[UserBlock], max_bytes: int, context: ToolContext
 ) -> tuple[UserBlock, ...]:
     """
-    As much of *blocks*, which are too much, as the model is shown; the whole is kept.
+    As much of *blocks*, which are too large, as the model may see; the whole is kept.
 
-    A store that fails costs no result: the rest is then left out, and the text says so.
+    A failing store costs no result: the rest is then left out, and the text says so.
     """
     kept: str | None = None
     if context.artifacts is not None:
@@ -220,7 +222,7 @@ async def shown_and_kept(
 
 
 async def _keep(blocks: Sequence[UserBlock], context: ToolContext) -> str:
-    """Save the text, and each image; what says where they are."""
+    """Save the text, and each image; return their places."""
     writer = context.artifacts
     assert writer is not None  # noqa: S101 - the caller has looked
     call_id = _STRANGE.sub("_", context.tool_call_id)[:_MAX_ID_CHARS]

@@ -1,9 +1,9 @@
 """
-Calls that are made again: by us, when a service was away for a moment, and by the model, when the
-tool says so.
+Repeated calls: by looopy, after a temporary failure of a service, and by the model, if the tool
+says so.
 
-What a call of ours repeats has to bear repetition, so it is only for tools with effects `"none"` or
-`"idempotent"`. What the model repeats is a new call, with what it learned from the first one.
+looopy repeats only calls of tools with effects `"none"` or `"idempotent"`. A repetition by the
+model is a new call, which can use the result of the first one.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ class RetryCall(Exception):
 
 def is_transient(error: BaseException) -> bool:
     """
-    Whether the same call may succeed in a moment: the connection broke, the service was slow, or
+    True if the same call may succeed in a moment: the connection broke, the service was slow, or
     the error says so itself (`retryable`).
     """
     if isinstance(error, (ConnectionError, TimeoutError)):
         return True
     if getattr(error, "retryable", None) is True:
         return True
-    # httpx and httpx2, without importing either: what never reached the server, or was cut.
+    # httpx and httpx2, without importing either: requests that never reached the server, or were
+    # cut.
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("httpx")}
     return "TransportError" in kinds
 
@@ -47,13 +48,13 @@ async def execute(
     tool: Tool, arguments: Mapping[str, Any], context: ToolContext, limit: asyncio.Timeout
 ) -> Any:
     """
-    Run the tool, and again after a failure that will pass, as often as it allows.
+    Run the tool, and again after a temporary failure, as often as it allows.
 
     Args:
-        limit: Covers all tries; after it nothing is tried again.
+        limit: Covers all tries; after it there is no further try.
 
     Raises:
-        Exception: What the last try raised.
+        Exception: The one of the last try.
     """
     tried = 0
     while True:
@@ -70,7 +71,7 @@ async def execute(
 
 
 def call_again(tool: Tool, why: str, *, allowed: bool) -> str:
-    """What the model is told of a `RetryCall`."""
+    """The text of a `RetryCall` for the model."""
     if allowed:
         return f"{why}\nCorrect this and call {tool.name!r} again."
     return (

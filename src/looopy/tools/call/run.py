@@ -1,11 +1,11 @@
 """
-Run one tool call, and answer it whatever happens.
+Run one tool call, and answer it in every case.
 
-A model that announced a call must be shown exactly one result for it, or its provider refuses the
-history from then on. So every way a call can go wrong ends here as an error result whose text says
-what happened and what may be done about it: no such tool, unreadable or wrong arguments, an
-exception, too slow, a value no model can read, too much of it. The exceptions are cancellation,
-which belongs to the caller, and a call that waits: for an answer, or for fresh credentials.
+A model that announced a call must see exactly one result for it, or its provider refuses the
+history from then on. So every way in which a call can go wrong ends here as an error result, whose
+text names the failure and the remedy: an unknown tool, unreadable or wrong arguments, an exception,
+a timeout, a value no model can read, too large a result. The exceptions are cancellation, which
+belongs to the caller, and a call that waits: for an answer, or for fresh credentials.
 """
 
 from __future__ import annotations
@@ -73,19 +73,20 @@ async def run_call(
     Run *call* and return its one result; errors are results too.
 
     Args:
-        tool: What `resolve_name` found, or `None`: the result says that there is no such tool.
+        tool: The result of `resolve_name`; `None`: the tool result says that the tool does not
+            exist.
         call: As announced; the result carries its id.
-        context: Handed to the tool. Its `report` may then be called from any thread, and does
+        context: Passed to the tool. Its `report` may then be called from any thread, and does
             nothing once the call is over.
         default_timeout_s: Seconds, for a tool that sets none; `None`: no limit.
         max_result_bytes: UTF-8 bytes, for a tool that sets none; the rest is kept as an artifact.
         known: Names on offer, for the message about an unknown tool.
-        redactor: Knows what the result must not show; asked before a long one is cut.
-        hooks: Asked before a call runs and after it ran.
-        may_call_again: Asked when the tool wants the model to try again.
+        redactor: Removes secrets from the result, before a long one is cut.
+        hooks: Called before a call runs and after it ran.
+        may_call_again: Called if the tool wants the model to try again.
         is_cut: The model's answer broke off in this call: it does not run.
-        overdue: Told the result of a call whose tool has not stopped *grace_s* seconds after it was
-            told to. What this returns later counts for nothing.
+        overdue: Called with the result of a call whose tool has not stopped *grace_s* seconds after
+            its signal to stop. The later return value is then ignored.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled. A sync tool may still be running.
@@ -111,7 +112,7 @@ async def run_call(
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # Nobody cancelled us: something that the tool awaited was cancelled from elsewhere.
+        # Nobody cancelled us: a task that the tool awaited was cancelled from elsewhere.
         answer = failure("The tool failed: something that it waited for was cancelled.")
     except (NeedsInput, KeyboardInterrupt, GeneratorExit):
         raise
@@ -147,8 +148,8 @@ class _Attempt:
     One try at a call.
 
     Attributes:
-        ran: Whether it came to running the tool.
-        left_behind: Nobody waits for it any more.
+        ran: True once the tool began to run.
+        left_behind: True if nobody waits for it any more.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class _Attempt:
         """Leave the tool behind when it does not stop in time."""
         if timeout_s is None:
             return None
-        # A context of its own: a timer would keep alive what the caller's holds.
+        # A context of its own: a timer would keep the caller's alive.
         return asyncio.get_running_loop().call_later(
             timeout_s + self._grace_s, self._give_up, tool, timeout_s, context=Context()
         )
@@ -244,7 +245,7 @@ class _Reporter:
             return
         try:
             self._loop.call_soon_threadsafe(self._deliver, progress)
-        except RuntimeError:  # the loop is closed: nobody listens any more
+        except RuntimeError:  # the loop is closed: it has no listeners any more
             self._closed = True
 
     def _deliver(self, progress: Any) -> None:

@@ -1,13 +1,13 @@
 """
-`@tool`: a Python function becomes something a model may call.
+`@tool`: a Python function becomes a tool that a model may call.
 
-The function stays what it was: calling the tool by hand calls it. For the model its signature is
-read once, when it is decorated, so that a mistake shows at import and not in the middle of a turn.
-An async function runs on the event loop, any other in a thread of ours
-(`looopy.tools.function.threads`), because it may block.
+The function stays callable: calling the tool directly calls it. Its signature is read once, at
+decoration, so that a mistake shows at import and not in the middle of a turn. An async function
+runs on the event loop, any other in a thread of ours (`looopy.tools.function.threads`), because it
+may block.
 
-With `parameters=` the function is in the classic form: it receives the call's id and the arguments
-as a dictionary, and optionally what tells it to stop and what shows progress.
+With `parameters=` the function has the classic form: it receives the call's id and the arguments as
+a dictionary, and optionally a signal to stop and a callback for progress.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class FunctionTool(Tool, Generic[P, R]):
         self.__wrapped__ = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function by hand."""
+        """Call the function directly."""
         return self.function(*args, **kwargs)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
         """
-        Call the function with *arguments* as the objects its annotations ask for.
+        Call the function with *arguments* converted to the types of its annotations.
 
         Raises:
             InvalidToolArguments: The types refuse what the schema allowed.
-            Exception: What the function raised.
+            Exception: The function's own.
         """
         positional, named = self._bind(arguments, context)
         call = functools.partial(self.function, *positional, **named)
@@ -161,7 +161,7 @@ def tool(
 
     Name, description and schema come from signature, annotations and docstring (Google, numpy or
     reST). A parameter annotated `ToolContext` receives the context of the call and is not shown to
-    the model. The function may return text, anything JSON can say, pydantic models, dataclasses,
+    the model. The function may return text, any JSON value, pydantic models, dataclasses,
     `TextContent`, `ImageContent` or a list of them, or a `ToolResult`; raising makes an error
     result.
 
@@ -174,20 +174,20 @@ def tool(
         label: See `Tool`, as for all that follow.
         timeout_s: Seconds. A sync function that exceeds it is abandoned, not stopped.
         parallel: May run beside other parallel tools.
-        effects: What calling it again may do.
-        on_resume: What happens to a call whose process died while it ran.
+        effects: The effect of repeating a call.
+        on_resume: The handling of a call whose process died while it ran.
         needs_approval: A person allows each call before it runs; see `Tool`.
-        approval_expires_s: Seconds that a person has for it.
-        is_enabled: Offered to the model only when this returns true.
-        max_result_bytes: UTF-8 bytes of a result that the model is shown.
-        coerce: Read `"5"` as 5 where the schema wants a number, and the like.
-        retries: How often a call that failed for the moment is made again.
+        approval_expires_s: Seconds that a person has for the answer.
+        is_enabled: Offered to the model only if this returns true.
+        max_result_bytes: UTF-8 bytes of a result that the model sees.
+        coerce: Read `"5"` as 5 if the schema wants a number, and the like.
+        retries: How often a call is repeated after a temporary failure.
         retry_delay_s: Seconds before the first of these.
         max_retry_calls: How often in a turn `RetryCall` asks the model to call again.
 
     Raises:
         InvalidTool: The function cannot be offered to a model; the message names the parameter and
-            the way out.
+            the remedy.
     """
     options: dict[str, Any] = {
         "label": label,

@@ -1,10 +1,10 @@
 """
-What a docstring says to a model: the description, and a line for each parameter.
+Reads a docstring for a model: the description, and a line for each parameter.
 
-Three styles are read by their section headers alone: Google (`Args:` and an indented list), numpy
-(`Parameters` underlined) and reStructuredText (`:param x:`). Sections about parameters, results and
-errors leave the description; everything else stays in it, because examples and notes help a model
-too.
+Three styles are recognised by their section headers alone: Google (`Args:` and an indented list),
+numpy (`Parameters` underlined) and reStructuredText (`:param x:`). Sections about parameters,
+results and errors leave the description; everything else stays in it, because examples and notes
+help a model too.
 """
 
 from __future__ import annotations

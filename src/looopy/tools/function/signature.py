@@ -1,8 +1,8 @@
 """
-What a Python function asks of a model: its signature, read once, as a JSON Schema and a decoder.
+Reads the signature of a Python function once, as a JSON Schema and a decoder.
 
-pydantic knows every annotation in both directions, so it is asked for both: the schema that the
-model sees, and the objects that the function receives (models, enums, dataclasses and dates, not
+pydantic knows every annotation in both directions and supplies both: the schema that the model
+sees, and the objects that the function receives (models, enums, dataclasses and dates, not
 dictionaries and strings). The parameters become a `TypedDict` rather than a model, because a
 parameter may have any name. A default is shown in the schema but filled in by Python itself, by
 leaving the argument out.
@@ -79,8 +79,8 @@ def read_signature(function: Callable[..., Any], namespace: Mapping[str, Any]) -
     Read *function*: plain, async, bound, partial or an object with `__call__`.
 
     Args:
-        function: What will be called, by keyword.
-        namespace: Local names that its annotations may use besides its module's.
+        function: The callable; its arguments are passed by keyword.
+        namespace: Local names that its annotations may use beside its module's.
 
     Raises:
         InvalidTool: It is a class or a generator, or an annotation cannot be resolved.
@@ -116,13 +116,13 @@ def read_signature(function: Callable[..., Any], namespace: Mapping[str, Any]) -
 
 class Decoder:
     """
-    Turn JSON arguments into what the function's annotations ask for.
+    Convert JSON arguments to the types of the function's annotations.
 
     Args:
         signature: Of the function; its context parameters are left out.
 
     Raises:
-        InvalidTool: A parameter that no model can send, or a type that JSON cannot say.
+        InvalidTool: A parameter that no model can send, or a type that JSON cannot express.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -237,7 +237,7 @@ def _field(parameter: inspect.Parameter, signature: Signature) -> Any:
     description = signature.doc.parameters.get(parameter.name)
     default = parameter.default
     if default is inspect.Parameter.empty:
-        # What the annotation itself says comes last, and wins over the docstring.
+        # The annotation's own facts come last, and win over the docstring.
         return Required[Annotated[base, Field(description=description), *own]]
     if isinstance(default, FieldInfo):  # x: int = Field(5, ge=0)
         return Required[Annotated[base, Field(description=description), *own, default]]
@@ -279,7 +279,7 @@ def _blame(name: str, fields: Mapping[str, Any]) -> None:
 
 
 def _no_schema(name: str, key: str, error: InvalidTool) -> NoReturn:
-    # pydantic's first sentence says what it is about, the rest how to go on in pydantic itself.
+    # pydantic's first sentence names the problem, the rest is advice for pydantic itself.
     why = str(error.__cause__).partition("\n")[0].partition(". ")[0]
     raise InvalidTool(
         f"tool function {name}(): the type of {key!r} cannot be sent as JSON ({why}):"

@@ -36,7 +36,7 @@ class _Call:
     future: asyncio.Future[tuple[bool, Any]]
 
     def run(self) -> tuple[bool, Any]:
-        """Whether the function succeeded, and what it returned or raised."""
+        """True if the function succeeded, and its result or exception."""
         try:
             return True, self.context.run(self.function)
         except BaseException as error:  # noqa: BLE001 - a tool's sys.exit() must not end the thread
@@ -45,7 +45,7 @@ class _Call:
     def deliver(self, outcome: tuple[bool, Any]) -> None:
         try:
             self.loop.call_soon_threadsafe(self._settle, outcome)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed: it has no waiters any more
             return
 
     def _settle(self, outcome: tuple[bool, Any]) -> None:
@@ -78,7 +78,7 @@ class ToolThreads:
         Raises:
             asyncio.CancelledError: The caller was cancelled. It carries the note `NOT_STARTED` if
                 the function did not begin and never will; otherwise it may still be running.
-            Exception: What *function* raised; `SystemExit` and the like as `RuntimeError`.
+            Exception: The one of *function*; `SystemExit` and the like as `RuntimeError`.
             NeedsInput: It asks.
         """
         loop = asyncio.get_running_loop()
