@@ -18,8 +18,8 @@ MUTANTS = [
         "budget-without-a-price",
         "an agent starts whose budget of money is never reached",
         "looopy.agent.resources:Resources.open",
-        "priced(self.provider, config.budget)",
-        "",
+        "refuse_unpriced(self.provider, config.budget)",
+        "pass",
         "tests/wire/test_costs.py::test_no_agent_starts_whose_budget_would_be_ignored",
     ),
     mutant(

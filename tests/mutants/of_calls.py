@@ -109,7 +109,7 @@ MUTANTS = [
         "anybodys-key",
         "the key of one provider is sent to another",
         "looopy.llm.fallback:_Chain._options_of",
-        'key = None if key_of is None else await key_of(getattr(provider, "name", ""))',
+        "key = None if key_of is None else await key_of(its.name)",
         "key = options.api_key",
         f"{_FALLBACK}::test_each_is_called_with_its_own_key",
     ),

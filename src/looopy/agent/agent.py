@@ -374,13 +374,13 @@ class Agent:
 
     async def _open(self) -> None:
         """Open what the agent works with, and read its context."""
-        stores, provider, tools = await self._resources.open(self.loop_config)
+        stores, tools = await self._resources.open(self.loop_config)
         if self._known is None:
             self._known = Known(
                 stores,
                 self.context_id,
                 self.loop_config,
-                window_tokens=getattr(provider, "window_tokens", None),
+                window_tokens=self._resources.abilities.window_tokens,
             )
         if not self._buffer:
             await self._known.refresh(tools)

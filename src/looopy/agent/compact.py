@@ -15,7 +15,7 @@ from looopy.agent.context import Known
 from looopy.auth.redaction import Redactor
 from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict
 from looopy.history.summarise import read_part, summarise
-from looopy.llm.provider import LLMProvider
+from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.stores.records import NewSummary
 from looopy.stores.settle import settle
@@ -65,9 +65,10 @@ async def condense(
     )
     if part is None:
         return None
+    abilities = abilities_of(provider)
     options = StreamOptions(
         session_id=known.context_id,
-        api_key=await _api_key(provider, config),
+        api_key=await _api_key(abilities.name, config),
         timeout_s=config.llm_timeout_s,
     )
     redactor = Redactor()
@@ -76,7 +77,12 @@ async def condense(
     try:
         with scope:
             summary = await summarise(
-                part, provider, options, window_tokens=known.window_tokens, retry=config.retry
+                part,
+                provider,
+                options,
+                model=abilities.model,
+                window_tokens=known.window_tokens,
+                retry=config.retry,
             )
     except TurnInterrupted as stop:
         if stop.reason == "deadline":
@@ -127,10 +133,10 @@ def _questions_of_open(known: Known) -> int:
     return behind
 
 
-async def _api_key(provider: LLMProvider, config: LoopConfig) -> str | None:
+async def _api_key(provider: str, config: LoopConfig) -> str | None:
     hook = config.hooks.get_api_key
     if hook is None:
         return None
-    key = hook(getattr(provider, "name", ""), None)
+    key = hook(provider, None)
     found: str | None = await key if inspect.isawaitable(key) else key
     return found

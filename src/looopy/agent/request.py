@@ -120,17 +120,15 @@ def agent_options(
         raise ConfigurationError("stores must be a URL, or what open_stores() gave")
 
 
-def priced(provider: object, budget: Budget) -> None:
+def refuse_unpriced(provider: object, budget: Budget) -> None:
     """
-    Refuse a budget of money for a model without a known price.
+    Refuse a budget of money for *provider*, whose price is not known.
 
     Raises:
         ConfigurationError: The budget would be ignored; the text says what may be done.
     """
     limited = budget.cost_usd is not None or budget.context_cost_usd is not None
-    if not limited or budget.unknown_cost == "ignore":
-        return
-    if getattr(provider, "knows_cost", None) is False:
+    if limited and budget.unknown_cost != "ignore":
         raise ConfigurationError(
             f"the budget limits dollars, and the price of {provider!r} is not known: install"
             ' "looopy[prices]", name its prices with price_as, or count its calls as nothing with'

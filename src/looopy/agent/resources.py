@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from looopy.agent.request import priced
-from looopy.llm.provider import LLMProvider
+from looopy.agent.request import refuse_unpriced
+from looopy.llm.provider import Abilities, LLMProvider, abilities_of
 from looopy.stores.opening import acquire_shared, release_shared
 from looopy.stores.settle import settle
 from looopy.stores.stores import Stores
@@ -29,6 +29,7 @@ class Resources:
 
     Attributes:
         provider, stores: `None` while the agent has not opened them.
+        abilities: Of the provider, read when it was opened.
         tools: Functions are tools from the first `open` on.
     """
 
@@ -39,12 +40,13 @@ class Resources:
         self.where = where
         self.tools: tuple[ToolSource, ...] = tuple(tools)
         self.provider: LLMProvider | None = None
+        self.abilities = Abilities()
         self.stores: Stores | None = None if isinstance(where, str) else where
         self._held = HeldTools()
 
-    async def open(self, config: LoopConfig) -> tuple[Stores, LLMProvider, dict[str, Tool]]:
+    async def open(self, config: LoopConfig) -> tuple[Stores, dict[str, Tool]]:
         """
-        Make ready what is not: the stores, the provider, and the tools by name.
+        Make ready what is not: the provider, the stores, and the tools by name.
 
         Raises:
             ConfigurationError, SchemaOutOfDate, StoreUnavailable: As for `Agent.start`.
@@ -57,16 +59,18 @@ class Resources:
             named = isinstance(self.model, str) and not self.model.startswith("local")
             options = {"api_key": ""} if by_call and named else {}
             self.provider = resolve_provider(self.model, **options)
+        self.abilities = abilities_of(self.provider)
         self.tools = wrap_tools(self.tools)
         self._held.hold(self.tools)
         tools = await gather_tools(self.tools)
-        prepare = getattr(self.provider, "prepare", None)
-        if prepare is not None:
-            await prepare()
-        priced(self.provider, config.budget)
+        if self.abilities.prepare is not None:
+            await self.abilities.prepare()
+            self.abilities = abilities_of(self.provider)  # it may know more of itself by now
+        if self.abilities.knows_cost is False:
+            refuse_unpriced(self.provider, config.budget)
         if self.stores is None:
             self.stores = await acquire_shared(str(self.where))
-        return self.stores, self.provider, tools
+        return self.stores, tools
 
     async def gather(self) -> dict[str, Tool]:
         """The tools that are enabled now, by name."""
@@ -82,10 +86,9 @@ class Resources:
             self.stores = None
             await release_shared(self.where)
         if self.provider is not None and isinstance(self.model, str):
-            provider, self.provider = self.provider, None
-            close = getattr(provider, "aclose", None)
-            if close is not None:
-                await close()
+            self.provider = None
+            if self.abilities.aclose is not None:
+                await self.abilities.aclose()
 
     def abandon(self) -> None:
         """Forget what is bound to an event loop that runs no more, and so cannot be closed."""

@@ -172,7 +172,8 @@ async def summarise(
     provider: LLMProvider,
     options: StreamOptions,
     *,
-    window_tokens: int | None = None,
+    model: str,
+    window_tokens: int | None,
     retry: RetryPolicy,
 ) -> Summary:
     """
@@ -180,6 +181,7 @@ async def summarise(
     summary.
 
     Args:
+        model: Its name; "": the provider's own.
         window_tokens: The size of the model's window, if known: half of it is filled.
         retry: As for any model call.
     """
@@ -188,7 +190,7 @@ async def summarise(
     request = LLMRequest(
         messages=(UserMessage(text),),
         system_prompt=_INSTRUCTION,
-        model=getattr(provider, "model", ""),
+        model=model,
     )
     usage, failures = Usage(), 0
     while True:

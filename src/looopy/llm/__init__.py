@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from looopy.llm.local import LocalProvider
     from looopy.llm.openai.provider import OpenAIProvider
     from looopy.llm.pipy import PipyProvider
-    from looopy.llm.provider import LLMProvider
+    from looopy.llm.provider import Abilities, LLMProvider, abilities_of
     from looopy.llm.resolve import resolve_provider
     from looopy.llm.thoughts import ThoughtTags
     from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
 
 _HOME = {
+    "Abilities": "looopy.llm.provider",
     "AnthropicProvider": "looopy.llm.anthropic.provider",
     "FallbackProvider": "looopy.llm.fallback",
     "LLMProvider": "looopy.llm.provider",
@@ -49,10 +50,12 @@ _HOME = {
     "StreamOptions": "looopy.types.request",
     "ThoughtTags": "looopy.llm.thoughts",
     "ToolSpec": "looopy.types.request",
+    "abilities_of": "looopy.llm.provider",
     "resolve_provider": "looopy.llm.resolve",
 }
 
 __all__ = [
+    "Abilities",
     "AnthropicProvider",
     "FallbackProvider",
     "LLMProvider",
@@ -64,6 +67,7 @@ __all__ = [
     "StreamOptions",
     "ThoughtTags",
     "ToolSpec",
+    "abilities_of",
     "render",
     "resolve_provider",
 ]

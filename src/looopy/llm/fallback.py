@@ -23,7 +23,7 @@ from looopy.errors import (
     LLMUnavailable,
     RateLimited,
 )
-from looopy.llm.provider import LLMProvider
+from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.llm.render import render
 from looopy.llm.resolve import resolve_provider
 from looopy.types.message import AssistantMessage, Usage
@@ -84,24 +84,24 @@ class FallbackProvider:
     @property
     def window_tokens(self) -> int | None:
         """The smallest known window: every provider should be able to read the whole request."""
-        windows = [getattr(p, "window_tokens", None) for p in self.providers]
+        windows = [abilities_of(p).window_tokens for p in self.providers]
         return min((w for w in windows if w is not None), default=None)
 
     @property
     def structured_output(self) -> bool:
         """True if all of them keep to an output schema."""
-        return all(getattr(p, "structured_output", False) for p in self.providers)
+        return all(abilities_of(p).structured_output for p in self.providers)
 
     @property
     def knows_cost(self) -> bool | None:
         """True if the cost of calls is known for all of them; `None`: one does not say."""
-        known = [getattr(p, "knows_cost", None) for p in self.providers]
+        known = [abilities_of(p).knows_cost for p in self.providers]
         return False if False in known else None if None in known else True
 
     async def prepare(self) -> None:
         """Make all of them ready."""
         for provider in self.providers:
-            prepare = getattr(provider, "prepare", None)
+            prepare = abilities_of(provider).prepare
             if prepare is not None:
                 await prepare()
 
@@ -109,7 +109,7 @@ class FallbackProvider:
         """Close all of them, also where one fails to."""
         async with AsyncExitStack() as stack:
             for provider in self.providers:
-                close = getattr(provider, "aclose", None)
+                close = abilities_of(provider).aclose
                 if close is not None:
                     stack.push_async_callback(close)
 
@@ -234,20 +234,22 @@ class _Chain:
 
     def _request_of(self, provider: LLMProvider) -> LLMRequest:
         request = replace(self.request, model="")
-        if getattr(provider, "asks_for_keys", False):  # several again
+        its = abilities_of(provider)
+        if its.asks_for_keys:  # several again
             return request
-        name, model = getattr(provider, "name", ""), getattr(provider, "model", "")
-        return replace(request, messages=render(request.messages, provider=name, model=model))
+        shown = render(request.messages, provider=its.name, model=its.model)
+        return replace(request, messages=shown)
 
     async def _options_of(self, provider: LLMProvider) -> StreamOptions:
         options, key_of = self.options, self.options.key_of
         left_s = options.timeout_s
         if self.ends_at is not None:
             left_s = max(0.001, self.ends_at - asyncio.get_running_loop().time())
-        if getattr(provider, "asks_for_keys", False):
+        its = abilities_of(provider)
+        if its.asks_for_keys:
             return replace(options, timeout_s=left_s)
         # A key that was not requested by name could be any provider's: no provider gets it.
-        key = None if key_of is None else await key_of(getattr(provider, "name", ""))
+        key = None if key_of is None else await key_of(its.name)
         return replace(options, timeout_s=left_s, api_key=key, key_of=None)
 
 
@@ -282,8 +284,8 @@ def _mendable(error: LLMError) -> bool:
 
 
 def _label(provider: LLMProvider) -> str:
-    name, model = getattr(provider, "name", ""), getattr(provider, "model", "")
-    return "/".join(part for part in (name, model) if part) or type(provider).__name__
+    its = abilities_of(provider)
+    return "/".join(part for part in (its.name, its.model) if part) or type(provider).__name__
 
 
 class Breaker:

@@ -1,16 +1,50 @@
 """
-The contract of a provider, which answers an `LLMRequest`.
+The contract of a provider, which answers an `LLMRequest`, and what a provider declares beside it.
 
 A provider needs one method. The loop knows nothing of transports, credentials or wire formats; a
-provider knows nothing of turns, tools that run, or stores.
+provider knows nothing of turns, tools that run, or stores. `abilities_of` is the only reader of the
+optional attributes; other code does not ask a provider whether it has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
+from looopy.errors import ConfigurationError
+from looopy.types.declared import near_miss
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """
+    The optional attributes of a provider, as they were when they were read.
+
+    Attributes:
+        name: Such as `"openai"`. Errors and messages name it, and `Hooks.get_api_key` gets it.
+        model: The default model's name.
+        window_tokens: Size of the model's context window; `None`: unknown. The history is cut to
+            fit it.
+        structured_output: The provider keeps to `StreamOptions.output_schema`, beside tools too.
+        knows_cost: The price of a call is known; `None`: the provider does not say. With `False`,
+            an agent that has a budget of money does not start.
+        asks_for_keys: The provider calls several others. It gets `StreamOptions.key_of` rather than
+            a key.
+        prepare: Loads what takes time before the first call. An agent awaits it in `start()`, and
+            reads the abilities after it.
+        aclose: Frees connections and child processes.
+    """
+
+    name: str = ""
+    model: str = ""
+    window_tokens: int | None = None
+    structured_output: bool = False
+    knows_cost: bool | None = None
+    asks_for_keys: bool = False
+    prepare: Callable[[], Awaitable[object]] | None = None
+    aclose: Callable[[], Awaitable[object]] | None = None
 
 
 @runtime_checkable
@@ -28,15 +62,81 @@ class LLMProvider(Protocol):
         - A provider holds no state between calls, so one may serve many agents at once.
         - The SDK's own retries are off: the loop retries, visibly.
 
-    Optional attributes, read with `getattr`: `name` (such as `"openai"`), `model` (default model
-    name), `window_tokens` (what the model's window holds, where that is known; the history is cut
-    to fit it), `structured_output` (true: `StreamOptions.output_schema` is kept to, beside tools
-    too), `knows_cost` (whether it is known what calls cost; false: an agent with a budget of money
-    does not start), `asks_for_keys` (true: it calls several others, and gets `StreamOptions.key_of`
-    rather than a key), and the coroutines `prepare()`, which loads what takes time before the first
-    call, and `aclose()`, which frees connections and child processes.
+    A provider may declare more by optional attributes: `name`, `model`, `window_tokens`,
+    `structured_output`, `knows_cost`, `asks_for_keys`, `prepare()` and `aclose()`. `Abilities` says
+    what each means. looopy reads them when an agent starts and when a turn begins. A value of a
+    wrong type and a name that nearly is one of these (`window_token`) are a `ConfigurationError`;
+    other attributes are the provider's own.
     """
 
     def stream(self, request: LLMRequest, options: StreamOptions) -> AsyncIterator[StreamEvent]:
         """Make one model call and yield its events."""
         ...
+
+
+def abilities_of(provider: object) -> Abilities:
+    """
+    Read the optional attributes of *provider*; one that is missing or `None` has its default.
+
+    Raises:
+        ConfigurationError: One has a value of a wrong type; the message names it.
+    """
+    found: dict[str, Any] = {}
+    for name, kind in _ABILITIES.items():
+        value = getattr(provider, name, None)
+        if value is not None:
+            if not isinstance(value, kind):
+                raise _wrong(provider, name, value)
+            found[name] = value
+    window = found.get("window_tokens")
+    if window is not None and (window is True or window < 1):
+        raise _wrong(provider, "window_tokens", window)
+    return Abilities(**found)
+
+
+def check_abilities(provider: object) -> None:
+    """
+    Refuse a provider that would lose an ability by a mistake in its declaration.
+
+    Raises:
+        ConfigurationError: An attribute has a value of a wrong type, or is nearly named like an
+            ability; the message names both.
+    """
+    if found := near_miss(provider, _ABILITIES):
+        wrong, right = found
+        raise ConfigurationError(
+            f"the provider {type(provider).__name__} has {wrong!r}, which looopy does not read:"
+            f" did you mean {right!r}?"
+        )
+    abilities_of(provider)
+
+
+def _wrong(provider: object, name: str, value: object) -> ConfigurationError:
+    kind = type(value).__name__
+    shown = f"{kind} {value}" if isinstance(value, (int, float)) else kind
+    return ConfigurationError(
+        f"the provider {type(provider).__name__} declares {name} as {shown}:"
+        f" it must be {_WANTED[name]}"
+    )
+
+
+_ABILITIES: dict[str, Any] = {
+    "name": str,
+    "model": str,
+    "window_tokens": int,
+    "structured_output": bool,
+    "knows_cost": bool,
+    "asks_for_keys": bool,
+    "prepare": Callable,
+    "aclose": Callable,
+}
+_WANTED = {
+    "name": "text",
+    "model": "text",
+    "window_tokens": "a whole number of at least 1, or None",
+    "structured_output": "True or False",
+    "knows_cost": "True, False or None",
+    "asks_for_keys": "True or False",
+    "prepare": "an async method",
+    "aclose": "an async method",
+}

@@ -16,7 +16,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from looopy.errors import UnknownModel
-from looopy.llm.provider import LLMProvider
+from looopy.llm.provider import LLMProvider, check_abilities
 
 FORMS = (
     "openai/gpt-5-mini",
@@ -62,6 +62,7 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
         **options: For the provider's constructor, such as `api_key`.
 
     Raises:
+        ConfigurationError: A provider declares an ability wrongly; see `LLMProvider`.
         UnknownModel: *spec* has another form; the message suggests the one that was probably meant.
         MissingExtra: The provider's package is not installed.
         MissingKey: The provider needs a key.
@@ -72,6 +73,7 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
                 f"{spec!r} is no model: give a name such as {FORMS[0]!r}, or an object that"
                 " has stream()"
             )
+        check_abilities(spec)
         return spec
     if re.match(r"https?://", spec, re.IGNORECASE):
         return _at_url(spec, options)

@@ -34,7 +34,7 @@ async def before_call(turn: Turn) -> bool:
     """
     turn.compacted = True
     if turn.auto_compact:
-        window = getattr(turn.provider, "window_tokens", None)
+        window = turn.abilities.window_tokens
         return await _compact(turn, Limits.of(turn.config, window).half(), surely=False)
     if not turn.view.told:
         turn.view.told = True
@@ -64,7 +64,7 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         room: How much stays; `None`: little.
         surely: Also when the model writes none: a sentence stands in.
     """
-    window = getattr(turn.provider, "window_tokens", None)
+    window = turn.abilities.window_tokens
     backlog = None if turn.view.backlog is None else turn.view.backlog()
     part = await read_part(turn.history, backlog, window_tokens=window, room=room, split=True)
     if part is None:
@@ -79,7 +79,12 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         tool_choice=None,
     )
     summary = await summarise(
-        part, turn.provider, asked, window_tokens=window, retry=turn.config.retry
+        part,
+        turn.provider,
+        asked,
+        model=turn.abilities.model,
+        window_tokens=window,
+        retry=turn.config.retry,
     )
     turn.use(summary.usage)
     if summary.error is not None:

@@ -27,6 +27,7 @@ from looopy.errors import (
 )
 from looopy.history.window import folded
 from looopy.llm.overflow import silent_overflow
+from looopy.llm.provider import abilities_of
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
 from looopy.loop.compaction import before_call
@@ -122,7 +123,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
             error: LLMError = _failure(attempt.final)
             relieved = isinstance(error, ContextOverflow) and await _relieved(turn, attempt, error)
         else:
-            overflow = silent_overflow(message, getattr(turn.provider, "window_tokens", None))
+            overflow = _cut_in_silence(turn, message)
             if overflow is None or not await _relieved(turn, attempt, overflow):
                 if overflow is not None:
                     _tell_of_overflow(turn, overflow)
@@ -205,7 +206,7 @@ async def _listen(
                     await asyncio.sleep(0)
     except (TurnInterrupted, asyncio.CancelledError) as stop:
         said = _said_so_far(turn, partial)
-        late = patience.error(stop, getattr(turn.provider, "name", ""))
+        late = patience.error(stop, turn.abilities.name)
         if late is None:
             turn.partial = said
             raise
@@ -268,6 +269,13 @@ def _update(turn: Turn, event: StreamEvent) -> MessageUpdate:
     )
 
 
+def _cut_in_silence(turn: Turn, message: AssistantMessage) -> ContextOverflow | None:
+    """The overflow that the provider kept to itself, if the model saw only a part."""
+    if turn.abilities.window_tokens is None:  # known since this call, if nobody prepared it
+        turn.abilities = abilities_of(turn.provider)
+    return silent_overflow(message, turn.abilities.window_tokens)
+
+
 async def _close(stream: object) -> None:
     """Close the provider's stream; one that cannot be closed costs neither answer nor turn."""
     close = getattr(stream, "aclose", None)
@@ -284,8 +292,8 @@ async def _request(
     turn: Turn, tools: dict[str, Tool], attempt: _Attempt, *, strict: bool
 ) -> tuple[LLMRequest, StreamOptions]:
     hooks, config = turn.config.hooks, turn.config
-    provider, model = getattr(turn.provider, "name", ""), getattr(turn.provider, "model", "")
-    window_tokens = getattr(turn.provider, "window_tokens", None)
+    abilities = turn.abilities
+    provider, model, window_tokens = abilities.name, abilities.model, abilities.window_tokens
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
         offset = turn.view.offset
         chosen = folded(turn.history, config, window_tokens=window_tokens, offset=offset)
@@ -318,7 +326,7 @@ async def _request(
     def warn(code: str, text: str) -> None:
         warnings.append((code, text))
 
-    several = getattr(turn.provider, "asks_for_keys", False)
+    several = abilities.asks_for_keys
     options = turn.options = StreamOptions(
         temperature=config.temperature,
         max_tokens=config.max_tokens,

@@ -234,9 +234,8 @@ class Wanted:
     tries: int = 0
 
     @classmethod
-    def of(cls, output_type: OutputType, provider: object) -> Wanted:
-        """What a turn with *provider* is asked for."""
-        native = bool(getattr(provider, "structured_output", False))
+    def of(cls, output_type: OutputType, *, native: bool) -> Wanted:
+        """What a turn is asked for; *native*: its provider keeps to an output schema."""
         return cls(output_type, None if native else FinalAnswer(output_type))
 
     @property

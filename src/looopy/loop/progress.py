@@ -17,7 +17,7 @@ from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
 from looopy.errors import ContextOverflow, LimitExceeded, LooopyError, StoreError
 from looopy.history.view import View
-from looopy.llm.provider import LLMProvider
+from looopy.llm.provider import Abilities, LLMProvider, abilities_of
 from looopy.loop.guards import Guards, Verdict
 from looopy.loop.incoming import Inbox, NoInbox, Queued
 from looopy.loop.output import Wanted
@@ -168,6 +168,8 @@ class Turn:
         left_out: Whether the limits keep the model from being shown all of the history.
         compacted: Whether that was done, or tried: once a turn is enough.
         options: Of the newest model call.
+        abilities: Of the provider, read when the turn begins; and again after a model call while
+            the window is unknown, as a provider that nobody prepared learns it in its first call.
         stop: Set when the turn is over.
         error: Why, when it failed.
     """
@@ -212,10 +214,14 @@ class Turn:
     left_out: bool = False
     compacted: bool = False
     options: StreamOptions = field(default_factory=StreamOptions)
+    abilities: Abilities = field(init=False)
     _same_ids: dict[str, int] = field(default_factory=dict)
     _waiting: list[AgentEvent] = field(default_factory=list)
     _warned: set[str] = field(default_factory=set)
     _delivered: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.abilities = abilities_of(self.provider)
 
     def emit(self, event: AgentEvent) -> None:
         """Add an event to the group that is open."""

@@ -114,7 +114,8 @@ async def run_turn(
     turn.inbox, turn.spoken, turn.view = inbox or turn.inbox, spoken, view or turn.view
     if isinstance(inbox, AskedQueues):
         inbox.failed = turn.warn_of_hook
-    turn.wanted = None if output_type is None else Wanted.of(output_type, provider)
+    if output_type is not None:
+        turn.wanted = Wanted.of(output_type, native=turn.abilities.structured_output)
     turn.auto_compact = auto_compact
     interrupted: BaseException | None = None
     refused = False

@@ -45,9 +45,13 @@ class Stores:
         lifetime: Opened by `async with`; `None` for stores that need no opening.
         bind: Makes the same stores for another tenant.
 
+    Attributes:
+        outlasts: True if the stores themselves wait for a claim or a commit to its end. Journal and
+            state store declare it by an attribute of this name; `False` by default.
+
     Raises:
         ConfigurationError: The three have no common journal, so a step of a turn could not be one
-            commit.
+            commit; or `outlasts` is not `True` or `False`.
     """
 
     def __init__(
@@ -66,13 +70,9 @@ class Stores:
         self.state = state
         self.journal = journal or _common_journal(messages, artifacts, state)
         self.tenant = tenant
+        self.outlasts = _outlasts(self.journal) and _outlasts(state)
         self._lifetime = lifetime
         self._bind = bind
-
-    @property
-    def outlasts(self) -> bool:
-        """True if the store itself waits for a claim or a commit to its end."""
-        return getattr(self.journal, "outlasts", False) and getattr(self.state, "outlasts", False)
 
     async def commit(self, commit: Commit) -> Committed:
         """Apply one step of a turn, whole or not at all; see `Journal.commit`."""
@@ -107,6 +107,16 @@ class Stores:
 
     def __repr__(self) -> str:
         return f"<Stores tenant={self.tenant!r} {type(self.messages).__name__}>"
+
+
+def _outlasts(store: object) -> bool:
+    declared: object = getattr(store, "outlasts", False)
+    if not isinstance(declared, bool):
+        raise ConfigurationError(
+            f"the store {type(store).__name__} declares outlasts as {type(declared).__name__}:"
+            " it must be True or False"
+        )
+    return declared
 
 
 def _common_journal(messages: object, artifacts: object, state: object) -> Journal:

@@ -36,7 +36,7 @@ from looopy.compat.pi.types import (
     TransformContextFn,
 )
 from looopy.errors import ConfigurationError, LooopyError
-from looopy.llm.provider import LLMProvider
+from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.loop.incoming import as_user_message
 from looopy.stores.opening import open_stores
 from looopy.stores.stores import Stores
@@ -418,7 +418,7 @@ class Agent:
         """Bring model, tools, messages and queues to where the run finds them."""
         self._options, self._prompt = self._asked(), self._state.system_prompt
         model = self._models.find(self._options.config, has_key=self.get_api_key is not None)
-        prepare = getattr(model, "prepare", None)
+        prepare = abilities_of(model).prepare
         self._tools = tool_sources(self._state.tools, self._options.config, self._queues.settle)
         if prepare is not None:
             await prepare()

@@ -23,7 +23,7 @@ from looopy.compat.pi.types import (
     TransformContextFn,
 )
 from looopy.errors import ConfigurationError
-from looopy.llm.provider import LLMProvider
+from looopy.llm.provider import Abilities, LLMProvider, abilities_of
 from looopy.tools.gather import ToolSource, gather_tools
 from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.types.config import Hooks, LoopConfig
@@ -154,22 +154,26 @@ class ModelOf:
         return self._find(self._options().config)
 
     @property
+    def _abilities(self) -> Abilities:
+        try:
+            return abilities_of(self._current)
+        except ConfigurationError:  # messages can be read without a model
+            return Abilities()
+
+    @property
     def name(self) -> str:
-        """The provider's model."""
-        return getattr(self._current, "name", "")
+        """The provider's name."""
+        return self._abilities.name
 
     @property
     def model(self) -> str:
         """The provider's name for it."""
-        return getattr(self._current, "model", "")
+        return self._abilities.model
 
     @property
     def window_tokens(self) -> int | None:
         """The size of the model's window, if known."""
-        try:
-            return getattr(self._current, "window_tokens", None)
-        except ConfigurationError:  # messages can be read without a model
-            return None
+        return self._abilities.window_tokens
 
     async def stream(
         self, request: LLMRequest, options: StreamOptions
@@ -239,8 +243,7 @@ class Models:
         """Close those that were made here."""
         made, self._made, self._found = self._made, [], None
         for provider in made:
-            close = getattr(provider, "aclose", None)
-            if close is not None:
+            if (close := abilities_of(provider).aclose) is not None:
                 await close()
 
 
