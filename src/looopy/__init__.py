@@ -17,8 +17,9 @@ does:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
     from looopy.agent.agent import Agent
@@ -79,62 +80,6 @@ if TYPE_CHECKING:
         PendingKind,
         PendingRequest,
     )
-
-_MODULES = {
-    "agent.agent": ("Agent",),
-    "agent.stream": ("TurnStream",),
-    "loop.agent_loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
-    "stores.opening": ("open_stores",),
-    "stores.stores": ("Stores",),
-    "tools.function.decorator": ("tool",),
-    "tools.provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
-    "tools.sources.plugin": ("Plugin",),
-    "types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
-    "types.config": ("Budget", "Hooks", "LoopConfig", "RetryPolicy"),
-    "types.context": ("AuthContext", "CancelToken", "PromptPart", "TurnContext"),
-    "types.event": (
-        "AgentEvent",
-        "ArtifactUpdate",
-        "AuthRequired",
-        "Compaction",
-        "HistoryCleared",
-        "InputRequired",
-        "IterationEnd",
-        "IterationStart",
-        "MessageEnd",
-        "MessageStart",
-        "MessageUpdate",
-        "StatusChange",
-        "ToolExecutionEnd",
-        "ToolExecutionStart",
-        "ToolExecutionUpdate",
-        "TurnEnd",
-        "TurnError",
-        "TurnStart",
-        "TurnWarning",
-        "UsageReport",
-        "event_to_json",
-    ),
-    "types.message": (
-        "AssistantMessage",
-        "Cost",
-        "CustomMessage",
-        "ImageContent",
-        "Message",
-        "StopReason",
-        "TextContent",
-        "ThinkingContent",
-        "ToolCall",
-        "ToolResultMessage",
-        "Usage",
-        "UserMessage",
-    ),
-    "types.message_json": ("message_from_json", "message_to_json"),
-    "types.request": ("ThinkingLevel",),
-    "types.result": ("ExecutedCall", "IterationResult", "TurnResult"),
-    "types.state": ("AgentState", "AgentStatus", "Outcome", "PendingKind", "PendingRequest"),
-}
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Agent",
@@ -207,14 +152,60 @@ __all__ = [
     "UserMessage",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(import_module(f"looopy.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_export(
+    globals(),
+    {
+        ".agent.agent": ("Agent",),
+        ".agent.stream": ("TurnStream",),
+        ".loop.agent_loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
+        ".stores.opening": ("open_stores",),
+        ".stores.stores": ("Stores",),
+        ".tools.function.decorator": ("tool",),
+        ".tools.provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
+        ".tools.sources.plugin": ("Plugin",),
+        ".types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
+        ".types.config": ("Budget", "Hooks", "LoopConfig", "RetryPolicy"),
+        ".types.context": ("AuthContext", "CancelToken", "PromptPart", "TurnContext"),
+        ".types.event": (
+            "AgentEvent",
+            "ArtifactUpdate",
+            "AuthRequired",
+            "Compaction",
+            "HistoryCleared",
+            "InputRequired",
+            "IterationEnd",
+            "IterationStart",
+            "MessageEnd",
+            "MessageStart",
+            "MessageUpdate",
+            "StatusChange",
+            "ToolExecutionEnd",
+            "ToolExecutionStart",
+            "ToolExecutionUpdate",
+            "TurnEnd",
+            "TurnError",
+            "TurnStart",
+            "TurnWarning",
+            "UsageReport",
+            "event_to_json",
+        ),
+        ".types.message": (
+            "AssistantMessage",
+            "Cost",
+            "CustomMessage",
+            "ImageContent",
+            "Message",
+            "StopReason",
+            "TextContent",
+            "ThinkingContent",
+            "ToolCall",
+            "ToolResultMessage",
+            "Usage",
+            "UserMessage",
+        ),
+        ".types.message_json": ("message_from_json", "message_to_json"),
+        ".types.request": ("ThinkingLevel",),
+        ".types.result": ("ExecutedCall", "IterationResult", "TurnResult"),
+        ".types.state": ("AgentState", "AgentStatus", "Outcome", "PendingKind", "PendingRequest"),
+    },
+)

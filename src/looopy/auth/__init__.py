@@ -14,8 +14,9 @@ first use. Read `redaction`, `secret_forms`, `sealing`, `pkce`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
     from looopy.auth.pkce import (
@@ -26,18 +27,6 @@ if TYPE_CHECKING:
     )
     from looopy.auth.sealing import KeyRing, check_claims, encrypt_credential
     from looopy.types.auth import AuthRequest, AuthType
-
-_HOME = {
-    "AuthRequest": "looopy.types.auth",
-    "AuthType": "looopy.types.auth",
-    "authorization_url": "looopy.auth.pkce",
-    "check_claims": "looopy.auth.sealing",
-    "encrypt_credential": "looopy.auth.sealing",
-    "KeyRing": "looopy.auth.sealing",
-    "parse_callback": "looopy.auth.pkce",
-    "Pkce": "looopy.auth.pkce",
-    "token_request_fields": "looopy.auth.pkce",
-}
 
 __all__ = [
     "authorization_url",
@@ -51,13 +40,11 @@ __all__ = [
     "token_request_fields",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_export(
+    globals(),
+    {
+        ".pkce": ("Pkce", "authorization_url", "parse_callback", "token_request_fields"),
+        ".sealing": ("KeyRing", "check_claims", "encrypt_credential"),
+        "looopy.types.auth": ("AuthRequest", "AuthType"),
+    },
+)

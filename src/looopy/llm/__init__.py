@@ -19,12 +19,12 @@ Read `provider`, `render`, `accumulate`, `sdk`, `openai/chat`, `failures`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # At once, and not lazily like the rest: importing the module of this name later would put the
 # module in the function's place.
 from looopy.llm.render import render
+from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
     from looopy.llm.anthropic.provider import AnthropicProvider
@@ -36,23 +36,6 @@ if TYPE_CHECKING:
     from looopy.llm.resolve import resolve_provider
     from looopy.llm.thoughts import ThoughtTags
     from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
-
-_HOME = {
-    "Abilities": "looopy.llm.provider",
-    "AnthropicProvider": "looopy.llm.anthropic.provider",
-    "FallbackProvider": "looopy.llm.fallback",
-    "LLMProvider": "looopy.llm.provider",
-    "LLMRequest": "looopy.types.request",
-    "LocalProvider": "looopy.llm.local",
-    "OpenAIProvider": "looopy.llm.openai.provider",
-    "PipyProvider": "looopy.llm.pipy",
-    "StreamEvent": "looopy.types.request",
-    "StreamOptions": "looopy.types.request",
-    "ThoughtTags": "looopy.llm.thoughts",
-    "ToolSpec": "looopy.types.request",
-    "abilities_of": "looopy.llm.provider",
-    "resolve_provider": "looopy.llm.resolve",
-}
 
 __all__ = [
     "Abilities",
@@ -72,8 +55,17 @@ __all__ = [
     "resolve_provider",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_export(
+    globals(),
+    {
+        ".anthropic.provider": ("AnthropicProvider",),
+        ".fallback": ("FallbackProvider",),
+        ".local": ("LocalProvider",),
+        ".openai.provider": ("OpenAIProvider",),
+        ".pipy": ("PipyProvider",),
+        ".provider": ("Abilities", "LLMProvider", "abilities_of"),
+        ".resolve": ("resolve_provider",),
+        ".thoughts": ("ThoughtTags",),
+        "looopy.types.request": ("LLMRequest", "StreamEvent", "StreamOptions", "ToolSpec"),
+    },
+)

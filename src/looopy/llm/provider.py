@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from looopy.errors import ConfigurationError
-from looopy.types.declared import near_miss
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 
@@ -102,6 +101,8 @@ def check_abilities(provider: object) -> None:
         ConfigurationError: An attribute has a value of a wrong type, or is nearly named like an
             ability; the message names both.
     """
+    from looopy.types.declared import near_miss  # only a provider of somebody's own needs it
+
     if found := near_miss(provider, _ABILITIES):
         wrong, right = found
         raise ConfigurationError(

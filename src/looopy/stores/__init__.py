@@ -20,8 +20,9 @@ Read `base`, `records`, `stores`, `opening`, `rows/events`, `memory/stores`, `sq
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
     from looopy.stores.base import ArtifactStore, Journal, MessageStore, StateStore
@@ -37,25 +38,6 @@ if TYPE_CHECKING:
     from looopy.stores.sql.messages import SQLMessageStore
     from looopy.stores.sql.state import SQLStateStore
     from looopy.stores.stores import Stores
-
-_HOME = {
-    "ArtifactStore": "base",
-    "Commit": "records",
-    "Committed": "records",
-    "InMemoryArtifactStore": "memory.stores",
-    "InMemoryMessageStore": "memory.stores",
-    "InMemoryStateStore": "memory.stores",
-    "Journal": "base",
-    "MemoryBackend": "memory.stores",
-    "MessageRecord": "records",
-    "MessageStore": "base",
-    "SQLArtifactStore": "sql.artifacts",
-    "SQLMessageStore": "sql.messages",
-    "SQLStateStore": "sql.state",
-    "StateStore": "base",
-    "Stores": "stores",
-    "open_stores": "opening",
-}
 
 __all__ = [
     "ArtifactStore",
@@ -76,8 +58,21 @@ __all__ = [
     "open_stores",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"looopy.stores.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_export(
+    globals(),
+    {
+        ".base": ("ArtifactStore", "Journal", "MessageStore", "StateStore"),
+        ".memory.stores": (
+            "InMemoryArtifactStore",
+            "InMemoryMessageStore",
+            "InMemoryStateStore",
+            "MemoryBackend",
+        ),
+        ".opening": ("open_stores",),
+        ".records": ("Commit", "Committed", "MessageRecord"),
+        ".sql.artifacts": ("SQLArtifactStore",),
+        ".sql.messages": ("SQLMessageStore",),
+        ".sql.state": ("SQLStateStore",),
+        ".stores": ("Stores",),
+    },
+)

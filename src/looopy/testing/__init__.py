@@ -17,25 +17,20 @@ Exports: the names in `__all__`; those of `looopy.testing.stores` and `looopy.te
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
     from looopy.testing.faults import SpyStores
     from looopy.testing.llm import ScriptedProvider, failure, text, tool_call
 
-_HOME = {
-    "ScriptedProvider": "looopy.testing.llm",
-    "SpyStores": "looopy.testing.faults",
-    "failure": "looopy.testing.llm",
-    "text": "looopy.testing.llm",
-    "tool_call": "looopy.testing.llm",
-}
-
 __all__ = ["failure", "ScriptedProvider", "SpyStores", "text", "tool_call"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_export(
+    globals(),
+    {
+        ".faults": ("SpyStores",),
+        ".llm": ("ScriptedProvider", "failure", "text", "tool_call"),
+    },
+)

@@ -17,8 +17,9 @@ Read `provider`, `function/decorator`, `gather`, `call/run`, `asking`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
     from looopy.tools.asking import Ask, NeedsInput
@@ -32,29 +33,6 @@ if TYPE_CHECKING:
     from looopy.tools.sources.client import ClientTool, client_tool, request_input
     from looopy.tools.sources.mcp import MCPTools
     from looopy.tools.sources.skills import Skill, Skills
-
-_HOME = {
-    "AgentTool": "looopy.tools.sources.agents",
-    "client_tool": "looopy.tools.sources.client",
-    "request_input": "looopy.tools.sources.client",
-    "ArtifactTools": "looopy.tools.sources.artifact",
-    "Ask": "looopy.tools.asking",
-    "ClientTool": "looopy.tools.sources.client",
-    "FunctionTool": "looopy.tools.function.decorator",
-    "MCPTools": "looopy.tools.sources.mcp",
-    "NeedsInput": "looopy.tools.asking",
-    "RetryCall": "looopy.tools.call.retry",
-    "RemoteAgent": "looopy.tools.sources.a2a",
-    "Skill": "looopy.tools.sources.skills",
-    "Skills": "looopy.tools.sources.skills",
-    "Tool": "looopy.tools.provider",
-    "ToolContext": "looopy.tools.provider",
-    "ToolProvider": "looopy.tools.provider",
-    "ToolResult": "looopy.tools.provider",
-    "ToolSource": "looopy.tools.gather",
-    "gather_tools": "looopy.tools.gather",
-    "tool": "looopy.tools.function.decorator",
-}
 
 __all__ = [
     "AgentTool",
@@ -79,13 +57,19 @@ __all__ = [
     "ToolSource",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_export(
+    globals(),
+    {
+        ".asking": ("Ask", "NeedsInput"),
+        ".call.retry": ("RetryCall",),
+        ".function.decorator": ("FunctionTool", "tool"),
+        ".gather": ("ToolSource", "gather_tools"),
+        ".provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
+        ".sources.a2a": ("RemoteAgent",),
+        ".sources.agents": ("AgentTool",),
+        ".sources.artifact": ("ArtifactTools",),
+        ".sources.client": ("ClientTool", "client_tool", "request_input"),
+        ".sources.mcp": ("MCPTools",),
+        ".sources.skills": ("Skill", "Skills"),
+    },
+)

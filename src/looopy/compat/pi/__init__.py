@@ -18,8 +18,9 @@ Exports: the names in `__all__`, loaded on first use. Read `types`, `events`, `a
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
     from looopy.compat.pi.abort import AbortController, AbortError, AbortSignal
@@ -65,53 +66,6 @@ if TYPE_CHECKING:
     )
     from looopy.types.request import ThinkingLevel
     from looopy.types.request import ToolSpec as Tool
-
-_MODULES = {
-    "compat.pi.abort": ("AbortController", "AbortError", "AbortSignal"),
-    "compat.pi.agent": ("Agent",),
-    "compat.pi.errors": ("AlreadyStreaming", "NothingToContinue"),
-    "compat.pi.loop": ("agent_loop", "agent_loop_continue"),
-    "compat.pi.sessions": ("Entry", "Session", "read_session", "write_session"),
-    "compat.pi.setup": ("default_convert_to_llm",),
-    "compat.pi.state": ("AgentState",),
-    "compat.pi.types": (
-        "AgentEndEvent",
-        "AgentEvent",
-        "AgentLoopConfig",
-        "AgentMessage",
-        "AgentStartEvent",
-        "AgentTool",
-        "AgentToolResult",
-        "AgentToolUpdateCallback",
-        "MessageEndEvent",
-        "MessageStartEvent",
-        "MessageUpdateEvent",
-        "ToolExecutionEndEvent",
-        "ToolExecutionStartEvent",
-        "ToolExecutionUpdateEvent",
-        "ToolHookContext",
-        "TurnEndEvent",
-        "TurnStartEvent",
-        "tool",
-    ),
-    "types.message": (
-        "AssistantMessage",
-        "Cost",
-        "CustomMessage",
-        "ImageContent",
-        "Message",
-        "StopReason",
-        "TextContent",
-        "ThinkingContent",
-        "ToolCall",
-        "ToolResultMessage",
-        "Usage",
-        "UserMessage",
-    ),
-    "types.request": ("ThinkingLevel", "Tool"),
-}
-_HOME = {name: (module, name) for module, names in _MODULES.items() for name in names}
-_HOME["Tool"] = ("types.request", "ToolSpec")
 
 __all__ = [
     "AbortController",
@@ -162,14 +116,50 @@ __all__ = [
     "write_session",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _HOME[name]
-    value = globals()[name] = getattr(import_module(f"looopy.{module}"), attribute)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_export(
+    globals(),
+    {
+        ".abort": ("AbortController", "AbortError", "AbortSignal"),
+        ".agent": ("Agent",),
+        ".errors": ("AlreadyStreaming", "NothingToContinue"),
+        ".loop": ("agent_loop", "agent_loop_continue"),
+        ".sessions": ("Entry", "Session", "read_session", "write_session"),
+        ".setup": ("default_convert_to_llm",),
+        ".state": ("AgentState",),
+        ".types": (
+            "AgentEndEvent",
+            "AgentEvent",
+            "AgentLoopConfig",
+            "AgentMessage",
+            "AgentStartEvent",
+            "AgentTool",
+            "AgentToolResult",
+            "AgentToolUpdateCallback",
+            "MessageEndEvent",
+            "MessageStartEvent",
+            "MessageUpdateEvent",
+            "ToolExecutionEndEvent",
+            "ToolExecutionStartEvent",
+            "ToolExecutionUpdateEvent",
+            "ToolHookContext",
+            "TurnEndEvent",
+            "TurnStartEvent",
+            "tool",
+        ),
+        "looopy.types.message": (
+            "AssistantMessage",
+            "Cost",
+            "CustomMessage",
+            "ImageContent",
+            "Message",
+            "StopReason",
+            "TextContent",
+            "ThinkingContent",
+            "ToolCall",
+            "ToolResultMessage",
+            "Usage",
+            "UserMessage",
+        ),
+        "looopy.types.request": ("ThinkingLevel", "ToolSpec as Tool"),
+    },
+)
