@@ -2,26 +2,21 @@
 Await a write to its end, even if its caller is cancelled.
 
 A commit whose caller is gone is still a commit: its outcome has to be known before anything else.
-`settle` shields any kind of work by a task of its own. Our stores need no such task: their drivers
-carry out every operation that was handed to them, so only the waiting could be cut short.
-`settle_write` tells them not to stop waiting, and they wait for an `Answer`, which no cancellation
-interrupts. That saves a task and three rounds of the event loop for each commit.
+`settle` runs any kind of work in a task of its own, and shields that task. The end of an event loop
+cancels every task, this one too. The drivers of our stores carry out every operation that was
+handed to them, so only the waiting could be cut short. `settle_write` needs no task: it leads the
+store's coroutine itself, and no cancellation reaches the futures that it waits for.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# The waiting task, and the callback for its cancellation. A task that is made in between inherits
-# the variable, but is another task.
-_waits: ContextVar[tuple[asyncio.Task[Any] | None, Callable[[], object]] | None] = ContextVar(
-    "looopy_settle", default=None
-)
 
 
 async def settle(work: Awaitable[T], cancelled: Callable[[], object] | None = None) -> T:
@@ -52,73 +47,50 @@ async def settle(work: Awaitable[T], cancelled: Callable[[], object] | None = No
     return task.result()
 
 
-async def settle_write(work: Awaitable[T], cancelled: Callable[[], object], *, outlasts: bool) -> T:
+async def settle_write(
+    work: Coroutine[Any, Any, T], cancelled: Callable[[], object], *, outlasts: bool
+) -> T:
     """
     As `settle`, for a write of a turn.
 
     Args:
-        outlasts: True if *work* waits only for answers made by `new_answer`.
+        outlasts: True if *work* waits only for a driver, which carries it out in any case.
     """
-    if not outlasts:
-        return await settle(work, cancelled)
-    before = _waits.set((asyncio.current_task(), cancelled))
-    try:
-        return await work
-    finally:
-        _waits.reset(before)
+    return await (_led(work, cancelled) if outlasts else settle(work, cancelled))
 
 
-def _told() -> Callable[[], object] | None:
-    """The callback for a cancellation of this task; `None` outside of `settle_write`."""
-    waits = _waits.get()
-    if waits is None or waits[0] is not asyncio.current_task():
-        return None
-    return waits[1]
-
-
-class Answer(asyncio.Future[T]):
-    """
-    A future that is awaited to its end: cancelling the waiting task does not reach it.
-
-    Attributes:
-        told: Called with that cancellation.
-    """
-
-    told: Callable[[], object]
-
-    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - as in the base
-        """Do nothing; the task learns of its cancellation when the answer is there."""
-        return False
-
-
-def new_answer(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-    """A future for a driver to resolve when an operation is over; await it by `outlast`."""
-    told = _told()
-    if told is None:
-        return loop.create_future()
-    answer: Answer[Any] = Answer(loop=loop)
-    answer.told = told
-    return answer
-
-
-async def outlast(answer: asyncio.Future[T]) -> T:
-    """
-    Wait for *answer*; within `settle_write` until it is there, though this task is cancelled.
-
-    Raises:
-        asyncio.CancelledError: Outside of it; the operation is carried out all the same.
-    """
+@coroutine
+def _led(work: Coroutine[Any, Any, T], cancelled: Callable[[], object]) -> Generator[Any, None, T]:
+    """Lead *work* from one wait to the next, as a task would, and cut none of them short."""
+    loop = asyncio.get_running_loop()
     while True:
         try:
-            return await answer
-        except asyncio.CancelledError:
-            if not isinstance(answer, Answer):
-                raise
-            answer.told()
-            if answer.done():
-                break
-    found: T = answer.result()
-    return found
+            awaited: asyncio.Future[Any] | None = work.send(None)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        arrival = _Arrival(loop=loop)
+        if awaited is None:  # as in `asyncio.sleep(0)`
+            loop.call_soon(arrival.arrived)
+        else:
+            awaited.add_done_callback(arrival.arrived)
+        while not arrival.done():
+            try:
+                yield from arrival
+            except asyncio.CancelledError:
+                cancelled()
+
+
+class _Arrival(asyncio.Future[None]):
+    """The end of a wait. Cancelling the task that waits for it does not reach it."""
+
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - as in the base
+        """Do nothing: the task learns of its cancellation when the wait is over."""
+        return False
+
+    def arrived(self, _: object = None) -> None:
+        """Have the task go on."""
+        self.set_result(None)
 
 
 class WriteLock:
@@ -144,9 +116,9 @@ class WriteLock:
         self._taken = True
 
     async def _wait(self) -> None:
-        place: asyncio.Future[None] = new_answer(asyncio.get_running_loop())
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
-        await outlast(place)
+        await place
 
     def give_back(self) -> None:
         """Pass the lock to the task that has waited longest."""

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from looopy.stores.settle import Answer, WriteLock, new_answer, outlast, settle_write
+from looopy.stores.settle import WriteLock, settle_write
 
 
 class Driver:
@@ -17,9 +17,9 @@ class Driver:
 
     async def run(self) -> str:
         """One operation."""
-        answer = new_answer(asyncio.get_running_loop())
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
-        return await outlast(answer)
+        return await answer
 
     async def asked(self, count: int) -> asyncio.Future[str]:
         """The answer that is waited for, once there were so many operations."""
@@ -66,6 +66,61 @@ async def test_a_write_of_several_operations_is_waited_for_to_its_last(driver):
     assert told == [True]
 
 
+async def test_a_write_may_let_others_go_on_and_wait_for_several_things():
+    """It is cut short at none of its waits, whatever they are for."""
+    told, reached = [], []
+
+    async def work() -> str:
+        await asyncio.sleep(0)
+        reached.append("a turn of the event loop")
+        await asyncio.gather(asyncio.sleep(0), asyncio.sleep(0.001))
+        reached.append("several tasks")
+        return "written"
+
+    waiting = asyncio.create_task(settle_write(work(), lambda: told.append(True), outlasts=True))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while not waiting.done():
+            waiting.cancel()
+            await asyncio.sleep(0)
+    assert (await waiting, len(reached)) == ("written", 2)
+    assert told
+
+
+async def test_a_write_that_waits_for_nothing_is_made_at_once():
+    """No turn of the event loop comes in between."""
+    turns = []
+    asyncio.get_running_loop().call_soon(turns.append, 1)
+
+    async def work() -> str:
+        return "written"
+
+    assert await settle_write(work(), list, outlasts=True) == "written"
+    assert turns == []
+
+
+def test_the_end_of_the_event_loop_waits_for_a_write():
+    """Every task is cancelled then; what a driver was given is carried out all the same."""
+    outcome = []
+
+    async def turn(answer: asyncio.Future[str]) -> None:
+        async def work() -> str:
+            return await answer
+
+        outcome.append(await settle_write(work(), list, outlasts=True))
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[str] = loop.create_future()
+        task = loop.create_task(turn(answer))
+        await asyncio.sleep(0)
+        loop.call_later(0.01, answer.set_result, "written")
+        outcome.append(task.done())
+
+    asyncio.run(main())
+    assert outcome == [False, "written"]
+
+
 async def test_the_failure_of_a_write_is_its_outcome(driver):
     """Cancelled or not, the one who waits gets the error."""
     waiting = asyncio.create_task(settle_write(driver.run(), list, outlasts=True))
@@ -85,7 +140,6 @@ async def test_an_operation_of_nobody_in_particular_is_left_at_once(driver):
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert answer.cancelled()
-    assert not isinstance(answer, Answer)
 
 
 async def test_a_task_that_is_made_during_a_write_is_on_its_own(driver):
@@ -119,10 +173,11 @@ async def test_what_is_asked_for_after_a_write_is_as_before(driver):
 
     waiting = asyncio.create_task(write_and_read())
     (await driver.asked(2)).set_result("written")
-    assert not isinstance(await driver.asked(3), Answer)
+    answer = await driver.asked(3)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+    assert answer.cancelled()
 
 
 async def test_other_stores_are_shielded_by_a_task():

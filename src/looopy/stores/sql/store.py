@@ -25,7 +25,7 @@ class SQLStore:
         tenant: The owner of these contexts.
     """
 
-    outlasts = True  # only the driver is waited for, and by `looopy.stores.settle.outlast`
+    outlasts = True  # only the driver is waited for, and it carries out what it was given
 
     def __init__(self, backend: Driver, tenant: str = "default") -> None:
         self.backend = backend

@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.bells import Bells
-from looopy.stores.settle import new_answer, outlast
 from looopy.stores.sql.driver import Query, Ring, Rows, Steps, elsewhere, may_have_written
 from looopy.stores.sql.postgres import rls as pg_rls
 from looopy.stores.sql.postgres.errors import Trouble, translate
@@ -163,12 +162,11 @@ class PostgresDriver:
         here = asyncio.get_running_loop()
         if here is not self._loop:
             raise elsewhere(f"the stores of {self._url.place}")
-        answer = new_answer(here)
+        answer: asyncio.Future[T] = here.create_future()
         task = asyncio.create_task(self._answer(answer, pool, work, write=write, ring=ring))
         self._running.add(task)
         task.add_done_callback(functools.partial(self._over, answer))
-        found: T = await outlast(answer)
-        return found
+        return await answer
 
     def _over(self, answer: asyncio.Future[Any], task: asyncio.Task[None]) -> None:
         self._running.discard(task)

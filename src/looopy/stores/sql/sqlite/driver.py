@@ -28,7 +28,6 @@ from typing import Any, TypeVar
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.bells import Bells, Key
-from looopy.stores.settle import new_answer, outlast
 from looopy.stores.sql.driver import Ring, Steps, elsewhere, may_have_written
 from looopy.stores.sql.sqlite import connection as sqlite
 from looopy.stores.sql.sqlite.connection import Connection
@@ -212,9 +211,9 @@ class _Worker:
 
     async def ask(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> Any:
         """Have *work* carried out. Cancelled, it is carried out all the same."""
-        answer = new_answer(self._loop)
+        answer: asyncio.Future[Any] = self._loop.create_future()
         self._queue.put(_Job(work, answer, ring))
-        return await outlast(answer)
+        return await answer
 
     def is_here(self) -> bool:
         """True if the running event loop is the one that started this."""
