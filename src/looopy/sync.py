@@ -14,27 +14,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+)
 
 from looopy.agent.agent import Agent as _Agent
 from looopy.agent.stream import TurnStream
 from looopy.errors import AgentStateError, LooopyError, StoreUnavailable
-from looopy.types.artifact import Artifact
 from looopy.types.context import AuthContext
-from looopy.types.event import AgentEvent, Compaction
-from looopy.types.message import Message, UserMessage
+from looopy.types.event import AgentEvent
+from looopy.types.message import UserMessage
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState
 
 if TYPE_CHECKING:
     from looopy.tools.sources.agents import AgentTool, AgentToolOptions
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _logger = logging.getLogger("looopy")
 _ENDED = "the program ends, and the event loop of looopy.sync with it"
@@ -156,7 +166,6 @@ class _LoopThread:
         if not thread.is_alive():
             loop.close()
 
-
     def _may_call(self, thread: threading.Thread) -> bool:
         main = threading.main_thread()
         return thread is not main and not thread.daemon and thread not in self._enders
@@ -165,12 +174,26 @@ class _LoopThread:
 _thread = _LoopThread()
 
 
+def _blocking(
+    method: Callable[Concatenate[_Agent, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Agent, P], T]:
+    """*method* for a caller that waits, with the same parameters and docstring."""
+
+    @functools.wraps(method, assigned=("__name__", "__doc__"))
+    def call(self: Agent, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _thread.call(method(self._agent, *args, **kwargs))
+
+    call.__qualname__ = f"Agent.{method.__name__}"
+    return call
+
+
 class Agent:
     """
     `looopy.Agent` with blocking methods; see there for arguments, results and errors.
 
     `with Agent(...)` starts and shuts down. `execute_turn` returns the `TurnResult`, `stream_turn`
-    iterates over the events. Stores that are already open belong to another event loop: pass a URL.
+    iterates over the events. Any thread may call `cancel`, `steer`, `follow_up` and the methods of
+    the queues. Stores that are already open belong to another event loop: pass a URL.
     """
 
     def __init__(self, context_id: str, **options: Any) -> None:
@@ -190,77 +213,22 @@ class Agent:
         """A snapshot of what this process knows."""
         return self._agent.state
 
-    def start(self) -> None:
-        """See `looopy.Agent.start`."""
-        _thread.call(self._agent.start())
-
-    def pause(self, cancel: bool = False) -> None:
-        """See `looopy.Agent.pause`."""
-        _thread.call(self._agent.pause(cancel))
-
-    def resume(self) -> None:
-        """See `looopy.Agent.resume`."""
-        _thread.call(self._agent.resume())
-
-    def shutdown(self, cancel: bool = False) -> None:
-        """See `looopy.Agent.shutdown`."""
-        _thread.call(self._agent.shutdown(cancel))
-
-    def clear(self, force: bool = False) -> None:
-        """See `looopy.Agent.clear`."""
-        _thread.call(self._agent.clear(force))
-
-    def compact(self, keep_turns: int = 1) -> Compaction | None:
-        """See `looopy.Agent.compact`."""
-        return _thread.call(self._agent.compact(keep_turns))
-
-    def save_state(self, metadata: Mapping[str, Any] | None = None) -> None:
-        """See `looopy.Agent.save_state`."""
-        _thread.call(self._agent.save_state(metadata))
-
-    def cancel(self) -> None:
-        """Ask the running turn to stop; callable from any thread."""
-        _thread.call(self._agent.cancel())
-
-    def steer(
-        self,
-        message: str | UserMessage,
-        auth_context: AuthContext | None = None,
-        *,
-        expected_turn: int | None = None,
-    ) -> None:
-        """See `looopy.Agent.steer`; callable from any thread."""
-        _thread.call(self._agent.steer(message, auth_context, expected_turn=expected_turn))
-
-    def follow_up(
-        self, message: str | UserMessage, auth_context: AuthContext | None = None
-    ) -> None:
-        """See `looopy.Agent.follow_up`; callable from any thread."""
-        _thread.call(self._agent.follow_up(message, auth_context))
-
-    def clear_steering_queue(self, auth_context: AuthContext | None = None) -> int:
-        """See `looopy.Agent.clear_steering_queue`; callable from any thread."""
-        return _thread.call(self._agent.clear_steering_queue(auth_context))
-
-    def clear_follow_up_queue(self, auth_context: AuthContext | None = None) -> int:
-        """See `looopy.Agent.clear_follow_up_queue`; callable from any thread."""
-        return _thread.call(self._agent.clear_follow_up_queue(auth_context))
-
-    def clear_all_queues(self, auth_context: AuthContext | None = None) -> int:
-        """See `looopy.Agent.clear_all_queues`; callable from any thread."""
-        return _thread.call(self._agent.clear_all_queues(auth_context))
-
-    def has_queued_messages(self, auth_context: AuthContext | None = None) -> bool:
-        """See `looopy.Agent.has_queued_messages`; callable from any thread."""
-        return _thread.call(self._agent.has_queued_messages(auth_context))
-
-    def get_messages(self, **options: Any) -> list[Message]:
-        """See `looopy.Agent.get_messages`."""
-        return _thread.call(self._agent.get_messages(**options))
-
-    def get_artifacts(self) -> list[Artifact]:
-        """See `looopy.Agent.get_artifacts`."""
-        return _thread.call(self._agent.get_artifacts())
+    start = _blocking(_Agent.start)
+    pause = _blocking(_Agent.pause)
+    resume = _blocking(_Agent.resume)
+    shutdown = _blocking(_Agent.shutdown)
+    clear = _blocking(_Agent.clear)
+    compact = _blocking(_Agent.compact)
+    save_state = _blocking(_Agent.save_state)
+    cancel = _blocking(_Agent.cancel)
+    steer = _blocking(_Agent.steer)
+    follow_up = _blocking(_Agent.follow_up)
+    clear_steering_queue = _blocking(_Agent.clear_steering_queue)
+    clear_follow_up_queue = _blocking(_Agent.clear_follow_up_queue)
+    clear_all_queues = _blocking(_Agent.clear_all_queues)
+    has_queued_messages = _blocking(_Agent.has_queued_messages)
+    get_messages = _blocking(_Agent.get_messages)
+    get_artifacts = _blocking(_Agent.get_artifacts)
 
     def subscribe(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
         """See `looopy.Agent.subscribe`; *callback* runs in the loop's thread."""

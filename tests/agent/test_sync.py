@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import textwrap
 import pytest
 from tests.agent.kit import add, assert_whole
 
+import looopy
 from looopy import open_stores, sync
 from looopy.errors import (
     AgentNotStarted,
@@ -136,6 +138,7 @@ async def look(url, outcome):
 
 CHILD = """
 import asyncio
+import inspect
 import sys
 from looopy.sync import Agent
 from looopy.testing import ScriptedProvider, text
@@ -291,3 +294,19 @@ def test_agents_of_a_process_share_one_thread():
     for agent in agents:
         agent.shutdown()
     assert len(named) == 1
+
+
+def test_a_blocking_method_has_the_parameters_and_the_docstring_of_the_other():
+    """`help()` and `inspect.signature()` show them. It blocks, and so is no coroutine."""
+    public = {name: one for name, one in vars(Agent).items() if not name.startswith("_")}
+    names = [name for name, one in public.items() if hasattr(one, "__wrapped__")]
+    assert {"start", "shutdown", "steer", "compact", "get_messages"} <= set(names)
+    for name in names:
+        blocking, other = getattr(Agent, name), getattr(looopy.Agent, name)
+        assert inspect.signature(blocking) == inspect.signature(other)
+        assert blocking.__doc__ == other.__doc__
+        assert (blocking.__name__, blocking.__qualname__) == (name, f"Agent.{name}")
+        assert blocking.__module__ == "looopy.sync"
+        assert not inspect.iscoroutinefunction(blocking)
+    with pytest.raises(TypeError, match="canel"):
+        Agent("ada", llm_provider=ScriptedProvider([])).pause(canel=True)

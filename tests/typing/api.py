@@ -23,6 +23,7 @@ from looopy import (
     AssistantMessage,
     AuthContext,
     Budget,
+    Compaction,
     ExecutedCall,
     Hooks,
     ImageContent,
@@ -421,7 +422,9 @@ def a_script() -> None:
         assert_type(agent.execute_turn("Hello."), TurnResult)
         for event in agent.stream_turn("And you?"):
             show(event)
-        assert_type(agent.get_messages(), list[Message])
+        assert_type(agent.get_messages(after=2, limit=10), list[Message])
+        assert_type(agent.compact(keep_turns=2), Compaction | None)
+        agent.steer("Stop.", expected_turn=2)
         assert_type(agent.state, AgentState)
 
 
