@@ -24,7 +24,7 @@ from collections.abc import (
     Sequence,
 )
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack
 
 from looopy.agent.broadcast import Subscribers
 from looopy.agent.buffer import BufferedTurn, buffered_messages, save_turns
@@ -67,42 +67,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("looopy")
 
-P = ParamSpec("P")
-_MEANT = {
-    "model": "llm_provider",
-    "llm": "llm_provider",
-    "provider": "llm_provider",
-    "instructions": "system_prompt",
-    "prompt": "system_prompt",
-    "system": "system_prompt",
-    "store": "stores",
-    "config": "loop_config",
-    "name": "agent_name",
-}
-
-
-def _named_agent(init: Callable[P, None]) -> Callable[P, None]:
-    """*init*, whose refusals speak of the class that users know, and of the name they meant."""
-    init.__qualname__ = "Agent"
-
-    @functools.wraps(init)
-    def checked(*args: P.args, **options: P.kwargs) -> None:
-        for name in options.keys() - init.__annotations__.keys():
-            from difflib import get_close_matches  # for mistakes alone
-
-            close = [_MEANT[name]] if name in _MEANT else get_close_matches(name, _options(init))
-            raise TypeError(
-                f"Agent() has no option {name!r}: "
-                + (f"did you mean {close[0]!r}?" if close else f"it takes {_options(init)}")
-            )
-        init(*args, **options)
-
-    return checked
-
-
-def _options(init: Callable[..., None]) -> list[str]:
-    return [name for name in init.__annotations__ if name != "return"]
-
 
 class Agent:
     """
@@ -134,7 +98,6 @@ class Agent:
         ConfigurationError: An option is not one of its values.
     """
 
-    @_named_agent
     def __init__(
         self,
         context_id: str,
