@@ -251,7 +251,7 @@ _POOLS: dict[str, Any] = {"ours": Pool, "alike": AllAlike, "theirs": theirs}
 
 def _install(name: str) -> None:
     for module in (driver, migrate, pool):
-        module.Pool = _POOLS[name]  # type: ignore[attr-defined]
+        vars(module)["Pool"] = _POOLS[name]
 
 
 if "LOOOPY_POOL" in os.environ:

@@ -675,8 +675,8 @@ MUTANTS = [
     mutant(
         "no-canary",
         "a pooler that the URL does not name is found by the failing turns",
-        "looopy.stores.sql.postgres.pool:Pool._make",
-        'ours = {"ours": int(self._url.pooler is not None)}',
+        "looopy.stores.sql.postgres.pool:set_up",
+        'ours = {"ours": int(url.pooler is not None)}',
         'ours = {"ours": 1}',
         f"{_POOLER}::test_a_pooler_that_the_url_does_not_name_is_refused_by_name",
     ),

@@ -73,7 +73,7 @@ async def test_a_write_may_let_others_go_on_and_wait_for_several_things():
     async def work() -> str:
         await asyncio.sleep(0)
         reached.append("a turn of the event loop")
-        await asyncio.gather(asyncio.sleep(0), asyncio.sleep(0.001))
+        await asyncio.gather(asyncio.sleep(0), asyncio.to_thread(list))
         reached.append("several tasks")
         return "written"
 
