@@ -274,7 +274,7 @@ async def test_a_turn_looks_again_after_an_end_that_was_refused(make_agent, memo
     await agent.follow_up("b")
 
     async def rang() -> bool:
-        return inbox._timer.when < asyncio.get_running_loop().time()
+        return inbox._timer.when() < asyncio.get_running_loop().time()
 
     await until(rang)
     hold.open.set()
