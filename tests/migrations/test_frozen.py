@@ -8,6 +8,7 @@ there.
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,14 @@ def test_each_released_revision_is_frozen():
     assert revisions[-1] == migrate.HEAD
     assert frozen.REVISIONS[: len(revisions)] == revisions[: len(frozen.REVISIONS)]
     assert len(frozen.REVISIONS) >= len(revisions) - 1
+
+
+@pytest.mark.parametrize("path", sorted(frozen.FOLDER.glob("*/*.json")))
+def test_what_was_read_is_kept_with_a_line_for_each_message(path):
+    """So that a change of a stored form can be reviewed as the line that it changes."""
+    text = path.read_text(encoding="utf-8")
+    assert text == f"{frozen.as_text(json.loads(text))}\n"
+    assert 200 < text.count("\n") < 400
 
 
 def test_an_upgrade_keeps_every_value_of_every_row(url):
