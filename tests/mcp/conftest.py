@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.agent.conftest import (
-    empty_database,
     make_agent,
     memory_stores,
-    sqlite_file,
     sqlite_url,
 )
 from tests.agent.kit import assert_whole
@@ -21,7 +19,7 @@ from looopy import LoopConfig
 from looopy.testing import ScriptedProvider, text
 from looopy.tools import MCPTools
 
-__all__ = ["empty_database", "make_agent", "memory_stores", "sqlite_file", "sqlite_url"]
+__all__ = ["make_agent", "memory_stores", "sqlite_url"]
 
 
 class Notes:

@@ -7,16 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 from tests.agent.conftest import (
-    empty_database,
     make_agent,
     memory_stores,
-    sqlite_file,
     sqlite_url,
 )
 from tests.mcp.servers import over_http
 from tests.remote.agents import Clerk, make_app
 
-__all__ = ["empty_database", "make_agent", "memory_stores", "sqlite_file", "sqlite_url"]
+__all__ = ["make_agent", "memory_stores", "sqlite_url"]
 
 
 @contextmanager
