@@ -223,8 +223,8 @@ MUTANTS = [
         "return False",
         "return super().cancel(msg)",
         "tests/unit/stores/test_settle.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
-        "tests/agent/test_cancelling.py::"
-        "test_a_task_cancelled_while_the_driver_has_the_commit_waits_too[sqlite-1]",
+        "tests/unit/stores/test_settle.py::"
+        "test_a_write_of_several_operations_is_waited_for_to_its_last",
     ),
     mutant(
         "a-statement-is-cancelled",
