@@ -147,9 +147,9 @@ MUTANTS = [
     mutant(
         "type-forgotten-by-a-crash",
         "a turn that is gone on with answers in any form",
-        "looopy.agent.context:Known._end_of",
-        "output=state.output,",
-        "",
+        "looopy.agent.closing:dead_end",
+        "left, usage",
+        "left, output=None, usage",
         f"{_OUTPUT}::test_a_killed_turn_is_still_asked",
     ),
     mutant(

@@ -80,8 +80,8 @@ MUTANTS = [
     mutant(
         "failed-end-usage-lost",
         "what a turn used is not counted when its store ends it",
-        "looopy.agent.closing:failed_end",
-        "usage=usage_of(added),",
+        "looopy.agent.closing:_end",
+        "usage=sum((m.usage for m in added if isinstance(m, AssistantMessage)), Usage()),",
         "usage=Usage(),",
         "tests/unit/test_ending.py::test_a_turn_whose_store_failed_reports_what_its_calls_used",
     ),

@@ -62,7 +62,7 @@ MUTANTS = [
         "asked-though-it-does-not-fit",
         "a context is lost for ever to the arguments of one call",
         "looopy.agent.context:Known._close",
-        "except ValueRefused: if not closing.pending:",
+        "except ValueRefused: if not (ask and left.pending):",
         "except ValueRefused:\n"
         "    if True:",
         "tests/agent/test_left_by_others.py::"
@@ -345,9 +345,9 @@ MUTANTS = [
     mutant(
         "a-dead-turn-took-no-time",
         "a budget of time lets a context through whose turns die",
-        "looopy.agent.context:Known._end_of",
-        "run_us=run_us_after(state, turn.started_at, events[-1].timestamp),",
-        "run_us=state.run_us,",
+        "looopy.agent.closing:dead_end",
+        "run_us=run_us_after(left, turn.started_at, end.timestamp),",
+        "run_us=left.run_us,",
         "tests/agent/test_sharing.py::test_a_turn_that_died_counts_for_the_budgets",
     ),
     # --- who watches ---

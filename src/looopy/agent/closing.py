@@ -6,16 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
+from looopy.agent.state import run_us_after
 from looopy.errors import LooopyError
 from looopy.history.open_calls import unanswered
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop.approval import bound_to
-from looopy.stores.records import ContextState
+from looopy.stores.records import Commit, ContextState, TurnRecord
 from looopy.tools.call.run import resolve_name
 from looopy.tools.provider import Tool
-from looopy.types.event import AgentEvent, MessageEnd, ToolExecutionEnd, TurnEnd, TurnError
+from looopy.types.event import (
+    AgentEvent,
+    InputRequired,
+    MessageEnd,
+    ToolExecutionEnd,
+    TurnEnd,
+    TurnError,
+)
 from looopy.types.message import (
     AssistantMessage,
     Message,
@@ -47,14 +55,7 @@ class OpenCall:
         return self.started and not self.rerun
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """How a dead turn ends: results to append, and what stays behind for its open calls."""
-
-    results: Sequence[tuple[ToolCall, ToolResultMessage]] = ()
-    pending: Sequence[PendingRequest] = ()
-    answered: Sequence[tuple[PendingRequest, Any]] = ()
-    held: Sequence[HeldCall] = ()
+Results: TypeAlias = Sequence[tuple[ToolCall, ToolResultMessage]]
 
 
 def close_dead_turn(
@@ -64,9 +65,9 @@ def close_dead_turn(
     state: ContextState | None = None,
     *,
     ask: bool = True,
-) -> Closing:
+) -> tuple[Results, ContextState]:
     """
-    Decide about the unanswered calls of a turn whose process died.
+    The results for unanswered calls of a turn whose process died, and what it leaves behind.
 
     Args:
         calls: In the order they were announced.
@@ -98,7 +99,10 @@ def close_dead_turn(
         pending += waits
         answered += own
         held += [] if kept is None else [kept]
-    return Closing(results, pending, answered, held)
+    left = replace(
+        state, pending=pending, answered=answered, held=held, error=None, resumable=turn
+    )
+    return results, left
 
 
 def runs_again(call: ToolCall, tools: Mapping[str, Tool]) -> bool:
@@ -156,22 +160,65 @@ def failed_end(
     error: LooopyError,
 ) -> list[AgentEvent]:
     """
-    A result for each call that is open, why the turn failed, and its end.
+    The end of a turn whose store failed: a result for each open call, and why it failed.
 
     Args:
         before: What was stored before the turn, oldest first.
         added: What the turn has stored.
         resumed: Calls of an earlier turn that it went on with; a text may stand behind them.
     """
-    common: dict[str, Any] = {"context_id": context_id, "turn": turn}
-    events: list[AgentEvent] = []
-    results: list[Message] = []
     done = {m.tool_call_id for m in added if isinstance(m, ToolResultMessage)}
     calls = {call.id: call for call in resumed if call.id not in done}
     calls |= {call.id: call for call in unanswered([*before, *added])}
-    for call in calls.values():
-        result = synthetic_result(call, OUTCOME_UNKNOWN, timestamp=now_ms())
-        results.append(result)
+    results = [(call, _result(call, OUTCOME_UNKNOWN)) for call in calls.values()]
+    return _end(context_id, turn, added, results, error=error)[0]
+
+
+def dead_end(
+    context_id: str,
+    turn: TurnRecord,
+    epoch: int,
+    added: Sequence[Message],
+    results: Results,
+    left: ContextState,
+) -> Commit:
+    """
+    The commit that ends a turn whose process died.
+
+    Args:
+        epoch: Of the claim that took the turn over.
+        added: What the turn has stored.
+        results, left: From `close_dead_turn`.
+    """
+    events, end = _end(context_id, turn.turn, added, results, pending=left.pending)
+    state = replace(
+        left,
+        usage=left.usage + end.usage,
+        run_us=run_us_after(left, turn.started_at, end.timestamp),
+    )
+    return Commit(
+        context_id=context_id,
+        epoch=epoch,
+        turn=turn.turn,
+        events=events,
+        state=state,
+        release=True,
+    )
+
+
+def _end(
+    context_id: str,
+    turn: int,
+    added: Sequence[Message],
+    results: Results,
+    *,
+    pending: Sequence[PendingRequest] = (),
+    error: LooopyError | None = None,
+) -> tuple[list[AgentEvent], TurnEnd]:
+    """The last events of a turn: failed with *error*, interrupted without one."""
+    common: dict[str, Any] = {"context_id": context_id, "turn": turn}
+    events: list[AgentEvent] = []
+    for call, result in results:
         events += [
             ToolExecutionEnd(
                 **common,
@@ -182,24 +229,18 @@ def failed_end(
             ),
             MessageEnd(**common, message=result),
         ]
-    code = StopReason.ERROR
-    return [
-        *events,
-        TurnError(**common, code=code.value, text=repair(error.message), error=error),
-        TurnEnd(
-            **common,
-            outcome=Outcome.FAILED,
-            stop_reason=code,
-            messages=(*added, *results),
-            usage=usage_of(added),
-        ),
-    ]
-
-
-def usage_of(messages: Sequence[Message]) -> Usage:
-    """What the model calls behind *messages* used."""
-    usage = Usage()
-    for message in messages:
-        if isinstance(message, AssistantMessage):
-            usage += message.usage
-    return usage
+    if pending:
+        events.append(InputRequired(**common, pending=pending))
+    outcome, reason = Outcome.INTERRUPTED, StopReason.INTERRUPTED
+    if error is not None:
+        outcome, reason = Outcome.FAILED, StopReason.ERROR
+        text = repair(error.message)
+        events.append(TurnError(**common, code=reason.value, text=text, error=error))
+    end = TurnEnd(
+        **common,
+        outcome=outcome,
+        stop_reason=reason,
+        messages=(*added, *(result for _, result in results)),
+        usage=sum((m.usage for m in added if isinstance(m, AssistantMessage)), Usage()),
+    )
+    return [*events, end], end

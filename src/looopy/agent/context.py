@@ -18,10 +18,9 @@ from operator import is_
 from typing import Any
 
 from looopy._failpoints import reach
-from looopy.agent.closing import Closing, OpenCall, close_dead_turn, runs_again
+from looopy.agent.closing import OpenCall, close_dead_turn, dead_end, runs_again
 from looopy.agent.lease import left_in_s
 from looopy.agent.plan import Situation
-from looopy.agent.state import run_us_after
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.history.open_calls import unanswered
 from looopy.history.view import View
@@ -30,7 +29,6 @@ from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import (
     ANY_CALL,
     Claim,
-    Commit,
     ContextRecord,
     ContextState,
     MessageRecord,
@@ -39,10 +37,8 @@ from looopy.stores.records import (
 from looopy.stores.stores import Stores
 from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig
-from looopy.types.event import AgentEvent, InputRequired, MessageEnd, ToolExecutionEnd, TurnEnd
 from looopy.types.maker import amended
-from looopy.types.message import AssistantMessage, Message, StopReason, Usage, UserMessage
-from looopy.types.state import Outcome
+from looopy.types.message import AssistantMessage, Message, UserMessage
 from looopy.types.summary import find_fold, kept_by
 
 _WINDOW = 256  # messages read at first; doubled while the model could see more
@@ -457,81 +453,25 @@ class Known:
             turn = record.open_turn or turn
             await self._read(record)
             await self._find_open_calls(tools)
-            closing = close_dead_turn(turn.turn, self.open_calls, tools, record.state)
-            try:
-                await self.stores.commit(self._end_of(turn, claimed.epoch, closing))
-            except ValueRefused:
-                if not closing.pending:
-                    raise
-                # The arguments of a call are too large to be stored once more, in a question.
-                closing = close_dead_turn(
-                    turn.turn, self.open_calls, tools, record.state, ask=False
+            places = zip(self.history, self._places, strict=True)
+            added = [message for message, (_, number) in places if number == turn.turn]
+            for ask in (True, False):
+                results, left = close_dead_turn(
+                    turn.turn, self.open_calls, tools, record.state, ask=ask
                 )
-                await self.stores.commit(self._end_of(turn, claimed.epoch, closing))
+                commit = dead_end(
+                    self.context_id, turn, claimed.epoch, added, results, left
+                )
+                try:
+                    await self.stores.commit(commit)
+                    break
+                except ValueRefused:
+                    if not (ask and left.pending):
+                        raise
+                    # The arguments of a call are too large to be stored once more, in a question.
             reach("R3")
         finally:
             owner.retire()
-
-    def _end_of(self, turn: TurnRecord, epoch: int, closing: Closing) -> Commit:
-        """What ends a dead turn: answers, what waits, and its `turn_end`."""
-        state = self.state
-        events: list[AgentEvent] = []
-        for call, result in closing.results:
-            common: dict[str, Any] = {"context_id": self.context_id, "turn": turn.turn}
-            events += [
-                ToolExecutionEnd(
-                    **common,
-                    tool_call_id=call.id,
-                    tool_name=call.name,
-                    result=result,
-                    is_error=True,
-                ),
-                MessageEnd(**common, message=result),
-            ]
-        added, usage = self._of_turn(turn)
-        if closing.pending:
-            events.append(
-                InputRequired(
-                    context_id=self.context_id, turn=turn.turn, pending=closing.pending
-                )
-            )
-        events.append(
-            TurnEnd(
-                context_id=self.context_id,
-                turn=turn.turn,
-                outcome=Outcome.INTERRUPTED,
-                stop_reason=StopReason.INTERRUPTED,
-                messages=(*added, *(result for _, result in closing.results)),
-                usage=usage,
-            )
-        )
-        return Commit(
-            context_id=self.context_id,
-            epoch=epoch,
-            turn=turn.turn,
-            events=events,
-            state=ContextState(
-                pending=closing.pending,
-                answered=closing.answered,
-                held=closing.held,
-                resumable=turn.turn,
-                usage=state.usage + usage,
-                output=state.output,
-                summary=state.summary,
-                charged=state.charged,
-                run_us=run_us_after(state, turn.started_at, events[-1].timestamp),
-            ),
-            release=True,
-        )
-
-    def _of_turn(self, turn: TurnRecord) -> tuple[list[Message], Usage]:
-        places = zip(self.history, self._places, strict=True)
-        added = [message for message, (_, number) in places if number == turn.turn]
-        usage = Usage()
-        for message in added:
-            if isinstance(message, AssistantMessage):
-                usage += message.usage
-        return added, usage
 
     async def save_metadata(self, metadata: Mapping[str, Any], *, idle: bool) -> None:
         """

@@ -47,9 +47,9 @@ def opened(name, *, started=True, turn=1):
 def test_a_call_that_nobody_can_be_asked_about_is_answered():
     """Those that had not started, or may run again, stay open all the same."""
     calls = [opened("ask"), opened("ask", started=False), opened("rerun")]
-    closing = close_dead_turn(1, calls, TOOLS, ask=False)
-    assert [(call.name, m.text) for call, m in closing.results] == [("ask", OUTCOME_UNKNOWN)]
-    assert closing.pending == []
+    results, left = close_dead_turn(1, calls, TOOLS, ask=False)
+    assert [(call.name, m.text) for call, m in results] == [("ask", OUTCOME_UNKNOWN)]
+    assert left.pending == []
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,14 @@ def test_a_call_that_nobody_can_be_asked_about_is_answered():
 )
 def test_a_dead_turn_is_closed_as_its_tools_say(name, started, answer_, asks):
     """Answered, left open, or left open behind an approval."""
-    closing = close_dead_turn(3, [opened(name, started=started)], TOOLS)
-    assert [r.text for _, r in closing.results] == ([] if answer_ is None else [answer_])
-    assert [p.tool_name for p in closing.pending] == ([name] if asks else [])
+    results, left = close_dead_turn(3, [opened(name, started=started)], TOOLS)
+    assert [r.text for _, r in results] == ([] if answer_ is None else [answer_])
+    assert [p.tool_name for p in left.pending] == ([name] if asks else [])
 
 
 def test_approvals_of_two_deaths_have_two_ids():
     """An approval is used once: the next one for the same call is another."""
-    first = close_dead_turn(3, [opened("ask")], TOOLS).pending[0]
-    second = close_dead_turn(4, [opened("ask")], TOOLS).pending[0]
+    (first,), (second,) = (close_dead_turn(n, [opened("ask")], TOOLS)[1].pending for n in (3, 4))
     assert first.request_id != second.request_id
     assert first.tool_call_id == second.tool_call_id
     assert first.turn == second.turn == 1
