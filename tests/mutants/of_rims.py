@@ -63,8 +63,8 @@ MUTANTS = [
         "artifacts-of-all-turns",
         "a repeated request shows the files of other turns as its own",
         "looopy.agent.events:_result",
-        "artifacts=tuple(a for a in await stores.artifacts.list(context_id) if a.turn == turn),",
-        "artifacts=tuple(await stores.artifacts.list(context_id)),",
+        "artifacts=[a for a in await stores.artifacts.list(context_id) if a.turn == turn],",
+        "artifacts=await stores.artifacts.list(context_id),",
         "tests/agent/test_idempotency.py"
         "::test_the_result_of_an_old_turn_has_the_artifacts_of_that_turn",
     ),

@@ -47,7 +47,6 @@ from looopy.auth.sealing import KeyRing
 from looopy.errors import AgentBusy, AgentStateError, ContextNotFound
 from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
-from looopy.loop.output import with_output
 from looopy.stores.records import ContextRecord, EntryKind
 from looopy.stores.rules import check_context_id
 from looopy.stores.settle import settle
@@ -504,14 +503,14 @@ class Agent:
         known = self._require("execute_turn")
         leave = view.token.on_cancel(lambda: self._turns.also(self._ask_cancel(known, number)))
         try:
-            result = await watch_turn(
+            return await watch_turn(
                 known.stores,
                 self.context_id,
                 number,
                 view.broadcast,
                 functools.partial(self._follow, known),
+                view.request.output_type,
             )
-            return with_output(result, view.request.output_type)
         finally:
             leave()
 

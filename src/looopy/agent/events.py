@@ -19,13 +19,14 @@ from looopy.agent.line import watching
 from looopy.agent.result import Tally
 from looopy.agent.state import error_of
 from looopy.errors import ContextNotFound, LooopyError
-from looopy.stores.records import TurnRecord
+from looopy.loop.output import OutputType
+from looopy.stores.records import ContextState, TurnRecord
 from looopy.stores.stores import Stores
 from looopy.tools.gather import ToolSource, gather_tools
 from looopy.types.config import LoopConfig
-from looopy.types.event import AgentEvent, HistoryCleared, MessageEnd, TurnEnd, TurnError
-from looopy.types.message import AssistantMessage, StopReason
-from looopy.types.result import IterationResult, TurnResult
+from looopy.types.event import AgentEvent, HistoryCleared, TurnEnd
+from looopy.types.message import StopReason
+from looopy.types.result import TurnResult
 from looopy.types.state import Outcome
 
 _PAGE = 500
@@ -97,6 +98,7 @@ async def watch_turn(
     turn: int,
     broadcast: Broadcast,
     events: Callable[[int], AsyncGenerator[AgentEvent, None]],
+    output_type: OutputType | None,
 ) -> TurnResult:
     """
     Show the durable events of a turn that was accepted before, to its end, and say what it came to.
@@ -106,11 +108,11 @@ async def watch_turn(
     """
     broadcast.accept(turn)
     record = await _record(stores, context_id, turn)
-    seen: list[AgentEvent] = []
+    tally = Tally()
     async with aclosing(events(record.start_seq - 1)) as log:
         async for event in log:
             if event.turn == turn and not isinstance(event, HistoryCleared):
-                seen.append(event)
+                tally.see(event)
                 broadcast.push(event)
                 if isinstance(event, TurnEnd):
                     break
@@ -118,7 +120,7 @@ async def watch_turn(
                 record = await _record(stores, context_id, turn)
                 if record.end_seq is not None and (event.seq or 0) > record.end_seq:
                     break  # cleared meanwhile: its own events are hidden
-    return await _result(stores, context_id, turn, seen)
+    return await _result(stores, context_id, turn, tally, output_type)
 
 
 async def _record(stores: Stores, context_id: str, turn: int) -> TurnRecord:
@@ -129,35 +131,21 @@ async def _record(stores: Stores, context_id: str, turn: int) -> TurnRecord:
 
 
 async def _result(
-    stores: Stores, context_id: str, turn: int, seen: Sequence[AgentEvent]
+    stores: Stores, context_id: str, turn: int, tally: Tally, output_type: OutputType | None
 ) -> TurnResult:
     record = await _record(stores, context_id, turn)
-    outcome = record.outcome or Outcome.INTERRUPTED
-    messages = [event.message for event in seen if isinstance(event, MessageEnd)]
-    texts = [m.text for m in messages if isinstance(m, AssistantMessage) and m.text]
     context = await stores.state.load(context_id)
-    state = context.state if context is not None and context.turn_count == turn else None
-    waits = outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)
-    error = None
-    if outcome is Outcome.FAILED:
-        name, text = (state.error if state else None) or ("LooopyError", "the turn failed")
-        error = error_of(name, next((e.text for e in seen if isinstance(e, TurnError)), text))
-    return TurnResult(
-        turn=turn,
-        outcome=outcome,
-        stop_reason=record.stop_reason or StopReason.INTERRUPTED,
-        text=texts[-1] if texts else "",
-        messages=tuple(messages),
+    state = ContextState()  # unless the turn is the last one, its state is gone
+    if context is not None and context.turn_count == turn:
+        state = context.state
+    name, text = state.error or ("LooopyError", "the turn failed")
+    return tally.result(
+        turn,
+        record.outcome or Outcome.INTERRUPTED,
+        record.stop_reason or StopReason.INTERRUPTED,
         usage=record.usage,
-        iterations=_iterations(seen),
-        pending=tuple(state.pending) if state is not None and waits else (),
-        artifacts=tuple(a for a in await stores.artifacts.list(context_id) if a.turn == turn),
-        error=error,
+        pending=state.pending,
+        artifacts=[a for a in await stores.artifacts.list(context_id) if a.turn == turn],
+        error=error_of(name, tally.failure.text if tally.failure else text),
+        output_type=output_type,
     )
-
-
-def _iterations(seen: Sequence[AgentEvent]) -> tuple[IterationResult, ...]:
-    tally = Tally()
-    for event in seen:
-        tally.see(event)
-    return tally.results()

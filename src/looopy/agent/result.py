@@ -1,17 +1,27 @@
-"""What each iteration of a turn came to, counted from the turn's events: live, or read back."""
+"""A turn's `TurnResult`, counted from the events of the turn: live, or read back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from looopy.types.event import AgentEvent, MessageEnd, ToolExecutionEnd, ToolExecutionStart
-from looopy.types.message import AssistantMessage
-from looopy.types.result import ExecutedCall, IterationResult
+from looopy.errors import LooopyError
+from looopy.loop.output import OutputType, with_output
+from looopy.types.artifact import Artifact
+from looopy.types.event import (
+    AgentEvent,
+    MessageEnd,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    TurnError,
+)
+from looopy.types.message import AssistantMessage, Message, StopReason, Usage
+from looopy.types.result import ExecutedCall, IterationResult, TurnResult
+from looopy.types.state import Outcome, PendingRequest
 
-COUNTED = frozenset({MessageEnd, ToolExecutionStart, ToolExecutionEnd})
-"""Kinds of events that say something of an iteration."""
+COUNTED = frozenset({MessageEnd, ToolExecutionStart, ToolExecutionEnd, TurnError})
+"""Kinds of events that a result is counted from."""
 
 
 @dataclass(slots=True)
@@ -24,25 +34,67 @@ class _Part:
 
 
 class Tally:
-    """The iterations of one turn; `see` is told its events in order."""
+    """
+    One turn so far.
+
+    Attributes:
+        messages: Those it has added, oldest first.
+        failure: Why it failed, if it did.
+    """
 
     def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.failure: TurnError | None = None
         self._parts: dict[int, _Part] = {}
 
     def see(self, event: AgentEvent) -> None:
-        """Take notice of *event*, if it says something of an iteration."""
+        """Count *event*, the next of the turn's own, if it is one of `COUNTED`."""
         if isinstance(event, MessageEnd):
+            self.messages.append(event.message)
             if isinstance(event.message, AssistantMessage):
                 self._part(event).message = event.message
         elif isinstance(event, ToolExecutionStart):
             self._part(event).arguments[event.tool_call_id] = event.args
         elif isinstance(event, ToolExecutionEnd):
             self._part(event).ended.append(event)
+        elif isinstance(event, TurnError):
+            self.failure = event
 
-    def results(self) -> tuple[IterationResult, ...]:
-        """Those that called a model or ran tools, in order."""
-        made = (_result(part) for _, part in sorted(self._parts.items()))
-        return tuple(one for one in made if one is not None)
+    def result(
+        self,
+        turn: int,
+        outcome: Outcome,
+        stop_reason: StopReason,
+        *,
+        usage: Usage,
+        pending: Sequence[PendingRequest],
+        artifacts: Sequence[Artifact],
+        error: LooopyError | None,
+        output_type: OutputType | None,
+    ) -> TurnResult:
+        """
+        The result of the turn, which is over.
+
+        Args:
+            pending: What waits in the context, whoever asked for it.
+            error: Why the turn failed, if it did.
+        """
+        texts = [m.text for m in self.messages if isinstance(m, AssistantMessage) and m.text]
+        waits = outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)
+        iterations = (_iteration(part) for _, part in sorted(self._parts.items()))
+        result = TurnResult(
+            turn=turn,
+            outcome=outcome,
+            stop_reason=stop_reason,
+            text=texts[-1] if texts else "",
+            messages=tuple(self.messages),
+            usage=usage,
+            iterations=tuple(one for one in iterations if one is not None),
+            pending=tuple(pending) if waits else (),
+            artifacts=tuple(artifacts),
+            error=error if outcome is Outcome.FAILED else None,
+        )
+        return with_output(result, output_type)
 
     def _part(self, event: AgentEvent) -> _Part:
         part = self._parts.get(event.iteration)
@@ -51,7 +103,7 @@ class Tally:
         return part
 
 
-def _result(part: _Part) -> IterationResult | None:
+def _iteration(part: _Part) -> IterationResult | None:
     if part.message is None and not part.ended:
         return None
     asked = part.message.tool_calls if part.message is not None else ()

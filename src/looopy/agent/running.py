@@ -40,7 +40,7 @@ from looopy.errors import (
 )
 from looopy.llm.provider import LLMProvider
 from looopy.loop.compaction import placed
-from looopy.loop.output import OutputType, output_type_of, with_output
+from looopy.loop.output import OutputType, output_type_of
 from looopy.loop.progress import Asked, Group
 from looopy.loop.turn import run_turn
 from looopy.stores.owner import Owner
@@ -65,14 +65,12 @@ from looopy.types.event import (
     Compaction,
     MessageEnd,
     TurnEnd,
-    TurnError,
     is_durable,
     utc_now,
 )
 from looopy.types.maker import stamp
-from looopy.types.message import NO_USAGE, AssistantMessage, Message, ToolCall
+from looopy.types.message import NO_USAGE, AssistantMessage, ToolCall
 from looopy.types.result import TurnResult
-from looopy.types.state import Outcome
 
 _logger = logging.getLogger("looopy")
 
@@ -128,13 +126,11 @@ class RunningTurn:
         self._asked: Sequence[Asked] = ()
         self._output_type: OutputType | None = None
         self._last_position = 0
-        self._added: list[Message] = []
         self._resumed: Sequence[ToolCall] = ()  # of an earlier turn
         self._tally = Tally()
         self._artifacts: list[Artifact] = []
         self._iteration = 0
         self._committing = WriteLock()
-        self._error: LooopyError | None = None
         self._result: TurnResult | None = None
         self._lease: Lease | None = None
         self._inbox: TurnInbox | None = None
@@ -399,7 +395,6 @@ class RunningTurn:
                 stamp(event, seq=seq or None, position=position)
                 if isinstance(event.message, AssistantMessage):
                     self._assistant_position = position
-                self._added.append(event.message)
                 self._last_position = position
                 position += 1
             elif seq:
@@ -422,8 +417,6 @@ class RunningTurn:
         if not event.path:  # another agent's is shown here and no more
             if event.__class__ in COUNTED:
                 self._tally.see(event)
-            elif isinstance(event, TurnError):
-                self._error = event.error
             elif isinstance(event, TurnEnd):
                 self._finish(event)
             self._iteration = event.iteration
@@ -432,7 +425,7 @@ class RunningTurn:
 
     def _finish(self, end: TurnEnd) -> None:
         """Make the result, and leave the agent ready, before the last event is shown."""
-        self.known.advance(self._added, self.turn, self._last_position)
+        self.known.advance(self._tally.messages, self.turn, self._last_position)
         state, left = self.known.state, self.known.open_calls
         held = {one.tool_call_id for one in state.held}
         self.known.open_calls, self.known.last = [], None
@@ -443,28 +436,24 @@ class RunningTurn:
                     turn=self.turn,
                     had_auth=self._buffer[-1].had_auth,
                     start_seq=0,
-                    first_position=self._last_position - len(self._added) + 1,
+                    first_position=self._last_position - len(self._tally.messages) + 1,
                     last_position=self._last_position,
                     started_at=end.timestamp,
                 )
                 asked = [OpenCall(one.call, one.held.origin, started=False) for one in self._asked]
                 self.known.open_calls = asked or [one for one in left if one.call.id in held]
                 self.known.announced_at = self._assistant_position
-        texts = [m for m in end.messages if isinstance(m, AssistantMessage) and m.text]
-        failed = end.outcome is Outcome.FAILED
-        result = TurnResult(
-            turn=self.turn,
-            outcome=end.outcome,
-            stop_reason=end.stop_reason,
-            text=texts[-1].text if texts else "",
-            messages=tuple(end.messages),
+        failure = self._tally.failure
+        self._result = self._tally.result(
+            self.turn,
+            end.outcome,
+            end.stop_reason,
             usage=end.usage,
-            iterations=self._tally.results(),
-            pending=tuple(state.pending),
-            artifacts=tuple(self._artifacts),
-            error=self._error if failed else None,
+            pending=state.pending,
+            artifacts=self._artifacts,
+            error=failure.error if failure is not None else None,
+            output_type=self._output_type,
         )
-        self._result = with_output(result, self._output_type)
 
     async def _close_after(self, exc: Exception) -> None:
         """
@@ -477,7 +466,7 @@ class RunningTurn:
             self.known.context_id,
             self.turn,
             before=self.known.committed,
-            added=self._added,
+            added=self._tally.messages,
             resumed=self._resumed,
             error=error,
         )
