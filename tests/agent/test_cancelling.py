@@ -239,7 +239,7 @@ async def test_a_task_cancelled_while_the_driver_has_the_commit_waits_too(
             asyncio.get_running_loop().call_soon(task.cancel)
         return await settle_write(work, cancelled, outlasts=outlasts)
 
-    monkeypatch.setattr("looopy.agent.running.settle_write", struck)
+    monkeypatch.setattr("looopy.agent.commit.settle_write", struck)
     stream = agent.execute_turn("go")
     [task] = agent._turns._tasks
     result = await stream
@@ -419,8 +419,8 @@ def test_an_event_loop_that_stops_loses_no_result_behind_an_artifact(sqlite_file
         kept.append(asyncio.create_task(let_go()))
         agent.execute_turn("go")
         kept.append(agent)
-        lock = agent._turns.running._committing
-        while not lock._waiting:  # noqa: ASYNC110 - nobody tells
+        turn = agent._turns.running
+        while turn._log is None or not turn._log._writing._waiting:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
 
     async def look():

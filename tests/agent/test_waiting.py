@@ -270,7 +270,7 @@ async def test_a_turn_looks_again_after_an_end_that_was_refused(make_agent, memo
     hold = Hold(spy, "commit")
     stream = agent.execute_turn("a")
     await hold.asked.wait()
-    inbox = agent._turns.running._inbox
+    inbox = agent._turns.running._log.inbox
     await agent.follow_up("b")
 
     async def rang() -> bool:

@@ -273,7 +273,7 @@ def _trial(
     def run(count: int, seed: int) -> Tally:
         tally = Tally(f"{name}, {kind}")
         wrong = (
-            mock.patch("looopy.agent.running.settle_write", give_up) if giving_up else nullcontext()
+            mock.patch("looopy.agent.commit.settle_write", give_up) if giving_up else nullcontext()
         )
         with database(kind) as url, wrong:
             asyncio.run(work(url, kind, count, seed, tally))

@@ -41,7 +41,7 @@ async def test_a_commit_that_is_given_up_is_found_out():
     """With a plain await in place of `settle`, the same check finds what it is there for."""
     found = []
     async with Place("memory:") as place:
-        with mock.patch("looopy.agent.running.settle_write", cancel.give_up):
+        with mock.patch("looopy.agent.commit.settle_write", cancel.give_up):
             for at in range(1, PLACES["memory"] + 1):
                 try:
                     await strike(World(place.stores()), SCENES[1], "task.cancel()", at)

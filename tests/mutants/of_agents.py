@@ -130,7 +130,7 @@ MUTANTS = [
     mutant(
         "another-turn-ends-this-one",
         "a turn is over for its viewers when an agent that works for it is done",
-        "looopy.agent.running:RunningTurn._show",
+        "looopy.agent.commit:TurnLog.show",
         "if not event.path:  # another",
         "if True:  # another",
         "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",

@@ -8,7 +8,7 @@ MUTANTS = [
     mutant(
         "lease-never-let-go",
         "a store is asked to renew, for ever, the lease of each turn that is over",
-        "looopy.agent.running:RunningTurn.run",
+        "looopy.agent.commit:TurnLog.close",
         "if self._lease is not None: self._lease.let_go()",
         "",
         "tests/agent/test_sharing.py::test_after_a_turn_its_lease_is_renewed_no_more",
@@ -16,18 +16,18 @@ MUTANTS = [
     mutant(
         "artifact-beside-commit",
         "events are announced out of order, and a client that follows by number misses one",
-        "looopy.agent.running:RunningTurn._change_artifact",
-        "await self._committing.take(_nobody)",
-        "self._committing = WriteLock()\n"
-        "await self._committing.take(_nobody)",
+        "looopy.agent.commit:TurnLog._change_artifact",
+        "await self._writing.take(_nobody)",
+        "self._writing = WriteLock()\n"
+        "await self._writing.take(_nobody)",
         "tests/agent/test_artifact_tools.py"
         "::test_an_artifact_waits_for_a_commit_of_its_turn_that_is_under_way",
     ),
     mutant(
         "store-error-unredacted",
         "a token stands in the stored state when a store's error repeats it",
-        "looopy.agent.running:RunningTurn._close_after",
-        "error = self.redactor.error(error)",
+        "looopy.agent.commit:TurnLog.fail",
+        "error = self._redactor.error(error)",
         "",
         "tests/agent/test_secrets.py"
         "::test_an_error_of_the_store_that_repeats_a_credential_shows_none",
@@ -63,8 +63,8 @@ MUTANTS = [
         "artifacts-of-all-turns",
         "a repeated request shows the files of other turns as its own",
         "looopy.agent.events:_result",
-        "artifacts=[a for a in await stores.artifacts.list(context_id) if a.turn == turn],",
-        "artifacts=await stores.artifacts.list(context_id),",
+        "tally.artifacts = [a for a in await stores.artifacts.list(context_id) if a.turn == turn]",
+        "tally.artifacts = await stores.artifacts.list(context_id)",
         "tests/agent/test_idempotency.py"
         "::test_the_result_of_an_old_turn_has_the_artifacts_of_that_turn",
     ),

@@ -118,13 +118,12 @@ MUTANTS = [
     mutant(
         "saved-at-the-end",
         "a crash takes the whole turn, with the effects of its tools",
-        "looopy.agent.running:RunningTurn._drive",
-        "else: await self._commit(out, state)",
-        "elif not isinstance(out.events[-1], TurnEnd):\n"
-        "    self.__dict__.setdefault('late', []).extend(out.events)\n"
-        "else:\n"
-        "    every = (*self.__dict__.get('late', ()), *out.events)\n"
-        "    await self._commit(replace(out, events=every), state)",
+        "looopy.agent.commit:TurnLog.commit",
+        "events = self._placed(group.events)",
+        "if not isinstance(group.events[-1], TurnEnd):\n"
+        "    self.__dict__.setdefault('late', []).extend(group.events)\n"
+        "    return\n"
+        "events = self._placed((*self.__dict__.get('late', ()), *group.events))",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
     ),
     mutant(
@@ -164,16 +163,16 @@ MUTANTS = [
         "a client has seen what a crash takes back",
         (
             Edit(
-                "looopy.agent.running:RunningTurn._commit",
+                "looopy.agent.commit:TurnLog.commit",
                 "try: done = await settle_write(",
-                "seq = self.known.record.last_seq + 1 if self.known.record else 1\n"
-                "self._announce(events, seq, self._last_position + 1, state=state)\n"
+                "seq = self._known.record.last_seq + 1 if self._known.record else 1\n"
+                "self._announce(events, durable, seq, self._last_position + 1, state=state)\n"
                 "try:\n"
                 "    done = await settle_write(",
             ),
             Edit(
-                "looopy.agent.running:RunningTurn._commit",
-                "self._announce(events, done.first_seq, done.first_position, state=state)",
+                "looopy.agent.commit:TurnLog.commit",
+                "self._announce(events, durable, done.first_seq, done.first_position, state=state)",
                 "",
             ),
         ),
@@ -199,9 +198,9 @@ MUTANTS = [
             ),
             Edit(
                 "looopy.agent.running:RunningTurn._drive",
-                "if not isinstance(out, Group): self._show(out)",
+                "if not isinstance(out, Group): log.show(out)",
                 "if not isinstance(out, Group):\n"
-                "    await self._commit(Group((out,)), state)",
+                "    await log.commit(Group((out,)), state)",
             ),
         ),
         (f"{_TURNS}::test_a_turn_costs_few_commits",),
@@ -240,10 +239,10 @@ MUTANTS = [
         "a step that may have been stored is answered a second time",
         "looopy.agent.running:RunningTurn._drive",
         "except (Fenced, StoreUnavailable):\n"
-        "    self.known.stale = True\n"
+        "    known.stale = True\n"
         "    raise",
         "except Fenced:\n"
-        "    self.known.stale = True\n"
+        "    known.stale = True\n"
         "    raise",
         "tests/agent/test_failures.py::test_a_step_that_cannot_be_stored_fails_the_turn_in_order",
     ),
@@ -320,7 +319,7 @@ MUTANTS = [
     mutant(
         "expired-ones-in-memory",
         "a turn of auto_save=False goes on with an identity that nobody has shown again",
-        "looopy.agent.running:RunningTurn._finish",
+        "looopy.agent.commit:TurnLog._finish",
         "had_auth=self._buffer[-1].had_auth,",
         "had_auth=False,",
         f"{_EXPIRED}::test_a_turn_that_is_saved_later_waits_as_well",

@@ -7,8 +7,9 @@ is stored. Any other process may own the context at any time. The room may impor
 
 - The public object: `agent` (`Agent`), made of `resources` (what an agent opens and closes) and
   `lifecycle` (the table of statuses that allow each method, and the status of one agent).
-- One turn: `request` (check the arguments), `turns` (order within this process), `claim` (take the
-  context), `plan` (what the turn begins with), `running` (run, commit, announce), `result`.
+- One turn: `request` (check the arguments), `turns` (order within this process), `running` (the
+  turn from its claim to its end), `claim` (take the context), `plan` (what the turn begins with),
+  `commit` (store a group, then show it), `result`.
 - Ownership: `lease` (renew a claim; notice an abandoned one), `line` (wait for a busy context).
 - After a crash: `context` (load what is stored; find a dead turn), `closing` (end that turn; decide
   which of its tool calls may run again).
@@ -17,6 +18,6 @@ is stored. Any other process may own the context at any time. The room may impor
   `compact`, `artifacts` (the writer that tools use), `buffer` (`auto_save=False`), `state` (counts,
   and the snapshot that callers see).
 
-Exports: `Agent` and `TurnStream`, through `looopy`. Read `agent`, `running`, `claim`, `context`,
-`closing`.
+Exports: `Agent` and `TurnStream`, through `looopy`. Read `agent`, `running`, `claim`, `commit`,
+`context`, `closing`.
 """

@@ -34,6 +34,7 @@ from looopy.agent.events import end_dead_turn, follow, watch_turn
 from looopy.agent.lifecycle import TRANSITIONS, Lifecycle, LoopLock
 from looopy.agent.request import (
     TurnRequest,
+    TurnSetup,
     agent_options,
     check_at_least_one,
     check_auth_context,
@@ -55,7 +56,7 @@ from looopy.tools.gather import ToolSource
 from looopy.types.artifact import Artifact
 from looopy.types.config import LoopConfig
 from looopy.types.context import AuthContext, CancelToken, SystemPrompt
-from looopy.types.event import AgentEvent, Compaction, TurnEnd
+from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, AgentStatus
@@ -481,19 +482,19 @@ class Agent:
             )
         if (same := self._turns.with_key(request.key)) is not None:
             return TurnStream(*same.seen_by(request))
-        turn = RunningTurn(
-            self._known,
+        setup = TurnSetup(
+            known=self._known,
             provider=self._resources.provider,
             sources=self._resources.tools,
             config=self.loop_config,
             system_prompt=self._system_prompt,
-            request=request,
-            busy_here=busy_here,
-            announce=self._tell,
-            buffer=None if self.auto_save else self._buffer,
-            auto_compact=self.auto_compact,
             keys=self._keys,
+            auto_compact=self.auto_compact,
+            buffer=None if self.auto_save else self._buffer,
+            subscribers=self._subscribers,
+            ended=self._turn_ended,
         )
+        turn = RunningTurn(setup, request, busy_here=busy_here)
         self._turns.start(turn)
         self._lifecycle.set(status)
         return TurnStream(turn.broadcast, turn.token.cancel)  # not the turn: it has credentials
@@ -514,11 +515,9 @@ class Agent:
         finally:
             leave()
 
-    def _tell(self, event: AgentEvent) -> None:
-        if isinstance(event, TurnEnd) and self._turns.running is None:
+    def _turn_ended(self) -> None:
+        if self._turns.running is None:
             self._idle()
-        if self._subscribers.present:
-            self._subscribers.tell(event)
 
     def _idle(self) -> None:
         if self._lifecycle.status is AgentStatus.BUSY:

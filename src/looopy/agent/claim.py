@@ -18,11 +18,9 @@ from typing import Any
 
 from looopy._failpoints import reach
 from looopy.agent.buffer import BufferedTurn
-from looopy.agent.context import Known
 from looopy.agent.line import Line
 from looopy.agent.plan import Plan, plan_turn
-from looopy.agent.request import TurnRequest
-from looopy.auth.sealing import KeyRing
+from looopy.agent.request import TurnRequest, TurnSetup
 from looopy.errors import (
     AgentBusy,
     CannotContinue,
@@ -36,7 +34,7 @@ from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim, Claimed, ContextState
 from looopy.stores.settle import settle_write
-from looopy.tools.gather import ToolSource, gather_tools
+from looopy.tools.gather import gather_tools
 from looopy.types.context import CancelToken
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart
 from looopy.types.maker import quick
@@ -67,8 +65,6 @@ class Claiming:
 
     Args:
         busy_here: An earlier turn of the same agent runs, and this one is not to wait for it.
-        buffer: Where the turn goes instead of a store (`auto_save=False`).
-        keys: Opens the credentials among the inputs.
 
     Attributes:
         first: Set when no earlier turn of the agent is left.
@@ -77,28 +73,25 @@ class Claiming:
 
     def __init__(
         self,
-        known: Known,
+        setup: TurnSetup,
         request: TurnRequest,
-        *,
-        sources: Sequence[ToolSource],
         owner: Owner,
         token: CancelToken,
+        *,
         busy_here: bool,
-        buffer: list[BufferedTurn] | None,
-        keys: KeyRing | None = None,
     ) -> None:
+        known = setup.known
         self.first = False
         self.placed = asyncio.Event()
+        self._setup = setup
         self._known = known
         self._request = request
-        self._sources = sources
         self._token = token
         self._busy_here = busy_here
-        self._buffer = buffer
-        self._keys = keys
+        self._buffer = setup.buffer
         self._holder = owner.token(known.config.lease_ttl_s)
         self._line = Line(known.stores, known.context_id, self._holder, token)
-        self._waits = request.on_busy == "wait" and buffer is None
+        self._waits = request.on_busy == "wait" and setup.buffer is None
 
     async def run(self, before: Claiming | None) -> Begun:
         """
@@ -191,7 +184,7 @@ class Claiming:
             try:
                 if fresh and not self._buffer:  # what is buffered is in no store to be read
                     with scope:
-                        tools = await gather_tools(self._sources)
+                        tools = await gather_tools(self._setup.sources)
                     await known.refresh(tools, partial(self._pause, scope))
                     await self._look_for_key()
                 self._refuse_if_busy()  # before the claim would: it is cheaper to know
@@ -254,7 +247,7 @@ class Claiming:
             request.user_message,
             request.inputs,
             request.auth_context,
-            self._keys,
+            self._setup.keys,
         )
         asked = {one.request_id for one in known.state.pending if one.kind is PendingKind.AUTH}
         request.secret.update(asked & request.inputs.keys())

@@ -138,6 +138,7 @@ async def _result(
     state = ContextState()  # unless the turn is the last one, its state is gone
     if context is not None and context.turn_count == turn:
         state = context.state
+    tally.artifacts = [a for a in await stores.artifacts.list(context_id) if a.turn == turn]
     name, text = state.error or ("LooopyError", "the turn failed")
     return tally.result(
         turn,
@@ -145,7 +146,6 @@ async def _result(
         record.stop_reason or StopReason.INTERRUPTED,
         usage=record.usage,
         pending=state.pending,
-        artifacts=[a for a in await stores.artifacts.list(context_id) if a.turn == turn],
         error=error_of(name, tally.failure.text if tally.failure else text),
         output_type=output_type,
     )

@@ -1,27 +1,59 @@
 """
-One call of `execute_turn`, checked before anything is written: `TurnRequest` and what callers
-bring.
+What one turn is given: `TurnRequest` by its caller, checked before anything is written, and
+`TurnSetup` by its agent.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from looopy.agent.broadcast import Subscribers
+from looopy.agent.buffer import BufferedTurn
+from looopy.agent.context import Known
+from looopy.auth.sealing import KeyRing
 from looopy.errors import AccessDenied, ConfigurationError, ValueRefused
+from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
 from looopy.loop.output import OutputType, output_type_of
 from looopy.stores.rules import check_idempotency_key
 from looopy.stores.stores import Stores
+from looopy.tools.gather import ToolSource
 from looopy.types.config import Budget, LoopConfig
-from looopy.types.context import AuthContext, as_part
+from looopy.types.context import AuthContext, SystemPrompt, as_part
 from looopy.types.maker import quick
 from looopy.types.message import UserMessage
 from looopy.types.message_json import message_to_json
 from looopy.types.storable import check
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSetup:
+    """
+    What an agent lends to one of its turns.
+
+    Attributes:
+        known: What the agent knows of the context; the turn keeps it up to date.
+        keys: Makes and keeps the keys that credentials are encrypted to.
+        auto_compact: Summarise a history of which the model would not be shown all.
+        buffer: Takes the turn instead of the store (`auto_save=False`).
+        ended: Called when the turn is over, before its last event is shown.
+    """
+
+    known: Known
+    provider: LLMProvider
+    sources: Sequence[ToolSource]
+    config: LoopConfig
+    system_prompt: SystemPrompt
+    keys: KeyRing
+    auto_compact: bool
+    buffer: list[BufferedTurn] | None
+    subscribers: Subscribers
+    ended: Callable[[], object]
 
 
 @quick

@@ -39,11 +39,13 @@ class Tally:
 
     Attributes:
         messages: Those it has added, oldest first.
+        artifacts: Versions it has saved and not deleted, in order.
         failure: Why it failed, if it did.
     """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self.artifacts: list[Artifact] = []
         self.failure: TurnError | None = None
         self._parts: dict[int, _Part] = {}
 
@@ -60,6 +62,10 @@ class Tally:
         elif isinstance(event, TurnError):
             self.failure = event
 
+    def drop(self, artifact_id: str) -> None:
+        """Forget the versions of an artifact, which is deleted."""
+        self.artifacts = [one for one in self.artifacts if one.artifact_id != artifact_id]
+
     def result(
         self,
         turn: int,
@@ -68,7 +74,6 @@ class Tally:
         *,
         usage: Usage,
         pending: Sequence[PendingRequest],
-        artifacts: Sequence[Artifact],
         error: LooopyError | None,
         output_type: OutputType | None,
     ) -> TurnResult:
@@ -91,7 +96,7 @@ class Tally:
             usage=usage,
             iterations=tuple(one for one in iterations if one is not None),
             pending=tuple(pending) if waits else (),
-            artifacts=tuple(artifacts),
+            artifacts=tuple(self.artifacts),
             error=error if outcome is Outcome.FAILED else None,
         )
         return with_output(result, output_type)

@@ -74,7 +74,7 @@ class Turns:
         before = self._line[-1].claiming if self._line else None
         self._line.append(turn)
         self._call_next()
-        name = f"looopy {turn.known.context_id}"
+        name = f"looopy {turn.setup.known.context_id}"
         task = asyncio.create_task(self._supervise(turn, before), name=name)
         self._tasks.add(task)
         self._run_by[task] = turn

@@ -1,0 +1,375 @@
+"""
+The part of the log that one turn writes, once it owns its context.
+
+Commit, then announce: the durable events of a group are stored, given their numbers, and only then
+shown. A commit in flight is never abandoned: a cancelled task waits for its outcome first, and the
+turn then ends in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from looopy._failpoints import reach
+from looopy.agent.artifacts import TurnArtifacts
+from looopy.agent.broadcast import Broadcast
+from looopy.agent.claim import Begun
+from looopy.agent.closing import OpenCall, failed_end
+from looopy.agent.inbox import TurnInbox
+from looopy.agent.lease import Lease
+from looopy.agent.request import TurnRequest, TurnSetup
+from looopy.agent.result import COUNTED, Tally
+from looopy.agent.state import state_after, state_beside
+from looopy.auth.redaction import Redactor
+from looopy.errors import LooopyError, StoreConflict, StoreError, StoreUnavailable
+from looopy.loop.compaction import placed
+from looopy.loop.output import output_type_of
+from looopy.loop.progress import Asked, Group
+from looopy.stores.records import (
+    ArtifactDeletion,
+    ArtifactWrite,
+    Commit,
+    Committed,
+    ContextState,
+    InboxNews,
+    TurnRecord,
+)
+from looopy.stores.settle import WriteLock, settle_write
+from looopy.types.artifact import Artifact, ArtifactKind
+from looopy.types.context import CancelToken
+from looopy.types.event import (
+    AgentEvent,
+    ArtifactUpdate,
+    Compaction,
+    MessageEnd,
+    TurnEnd,
+    is_durable,
+    utc_now,
+)
+from looopy.types.maker import stamp
+from looopy.types.message import NO_USAGE, AssistantMessage
+from looopy.types.result import TurnResult
+
+_logger = logging.getLogger("looopy")
+
+
+class TurnLog:
+    """
+    What one turn stores and shows.
+
+    Args:
+        begun: The claim, and what the turn begins with.
+        broadcast: Shows the turn's events.
+
+    Attributes:
+        inbox: What comes in for the turn; `None` with `auto_save=False`.
+        output_type: What the answer has to be; also of a turn that goes on from another.
+        open: Whether the turn has yet to end.
+        result: Made with the last event.
+    """
+
+    def __init__(
+        self,
+        setup: TurnSetup,
+        request: TurnRequest,
+        begun: Begun,
+        *,
+        token: CancelToken,
+        redactor: Redactor,
+        broadcast: Broadcast,
+    ) -> None:
+        plan, claimed, known = begun.plan, begun.claimed, setup.known
+        self.turn = claimed.turn
+        self.open = True
+        self.output_type = request.output_type or output_type_of(plan.state.output)
+        self.result: TurnResult | None = None
+        self.inbox: TurnInbox | None = None
+        self._lease: Lease | None = None
+        self._setup = setup
+        self._known = known
+        self._stores = known.stores
+        self._begun = begun
+        self._token = token
+        self._redactor = redactor
+        self._broadcast = broadcast
+        self._buffer = setup.buffer
+        self._tally = Tally()
+        self._writing = WriteLock()
+        self._commit = partial(
+            Commit,
+            context_id=known.context_id,
+            epoch=claimed.epoch,
+            turn=claimed.turn,
+            ttl_s=setup.config.lease_ttl_s,
+        )
+        self._summary = plan.state.summary  # position of the newest one
+        self._assistant_position = known.announced_at if plan.run else None
+        self._last_position = claimed.first_position - 1
+        self._iteration = 0
+        self._asked: Sequence[Asked] = ()
+        known.remember(
+            now=utc_now(), epoch=claimed.epoch, turn_count=claimed.turn, state=plan.state
+        )
+        if self._buffer is None:
+            self._lease = Lease(
+                self._stores.state,
+                known.context_id,
+                claimed.epoch,
+                setup.config.lease_ttl_s,
+                partial(token.cancel, "fenced"),  # not this log: it holds the lease
+            )
+            self.inbox = TurnInbox(
+                self._stores,
+                known.context_id,
+                claimed.turn,
+                request.actor_id,
+                setup.config,
+                token,
+                head=claimed.inbox,
+            )
+
+    def close(self) -> None:
+        """Let go of what the turn held."""
+        if self._lease is not None:
+            self._lease.let_go()
+        if self.inbox is not None:
+            self.inbox.close()
+
+    @property
+    def artifacts(self) -> TurnArtifacts:
+        """What the turn's tools may do with artifacts."""
+        change = self._change_artifact if self._buffer is None else None
+        known, redactor = self._known, self._redactor
+        return TurnArtifacts(self._stores.artifacts, known.context_id, change, redactor=redactor)
+
+    def opened(self, group: Group) -> None:
+        """Show the first group, which the claim has stored."""
+        durable = [e for e in group.events if is_durable(e)]
+        for event, same in zip(durable, self._begun.events, strict=True):
+            stamp(event, timestamp=same.timestamp)
+        claimed = self._begun.claimed
+        self._announce(group.events, durable, claimed.first_seq, claimed.first_position)
+
+    async def commit(self, group: Group, begun: ContextState) -> None:
+        """Store a group's durable events, then show the whole group, unless news came first."""
+        events = self._placed(group.events)
+        durable = [e for e in events if is_durable(e)]
+        if not durable and not group.asked:
+            self._announce(events, (), 0, 0)
+            return
+        end = durable[-1] if durable and isinstance(durable[-1], TurnEnd) else None
+        self._asked = group.asked
+        changed = self._summary != begun.summary
+        if changed:
+            begun = replace(begun, summary=self._summary)
+        if group.charged is not NO_USAGE:
+            begun = replace(begun, charged=begun.charged + group.charged)
+            changed = True
+        state = begun if changed else None
+        if end is not None:
+            state = state_after(end, group, begun, self._begun.events[0].timestamp)
+        if self._buffer is not None:
+            self.open = end is None
+            self._announce(events, durable, 0, self._last_position + 1, state=state)
+            return
+        while self._known.heads:
+            try:
+                await self._known.heads_read()
+            except asyncio.CancelledError:  # as below: what has happened is stored all the same
+                self._token.cancel()
+        reach("B6" if end is None else "B13")
+        await self._writing.take(self._token.cancel)
+        try:
+            commit = self._commit(
+                events=durable,
+                assistant_position=self._assistant_position,
+                state=state_beside(begun, group.asked) if group.asked and end is None else state,
+                delivered=group.delivered,
+                heard=group.heard,
+                release=end is not None,
+            )
+            if end is not None and self.inbox is not None:
+                self.inbox.ending()
+            try:
+                done = await settle_write(
+                    self._stores.commit(commit), self._token.cancel, outlasts=self._stores.outlasts
+                )
+            except InboxNews as news:
+                if self.inbox is None:
+                    raise
+                self.inbox.refuse(news.inbox)
+                return
+            except StoreConflict:
+                if not await self._was_withdrawn(group):
+                    raise
+                return
+            reach("B7" if end is None else "B14")
+            self.open = end is None
+            self._hear(done)
+            self._announce(events, durable, done.first_seq, done.first_position, state=state)
+        finally:
+            self._writing.give_back()
+
+    async def _was_withdrawn(self, group: Group) -> bool:
+        if self.inbox is None:
+            return False
+        looking = self.inbox.look_for_withdrawn(group.delivered)
+        return await settle_write(looking, self._token.cancel, outlasts=self._stores.outlasts)
+
+    def _placed(self, events: Sequence[AgentEvent]) -> Sequence[AgentEvent]:
+        if Compaction not in {event.__class__ for event in events}:
+            return events
+        first = 1 if self._known.record is None else self._known.record.visible_from
+        events, self._summary = placed(events, self._last_position, first)
+        return events
+
+    def _hear(self, done: Committed) -> None:
+        if self.inbox is not None:
+            self.inbox.told(done.inbox)
+
+    def _announce(
+        self,
+        events: Sequence[AgentEvent],
+        durable: Sequence[AgentEvent],
+        seq: int,
+        position: int,
+        state: ContextState | None = None,
+    ) -> None:
+        """Give *durable*, which are stored, their numbers, take them over, and show the group."""
+        for event in durable:
+            if isinstance(event, MessageEnd):
+                stamp(event, seq=seq or None, position=position)
+                if isinstance(event.message, AssistantMessage):
+                    self._assistant_position = position
+                self._last_position = position
+                position += 1
+            elif seq:
+                stamp(event, seq=seq)
+            seq += 1 if seq else 0
+        changes: dict[str, Any] = {"last_position": self._last_position}
+        if seq:
+            changes["last_seq"] = seq - 1
+        if state is not None:
+            changes["state"] = state
+        if self._buffer is not None:
+            buffered = self._buffer[-1]
+            buffered.events += durable
+            buffered.state = state or buffered.state
+        self._known.remember(now=utc_now(), **changes)
+        for event in events:
+            self.show(event)
+
+    def show(self, event: AgentEvent) -> None:
+        """Show an event to the agent's subscribers and to whoever views the turn."""
+        if not event.path:  # another agent's is shown here and no more
+            self._iteration = event.iteration
+            if event.__class__ in COUNTED:
+                self._tally.see(event)
+            elif isinstance(event, TurnEnd):
+                self._finish(event)
+        subscribers = self._setup.subscribers
+        if subscribers.present:
+            subscribers.tell(event)
+        self._broadcast.push(event)
+
+    def _finish(self, end: TurnEnd) -> None:
+        """Make the result, and leave the agent ready, before the last event is shown."""
+        self._known.advance(self._tally.messages, self.turn, self._last_position)
+        state, left = self._known.state, self._known.open_calls
+        held = {one.tool_call_id for one in state.held}
+        self._known.open_calls, self._known.last = [], None
+        if state.pending or state.answered or state.resumable is not None:
+            self._known.stale = True  # open calls are found by reading
+            if self._buffer is not None:  # where there is nothing to read
+                self._known.last = TurnRecord(
+                    turn=self.turn,
+                    had_auth=self._buffer[-1].had_auth,
+                    start_seq=0,
+                    first_position=self._last_position - len(self._tally.messages) + 1,
+                    last_position=self._last_position,
+                    started_at=end.timestamp,
+                )
+                asked = [OpenCall(one.call, one.held.origin, started=False) for one in self._asked]
+                self._known.open_calls = asked or [one for one in left if one.call.id in held]
+                self._known.announced_at = self._assistant_position
+        failure = self._tally.failure
+        self.result = self._tally.result(
+            self.turn,
+            end.outcome,
+            end.stop_reason,
+            usage=end.usage,
+            pending=state.pending,
+            error=failure.error if failure is not None else None,
+            output_type=self.output_type,
+        )
+        self._setup.ended()
+
+    async def fail(self, exc: Exception) -> None:
+        """
+        End a turn whose step could not be stored: read back what was, answer what is open, say why.
+        """
+        _logger.warning("turn %s could not go on: %s", self.turn, type(exc).__name__)
+        error = exc if isinstance(exc, LooopyError) else LooopyError(repr(exc))
+        error = self._redactor.error(error)
+        events = failed_end(
+            self._known.context_id,
+            self.turn,
+            before=self._known.committed,
+            added=self._tally.messages,
+            resumed=self._begun.plan.run,
+            error=error,
+        )
+        try:
+            await self.commit(Group(events), self._known.state)
+        except StoreError:
+            self._known.stale = True
+            raise exc from None
+        self._known.stale = True
+
+    async def _change_artifact(self, change: ArtifactWrite | ArtifactDeletion) -> Artifact:
+        """
+        Save a version, or delete an artifact, together with its event, under this turn's epoch.
+
+        Raises:
+            Fenced: Another owner has the context; nothing was changed.
+            ArtifactNotFound: There is no artifact to delete.
+        """
+        deleted = isinstance(change, ArtifactDeletion)
+        event = ArtifactUpdate(
+            context_id=self._known.context_id,
+            turn=self.turn,
+            iteration=self._iteration,
+            artifact_id=change.artifact_id,
+            kind=ArtifactKind.FILE,  # kind and version are what the store finds
+            version=0,
+            deleted=deleted,
+        )
+        commit = self._commit(events=[event], artifact=change)
+        # Its task is one that `settle` has made: told of nothing, it only waits for the end.
+        await self._writing.take(_nobody)
+        try:
+            done = await settle_write(
+                self._stores.commit(commit), _nobody, outlasts=self._stores.outlasts
+            )
+            self._hear(done)
+            artifact = done.artifact
+            if artifact is None:
+                raise StoreUnavailable("the store changed no artifact and did not say why")
+            if deleted:
+                self._tally.drop(artifact.artifact_id)
+            else:
+                self._tally.artifacts.append(artifact)
+            event = replace(event, kind=artifact.kind, version=artifact.version)
+            self._announce([event], [event], done.first_seq, done.first_position)
+        finally:
+            self._writing.give_back()
+        return artifact
+
+
+def _nobody() -> None:
+    """Be told of a cancellation."""
