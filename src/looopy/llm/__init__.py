@@ -8,8 +8,9 @@ it loads no vendor's SDK; making a provider does. Exports: the names in `__all__
 - Contract: `provider`. A model's name becomes a provider in `resolve`.
 - Providers: `openai/`, `anthropic/`, `local/`, `pipy`; `fallback` asks several in order.
 - Request: `render` makes valid messages of any stored log.
-- Answer: `sse` reads the bytes, `accumulate` builds the message and its stream events, `thoughts`
-  finds `<think>` tags, `prices` adds the cost.
+- Answer: `sse` reads the bytes, `reader` is the part of a reader that is the same for every format,
+  `accumulate` builds the message and its stream events, `thoughts` finds `<think>` tags, `prices`
+  adds the cost.
 - Failure: `failures` turns the status, headers and text of an HTTP error into a typed error;
   `overflow` notices a window that overflowed silently; `retry` decides if the loop calls again.
 - `sdk`: the client, key, waits and errors that the providers over an SDK share.

@@ -12,9 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from looopy.errors import InvalidLLMResponse, LLMUnavailable
 from looopy.llm.accumulate import Accumulator
-from looopy.llm.failures import failure_of
+from looopy.llm.reader import AnswerReader
 from looopy.types.message import StopReason, Usage
 from looopy.types.request import StreamEvent
 
@@ -31,7 +30,7 @@ _STOP_REASONS: Final = {
 }
 
 
-class EventReader:
+class EventReader(AnswerReader):
     """
     Reads one answer's events into an `Accumulator`.
 
@@ -41,14 +40,12 @@ class EventReader:
         secrets: Texts that no error may show.
     """
 
-    __slots__ = ("_answer", "_calls", "_counts", "_kinds", "_secrets", "_sources", "_stop")
+    __slots__ = ("_calls", "_counts", "_kinds", "_stop")
 
     def __init__(
         self, answer: Accumulator, *, sources: Sequence[int] = (), secrets: Sequence[str] = ()
     ) -> None:
-        self._answer = answer
-        self._sources = sources
-        self._secrets = secrets
+        super().__init__(answer, sources=sources, secrets=secrets)
         self._kinds: dict[int, str] = {}  # the kind of each block, by its number in the answer
         self._calls: dict[int, Any] = {}  # the arguments that came with a call's start
         self._counts: dict[str, int] = {}
@@ -66,10 +63,7 @@ class EventReader:
         Raises:
             LLMError: The server reports an error, or what came is no event.
         """
-        try:
-            event = json.loads(data)
-        except (ValueError, RecursionError):
-            raise self._invalid("what is no JSON") from None
+        event = self._parsed(data)
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
             raise self._invalid("what is no event")
         kind = event["type"]
@@ -85,14 +79,7 @@ class EventReader:
             self._count(event.get("usage"))
             self._stopped(self._object(event, "delta").get("stop_reason"))
         elif kind == "error":
-            raise failure_of(
-                None,
-                event,
-                provider=self._answer.provider,
-                model=self._answer.model,
-                secrets=self._secrets,
-                sources=self._sources,
-            )
+            raise self._reported(event)
         elif kind == "message":
             return self._whole(event)
         return ()
@@ -105,11 +92,7 @@ class EventReader:
             LLMUnavailable: The answer has no sign of being complete.
         """
         if self._stop is None:
-            raise LLMUnavailable(
-                f"the answer of {self._answer.provider} broke off before its end",
-                provider=self._answer.provider,
-                model=self._answer.model,
-            )
+            raise self._broke_off()
         return self._answer.done(_STOP_REASONS.get(self._stop, StopReason.STOP))
 
     def _begin(self, index: int, block: Mapping[str, Any]) -> Sequence[StreamEvent]:
@@ -209,10 +192,3 @@ class EventReader:
         if value is not None and not isinstance(value, str):
             raise self._invalid(f"a {name} that is no text")
         return value or ""
-
-    def _invalid(self, what: str) -> InvalidLLMResponse:
-        return InvalidLLMResponse(
-            f"{self._answer.provider} sent {what} where a piece of its answer belongs",
-            provider=self._answer.provider,
-            model=self._answer.model,
-        )

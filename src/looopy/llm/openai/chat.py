@@ -15,9 +15,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from looopy.errors import InvalidLLMResponse, LLMUnavailable
+from looopy.errors import LLMUnavailable
 from looopy.llm.accumulate import Accumulator
-from looopy.llm.failures import failure_of
+from looopy.llm.reader import AnswerReader
 from looopy.types.message import (
     AssistantMessage,
     Cost,
@@ -261,7 +261,7 @@ def short(value: str, limit: int) -> str:
     return "h" + hashlib.sha256(value.encode(errors="replace")).hexdigest()[: min(limit, 40) - 1]
 
 
-class ChunkReader:
+class ChunkReader(AnswerReader):
     """
     Reads one answer's chunks into an `Accumulator`.
 
@@ -271,14 +271,12 @@ class ChunkReader:
         secrets: Texts that no error may show.
     """
 
-    __slots__ = ("_answer", "_finish", "_secrets", "_sources", "_usage")
+    __slots__ = ("_finish", "_usage")
 
     def __init__(
         self, answer: Accumulator, *, sources: Sequence[int] = (), secrets: Sequence[str] = ()
     ) -> None:
-        self._answer = answer
-        self._sources = sources
-        self._secrets = secrets
+        super().__init__(answer, sources=sources, secrets=secrets)
         self._finish: str | None = None
         self._usage: Usage | None = None
 
@@ -299,19 +297,9 @@ class ChunkReader:
         Raises:
             LLMError: The server reports an error, or what came is no chunk.
         """
-        try:
-            chunk = json.loads(data)
-        except (ValueError, RecursionError):
-            raise self._invalid("what is no JSON") from None
+        chunk = self._parsed(data)
         if isinstance(chunk, dict) and chunk.get("error"):
-            raise failure_of(
-                None,
-                chunk,
-                provider=self._answer.provider,
-                model=self._answer.model,
-                secrets=self._secrets,
-                sources=self._sources,
-            )
+            raise self._reported(chunk)
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
         usage = chunk.get("usage") if isinstance(chunk, dict) else None
         if not isinstance(choices, list):
@@ -341,11 +329,7 @@ class ChunkReader:
             LLMUnavailable: The answer has no sign of being complete.
         """
         if not self.finished and not said_done:
-            raise LLMUnavailable(
-                f"the answer of {self._answer.provider} broke off before its end",
-                provider=self._answer.provider,
-                model=self._answer.model,
-            )
+            raise self._broke_off()
         if self._finish in _BROKEN_OFF:
             raise LLMUnavailable(
                 f"{self._answer.provider} ended the answer with finish_reason {self._finish!r}",
@@ -397,13 +381,6 @@ class ChunkReader:
             call_id=call_id if isinstance(call_id, str) else None,
             name=name if isinstance(name, str) else None,
             arguments_delta=arguments if isinstance(arguments, str) else "",
-        )
-
-    def _invalid(self, what: str) -> InvalidLLMResponse:
-        return InvalidLLMResponse(
-            f"{self._answer.provider} sent {what} where a piece of its answer belongs",
-            provider=self._answer.provider,
-            model=self._answer.model,
         )
 
 

@@ -8,15 +8,14 @@ reader skips unknown items (searches, images, later additions).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from looopy.errors import InvalidLLMResponse, LLMError, LLMUnavailable
+from looopy.errors import LLMError
 from looopy.llm.accumulate import Accumulator
-from looopy.llm.failures import failure_of
 from looopy.llm.openai.chat import count
 from looopy.llm.openai.responses_format import signature
+from looopy.llm.reader import AnswerReader
 from looopy.types.message import StopReason, Usage
 from looopy.types.request import StreamEvent
 
@@ -26,7 +25,7 @@ _ENDS = frozenset({"response.completed", "response.incomplete", "response.done"}
 _PASSING_CODES = frozenset({"", "server_error", "vector_store_timeout"})
 
 
-class EventReader:
+class EventReader(AnswerReader):
     """
     Reads one answer's events into an `Accumulator`.
 
@@ -36,14 +35,12 @@ class EventReader:
         secrets: Texts that no error may show.
     """
 
-    __slots__ = ("_answer", "_end", "_items", "_secrets", "_shown", "_sources")
+    __slots__ = ("_end", "_items", "_shown")
 
     def __init__(
         self, answer: Accumulator, *, sources: Sequence[int] = (), secrets: Sequence[str] = ()
     ) -> None:
-        self._answer = answer
-        self._sources = sources
-        self._secrets = secrets
+        super().__init__(answer, sources=sources, secrets=secrets)
         self._end: StopReason | None = None
         self._items = 0  # that were read whole
         self._shown: set[Any] = set()  # places of items of which pieces have come
@@ -62,10 +59,7 @@ class EventReader:
         Raises:
             LLMError: The server reports an error, or what came is no event.
         """
-        try:
-            event = json.loads(data)
-        except (ValueError, RecursionError):
-            raise self._invalid("what is no JSON") from None
+        event = self._parsed(data)
         if not isinstance(event, dict):
             raise self._invalid("what is no event")
         if event.get("object") == "response":
@@ -105,11 +99,7 @@ class EventReader:
             LLMUnavailable: The answer has no sign of being complete.
         """
         if not self.finished and not said_done:
-            raise LLMUnavailable(
-                f"the answer of {self._answer.provider} broke off before its end",
-                provider=self._answer.provider,
-                model=self._answer.model,
-            )
+            raise self._broke_off()
         return self._answer.done(self._end or StopReason.STOP)
 
     def _piece(self, event: Mapping[str, Any], events: Sequence[StreamEvent]) -> list[StreamEvent]:
@@ -192,22 +182,10 @@ class EventReader:
         error = error if isinstance(error, dict) else {"message": str(error)}
         code = str(error.get("code") or "")
         known = code in _PASSING_CODES or "rate_limit" in code or code.isdigit()
-        return failure_of(
-            None if known else 400,
-            {k: v for k, v in error.items() if k not in ("type", "sequence_number")}
-            | ({} if error.get("type") in (None, "error") else {"type": error["type"]}),
-            provider=self._answer.provider,
-            model=self._answer.model,
-            secrets=self._secrets,
-            sources=self._sources,
-        )
-
-    def _invalid(self, what: str) -> InvalidLLMResponse:
-        return InvalidLLMResponse(
-            f"{self._answer.provider} sent {what} where a piece of its answer belongs",
-            provider=self._answer.provider,
-            model=self._answer.model,
-        )
+        body = {k: v for k, v in error.items() if k not in ("type", "sequence_number")}
+        if error.get("type") not in (None, "error"):
+            body["type"] = error["type"]
+        return self._reported(body, None if known else 400)
 
 
 def _text(value: Any) -> str:
