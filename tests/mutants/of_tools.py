@@ -120,7 +120,7 @@ MUTANTS = [
         "card-breaks-the-turn",
         "an agent elsewhere stops every turn with a port of 99999 in its card",
         "looopy.tools.sources.a2a.sdk:_choose",
-        "except ValueError:  # no address: it is as good as not there",
+        "except ValueError:  # not an address: the interface is ignored",
         "except KeyError:",
         f"{_CARDS}::test_an_address_that_is_none_is_passed_over",
     ),

@@ -1,14 +1,18 @@
 """
-An agent as another's tool: each call is a conversation of its own, as durable as any.
+An agent as another agent's tool: each call is its own conversation, equally durable.
 
-A call of such a tool is a context in a store. Its id is made of the call that it works for, so
-whoever runs the call again, after a crash or once a person has answered, finds that context and
-what it came to. Its turns have idempotency keys, 1, 2 and so on: a turn that was accepted is looked
-at, not run again; one that was interrupted is gone on with by the next; what one waits for is asked
-of the outer turn's user, and the answer begins the next.
+A call of such a tool is a context in a store. looopy derives the context's id from the call that it
+works for. So a process that runs the call again, after a crash or after a person's answer, finds
+that context and its outcome.
 
-What the inner agent does is shown in the outer turn's stream, under a `path`, and stored in its own
-context alone.
+The turns of that context have the idempotency keys 1, 2 and so on:
+
+- An accepted turn is watched, not run again.
+- The next turn continues an interrupted one.
+- A turn that waits for input asks the outer turn's user, and the answer begins the next turn.
+
+The outer turn's stream shows the inner agent's events, under a `path`. They are stored in the inner
+agent's own context alone.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, Outcome, PendingKind, PendingRequest
 
 MAX_DEPTH = 5
-_LEAST_S = 0.001  # a question that has expired meanwhile is still asked, and then has
+_LEAST_S = 0.001  # an expired question is still asked, and expires at once
 _ASKED_OF_A_CALL = (PendingKind.APPROVAL, PendingKind.CLIENT_TOOL)
 # The agents that call each other here, outermost first. A task inherits it, so it reaches the tools
 # of an inner agent however deep.
@@ -52,7 +56,7 @@ class TurnView(Protocol):
         ...
 
     def __await__(self) -> Generator[Any, None, TurnResult]:
-        """What it came to."""
+        """Its result."""
         ...
 
     def cancel(self) -> None:
@@ -61,11 +65,11 @@ class TurnView(Protocol):
 
 
 class InnerAgent(Protocol):
-    """What is asked of an agent that works as a tool: an `Agent`."""
+    """The part of an agent that works as a tool: an `Agent`."""
 
     @property
     def state(self) -> AgentState:
-        """What is known of its context."""
+        """The state of its context."""
         ...
 
     async def start(self) -> None:
@@ -73,11 +77,11 @@ class InnerAgent(Protocol):
         ...
 
     async def get_messages(self) -> list[Message]:
-        """What was said in it."""
+        """The messages of its context."""
         ...
 
     async def shutdown(self, cancel: bool = False) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...
 
     def execute_turn(
@@ -90,7 +94,7 @@ class InnerAgent(Protocol):
         metadata: Mapping[str, Any] | None = None,
         output_type: Any = None,
     ) -> TurnView:
-        """Run a turn, or look at the one of this key."""
+        """Run a turn, or watch the one with this key."""
         ...
 
 
@@ -114,21 +118,22 @@ class AgentToolOptions(TypedDict, total=False):
 
 class AgentTool(Tool):
     """
-    A tool behind which another agent works. `Agent.as_tool` makes one.
+    A tool that calls another agent. `Agent.as_tool` makes one.
 
     Args:
         make_agent: Makes the agent of one call, not started: `(context_id, stores) -> Agent`, sync
-            or async. *stores* are the outer agent's, `None` in a bare loop; it may have its own.
+            or async. *stores* are the outer agent's, `None` in a bare loop; the agent may have its
+            own.
         name: 1 to 64 of `A-Z a-z 0-9 _ -`.
-        description: For the model: what this agent is asked for.
-        output_type: What its answer has to be, as for `execute_turn`; the result is then JSON.
-        show_events: Whether the outer turn shows what the agent does.
-        max_depth: How many agents may work for each other, this one included.
+        description: For the model: the tasks for this agent.
+        output_type: The type of its answer, as for `execute_turn`; the result is then JSON.
+        show_events: True if the outer turn shows the agent's events.
+        max_depth: The largest number of agents that call each other, this one included.
         timeout_s: Seconds for one call; `None`: as long as the agent's own turns may take.
-        parallel: See `Tool`, as for all that is left.
+        parallel: See `Tool`, also for the other options.
 
     Raises:
-        InvalidTool: A name or an option that will not do.
+        InvalidTool: A name or an option is invalid.
     """
 
     def __init__(
@@ -191,25 +196,27 @@ class AgentTool(Tool):
         return self
 
     def acquire(self) -> None:
-        """An outer agent begins to use it: what its own agents' tools hold is kept from now on."""
+        """
+        Count an outer agent that starts to use it, and hold its own agents' sources from now on.
+        """
         held = HeldTools()
         held.hold(self._sources)
         self._held.append(held)
 
     async def release(self) -> None:
-        """An outer agent uses it no more."""
+        """Count an outer agent that stops using it."""
         if self._held:
             await self._held.pop().let_go()
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """
-        Have the agent answer, or go on with what it has done for this call before.
+        Run the agent until it answers, or continue its work for this call.
 
         Raises:
-            NeedsInput: The agent waits for somebody.
-            NeedsCredentials: It ended for want of fresh credentials.
+            NeedsInput: The agent waits for a person.
+            NeedsCredentials: The agent's turn ended because its credentials expired.
             ToolError: Agents call each other too deep.
-            LooopyError: It could not be started.
+            LooopyError: The agent could not be started.
         """
         chain = _chain.get()
         if len(chain) >= self._max_depth:
@@ -231,10 +238,10 @@ class AgentTool(Tool):
 
     async def _context_id(self, context: ToolContext) -> str:
         """
-        The context of this call, the same whenever it is run.
+        The context of this call, the same in each run.
 
-        A context that is deleted and made again counts its turns anew: when it was made tells the
-        calls of the two apart.
+        A context that is deleted and created again numbers its turns from 1 again. Its time of
+        creation tells the calls of the two apart.
         """
         made = ""
         if context.stores is not None:
@@ -246,7 +253,7 @@ class AgentTool(Tool):
 
 
 class _Errand:
-    """What one call has its agent do."""
+    """The work of the agent for one call."""
 
     def __init__(
         self, tool: AgentTool, agent: InnerAgent, context_id: str, context: ToolContext
@@ -259,7 +266,7 @@ class _Errand:
         self._artifacts: list[str] = []
 
     async def run(self, prompt: str) -> ToolResult:
-        """Run the agent's turns, or look at those that there were, until there is an answer."""
+        """Run the agent's turns, or watch existing ones, until there is an answer."""
         there_were = self._agent.state.turn_count
         said: str | None = prompt
         inputs: Mapping[str, Any] | None = None
@@ -280,7 +287,8 @@ class _Errand:
             self._count(result, anew=number > there_were)
             said, inputs, last = None, None, result
             if pending and number < there_were and not self._answered(pending):
-                # It was answered, with what is stored nowhere: go on from where that led to.
+                # It was answered by an input that is not stored: continue from the turn that
+                # followed.
                 number, pending = there_were, self._agent.state.pending
                 if not pending and self._agent.state.interrupted_turn is None:
                     return await self._said_last()
@@ -293,7 +301,7 @@ class _Errand:
             number += 1
 
     async def _said_last(self) -> ToolResult:
-        """What the agent answered in a turn that cannot be looked at."""
+        """The agent's answer in a turn that can no longer be watched."""
         messages = await self._agent.get_messages()
         said = [m for m in messages if isinstance(m, AssistantMessage)][-1]
         in_a_type = to_json_text(said.tool_calls[-1].arguments) if said.tool_calls else ""
@@ -301,15 +309,18 @@ class _Errand:
         return ToolResult(said.text or in_a_type, details)
 
     def _goes_on(self, result: TurnResult, *, anew: bool) -> bool:
-        """Whether a turn is to be gone on with that waits for nobody."""
+        """True if the next turn has to continue this one, which waits for nothing."""
         if result.outcome in (Outcome.INTERRUPTED, Outcome.AUTH_REQUIRED):
             return True
-        # One that was stopped before this call was run again went with the outer turn, which goes
-        # on now. One that is stopped now was stopped by somebody who meant this agent.
+        # A turn that was stopped before this call ran again was stopped with the outer turn, which
+        # now continues. A turn that is stopped now was stopped on purpose: the stop was meant for
+        # this agent.
         return result.outcome is Outcome.CANCELLED and not anew
 
     async def _watch(self, stream: TurnView) -> tuple[TurnResult, Sequence[PendingRequest]]:
-        """A turn to its end, and what it waits for; stopped with the call."""
+        """
+        Watch a turn to its end; return its result and its open requests. It stops with the call.
+        """
         pending: Sequence[PendingRequest] = ()
         prefix = f"agent:{self._tool.name}"
         try:
@@ -330,10 +341,10 @@ class _Errand:
 
     def _answers_to(self, pending: Sequence[PendingRequest]) -> Mapping[str, Any]:
         """
-        What was answered to *pending*.
+        The answers to *pending*.
 
         Raises:
-            NeedsInput: Not all of it was.
+            NeedsInput: Some answers are missing.
         """
         answers = self._context.answers
         asked = {request.request_id: request for request in pending}
@@ -342,7 +353,7 @@ class _Errand:
         raise NeedsInput([self._ask(one) for key, one in asked.items() if key not in answers])
 
     def _ask(self, request: PendingRequest) -> Ask:
-        """*request* of the agent, asked of the outer turn's user."""
+        """*request* of the agent, as a question to the outer turn's user."""
         left = None
         if request.expires_at is not None:
             left = max(_LEAST_S, (request.expires_at - datetime.now(UTC)).total_seconds())
@@ -366,7 +377,7 @@ class _Errand:
             self._context.charge(result.usage)
 
     def _answer(self, result: TurnResult | None, *, broke_off: bool = False) -> ToolResult:
-        """What the call came to."""
+        """The result of the call."""
         if result is None:
             raise LooopyError(f"the agent {self._tool.name!r} has nothing to go on with")
         details = {

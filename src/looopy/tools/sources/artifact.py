@@ -1,12 +1,12 @@
 """
-Tools with which a model keeps results of its own: files, JSON objects and tables, by name.
+Tools with which a model keeps its own results: files, JSON objects and tables, by name.
 
-`ArtifactTools()` is a source of fourteen tools over the artifacts of the turn's context; no other
-context can be named. Each write makes the next version of an artifact and is durable when the tool
-returns. None runs beside another one that writes, so what a model creates and appends to in one
-answer happens in that order.
+`ArtifactTools()` is a source of fourteen tools over the artifacts of the turn's context; they
+cannot name another context. Each write makes the next version of an artifact and is durable when
+the tool returns. A writing tool never runs beside another writing tool. So the changes that a model
+requests in one answer happen in that order.
 
-A table is kept as one JSON object, `{"columns": ..., "rows": [...]}`, under a media type of its
+A table is stored as one JSON object, `{"columns": ..., "rows": [...]}`, under a media type of its
 own.
 """
 
@@ -40,7 +40,7 @@ class ArtifactTools:
     A `ToolProvider` for artifacts of the turn's context.
 
     Args:
-        read_only: Offer only those that look.
+        read_only: Offer only the tools that read.
     """
 
     def __init__(self, *, read_only: bool = False) -> None:
@@ -295,7 +295,7 @@ def _said(artifact: Artifact) -> dict[str, Any]:
 async def _find(
     context: ToolContext, artifact_id: str, kind: ArtifactKind | None = None
 ) -> Artifact:
-    """The newest version, which has to be of *kind*."""
+    """The newest version, which must be of *kind*."""
     artifacts = await _writer(context).list()
     found = next((one for one in artifacts if one.artifact_id == artifact_id), None)
     if found is None:

@@ -1,7 +1,7 @@
 """
-Tools that nobody on this side runs: a person, or the program in front of them, has the result.
+Tools that run on the user's side: a person, or the user's program, supplies the result.
 
-The call stays open behind a pending request; what answers that is the tool's result.
+The call stays open behind a pending request; the answer to that request is the tool's result.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class RequestInput(Tool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
         """
-        The answer, once there is one.
+        Return the answer if it has arrived.
 
         Raises:
-            NeedsInput: There is none yet.
-            ValueError: There is nothing to select from.
+            NeedsInput: The answer has not arrived yet.
+            ValueError: A selection without options.
         """
         if _ANSWER in context.answers:
             return context.answers[_ANSWER]
@@ -90,10 +90,10 @@ class ClientTool(Tool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:  # noqa: ARG002 - the request shows them
         """
-        What the user's side has answered.
+        Return the answer of the user's side.
 
         Raises:
-            NeedsInput: It has not.
+            NeedsInput: The answer has not arrived yet.
         """
         if _ANSWER not in context.answers:
             prompt = f"Run {self.label}, and answer with its result."
@@ -121,22 +121,22 @@ def client_tool(
     expires_s: float | None = None,
 ) -> ClientTool:
     """
-    Declare a tool that the user's side runs: a button, a camera, a file of theirs.
+    Declare a tool that the user's side runs: a button, a camera, a local file.
 
-    A call with valid arguments stays open behind a request of kind `client_tool`, whose `args`
-    are those of the call. `execute_turn(None, inputs={request_id: result})` answers it with any
-    JSON value, or with `{"is_error": true, "content": "..."}`, as a `ToolResult`, if it failed.
+    A call with valid arguments stays open behind a request of kind `client_tool`, whose `args` are
+    those of the call. `execute_turn(None, inputs={request_id: result})` answers it with any JSON
+    value, or with `{"is_error": true, "content": "..."}`, as a `ToolResult`, if it failed.
 
     Args:
-        name: See `Tool`, as for all that follow.
+        name: See `Tool`, also for the other options.
         description: For the model.
         parameters: JSON Schema of type object.
         label: For people.
-        needs_approval: Ask a person before the user's side is asked to run it.
-        expires_s: After so many seconds it can no longer be answered.
+        needs_approval: Ask a person for approval before the request goes to the user's side.
+        expires_s: After so many seconds the request can no longer be answered.
 
     Raises:
-        InvalidTool: No provider would take it.
+        InvalidTool: No provider would accept the tool.
     """
     made = ClientTool(
         name=name,
@@ -144,7 +144,7 @@ def client_tool(
         parameters=parameters,
         label=label,
         parallel=True,
-        effects="none",  # here: what the user's side does is done once, by who answers
+        effects="none",  # on this side: the user's side acts once, when it answers
         needs_approval=needs_approval,
         approval_expires_s=expires_s,
     )

@@ -1,7 +1,7 @@
 """
-Headers of requests to servers that tools come from, made of the credentials of the turn.
+Headers of requests to servers of tools, made from the credentials of the turn.
 
-They are made for each use and kept nowhere; what they hold is kept out of what the server says.
+They are made for each use and never stored. Their secrets are redacted from the server's texts.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ async def make_headers(
 
 class HeaderKeys:
     """
-    Keys under which to keep what a server said to those who brought certain headers.
+    Keys for what a server returned to requests with certain headers.
 
-    A key is a digest under a secret of this object: it tells nothing about the headers, and is
-    worth nothing elsewhere.
+    A key is a digest under a secret of this object. It reveals nothing about the headers, and is
+    worthless elsewhere.
     """
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
 
     def key_of(self, headers: Mapping[str, str] | None) -> bytes:
-        """The key of *headers*, whose order and whose names' case do not count."""
+        """The key of *headers*; the order, and the case of names, do not count."""
         if headers is None:
             return b""
         text = json.dumps(sorted((name.lower(), value) for name, value in headers.items()))
@@ -77,7 +77,7 @@ class HeaderKeys:
 
 
 def redactor_of(*named: Mapping[str, str] | None) -> Redactor:
-    """What knows the values that are secrets by their names."""
+    """A redactor of the values that are secret by their names."""
     redactor = Redactor()
     for pairs in named:
         for name, value in (pairs or {}).items():
@@ -89,10 +89,10 @@ def redactor_of(*named: Mapping[str, str] | None) -> Redactor:
 
 def origin_of(url: str) -> tuple[str, str, int | None]:
     """
-    Scheme, host and port of *url*, as they are compared.
+    Scheme, host and port of *url*, in the form for comparison.
 
     Raises:
-        ValueError: It is no address: a port of 99999, say, or half an IPv6 address.
+        ValueError: It is not an address: a port of 99999, say, or half an IPv6 address.
     """
     parts = urlsplit(url)
     default = {"http": 80, "https": 443}.get(parts.scheme)

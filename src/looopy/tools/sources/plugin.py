@@ -1,8 +1,8 @@
 """
-Plugins: what belongs together, tools and the words about them, switched on and off as one.
+Plugins: tools and their prompts as one unit, switched on and off together.
 
-A plugin is a source of tools like any other, so it is passed in `tools`, and its tools collide with
-others as theirs do. Each model call asks it anew whether it is on.
+A plugin is a source of tools like any other: pass it in `tools`. A collision of tool names is
+treated as with any other source. Each model call asks the plugin again whether it is on.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from looopy.types.context import PromptPart, PromptText, TurnContext, as_part
 
 class Plugin:
     """
-    Tools and parts of the system prompt that come and go together.
+    Tools and parts of the system prompt that are switched on and off together.
 
     Args:
         name: For people and traces.
         tools: Functions, `Tool`s or `ToolProvider`s, other plugins among them.
         prompts: Texts, functions of the `TurnContext`, or `PromptPart`s.
-        is_enabled: A function of the `TurnContext`, or of nothing, asked for each model call;
-            `None`: always.
+        is_enabled: A function of the `TurnContext`, or without arguments, called for each model
+            call; `None`: always on.
 
     Raises:
-        ConfigurationError: A part that is none.
-        InvalidTool: A tool that no model could be offered.
+        ConfigurationError: The name is empty, or a prompt is not a valid part.
+        InvalidTool: A tool that no model would accept.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Plugin:
         return [*self._prompts, *await prompts_of(self._tools, turn)]
 
     def acquire(self) -> None:
-        """Hold what its sources hold, once for each agent that uses it."""
+        """Hold its sources, once for each agent that uses it."""
         held = HeldTools()
         held.hold(self._tools)
         self._held.append(held)
 
     async def release(self) -> None:
-        """Let go of it, once for each agent that ceases to."""
+        """Release its sources, once for each agent that stops using it."""
         if self._held:
             await self._held.pop().let_go()
 

@@ -1,9 +1,9 @@
 """
 Skills: instructions that the model loads when it needs them.
 
-A system prompt that holds every instruction is long, dear, and obeyed the less. So the model is
-told names and what each is for, and `learn_skill(name)` gives it the one it wants. The instruction
-is the result of that call: it stays in the history, and there it is as durable as the rest.
+A system prompt with every instruction is long and expensive, and the model obeys it less. So the
+prompt gives only names and purposes, and the model loads a skill by `learn_skill(name)`. The
+instruction is the result of that call: it stays in the history, as durable as the rest.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ class Skill:
     One skill.
 
     Args:
-        name: What the model calls it; 1 to 64 characters in one line.
-        description: For which tasks, in one line.
-        instruction: Text, or a function (sync or async) that loads it when it is learned.
+        name: The name for the model; 1 to 64 characters in one line.
+        description: The tasks it is for, in one line.
+        instruction: Text, or a function (sync or async) that loads it when the model learns the
+            skill.
 
     Raises:
-        ConfigurationError: A name or an instruction that will not do.
+        ConfigurationError: An invalid name or instruction.
     """
 
     name: str
@@ -58,10 +59,10 @@ class Skill:
 
     async def load(self) -> str:
         """
-        The instruction.
+        Return the instruction.
 
         Raises:
-            ToolError: What was loaded is no text.
+            ToolError: The function did not return text.
             Exception: The function's own.
         """
         if isinstance(self.instruction, str):
@@ -81,13 +82,13 @@ class Skills:
     A source of tools that teaches skills: pass it in `tools`.
 
     Args:
-        skills: In the order in which the model is told of them.
-        tool_name: Of the tool that loads one.
-        introduction: Said before their list in the system prompt, in which `{tool}` is the tool's
-            name; `None`: the prompt says nothing of them.
+        skills: In the order in which the model sees them.
+        tool_name: The name of the tool that loads a skill.
+        introduction: The text before their list in the system prompt, in which `{tool}` is the
+            tool's name; `None`: the system prompt does not mention them.
 
     Raises:
-        ConfigurationError: There is none, or two share a name (case aside).
+        ConfigurationError: The list is empty, or two skills share a name (case aside).
     """
 
     def __init__(
@@ -116,11 +117,11 @@ class Skills:
         self._introduction = introduction
 
     def list_tools(self) -> Sequence[Tool]:
-        """The one that loads a skill."""
+        """The tool that loads a skill."""
         return (self._tool,)
 
     def system_prompts(self, _turn: TurnContext) -> Sequence[PromptPart]:
-        """The part that lists them."""
+        """The part of the system prompt that lists them."""
         if self._introduction is None:
             return ()
         lines = [
@@ -150,10 +151,10 @@ class _LearnSkill(Tool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """
-        The instruction.
+        Return the instruction.
 
         Raises:
-            ToolError: There is no such skill.
+            ToolError: No skill has this name.
         """
         del context
         name = resolve_name(arguments["name"], self._skills)

@@ -1,9 +1,9 @@
 """
-`RemoteAgent`: an agent that speaks A2A, wherever it is, as a tool.
+`RemoteAgent`: an agent elsewhere that speaks A2A, as a tool.
 
-What it says while it works is shown in the turn's stream, under a `path`, and stored nowhere here;
-what it comes to is the tool's result. It remembers: calls from one context are one conversation
-there. A question of its ends the turn, and the answer goes on with its task.
+The turn's stream shows its output while it works, under a `path`; it is not stored here. Its
+outcome is the tool's result. The remote agent remembers: calls from one context are one
+conversation there. If it asks a question, the turn ends, and the answer continues its task.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 _MAX_PROMPT_CHARS = 4000
 _MAX_DESCRIPTION_CHARS = 4000
 _MAX_ERROR_CHARS = 1000
-_MAX_KNOWN = 256  # sets of headers whose cards are kept
-_RETRY_S = 10.0  # a card that could not be had is asked for again after this
+_MAX_KNOWN = 256  # sets of headers for which a card is cached
+_RETRY_S = 10.0  # after a failed request for the card, the next one waits so long
 _PARAMETERS = {
     "type": "object",
     "properties": {
@@ -60,30 +60,29 @@ class RemoteAgent:
     A source of one tool, `agent__NAME__invoke(prompt)`: an agent that speaks A2A.
 
     Args:
-        url: Of the agent, or of its card (`.../agent-card.json`).
-        name: In the tool's name; what the card says by default.
-        description: For the model; what the card says by default.
+        url: The address of the agent, or of its card (`.../agent-card.json`).
+        name: Part of the tool's name; by default the name on the card.
+        description: For the model; by default the description on the card.
         headers: For each request: a mapping, or a function of the turn's `AuthContext` (or of
-            `None`), sync or async, that gives one.
-        origins: Where the card may say that the agent is, beside where the card itself is, as in
-            `["https://agents.example"]`. Nothing is sent elsewhere.
+            `None`), sync or async, that returns one.
+        origins: Places where the card may locate the agent, beside the origin of the card itself,
+            as in `["https://agents.example"]`. No request goes elsewhere.
         conversation: Names the remote conversation of a call; by default one for each context of
             each user (tenant and actor of the turn's `AuthContext`).
         timeout_s: For one call.
         card_timeout_s: For the card.
-        cache_s: How long the card counts, for those who bring the same headers.
-        max_bytes: Longest answer that is read.
+        cache_s: How long the card is valid, for turns with the same headers.
+        max_bytes: The longest answer that is read.
         needs_approval: See `Tool`.
         parallel: Calls may run beside other parallel tools.
-        required: An agent whose card cannot be had fails `start()`, and a turn, with
+        required: An agent without a readable card fails `start()`, and a turn, with
             `ToolServerError`; otherwise it costs the tool and a warning.
 
     Attributes:
-        name: For messages: *name*, or the host. The card names the tool, and is not believed
-            further.
+        name: For messages: *name*, or the host. The card's name is used only in the tool's name.
 
     Raises:
-        ConfigurationError: An option is not one of its values.
+        ConfigurationError: An option has an invalid value.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class RemoteAgent:
 
     async def list_tools(self) -> Sequence[Tool]:
         """
-        The tool, outside a turn, as when an agent starts: none where *headers* is a function.
+        The tool, outside a turn, as when an agent starts; [] if *headers* is a function.
 
         Raises:
             ConfigurationError: The SDK is not installed.
@@ -151,7 +150,7 @@ class RemoteAgent:
         return await self._list(None, lambda _text: None, patient=True)
 
     async def list_for(self, turn: TurnContext, warn: Callable[[str], object]) -> Sequence[Tool]:
-        """The tool on offer in *turn*; what keeps it away is told to *warn*."""
+        """The tool on offer in *turn*; *warn* is called with the reason if it is missing."""
         return await self._list(turn.auth_context, warn, patient=False)
 
     async def _list(
@@ -216,12 +215,12 @@ class RemoteAgent:
         for name in (self._named, said, self.name):
             try:
                 return usable_name(f"agent__{usable_name(name or '')[:40]}__invoke")
-            except InvalidTool:  # no letter or digit of it may be in a tool's name
+            except InvalidTool:  # it has no letter or digit that a tool's name may have
                 continue
         return "agent__remote__invoke"
 
     def failure(self, error: Exception, redactor: Redactor, did: str) -> ToolServerError:
-        """*error* as one to show: without secrets, not longer than a few lines."""
+        """The `ToolServerError` for *error*: without secrets, at most a few lines long."""
         known = isinstance(error, ToolServerError)
         text = str(error) if known else f"{self.where} {did}: {error_text(error)}"
         text = redactor.text(text)
@@ -246,11 +245,11 @@ class RemoteAgent:
 @dataclass(slots=True)
 class _Known:
     """
-    The agent as those know it who bring the same headers.
+    The cached tool of an agent, for all turns with the same headers.
 
     Attributes:
-        until: The tool counts until then; monotonic seconds, as `retry_at`.
-        failure: Of the last request for the card, if that failed.
+        until: The tool is valid until then; monotonic seconds, as `retry_at`.
+        failure: The error of the last request for the card, if it failed.
     """
 
     tool: RemoteAgentTool | None = None
@@ -269,11 +268,11 @@ class RemoteAgentTool(Tool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """
-        Ask the agent, and wait until it is done.
+        Send the prompt to the agent, and wait until it is done.
 
         Raises:
-            NeedsInput: The agent asks something, or for credentials.
-            ToolServerError: It cannot be reached, or its outcome is unknown.
+            NeedsInput: The agent asks something, or requests credentials.
+            ToolServerError: The agent cannot be reached, or its outcome is unknown.
         """
         sdk = await load_sdk()
         agent, state = self._agent, context.state or {}
@@ -338,7 +337,7 @@ def _is_address(url: str) -> bool:
 
 async def load_sdk() -> Any:
     """
-    `sdk.py`, loaded beside what else goes on.
+    Import `sdk.py` in a thread, so that the loop stays free.
 
     Raises:
         MissingExtra: The SDK is not installed.

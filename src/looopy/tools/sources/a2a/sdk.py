@@ -1,4 +1,4 @@
-"""The one file that knows the official A2A SDK; loaded when an agent is reached for."""
+"""The one file that imports the official A2A SDK; loaded at the first contact with an agent."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _MAX_CARD_BYTES = 256 * 1024  # a card is read at once, while other turns wait
 _MAX_ELSEWHERE = 5
 _BINDINGS = ["JSONRPC", "HTTP+JSON"]
 _CANCEL_S = 3.0
-_PAUSE_S = 0.2  # before a task is looked at again; doubling
+_PAUSE_S = 0.2  # before the next read of a task; doubling
 _LONGEST_PAUSE_S = 2.0
 _SETTLING = 20  # rounds of the loop
-_LOOKS = 3  # at a task whose agent does not answer
+_LOOKS = 3  # reads of a task before an agent that does not answer counts as lost
 _DONE = (
     TaskState.TASK_STATE_COMPLETED,
     TaskState.TASK_STATE_FAILED,
@@ -58,14 +58,14 @@ _WORDS: dict[int, str] = {
 
 class Peer(Protocol):
     """
-    The agent that is talked to.
+    The remote agent.
 
     Attributes:
-        url: Of the agent, or of its card.
+        url: The address of the agent, or of its card.
         name: For errors.
         card_timeout_s: For the card, and for each connection.
-        max_bytes: Longest answer that is read.
-        origins: Scheme, host and port of the places where it may be.
+        max_bytes: The longest answer that is read.
+        origins: Scheme, host and port of the places where the agent may be.
     """
 
     url: str
@@ -86,8 +86,8 @@ class Request:
     One message to an agent.
 
     Attributes:
-        conversation: What A2A calls the context.
-        task_id: Of the task to go on with, or `None`.
+        conversation: The id of the A2A context.
+        task_id: The task to continue, or `None`.
     """
 
     text: str
@@ -98,7 +98,7 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What an agent has said so far, and how it stands."""
+    """The output of an agent so far, and its state."""
 
     task_id: str | None
     conversation: str
@@ -110,22 +110,22 @@ class Outcome:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes without an answer."""
+        """True if the agent has ended or waits for an answer."""
         return self.replied or self.status in _DONE or self.asks
 
     @property
     def asks(self) -> bool:
-        """Whether the agent waits for somebody here."""
+        """True if the agent waits for input from this side."""
         return self.status in _ASKS
 
     @property
     def wants_credentials(self) -> bool:
-        """Whether it waits for credentials."""
+        """True if the agent waits for credentials."""
         return self.status == TaskState.TASK_STATE_AUTH_REQUIRED
 
     @property
     def failed(self) -> bool:
-        """Whether it did not do what it was asked."""
+        """True if the task failed, was cancelled or was refused."""
         return self.status in _WORDS
 
     @property
@@ -136,7 +136,7 @@ class Outcome:
 
     @property
     def blocks(self) -> tuple[UserBlock, ...]:
-        """What the model is shown: artifacts, else the last message."""
+        """The content for the model: artifacts, else the last message."""
         parts = [part for artifact in self.artifacts.values() for part in artifact]
         said = _blocks(parts or self._parts)
         if self.failed:
@@ -148,7 +148,7 @@ class Outcome:
         return said
 
     def hear(self, response: StreamResponse, say: Callable[[str], None]) -> None:
-        """Take in what comes, and say what is new of it."""
+        """Read a response of the stream, and pass new text to *say*."""
         kind = response.WhichOneof("payload")
         if kind == "message":
             self._hear_message(response.message)
@@ -172,7 +172,7 @@ class Outcome:
             say("".join(part.text for part in update.artifact.parts))
 
     def look(self, task: Any) -> None:
-        """Take in a task as it stands."""
+        """Read the current state of a task."""
         self.task_id = task.id or self.task_id
         self.conversation = task.context_id or self.conversation
         self._hear_status(task.status)
@@ -196,7 +196,7 @@ async def fetch_card(agent: Peer, headers: Mapping[str, str] | None) -> AgentCar
     The agent's card.
 
     Raises:
-        ToolServerError: It cannot be had, or leads to where nothing may be sent.
+        ToolServerError: The card cannot be read, or points to an origin that is not allowed.
     """
     parts = urlsplit(agent.url)
     base, path = agent.url, None
@@ -225,7 +225,7 @@ async def converse(
     Send one message, and wait until the agent is done or asks.
 
     Raises:
-        ToolServerError: It cannot be reached, or is lost on the way.
+        ToolServerError: The agent cannot be reached, or the connection to it is lost.
     """
     outcome = Outcome(task_id=request.task_id, conversation=request.conversation)
     async with _http(agent, headers, agent.max_bytes) as http:
@@ -272,7 +272,7 @@ async def _listen(
             heard = True
             outcome.hear(response, say)
     except (A2AError, httpx.HTTPError, ValueError) as error:
-        if heard and outcome.task_id:  # the task goes on without us: it can be looked at
+        if heard and outcome.task_id:  # the task continues without us: it can be read later
             return
         known = _is_refusal(error)
         text = f"could not be asked: {_said(error)}"
@@ -282,7 +282,7 @@ async def _listen(
 
 
 async def _wait(agent: Peer, client: Client, outcome: Outcome) -> None:
-    """Look at the task until it is over; a stream may end before."""
+    """Read the task until it is over; a stream may end before."""
     pause_s, silent = _PAUSE_S, 0
     while not outcome.over:
         if outcome.task_id is None:
@@ -301,7 +301,7 @@ async def _wait(agent: Peer, client: Client, outcome: Outcome) -> None:
 
 
 async def _cancel(client: Client, outcome: Outcome) -> None:
-    """Have the agent stop, as far as it will in a moment."""
+    """Request that the agent stop, within a few seconds."""
     if outcome.task_id is None or outcome.over:
         return
     with contextlib.suppress(A2AError, httpx.HTTPError, ValueError, TimeoutError):
@@ -310,7 +310,7 @@ async def _cancel(client: Client, outcome: Outcome) -> None:
 
 
 def _choose(agent: Peer, card: AgentCard) -> AgentCard:
-    """*card* with the interfaces that may be used; what it says of elsewhere is not believed."""
+    """*card* with the interfaces at allowed origins only."""
     usable = AgentCard()
     usable.CopyFrom(card)
     del usable.supported_interfaces[:]
@@ -319,7 +319,7 @@ def _choose(agent: Peer, card: AgentCard) -> AgentCard:
     for one in offered:
         try:
             scheme, host, port = origin_of(one.url)
-        except ValueError:  # no address: it is as good as not there
+        except ValueError:  # not an address: the interface is ignored
             continue
         if (scheme, host, port) in agent.origins:
             usable.supported_interfaces.append(one)
@@ -341,7 +341,7 @@ def _choose(agent: Peer, card: AgentCard) -> AgentCard:
 
 
 class _Bounded(httpx.AsyncByteStream):
-    """A body that is read so far and no further."""
+    """A body that is read up to a limit."""
 
     def __init__(self, stream: Any, max_bytes: int) -> None:
         self._stream = stream
@@ -403,7 +403,7 @@ def _file(part: Part) -> UserBlock:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the agent has answered, and will not do it; or was never reached."""
+    """True if the agent refused the request, or was never reached."""
     from a2a.client.errors import A2AClientError
 
     if not isinstance(error, A2AClientError):

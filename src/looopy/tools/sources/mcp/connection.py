@@ -1,10 +1,10 @@
 """
 One life of one connection to a server.
 
-The SDK's client has to be entered and left in the same task: each connection has a task of its own
-that does this and waits in between. Requests come from the tasks of the calls, so cancelling a call
-cancels its request and nothing else. A connection that is over stays over; who needs the server
-again makes another.
+The SDK's client must be entered and left in the same task. So each connection has a task of its own
+that does both and waits in between. Requests come from the tasks of the calls, so cancelling a call
+cancels its request and nothing else. A connection that has ended is never reopened; the next use of
+the server makes another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcp import Client
 
 _logger = logging.getLogger("looopy")
-_GRACE_S = 10.0  # how long a server may take to be left behind
+_GRACE_S = 10.0  # how long leaving a server may take
 
 
 class Connection:
@@ -36,13 +36,13 @@ class Connection:
     A client from its handshake to its end; makes its task at once.
 
     Args:
-        headers: Asked at each HTTP request.
-        changed: Called when the server says that its tools have changed.
+        headers: Called at each HTTP request.
+        changed: Called when the server reports that its tools have changed.
         elicit: Awaited when the server asks something while a call runs.
 
     Attributes:
-        over: Nothing more can come of it.
-        problems: What was wrong with the server's last list of tools.
+        over: True once the connection has ended, or is about to.
+        problems: The problems of the server's last list of tools.
         modern: After the handshake: questions come as results of calls.
     """
 
@@ -65,22 +65,22 @@ class Connection:
         self._ready: asyncio.Future[Client] = loop.create_future()
         self._stop = asyncio.Event()
         self._watch: Watch | None = None
-        # Nothing of the turn that happens to come first: it lives longer.
+        # Without the context of the turn that comes first: the task lives longer.
         self._owner = loop.create_task(self._own(), name=f"looopy {target.name}", context=Context())
         self._limit = loop.call_later(target.connect_timeout_s, self._give_up)
 
     async def client(self) -> Client:
         """
-        The client, once the server has shaken hands.
+        The client, once the handshake is done.
 
         Raises:
-            ToolServerError: It did not, or is gone.
-            ConfigurationError: There is nothing to connect to: no such command, or no SDK.
+            ToolServerError: The handshake failed, or the server is gone.
+            ConfigurationError: No such command, or the SDK is not installed.
         """
         try:
             return await asyncio.shield(self._ready)
         except LooopyError as error:
-            # A copy: what is kept would gather the frames, and headers, of all who have asked.
+            # A copy: the stored error would gather the frames, and headers, of all callers.
             raise copy.copy(error) from None
 
     async def close(self) -> None:
@@ -94,7 +94,7 @@ class Connection:
             await asyncio.wait([self._owner], timeout=_GRACE_S)
 
     def lost(self) -> None:
-        """Nothing more comes from the server: leave it, without waiting."""
+        """Leave the server, which sends nothing more, without waiting."""
         self.over = True
         self._stop.set()
 
@@ -119,7 +119,7 @@ class Connection:
             self._fail("ended before it shook hands")
 
     async def _live(self) -> None:
-        # it takes a second: others go on meanwhile
+        # the import takes a second: a thread leaves the loop free
         if "looopy.tools.sources.mcp.sdk" not in sys.modules:
             await asyncio.to_thread(importlib.import_module, "looopy.tools.sources.mcp.sdk")
         from looopy.tools.sources.mcp import sdk
@@ -172,7 +172,7 @@ class Connection:
 def _fail(future: asyncio.Future[Any], error: LooopyError) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # nobody has to be waiting
+        future.exception()  # an unread exception would be logged
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

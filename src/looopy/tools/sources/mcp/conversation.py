@@ -1,9 +1,9 @@
 """
 One call of a server's tool, from the request to its result or to a question for the user.
 
-Servers of 2026 ask by their answer: the call ends, and is made again with what the user said.
-Servers of 2025 ask while the call runs: the call is cancelled then, and made from the beginning
-once there is an answer.
+A server of 2026 asks in its answer: the call ends, and looopy makes it again with the user's
+answer. A server of 2025 asks while the call runs: looopy cancels the call, and makes it from the
+beginning once there is an answer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _MAX_ROUNDS = 32
 _REPORTS_PER_S = 20.0
-_PAUSE_S = 0.05  # before a server is asked again that only wants more time; doubling
+_PAUSE_S = 0.05  # before the next request to a server that only wants more time; doubling
 _LONGEST_PAUSE_S = 1.0
 
 
 class Conversation:
-    """One call, and what is asked and answered in it."""
+    """One call, with its questions and answers."""
 
     def __init__(
         self, link: Link, name: str, arguments: Mapping[str, Any], context: ToolContext
@@ -46,8 +46,8 @@ class Conversation:
         The server's answer, a `CallToolResult`.
 
         Raises:
-            NeedsInput: The server asks what nobody has answered yet.
-            ToolServerError: It cannot be reached, died, or broke its protocol.
+            NeedsInput: The server asks a question that the user has not answered yet.
+            ToolServerError: The server cannot be reached, died, or broke its protocol.
         """
         try:
             return await self._try()
@@ -66,7 +66,7 @@ class Conversation:
                 return await self._interrupted(client)
         except LooopyError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the SDK makes of the server
+        except Exception as error:  # noqa: BLE001 - any error that the SDK raises
             if sdk.is_gone(error):
                 connection.lost()
             failure = sdk.failure_of(error, self._link.target, self._link.redactor)
@@ -101,7 +101,7 @@ class Conversation:
         )
 
     def _replies(self, questions: list[Question], state: str | None) -> dict[str, Any]:
-        """What the server is told, if everything it asks has been answered."""
+        """The replies to the server, if all its questions have been answered."""
         from looopy.tools.sources.mcp import sdk
 
         found, asks = self._dialogue.find(questions)
@@ -110,7 +110,7 @@ class Conversation:
         return {one.name: sdk.reply_to(one, found[one.name]) for one in questions}
 
     def _visit(self, questions: list[Question]) -> None:
-        """Have the user visit what a server wants visited before it runs the call at all."""
+        """Ask the user to visit the addresses that a server requires before it runs the call."""
         found, asks = self._dialogue.find(questions)
         if asks:
             raise NeedsInput(list(asks.values()))
@@ -143,7 +143,7 @@ class Conversation:
                 return sdk.reply_to(question, found[question.name])
             if not asked.done():
                 asked.set_result(asks[question.name])
-            await over.wait()  # the call is cancelled first, or it would go on with this
+            await over.wait()  # the call is cancelled first, or it would continue with this
             return sdk.no_answer()
 
         self._link.asking = asking
@@ -165,11 +165,11 @@ class Conversation:
 
 
 class _NeverRan(ToolServerError):
-    """The server has forgotten the connection, and has not looked at the call."""
+    """Raised if the server has forgotten the connection, and has not read the call."""
 
 
 class _Progress:
-    """Shows a server's progress; of a flood, some."""
+    """Reports a server's progress, at most `_REPORTS_PER_S` times a second."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

@@ -1,11 +1,12 @@
 """
-What a server asks the user in one call, and what it is answered.
+The questions of a server to the user in one call, and their answers.
 
-A question ends the turn, and the call is made again once it is answered, in whichever process. A
-server of 2026 then goes on where it was, from a state that it had us keep; one that has forgotten
-that state, and one of 2025, which keeps none, begin anew. So each question is known by what it
-says and how often it was said in this call: whoever asks the same again is given the answer that
-is there, and the user is asked nothing twice.
+A question ends the turn. Once it is answered, looopy makes the call again, in any process. A server
+of 2026 then continues from a state that it gave looopy to keep. A server that has forgotten that
+state, and one of 2025, which has no such state, start the call again.
+
+So the key of a question is its text and how often the server asked it in this call. A server that
+repeats a question gets the stored answer, and the user answers each question once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from looopy.tools.schema import check_schema
 
 MAX_QUESTIONS = 16
 _MAX_PROMPT_CHARS = 4000
-_ROOM = 8 * 1024  # of the state, for all but the server's
+_ROOM = 8 * 1024  # of the state, reserved for everything but the server's part
 Action = Literal["accept", "decline", "cancel"]
 
 
@@ -34,9 +35,9 @@ class Question:
     One question of a server.
 
     Attributes:
-        name: What the server knows it by, or "".
-        schema: Of the form to fill in.
-        url: Where the user has to go instead.
+        name: The server's name for it, or "".
+        schema: The schema of the form to fill in.
+        url: The address to visit instead.
     """
 
     name: str = ""
@@ -46,13 +47,13 @@ class Question:
 
     @property
     def digest(self) -> str:
-        """What it says, in short."""
+        """A digest of its content."""
         said = json.dumps([self.name, self.message, self.schema, self.url], sort_keys=True)
         return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     @property
     def fields(self) -> list[str]:
-        """Of the form, by name."""
+        """The names of the form's fields."""
         properties = (self.schema or {}).get("properties")
         return list(properties) if isinstance(properties, Mapping) else []
 
@@ -78,7 +79,7 @@ class Question:
         return Ask(key, prompt=redactor.text(prompt), schema=schema)
 
     def answer(self, value: Any) -> tuple[Action, dict[str, Any] | None]:
-        """What *value*, given by the user, tells the server: an action, and the form's content."""
+        """The reply to the server for the user's *value*: an action, and the form's content."""
         fields = self.fields
         if value is None or value is False:
             return ("cancel" if value is None else "decline"), None
@@ -86,7 +87,7 @@ class Question:
             return "accept", dict(value)
         if self.url is not None:
             return "accept", None
-        # One field can be answered without its name; `True` alone says yes to a form without any.
+        # One field can be answered without its name; `True` alone accepts a form without fields.
         return "accept", {fields[0]: value} if len(fields) == 1 else {}
 
 
@@ -95,7 +96,7 @@ class Dialogue:
     The questions and answers of one call, over all its runs.
 
     Args:
-        answers: What the user has answered so far, by key.
+        answers: The user's answers so far, by key.
     """
 
     def __init__(self, answers: Mapping[str, Any], redactor: Redactor) -> None:
@@ -105,7 +106,7 @@ class Dialogue:
 
     def resume(self, state: Any) -> tuple[str | None, list[tuple[Question, Any]]]:
         """
-        Go on from *state*: the server's own state, and its questions with what was answered.
+        Continue from *state*: return the server's own state, and its questions with their answers.
         """
         if not isinstance(state, Mapping) or "asked" not in state:
             return None, []
@@ -119,11 +120,11 @@ class Dialogue:
         return state["request_state"], replies
 
     def begin(self) -> None:
-        """Begin anew: the server knows nothing any more."""
+        """Start again, with a server that knows nothing of the call."""
         self._counts.clear()
 
     def find(self, questions: Sequence[Question]) -> tuple[dict[str, Any], dict[str, Ask]]:
-        """What is answered of *questions*, by name, and what the user has to be asked."""
+        """The existing answers to *questions*, and the questions to the user, both by name."""
         found: dict[str, Any] = {}
         asks: dict[str, Ask] = {}
         for question in questions:
@@ -138,7 +139,9 @@ class Dialogue:
     def state(
         self, request_state: str | None, questions: Sequence[Question]
     ) -> dict[str, Any] | None:
-        """What to keep until the answer comes; `None`, to begin anew then, if it is too much."""
+        """
+        The state to keep until the answer comes; `None`, to start again then, if it is too large.
+        """
         if len(request_state or "") > MAX_STATE_CHARS - _ROOM:
             return None
         asked = {

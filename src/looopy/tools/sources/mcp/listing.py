@@ -1,9 +1,9 @@
 """
-What a server offers, as tools that every model provider takes.
+The tools that a server offers, in a form that every model provider accepts.
 
-A server may name its tools as it likes, send a schema that is none, or say the same thing twice.
-What can be mended is (a name with a dot, a schema without a type); what cannot is left out, and the
-list of problems says so. One bad tool never costs the others.
+A server may choose any names for its tools, send an invalid schema, or list the same tool twice.
+looopy repairs what it can (a name with a dot, a schema without a type). It leaves out the rest, and
+the list of problems says so. One bad tool never costs the others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a server offers, and what was wrong with it, one sentence each."""
+    """The tools that a server offers, and the problems of its list, one sentence each."""
 
     offers: Sequence[Offer] = ()
     problems: Sequence[str] = ()
@@ -57,16 +57,16 @@ def read_listing(
     redactor: Redactor | None = None,
 ) -> Listing:
     """
-    Read what a server listed.
+    Read a server's list.
 
     Args:
-        tools: As the SDK gives them.
+        tools: The SDK's objects.
         prefix: Put before each name.
-        only: The server's names of those to offer; `None`: all.
-        trust_annotations: Believe the server that a tool only looks, or may be repeated.
-        problems: What was found before.
-        redactor: Knows the secrets that the server was given, which it may repeat in its names and
-            descriptions.
+        only: The server's names of the tools to offer; `None`: all.
+        trust_annotations: Believe the server that a tool only reads, or may be repeated.
+        problems: Problems found earlier.
+        redactor: Knows the secrets that the server was given, which the server may repeat in its
+            names and descriptions.
     """
     redactor = redactor or Redactor()
     offers: dict[str, Offer] = {}
@@ -96,7 +96,7 @@ def usable_name(name: str) -> str:
     *name* as a model may call it: other characters become `_`, and a long one is cut with a digest.
 
     Raises:
-        InvalidTool: Nothing is left of it.
+        InvalidTool: No usable character is left.
     """
     usable = _UNUSABLE.sub("_", name)
     if not usable.strip("_"):
@@ -108,7 +108,7 @@ def usable_name(name: str) -> str:
 
 
 def object_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """*schema* as one of type object, and whether it said that it was something else."""
+    """*schema* as one of type object, and true if it claimed another type."""
     kept = dict(schema)
     lied = kept.get("type", "object") != "object"
     kept["type"] = "object"

@@ -1,10 +1,10 @@
 """
-Connections to one server, apart for each set of credentials.
+Connections to one server, separate for each set of credentials.
 
-A `Link` is what those who bring the same headers share: one connection at a time, made when it is
-needed and made anew when the last one died, and the list of tools that these credentials see. The
-headers themselves are held only while somebody uses the link; in between it is known by a digest
-that is worth nothing elsewhere.
+A `Link` is shared by all callers with the same headers. It has one connection at a time, made when
+it is needed and again after the last one died, and the list of tools that these credentials see. It
+holds the headers themselves only while a caller uses it; in between its key is a digest that is
+worthless elsewhere.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from mcp import Client
 
 _logger = logging.getLogger("looopy")
-_RETRY_S = 10.0  # a server that could not be reached is asked for its tools again after this
+_RETRY_S = 10.0  # after a failed connection, the next attempt to list the tools waits so long
 
 
 class RawListing:
     """
-    What a server listed: tools as the SDK has them, what was wrong, and until when it counts.
+    A server's list: the SDK's tools, the problems, and how long it is valid.
 
     Attributes:
-        read: What was made of it, by whoever did.
+        read: The looopy tools made from it, set by the reader.
     """
 
     def __init__(self, tools: list[Any], problems: list[str], until: float) -> None:
@@ -49,12 +49,12 @@ class RawListing:
 
 class Link:
     """
-    The server, for those who bring the same credentials.
+    The server, for all callers with the same credentials.
 
     Attributes:
-        users: How many use it now.
-        alone: Held by a call that the server may interrupt with a question, so that it is known
-            which call asks.
+        users: The number of current users.
+        alone: Held by a call that the server may interrupt with a question. So it is clear which
+            call asks.
         asking: Awaited with such a question.
     """
 
@@ -71,23 +71,23 @@ class Link:
         self._failed: tuple[float, LooopyError] | None = None
 
     def use(self, headers: Mapping[str, str] | None) -> None:
-        """Begin to use it; `leave()` comes as often."""
+        """Begin to use it; call `leave()` once for each call of this."""
         self.users += 1
         self._headers = headers
 
     def leave(self) -> None:
-        """Use it no more."""
+        """Stop using it."""
         self.users -= 1
         if not self.users:
             self._headers = None
 
     @property
     def redactor(self) -> Redactor:
-        """What knows the secrets that the server is given now."""
+        """A redactor of the secrets that the server has now."""
         return self.target.redactor(self._headers)
 
     def connection(self) -> Connection:
-        """The connection that lives, or a new one."""
+        """The live connection, or a new one."""
         if self._connection is None or self._connection.over:
             self._connection = Connection(
                 self.target,
@@ -99,12 +99,12 @@ class Link:
 
     async def client(self) -> tuple[Connection, Client]:
         """
-        The connection and its client, whose server has told its tools: the SDK wants to know them
+        The connection and its client, after the server has listed its tools. The SDK needs the list
         before a call.
 
         Raises:
             ToolServerError: The server cannot be reached.
-            ConfigurationError: There is nothing to connect to.
+            ConfigurationError: No such command, or the SDK is not installed.
         """
         connection = self.connection()
         client = await connection.client()
@@ -114,15 +114,16 @@ class Link:
 
     async def tools(self, *, anew: bool = False, patient: bool = True) -> RawListing:
         """
-        The list of tools: asked for once, then kept for a while. Who asks meanwhile waits for it.
+        The list of tools, requested once and then cached for a while. Concurrent callers share one
+        request.
 
         Args:
-            anew: Ask, whatever is known.
-            patient: Ask also when that has just failed.
+            anew: Request it even if a valid list is cached.
+            patient: Request it even if the last request has just failed.
 
         Raises:
-            ToolServerError: The server cannot be reached, or answers nonsense.
-            ConfigurationError: There is nothing to connect to.
+            ToolServerError: The server cannot be reached, or its answer is invalid.
+            ConfigurationError: No such command, or the SDK is not installed.
         """
         if self._asking_list is None:
             if self._listing is not None and not anew and time.monotonic() < self._listing.until:
@@ -135,18 +136,18 @@ class Link:
 
     @property
     def last_tools(self) -> RawListing | None:
-        """What was listed last, however long ago."""
+        """The last list, even if it has expired."""
         return self._listing
 
     def forget(self) -> None:
-        """The list has changed."""
+        """Let the cached list expire: the tools have changed."""
         if self._listing is not None:
             self._listing.until = 0.0
 
     def _asked(self, task: asyncio.Task[RawListing]) -> None:
         self._asking_list = None
         if not task.cancelled():
-            task.exception()  # nobody has to be waiting any more
+            task.exception()  # an unread exception would be logged
 
     async def _ask_list(self) -> RawListing:
         self.use(self._headers)
@@ -161,7 +162,7 @@ class Link:
         except LooopyError as error:
             self._note(error)
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the SDK makes of the server
+        except Exception as error:  # noqa: BLE001 - any error that the SDK raises
             from looopy.tools.sources.mcp import sdk
 
             failure = sdk.failure_of(error, self.target, self.redactor)
@@ -190,13 +191,15 @@ class Link:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
-        if self._asking_list is not None:  # which fails now that there is nobody to ask
+        if self._asking_list is not None:  # it fails, now that the connection is closed
             with contextlib.suppress(LooopyError):
                 await self._asking_list
 
 
 class Pool:
-    """The links of one source of tools; of too many, those used last."""
+    """
+    The links of one source of tools; at the limit, the least recently used idle one is closed.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -227,7 +230,7 @@ class Pool:
             self._left.set()
 
     async def close(self) -> None:
-        """Leave the server on all links; who comes later connects again."""
+        """Leave the server on all links; the next use connects again."""
         links, self._links = list(self._links.values()), OrderedDict()
         await asyncio.gather(*(link.close() for link in links))
 
@@ -248,5 +251,5 @@ class Pool:
                 f"{self._target.where} is used by another event loop: make an MCPTools for each"
             )
         if self._loop is not loop:
-            self._links.clear()  # what they held is gone with their loop
+            self._links.clear()  # their connections ended with their loop
             self._loop, self._left = loop, asyncio.Event()

@@ -1,4 +1,4 @@
-"""What a server answers, as a tool result: text and images for the model, the rest in words."""
+"""A server's answer as a tool result: text and images for the model, other content as a note."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 def to_tool_result(answer: Any) -> ToolResult:
     """
-    The result that *answer*, a `CallToolResult` of the SDK, means.
+    The tool result for *answer*, a `CallToolResult` of the SDK.
 
-    Structured content is kept in `details`; where there is no other content, the model is shown it.
+    Structured content is kept in `details`; if there is no other content, the model sees it.
     """
     blocks = [block for one in answer.content for block in _blocks(one)]
     structured = answer.structured_content

@@ -1,7 +1,7 @@
 """
-What the official MCP SDK says, in our words; loaded when a server is connected.
+The official MCP SDK in looopy's terms; loaded when a server is connected.
 
-With `transports.py`, the only file that knows the SDK.
+With `transports.py`, the only file that imports the SDK.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MAX_PAGES = 100
 @asynccontextmanager
 async def open_client(target: Target, watch: Watch, headers: HeadersNow) -> AsyncIterator[Client]:
     """
-    A client that has shaken hands; to be entered and left in one task.
+    A client after its handshake; enter and leave it in one task.
 
     Args:
-        headers: Asked at each HTTP request.
+        headers: Called at each HTTP request.
     """
 
     async def on_message(message: Any) -> None:
@@ -61,17 +61,17 @@ async def open_client(target: Target, watch: Watch, headers: HeadersNow) -> Asyn
 
 
 def is_modern(client: Client) -> bool:
-    """Whether questions come as results of a call, and not while it runs."""
+    """True if questions come as results of a call, and not while it runs."""
     return client.session.discover_result is not None
 
 
 async def list_all(client: Client, target: Target) -> list[Any]:
     """
-    Every page of the list of tools, as far as the limits go.
+    Every page of the list of tools, up to the limits.
 
     Raises:
         MCPError: The server answered with an error, or is gone.
-        ValidationError: It answered with something else.
+        ValidationError: The server's answer is not a list of tools.
     """
     if client.server_capabilities.tools is None:
         return []
@@ -88,7 +88,7 @@ async def list_all(client: Client, target: Target) -> list[Any]:
 
 
 async def listen_for_changes(client: Client, changed: Callable[[], object]) -> None:
-    """Call *changed* whenever a server of 2026 says that its tools have changed."""
+    """Call *changed* each time a server of 2026 reports that its tools have changed."""
     tools = client.server_capabilities.tools
     if not is_modern(client) or tools is None or not tools.list_changed:
         return
@@ -102,16 +102,16 @@ async def listen_for_changes(client: Client, changed: Callable[[], object]) -> N
 
 
 def asks(answer: Any) -> bool:
-    """Whether a server's answer is no result yet."""
+    """True if a server's answer is not a result yet."""
     return isinstance(answer, types.InputRequiredResult)
 
 
 def questions_in(answer: types.InputRequiredResult, target: Target) -> list[Question]:
     """
-    What a server wants to know before it goes on.
+    The questions that a server needs answered before it continues.
 
     Raises:
-        ToolServerError: It wants what looopy does not offer, or too much.
+        ToolServerError: The server requests something that looopy does not offer, or too much.
     """
     requests = answer.input_requests or {}
     if len(requests) > MAX_QUESTIONS:
@@ -134,7 +134,7 @@ def question_of(params: Any, name: str = "") -> Question:
 
 
 def urls_in(error: BaseException) -> list[Question]:
-    """The addresses that the user has to visit first, where *error* says so."""
+    """The addresses that the user has to visit first, if *error* lists any."""
     if not isinstance(error, MCPError) or error.code != types.URL_ELICITATION_REQUIRED:
         return []
     try:
@@ -147,7 +147,7 @@ def urls_in(error: BaseException) -> list[Question]:
 
 
 def reply_to(question: Question, value: Any) -> types.ElicitResult:
-    """The user's answer as the server takes it; one that fits no form cancels."""
+    """The user's answer in the server's form; an answer that fits no form cancels."""
     action, content = question.answer(value)
     try:
         return types.ElicitResult(action=action, content=content)
@@ -156,12 +156,12 @@ def reply_to(question: Question, value: Any) -> types.ElicitResult:
 
 
 def no_answer() -> types.ElicitResult:
-    """What a question is answered with that nobody can be asked."""
+    """The reply to a question that no user can answer."""
     return types.ElicitResult(action="cancel")
 
 
 def is_forgotten(error: BaseException) -> bool:
-    """Whether a server that was handed its own state may not know it any more."""
+    """True if *error* may mean that a server no longer knows its own state."""
     return isinstance(error, MCPError) and error.code in (
         types.INVALID_PARAMS,
         types.INVALID_REQUEST,
@@ -172,7 +172,9 @@ def is_forgotten(error: BaseException) -> bool:
 
 
 def failure_of(error: BaseException, target: Target, redactor: Redactor) -> ToolServerError:
-    """*error*, of a request that was sent, as ours; it shows none of the server's secrets."""
+    """
+    The `ToolServerError` for *error*, of a request that was sent; it shows no secret of the server.
+    """
     match error:
         case MCPError():
             text, known = _said(error), error.code not in (CONNECTION_CLOSED, HTTP_ERROR)
@@ -195,15 +197,15 @@ def _said(error: MCPError) -> str:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether *error* means that the connection is over."""
+    """True if *error* means that the connection is over."""
     closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
     return closed or is_unknown_session(error)
 
 
 def is_unknown_session(error: BaseException) -> bool:
-    """Whether a server over HTTP has forgotten the connection, and has not looked at the call."""
+    """True if a server over HTTP has forgotten the connection, and has not read the call."""
     return (
         isinstance(error, MCPError)
         and error.code == types.INVALID_REQUEST
-        and error.message == "Session terminated"  # as the SDK says of 404
+        and error.message == "Session terminated"  # the SDK's text for 404
     )

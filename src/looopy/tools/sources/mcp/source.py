@@ -1,9 +1,9 @@
 """
 `MCPTools`: the tools of an MCP server, as a source of tools.
 
-It connects when its tools are first asked for, which an agent does when it starts, and leaves the
-server when the last agent that uses it shuts down. A server that cannot be reached costs its tools
-and a warning, never a turn.
+It connects when its tools are first requested, which an agent does when it starts. It leaves the
+server when the last agent that uses it shuts down. An unreachable server costs its tools and a
+warning, never a turn.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ class MCPTools:
     The tools of one MCP server.
 
     Args:
-        command: Starts a server that is spoken to over its standard input and output.
+        command: Starts a server that communicates over its standard input and output.
         args: Its arguments.
         env: Variables for it, beside the few that are safe to pass on.
-        cwd: Where it runs.
-        url: Where a server listens for streamable HTTP, instead of *command*.
+        cwd: Its working directory.
+        url: The address of a server over streamable HTTP, instead of *command*.
         headers: For each HTTP request: a mapping, or a function of the turn's `AuthContext` (or of
-            `None`), sync or async, that gives one. Turns with other headers get another
+            `None`), sync or async, that returns one. Turns with other headers get another
             connection.
         name: For messages; the command or host by default.
-        prefix: Put before each tool's name, as in `"files_"`, where names would collide.
+        prefix: Put before each tool's name, as in `"files_"`, if names would collide.
         only: The server's names of the tools to offer; `None`: all.
-        trust_annotations: Believe the server that a tool only looks (`effects="none"`) or may be
+        trust_annotations: Believe the server that a tool only reads (`effects="none"`) or may be
             repeated (`"idempotent"`). Otherwise each counts as `"external"`.
         needs_approval: See `Tool`; for all of its tools.
         parallel: Its tools may run beside other parallel tools.
         timeout_s: For a call; `None`: the loop's `tool_timeout_s`.
         connect_timeout_s: For the handshake, a process's start included.
         list_timeout_s: For the list of tools.
-        cache_s: How long that list counts, unless the server says that it has changed.
-        max_tools: More of them are left out.
-        max_bytes: Longest message that is read over HTTP.
-        max_result_bytes: What of a result the model is shown; `None`: the loop's.
+        cache_s: How long that list is valid, unless the server reports a change.
+        max_tools: Tools beyond this number are left out.
+        max_bytes: The longest message that is read over HTTP.
+        max_result_bytes: The largest part of a result that the model sees; `None`: the loop's.
         max_sessions: Connections with different headers at a time.
         elicitation: The server may ask the user: see `docs/mcp.md`.
-        required: A server that cannot be reached fails `start()`, and a turn, with
-            `ToolServerError`; otherwise it costs its tools and a warning.
-        protocol: `"legacy"` for servers that cannot bear to be asked for the protocol of 2026.
+        required: An unreachable server fails `start()`, and a turn, with `ToolServerError`;
+            otherwise it costs its tools and a warning.
+        protocol: `"legacy"` for servers that fail when asked for the protocol of 2026.
 
     Attributes:
-        problems: What was wrong with the list of tools read last: what was left out or mended.
+        problems: The tools of the last list that were left out or repaired, and why.
 
     Raises:
-        ConfigurationError: An option is missing, or is not one of its values.
+        ConfigurationError: An option is missing or has an invalid value.
     """
 
     def __init__(
@@ -135,10 +135,10 @@ class MCPTools:
         """
         The tools on offer outside a turn, as when an agent starts.
 
-        None where *headers* is a function: what is on offer depends on the turn.
+        The list is empty if *headers* is a function, because the tools then depend on the turn.
 
         Raises:
-            ConfigurationError: There is no such command, or the SDK is not installed.
+            ConfigurationError: No such command, or the SDK is not installed.
             ToolServerError: A *required* server cannot be reached.
         """
         if callable(self._headers):
@@ -146,22 +146,22 @@ class MCPTools:
         return await self._list(None, lambda _text: None, patient=True)
 
     async def list_for(self, turn: TurnContext, warn: Callable[[str], object]) -> Sequence[Tool]:
-        """The tools on offer in *turn*; what keeps some away is told to *warn*."""
+        """The tools on offer in *turn*; *warn* is called with the reason if some are missing."""
         return await self._list(turn.auth_context, warn, patient=False)
 
     def acquire(self) -> None:
-        """Somebody begins to use the server; `release()` comes as often."""
+        """Count a user of the server; call `release()` once for each call of this."""
         self._users += 1
 
     async def release(self) -> None:
-        """Somebody uses the server no more; after the last one it is left."""
+        """Count a user less; after the last one, leave the server."""
         self._users -= 1
         if self._users <= 0:
             self._users = 0
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Leave the server, whoever uses it; the next use connects again."""
+        """Leave the server, even if it is in use; the next use connects again."""
         await self._pool.close()
 
     async def __aenter__(self) -> Self:
@@ -186,7 +186,7 @@ class MCPTools:
         The headers of a turn, made for this moment.
 
         Raises:
-            ToolServerError: The function that makes them failed, or gave something else.
+            ToolServerError: The function that makes them failed, or returned something else.
         """
         return await make_headers(
             self._headers, auth_context, where=self.target.where, server=self.target.name

@@ -1,4 +1,4 @@
-"""Where an MCP server is, and how long and how much of it is borne with."""
+"""The address of an MCP server, and its limits of time and size."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Target:
     One server, and its limits. Its `repr` shows no environment, which may hold secrets.
 
     Attributes:
-        max_bytes: Of one message of the server.
-        max_tools: Of its list.
+        max_bytes: The longest message of the server.
+        max_tools: The longest list.
         max_sessions: Connections with different credentials at a time.
-        legacy: It speaks the protocol of 2025 only: the newer one is not tried.
-        elicitation: It may ask the user.
+        legacy: The server knows the protocol of 2025 only: the newer one is not tried.
+        elicitation: The server may ask the user.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Target:
         return f"the MCP server {self.name!r}"
 
     def redactor(self, headers: Mapping[str, str] | None = None) -> Redactor:
-        """What keeps the secrets that this server was given, by their names, out of its words."""
+        """A redactor of the secrets that this server was given, found by their names."""
         return redactor_of(self.env, headers)
 
 
@@ -64,10 +64,10 @@ def make_target(
     **limits: Any,
 ) -> Target:
     """
-    Check where a server is said to be.
+    Check the address and the options of a server.
 
     Raises:
-        ConfigurationError: Not exactly one of *command* and *url*, or an option of the wrong kind.
+        ConfigurationError: Not exactly one of *command* and *url*, or an invalid option.
     """
     if (command is None) == (url is None):
         raise ConfigurationError(
@@ -122,7 +122,7 @@ def _address(url: str) -> SplitResult | None:
 
 
 def _is_program(command: object, cwd: str | Path | None) -> bool:
-    """Whether this may be one: text, and with spaces the name of a file."""
+    """True if *command* may be a program: text, and with spaces the name of a file."""
     if not isinstance(command, str):
         return False
     many = len(command.split()) > 1

@@ -1,4 +1,4 @@
-"""A tool of an MCP server: what a call of it does."""
+"""A tool of an MCP server, and how it is called."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class MCPTool(Tool):
     """
     One tool of a server.
 
-    A call that the server does not survive is made again if that does no harm, and otherwise
-    answered as of unknown outcome; the next call finds a new server.
+    If the server dies during a call, looopy makes the call again if that does no harm. Otherwise
+    the call fails with an unknown outcome. The next call connects to a new server.
 
     Args:
         pool: The connections to the server.
@@ -30,7 +30,7 @@ class MCPTool(Tool):
         **options: See `Tool`.
 
     Attributes:
-        remote_name: What the server calls it.
+        remote_name: The server's name for it.
     """
 
     def __init__(self, pool: Pool, headers_for: HeadersFor, offer: Offer, **options: Any) -> None:
@@ -48,7 +48,7 @@ class MCPTool(Tool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """
-        Have the server run it.
+        Call the tool on the server.
 
         Raises:
             ToolServerError: The server cannot be reached, died, or broke its protocol.

@@ -1,9 +1,9 @@
 """
-How messages of a server come in, before the SDK reads them.
+Filters a server's messages before the SDK reads them.
 
-A list of tools loses what is no tool, so that one bad entry does not cost the others; an answer
-over HTTP is read up to a limit; and a connection that fails is an answer to one request rather than
-the end of all. With `sdk.py`, the only file that knows the official SDK.
+An entry that is not a tool is removed from a list of tools, so that it does not cost the others. An
+answer over HTTP is read up to a limit. A failing connection becomes an answer to one request, and
+does not end all of them. With `sdk.py`, the only file that imports the official SDK.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from looopy.tools.sources.mcp.target import Target
 from mcp import StdioServerParameters, types
 
 HTTP_ERROR = -32098
-HTTP_REFUSED = -32099  # the request was not looked at
+HTTP_REFUSED = -32099  # the server did not process the request
 _TAIL_BYTES = 2000
-_READ_TIMEOUT_S = 24 * 3600.0  # of HTTP: calls end by their own timeouts
+_READ_TIMEOUT_S = 24 * 3600.0  # of HTTP: calls have their own timeouts
 HeadersNow = Callable[[], "Mapping[str, str] | None"]
 
 
 class Watch:
     """
-    What a connection tells whoever owns it.
+    Callbacks and notes of a connection for its owner.
 
     Attributes:
-        lost: Called when nothing more can come from the server.
+        lost: Called when the server can send nothing more.
         changed: Called when the list of tools has changed.
         elicit: Awaited with the parameters of a question that comes while a call runs; `None`: the
             server may not ask.
-        problems: What was wrong with the last list of tools.
-        stderr: The last words of a server that is a process.
+        problems: The problems of the last list of tools.
+        stderr: The end of the standard error of a server that is a process.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Watch:
 @asynccontextmanager
 async def open_streams(target: Target, watch: Watch, headers: HeadersNow) -> AsyncIterator[Any]:
     """
-    The streams to and from a server, as the SDK's client takes them.
+    The streams to and from a server, for the SDK's client.
 
     Args:
-        headers: Asked at each HTTP request.
+        headers: Called at each HTTP request.
     """
     over_http = target.url is not None
     transport = _over_http(target, headers) if over_http else _as_process(target, watch)
@@ -106,7 +106,7 @@ async def _as_process(target: Target, watch: Watch) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def _stderr(watch: Watch) -> AsyncIterator[TextIO]:
-    """What a server writes its complaints to; the last of them are kept."""
+    """The standard error for a server's process; its end is kept."""
     if sys.platform == "win32":
         yield cast("TextIO", subprocess.DEVNULL)
         return
@@ -130,7 +130,7 @@ class _Tail(asyncio.Protocol):
 
 
 class _HttpClient(httpx2.AsyncClient):
-    """Adds the headers of the moment, and lets each request fail alone, in words."""
+    """Adds the current headers, and turns each failure into an answer to its own request."""
 
     def __init__(self, headers: HeadersNow, max_bytes: int, **options: Any) -> None:
         super().__init__(**options)
@@ -148,7 +148,7 @@ class _HttpClient(httpx2.AsyncClient):
             return _refusal(request, 502, f"cannot be reached: {said}", refused=unsent)
 
     async def _bounded(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """*response*, read if it is no stream; one that says nothing of its error gets words."""
+        """*response*, read unless it is a stream; an error without a text gets one."""
         kind = response.headers.get("content-type", "").lower()
         failed = response.status_code >= 400
         if not failed and not kind.startswith("application/json"):
@@ -160,7 +160,7 @@ class _HttpClient(httpx2.AsyncClient):
                 await response.aclose()
                 return _refusal(request, 502, f"answered with more than {self._max_bytes:,} bytes")
         if response.status_code == 404 and "mcp-session-id" in request.headers:
-            return httpx2.Response(404, request=request)  # the session is gone: the SDK says so
+            return httpx2.Response(404, request=request)  # the SDK reports it
         if failed and not (kind.startswith("application/json") and _is_rpc_error(body)):
             status = response.status_code
             reason = f"HTTP {status} {response.reason_phrase}".strip()
@@ -189,7 +189,7 @@ def _refusal(
 
 
 class _Reading:
-    """The messages of a server, on their way to the SDK; what its `ReadStream` asks for."""
+    """The messages of a server, on their way to the SDK; implements its `ReadStream`."""
 
     def __init__(self, stream: Any, target: Target, watch: Watch) -> None:
         self._stream = stream
@@ -237,7 +237,7 @@ class _Reading:
         return item
 
     def _tools(self, tools: list[Any]) -> list[Any]:
-        """Those that are tools; what is not is noted."""
+        """The valid tools; the others are noted as problems."""
         note, limit = self._watch.problems.append, self._target.max_tools
         if len(tools) > limit:
             note(f"it lists {len(tools):,} tools: those after the first {limit:,} were left out")
@@ -256,7 +256,9 @@ class _Reading:
 
 
 def _mended(tool: Any, note: Callable[[str], object]) -> Any:
-    """*tool* without what is optional and wrong; its answers are not held to what it promises."""
+    """
+    *tool* without invalid optional parts, and without `outputSchema`: answers are not checked.
+    """
     if not isinstance(tool, dict):
         return tool
     kept = {key: value for key, value in tool.items() if key != "outputSchema"}
