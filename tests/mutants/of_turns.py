@@ -223,7 +223,8 @@ MUTANTS = [
         "return super().cancel(msg)",
         "tests/unit/stores/test_settle.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
         "tests/unit/stores/test_settle.py::"
-        "test_a_write_of_several_operations_is_waited_for_to_its_last",
+        "test_a_write_may_let_others_go_on_and_wait_for_several_things",
+        "tests/unit/stores/test_settle.py::test_the_end_of_the_event_loop_waits_for_a_write",
     ),
     mutant(
         "a-statement-is-cancelled",
