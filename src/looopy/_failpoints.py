@@ -1,5 +1,5 @@
 """
-Named places where a test may stop or kill this process; free when off.
+Named places where a test may stop or kill this process; no cost when off.
 
 `arm("NAME")`, or the variable `LOOOPY_FAILPOINT` at start-up, sets one: `NAME[:N][=kill|raise]`.
 The N-th time (by default the first) that NAME is reached, the process kills itself with SIGKILL, or

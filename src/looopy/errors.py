@@ -49,9 +49,9 @@ class LooopyError(Exception):
     Base of every error in looopy.
 
     Args:
-        message: One sentence for a human, with the way out where there is one.
-        **facts: What a program wants to know; each becomes an attribute. A fact that a class
-            declares (see the tree above) and that is not given is its declared default.
+        message: One sentence for a human, with a way to solve it if possible.
+        **facts: Values for programs; each becomes an attribute. A fact that a class declares (see
+            the tree above) has its declared default unless it is given.
     """
 
     _facts: ClassVar[dict[str, Any]] = {}
@@ -80,7 +80,7 @@ def _rebuild(cls: type[LooopyError], message: str, facts: dict[str, Any]) -> Loo
 
 
 class AgentError(LooopyError):
-    """Something about an agent or one of its turns."""
+    """An error of an agent or one of its turns."""
 
 
 class AgentStateError(AgentError):
@@ -103,18 +103,18 @@ class AgentBusy(AgentStateError):
 
 
 class CannotContinue(AgentStateError):
-    """There is nothing to continue: say something instead."""
+    """There is nothing to continue: pass a user message instead."""
 
 
 class TurnIncomplete(AgentError):
-    """The turn was cancelled or interrupted before its answer stood."""
+    """The turn was cancelled or interrupted before its answer was complete."""
 
     outcome: str | None
     _facts: ClassVar[dict[str, Any]] = {"outcome": None}
 
 
 class TurnMismatch(AgentError):
-    """The turn that was meant is not the one that runs."""
+    """The expected turn is not the running one."""
 
     expected: int | None
     actual: int | None
@@ -179,11 +179,11 @@ class HistoryRejected(LLMError):
 
 
 class InvalidLLMResponse(LLMError):
-    """The provider answered with something that is no answer."""
+    """The provider returned an invalid answer."""
 
 
 class OutputInvalid(LLMError):
-    """No answer of the model was what `output_type` asked for."""
+    """No answer of the model was a valid value of `output_type`."""
 
     tries: int
     _facts: ClassVar[dict[str, Any]] = {"tries": 0}
@@ -215,9 +215,9 @@ class ToolDenied(ToolError):
 
 class ToolServerError(ToolError):
     """
-    A server that tools come from failed: it cannot be reached, died, or breaks its protocol.
+    A server of tools failed: it cannot be reached, died, or breaks its protocol.
 
-    `server`: its name; `outcome_known`: false when a call may have had its effect.
+    `server`: its name; `outcome_known`: false if a call may have had its effect.
     """
 
     server: str | None
@@ -226,11 +226,11 @@ class ToolServerError(ToolError):
 
 
 class StoreError(LooopyError):
-    """A store could not do what was asked."""
+    """A store operation failed."""
 
 
 class ContextNotFound(StoreError, KeyError):
-    """No such context; the answer for another tenant's context too."""
+    """No such context, or the context of another tenant."""
 
 
 class ArtifactNotFound(StoreError, KeyError):
@@ -253,7 +253,7 @@ class StoreConflict(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer. `outcome_known`: false when a write may have been applied."""
+    """The store did not answer. `outcome_known`: false if a write may have been applied."""
 
     outcome_known: bool
     _facts: ClassVar[dict[str, Any]] = {"outcome_known": True}
@@ -265,7 +265,7 @@ class StorageFull(StoreUnavailable):
 
 class SchemaOutOfDate(StoreError):
     """
-    The database's schema is not the one this version needs; the message names the command to run.
+    The database does not have the schema of this version; the message names the command to run.
     """
 
     found: str | None
@@ -282,7 +282,7 @@ class LimitExceeded(LooopyError):
 
 
 class ConfigurationError(LooopyError):
-    """Something has to be installed, set or changed first; the message says what."""
+    """Something must be installed, set or changed first; the message says what."""
 
 
 class MissingExtra(ConfigurationError):
@@ -298,19 +298,19 @@ class UnknownModel(ConfigurationError):
 
 
 class InvalidTool(ConfigurationError):
-    """A tool cannot be offered to a model as it is declared."""
+    """The tool's declaration is invalid: no model could be offered it."""
 
 
 def foreign(error: BaseException, *, cancelling: int = 0) -> LooopyError | None:
     """
-    *error* as a failure of code of the application, if it is one and no `Exception`.
+    The `LooopyError` for an *error* of the application's code that is not an `Exception`.
 
     Args:
-        cancelling: How often the running task was asked to end before that code was called.
+        cancelling: The running task's `cancelling()` before that code was called.
 
     Returns:
         `None` for an `Exception`, for a cancellation of the running task, and for
-        `KeyboardInterrupt`, `SystemExit` and `GeneratorExit`, which are to pass.
+        `KeyboardInterrupt`, `SystemExit` and `GeneratorExit`, which the caller lets pass.
     """
     if isinstance(error, (Exception, KeyboardInterrupt, SystemExit, GeneratorExit)):
         return None

@@ -1,13 +1,13 @@
 """
 The same `Agent`, blocking: for scripts, notebooks and prompts.
 
-All agents of a process share one event loop in one background thread. A blocking call hands its
-coroutine to that loop and waits; Ctrl-C while a turn is awaited cancels the turn, which then ends
-in order, and raises `KeyboardInterrupt` as usual. Inside a running event loop use `looopy.Agent`:
-blocking there would stop it.
+All agents of a process share one event loop in one background thread. A blocking call passes its
+coroutine to that loop and waits. Ctrl-C during a turn cancels the turn, lets it end in order, and
+raises `KeyboardInterrupt` as usual. Inside a running event loop use `looopy.Agent`, because
+blocking would stop that loop.
 
-The loop lives as long as there is a thread that Python waits for at exit, and not only as long as
-the main one: a worker may run turns when the main thread has ended.
+The loop lives as long as any thread that Python waits for at exit, not only the main one: a worker
+may still run turns when the main thread has ended.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _Arrived: TypeAlias = "queue.SimpleQueue[AgentEvent | BaseException | None]"
 
 class _Helpers(ThreadPoolExecutor):
     """
-    Threads for what the loop hands out, such as the resolution of names.
+    Threads for work outside the loop, such as the resolution of names.
 
-    Python's own pools take nothing more once the main thread has ended.
+    Python's own pools accept no work once the main thread has ended.
     """
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -85,10 +85,10 @@ class _LoopThread:
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """
-        The loop, which runs.
+        The running loop.
 
         Raises:
-            AgentStateError: The program ends.
+            AgentStateError: The program is ending.
         """
         with self._lock:
             if self._ending:
@@ -113,13 +113,14 @@ class _LoopThread:
             try:
                 loop.run_forever()
             except BaseException:
-                # `SystemExit` out of a subscriber, say: it ends its turn, not everybody's loop.
+                # `SystemExit` out of a subscriber, say: it ends its turn, not the loop that all
+                # agents share.
                 _logger.exception("code that runs in the event loop of looopy.sync wants it to end")
             else:
                 return
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* on the loop and wait for it; an interrupt cancels it and goes on at once."""
+        """Run *work* on the loop and wait for it; an interrupt cancels it and returns at once."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -144,10 +145,10 @@ class _LoopThread:
             raise AgentStateError(_ENDED) from None
 
     def _stop(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-        # Not by atexit: what a running turn needs to end in order (threads of a store, of name
-        # resolution) is let go there, in an order that nobody knows.
+        # Not by atexit: it releases what a running turn needs to end in order (threads of a store,
+        # of name resolution), in an undefined order.
         threading.main_thread().join()
-        # Any of these may have an agent, though it has not called it yet.
+        # Any of these may have an agent, even without a call so far.
         while workers := [t for t in threading.enumerate() if self._may_call(t)]:
             workers[0].join()
         with self._lock:
@@ -289,7 +290,7 @@ class Agent:
                 if not begun.done():
                     begun.set_exception(exc)
                 arrived.put(exc)
-            except BaseException:  # nobody may wait for ever
+            except BaseException:  # the caller must not wait for ever
                 arrived.put(AgentStateError(_ENDED))
                 raise
             else:
@@ -327,14 +328,14 @@ class Agent:
             raise
         finally:
             loop = pumping.get_loop()
-            if not loop.is_closed():  # at exit it may be
+            if not loop.is_closed():  # at exit it may be closed
                 loop.call_soon_threadsafe(pumping.cancel)
 
     @staticmethod
     def _stop(stream: TurnStream) -> None:
         async def stop() -> None:
             stream.cancel()
-            with contextlib.suppress(LooopyError):  # the interrupt is what the caller hears of
+            with contextlib.suppress(LooopyError):  # the caller gets the interrupt
                 await stream
 
         _thread.call(stop())

@@ -1,10 +1,10 @@
 """
-Connections to a Postgres server: made, set up, kept, and thrown away when they broke.
+Connections to a Postgres server: made, set up, kept, and closed when they break.
 
-The pool is ours and small, because it is passed through for each commit: taking a connection and
-giving it back is two moves of a list, where that of an engine costs as much as the statement. The
-connection itself is the driver's, see `wire.py`. The pool lends a connection without asking the
-server if it still works: the first command finds that out at no extra cost.
+The pool is looopy's own and small, because each commit uses it. Taking a connection and giving it
+back is two moves of a list; in an engine's pool that costs as much as the statement. The connection
+itself is the driver's, see `wire.py`. The pool lends a connection without a test query: the first
+command finds out at no extra cost if it is broken.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from looopy.stores.sql.postgres.wire import (
     wire_of,
 )
 
-# A process that is stopped, or a client that is gone, must not keep its locks for long.
+# A stopped process, or a client that is gone, must not keep its locks for long.
 TIMEOUTS = {
     "statement_timeout": "30s",
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "30s",
 }
-# Every statement reads along a primary key, whatever its values are. Where one context is most of a
-# table, a server would rather read all of it and sort, which takes twice as long. Where a table was
-# empty when it was analysed, it would read all of it for as long as the plan is kept. It would plan
-# each statement five times before it believes that nothing changes. And it would compile a plan
-# that has to sort all the same, because of the price that it puts on that.
+# Every statement reads along a primary key, whatever its values are. By default the server plans
+# worse: it reads and sorts a whole table if one context is most of it, which takes twice as long.
+# It reads the whole table if the table was empty when it was analysed, for as long as the plan is
+# kept. It plans each statement five times before it keeps a plan. And it would compile a plan that
+# has to sort even with `enable_sort = off`, because that raises the plan's estimated cost.
 _PLANS = {
     "enable_sort": "off",
     "enable_seqscan": "off",
@@ -62,23 +62,24 @@ _POOLER = (
 )
 _POOLERS_SAY = ("unsupported startup parameter", "support command-line options")
 _POOL_PATIENCE_S = 30.0
-_UNLIMITED_S = 300.0  # for an answer, where an administrator lets statements run without a limit
+_UNLIMITED_S = 300.0  # for an answer, if an administrator has removed the limit on statements
 _LEAST_S = 1.0  # for one answer if connecting has used up the time
-_FULL_PAUSE_S = 0.5  # before a server without free connections is asked again
+_FULL_PAUSE_S = 0.5  # before the next request to a server without free connections
 _random = random.SystemRandom()
 _SOON_S = 0.02  # to make a connection takes about as long
 
 
 def _set_up(settings: Mapping[str, str]) -> Query:
     """
-    What makes a connection ready, in one statement; it also asks which session it is, and how long
-    the server lets a statement run.
+    The statement that prepares a connection. It also reads the session's identity, and the limit on
+    statements.
 
-    What an administrator set on purpose stays, but for a commit that would not be durable, and for
-    transactions of one statement that would not be like those of several. A server that is set to
-    be read-only stays so, and refuses our writes.
+    An administrator's own settings stay, with two exceptions: a commit must be durable, and
+    transactions of one statement must behave like those of several. A server that is set to
+    read-only stays so, and refuses writes.
 
-    Nothing is set, and the first column is NULL, where a pooler may give the session to others.
+    If a pooler may give the session to other clients, the statement sets nothing, and its first
+    column is NULL.
     """
     ours = f"(:ours = 1 OR current_setting('{_DIRECT}', true) = 'on')"
     values = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
@@ -152,7 +153,9 @@ _TCP_NAMES = {
 
 
 def _keep_alive(connection: Any, options: Mapping[str, int]) -> None:
-    """Do with a connection of asyncpg, which knows no such options, as libpq does."""
+    """
+    Set TCP options on a connection of asyncpg, which has no parameters for them, as libpq does.
+    """
     transport = getattr(connection, "_transport", None)
     found = None if transport is None else transport.get_extra_info("socket")
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
@@ -172,12 +175,12 @@ class Pool:
     """
     The connections of one driver to its server, for one event loop.
 
-    They are made when they are asked for, up to `pool_size`, or as many as the server has left. The
-    one that was used last is handed out first, so those that a busy hour left over stay idle, and
-    are closed after a while; whoever finds none waits his turn.
+    A connection is made when one is needed, up to `pool_size` or the server's own limit. The pool
+    lends the most recently used one first. So connections left over from a busy hour stay idle, and
+    are closed after a while. A caller that finds no free connection waits in order of arrival.
 
     Args:
-        patience_s: How long to wait for one.
+        patience_s: The longest wait for a connection.
     """
 
     def __init__(self, url: PostgresURL, *, patience_s: float = _POOL_PATIENCE_S) -> None:
@@ -186,7 +189,7 @@ class Pool:
         self._idle: list[Wire] = []
         self._made = 0  # idle, in use, or being made
         self._brief = 0  # of those in use, for no longer than a short command takes
-        # Given a connection, or `None` for the right to make one.
+        # Each gets a connection, or `None` for the right to make one.
         self._waiting: deque[asyncio.Future[Wire | None]] = deque()
         self._full: Trouble | None = None  # why the server gave no other connection
         self._full_until = 0.0  # the earliest time of the next request
@@ -196,33 +199,33 @@ class Pool:
 
     @property
     def idle(self) -> int:
-        """How many wait to be used."""
+        """The number of idle connections."""
         return len(self._idle)
 
     @property
     def in_use(self) -> int:
-        """How many are in use, or being made."""
+        """The number of connections in use, or being made."""
         return self._made - len(self._idle)
 
     def session(self, *, brief: bool = False, until: float | None = None) -> Session:
         """
-        A connection for a `with` block: given back when it is clean, and closed otherwise.
+        A connection for a `with` block: given back if it is clean, and closed otherwise.
 
         Args:
-            until: When the answers have to be here, by the clock of the event loop; none is waited
-                for longer than usual.
-            brief: For something that is said in passing: it rather waits a little than have
-                another connection made, and so do the others for it. Of the idle ones it takes that
-                which has been so longest: it makes no use of the statements that a connection has
-                got to know, and leaves the others to those who do.
+            until: The time by which the answers must arrive, by the clock of the event loop. No
+                single answer may take longer than usual.
+            brief: For a short command. It waits a little before it makes another connection, and
+                other callers wait a little for its connection. It takes the connection that has
+                been idle longest: it needs none of the prepared statements, and leaves warmer
+                connections to the others.
 
         Raises:
-            Trouble: On entering: there is none to be had.
+            Trouble: On entering: no connection is available.
         """
         return Session(self, brief=brief, until=until)
 
     async def take(self, *, brief: bool = False, until: float | None = None) -> tuple[Wire, bool]:
-        """A connection, and whether it has served before; waited for no longer than *until*."""
+        """Return a connection, and true if it was used before; wait no longer than *until*."""
         over = _now() + self._patience_s
         if until is not None:
             over = min(over, until)
@@ -243,7 +246,7 @@ class Pool:
             else:
                 self._full = None
                 break
-            # Somebody here gives one back, or somebody elsewhere ends one.
+            # A caller in this process gives one back, or another process closes one.
             try:
                 wire = await self._find(over, brief=False)
             except BaseException:
@@ -259,14 +262,16 @@ class Pool:
             self._made += 1
 
     async def _find(self, over: float, *, brief: bool) -> Wire | None:
-        """One that was made, or `None` for the right to make another, which counts already."""
+        """
+        An existing connection, or `None` for the right to make another, which is already counted.
+        """
         soon = self._made > 0 if brief else len(self._waiting) < self._brief
         while not self._idle:
             now = _now()
             vacant = self._made < self._url.pool_size
             room = vacant and now >= self._full_until
             if room and not soon:
-                if self._full is not None:  # one tries for all
+                if self._full is not None:  # one caller tries for all
                     self._full_until = now + _FULL_PAUSE_S
                 self._made += 1
                 return None
@@ -288,7 +293,7 @@ class Pool:
         return Trouble(None, words=words)
 
     def give(self, wire: Wire, *, brief: bool = False) -> None:
-        """Take back a clean connection; *brief*: it is lent again last of all."""
+        """Take back a clean connection; a *brief* one is lent again last."""
         self._brief -= brief
         now = _now()
         if now >= wire.retire_at:
@@ -310,7 +315,7 @@ class Pool:
         self._reaper = asyncio.get_running_loop().call_at(due, self._reap)
 
     def _reap(self) -> None:
-        """Close what has been idle for long, or is old."""
+        """Close connections that have been idle for long, or are old."""
         self._reaper = None
         now = _now()
         idle, self._idle = self._idle, []
@@ -324,13 +329,13 @@ class Pool:
                 self._retire(wire)
 
     def _retire(self, wire: Wire) -> None:
-        """Close one that is clean, beside whatever happens."""
+        """Close a clean connection in the background."""
         task = asyncio.get_running_loop().create_task(wire.close())
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
     async def drop(self, wire: Wire, *, brief: bool = False) -> None:
-        """Close one that is not, without waiting for the server."""
+        """Close a connection that is not clean, without waiting for the server."""
         self._brief -= brief
         silent = wire.was_silent()
         try:
@@ -342,8 +347,8 @@ class Pool:
 
     async def _forget_idle(self) -> None:
         """
-        Close the idle connections: they may be as silent as one that was cut, and each would be
-        found out by another long wait.
+        Close the idle connections. They may be as silent as the one that was cut, and each would
+        cost another long wait.
         """
         idle, self._idle = self._idle, []
         self._made -= len(idle)
@@ -351,7 +356,7 @@ class Pool:
             await wire.close(at_once=True)
 
     async def close(self) -> None:
-        """Close those that are idle; one in use is closed when it is given back."""
+        """Close the idle connections; one in use is closed when it is given back."""
         self._closed = True
         if self._reaper is not None:
             self._reaper.cancel()
@@ -400,7 +405,7 @@ class Pool:
 
     async def _make(self) -> Wire:
         wire = wire_of(await connect(self._url))
-        # Not all that were made at once are replaced at once.
+        # Connections that were made together are not all replaced at once.
         wire.retire_at = _now() + self._url.max_age_s * _random.uniform(0.9, 1.0)
         await set_up(wire, self._url)
         return wire
@@ -408,10 +413,10 @@ class Pool:
 
 async def set_up(wire: Wire, url: PostgresURL) -> None:
     """
-    Make a new connection ready to be used, or close it.
+    Prepare a new connection, or close it.
 
     Raises:
-        Trouble: It is lost, or behind a pooler that the URL does not name.
+        Trouble: The connection is lost, or behind a pooler that the URL does not name.
     """
     if url.pooled:
         return
@@ -439,13 +444,17 @@ def _check_own(rows: Rows) -> None:
 
 
 def _backend(rows: Rows) -> Backend | None:
-    """Which session it is, from the answer to the set-up; `None` where a server does not say."""
+    """
+    The session's identity, from the answer to the set-up; `None` if the server does not report it.
+    """
     session = rows[0][-1]
     return Backend(*map(int, session.split())) if session else None
 
 
 def _answer_s(rows: Rows) -> float:
-    """How long an answer may take: longer than a statement, whose limit the set-up has read."""
+    """
+    The time limit for an answer: longer than the limit on statements, which the set-up has read.
+    """
     limit_ms = rows[0][-2].partition("|")[0]
     if not limit_ms:
         return ANSWER_S
@@ -457,7 +466,7 @@ class Session:
     One connection while an operation uses it.
 
     Attributes:
-        mark: Of the transaction, once it has written something.
+        mark: The mark of the transaction, once it has written something.
     """
 
     __slots__ = ("_between", "_brief", "_pool", "_reused", "_until", "_wire", "mark")
@@ -524,7 +533,7 @@ class Session:
         Run one write as a transaction of its own, over when this returns.
 
         Raises:
-            Trouble: It failed. `sent` says if it may still have been carried out.
+            Trouble: The write failed. `sent` is true if it may still have been applied.
         """
         self._between = False
         if self._reused and self._wire.is_gone():
@@ -549,18 +558,18 @@ class Session:
 
     @property
     def backend(self) -> Backend | None:
-        """The session it has at the server; `None` where that cannot be known."""
+        """The session at the server; `None` if it is unknown."""
         return self._wire.backend
 
     def _within(self) -> float | None:
-        """How long an answer may take; `None`: as long as any."""
+        """The time limit for an answer; `None`: the usual one."""
         if self._until is None:
             return None
         left_s = self._until - _now()
         return min(max(left_s, _LEAST_S), self._wire.answer_s)
 
     def _found_out(self, trouble: Trouble) -> Trouble:
-        """The first command on a connection failed: it may have broken while it was idle."""
+        """Mark *trouble* as stale if the connection may have broken while it was idle."""
         trouble.stale = trouble.lost and self._reused
         return trouble
 
