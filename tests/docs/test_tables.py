@@ -12,7 +12,7 @@ import looopy.sync
 from looopy import Agent, AgentEvent, AgentState, LoopConfig, StopReason, ToolContext, TurnResult
 from looopy import errors as errors_module
 from looopy.errors import LooopyError
-from looopy.tools.function.decorator import tool
+from looopy.tools import Tool
 from looopy.types.event import Event
 from looopy.types.state import AgentStatus, PendingRequest, outcome_of
 
@@ -154,7 +154,7 @@ def test_every_option_of_the_agent_is_shown():
         ("agent.md", "## `TurnResult`", _fields(TurnResult) | {"raise_for_outcome"}),
         ("agent.md", "## `AgentState`", _fields(AgentState)),
         ("tools.md", "## The context of a call", _fields(ToolContext) | {"ask"}),
-        ("tools.md", "## Options", set(inspect.signature(tool).parameters) - {"function"}),
+        ("tools.md", "## Options", set(inspect.signature(Tool).parameters)),
     ],
 )
 def test_the_fields_of_a_table_are_those_of_the_code(page, heading, expected):

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from looopy.tools.call.retry import RetryCall
     from looopy.tools.function.decorator import FunctionTool, tool
     from looopy.tools.gather import ToolSource, gather_tools
-    from looopy.tools.provider import Tool, ToolContext, ToolProvider, ToolResult
+    from looopy.tools.provider import (
+        Tool,
+        ToolContext,
+        ToolOptions,
+        ToolProvider,
+        ToolResult,
+    )
     from looopy.tools.sources.a2a import RemoteAgent
     from looopy.tools.sources.agents import AgentTool
     from looopy.tools.sources.artifact import ArtifactTools
@@ -52,6 +58,7 @@ __all__ = [
     "Tool",
     "tool",
     "ToolContext",
+    "ToolOptions",
     "ToolProvider",
     "ToolResult",
     "ToolSource",
@@ -64,7 +71,7 @@ _export(
         ".call.retry": ("RetryCall",),
         ".function.decorator": ("FunctionTool", "tool"),
         ".gather": ("ToolSource", "gather_tools"),
-        ".provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
+        ".provider": ("Tool", "ToolContext", "ToolOptions", "ToolProvider", "ToolResult"),
         ".sources.a2a": ("RemoteAgent",),
         ".sources.agents": ("AgentTool",),
         ".sources.artifact": ("ArtifactTools",),

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 from looopy.errors import InvalidTool, ValueRefused
 from looopy.tools.asking import Ask, NeedsInput
@@ -154,6 +154,24 @@ class ToolContext:
         raise asked
 
 
+class ToolOptions(TypedDict, total=False):
+    """Options of `@tool`, which it hands on to `Tool`; see there for each."""
+
+    label: str | None
+    timeout_s: float | None
+    parallel: bool
+    effects: Effects
+    on_resume: OnResume | None
+    needs_approval: NeedsApproval
+    approval_expires_s: float | None
+    is_enabled: Enabled | None
+    max_result_bytes: int | None
+    coerce: bool
+    retries: int
+    retry_delay_s: float
+    max_retry_calls: int
+
+
 class Tool:
     """
     A tool that a model may call. Make one with `@tool`, or subclass and override `execute`.
@@ -274,6 +292,22 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"<Tool {self.name}>"
+
+
+def refuse_unknown(function: str, options: Collection[str], known: Collection[str]) -> None:
+    """
+    Refuse an option that *function* does not take, as Python does for a parameter.
+
+    Raises:
+        TypeError: The message names the option, and the one that was probably meant.
+    """
+    for name in options:
+        if name not in known:
+            import difflib  # only a mistake needs it
+
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{meant}")
 
 
 def _count(tool: str, option: str, value: int) -> int:

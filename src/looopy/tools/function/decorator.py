@@ -16,24 +16,17 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from looopy.errors import InvalidTool
 from looopy.tools.function.signature import Decoder, Signature, read_signature
 from looopy.tools.function.threads import tool_threads
-from looopy.tools.provider import (
-    Effects,
-    Enabled,
-    NeedsApproval,
-    OnResume,
-    Tool,
-    ToolContext,
-    ToolResult,
-)
+from looopy.tools.provider import Tool, ToolContext, ToolOptions, ToolResult, refuse_unknown
 from looopy.tools.schema import check_schema
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_OWN = ("name", "description", "parameters")
 _CLASSIC = ("tool_call_id", "params", "signal", "on_update")
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -97,19 +90,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parameters: Mapping[str, Any] | None = None,
-    label: str | None = None,
-    timeout_s: float | None = None,
-    parallel: bool = False,
-    effects: Effects = "external",
-    on_resume: OnResume | None = None,
-    needs_approval: NeedsApproval = False,
-    approval_expires_s: float | None = None,
-    is_enabled: Enabled | None = None,
-    max_result_bytes: int | None = None,
-    coerce: bool = False,
-    retries: int = 0,
-    retry_delay_s: float = 0.5,
-    max_retry_calls: int = 2,
+    **options: Unpack[ToolOptions],
 ) -> FunctionTool[P, R]: ...
 
 
@@ -119,19 +100,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parameters: Mapping[str, Any] | None = None,
-    label: str | None = None,
-    timeout_s: float | None = None,
-    parallel: bool = False,
-    effects: Effects = "external",
-    on_resume: OnResume | None = None,
-    needs_approval: NeedsApproval = False,
-    approval_expires_s: float | None = None,
-    is_enabled: Enabled | None = None,
-    max_result_bytes: int | None = None,
-    coerce: bool = False,
-    retries: int = 0,
-    retry_delay_s: float = 0.5,
-    max_retry_calls: int = 2,
+    **options: Unpack[ToolOptions],
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -142,19 +111,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parameters: Mapping[str, Any] | None = None,
-    label: str | None = None,
-    timeout_s: float | None = None,
-    parallel: bool = False,
-    effects: Effects = "external",
-    on_resume: OnResume | None = None,
-    needs_approval: NeedsApproval = False,
-    approval_expires_s: float | None = None,
-    is_enabled: Enabled | None = None,
-    max_result_bytes: int | None = None,
-    coerce: bool = False,
-    retries: int = 0,
-    retry_delay_s: float = 0.5,
-    max_retry_calls: int = 2,
+    **options: Unpack[ToolOptions],
 ) -> Any:
     """
     Make a tool of a function: `@tool`, `@tool(timeout_s=5)` or `tool(function, name="f")`.
@@ -171,39 +128,28 @@ def tool(
         description: The docstring, without its sections on parameters and results, by default.
         parameters: JSON Schema. The function is then called in the classic form, as
             `(tool_call_id, params, signal, on_update)`, with as many of these as it takes.
-        label: See `Tool`, as for all that follow.
-        timeout_s: Seconds. A sync function that exceeds it is abandoned, not stopped.
-        parallel: May run beside other parallel tools.
-        effects: The effect of repeating a call.
-        on_resume: The handling of a call whose process died while it ran.
-        needs_approval: A person allows each call before it runs; see `Tool`.
-        approval_expires_s: Seconds that a person has for the answer.
-        is_enabled: Offered to the model only if this returns true.
-        max_result_bytes: UTF-8 bytes of a result that the model sees.
-        coerce: Read `"5"` as 5 if the schema wants a number, and the like.
-        retries: How often a call is repeated after a temporary failure.
-        retry_delay_s: Seconds before the first of these.
-        max_retry_calls: How often in a turn `RetryCall` asks the model to call again.
+        **options: See `Tool` for each:
+
+            - `label`: For people.
+            - `timeout_s`: Seconds. A sync function that exceeds it is abandoned, not stopped.
+            - `parallel`: May run beside other parallel tools.
+            - `effects`: The effect of repeating a call.
+            - `on_resume`: The handling of a call whose process died while it ran.
+            - `needs_approval`: A person allows each call before it runs.
+            - `approval_expires_s`: Seconds that a person has for the answer.
+            - `is_enabled`: Offered to the model only if this returns true.
+            - `max_result_bytes`: UTF-8 bytes of a result that the model sees.
+            - `coerce`: Read `"5"` as 5 if the schema wants a number, and the like.
+            - `retries`: How often a call is repeated after a temporary failure.
+            - `retry_delay_s`: Seconds before the first of these.
+            - `max_retry_calls`: How often in a turn `RetryCall` asks the model to call again.
 
     Raises:
         InvalidTool: The function cannot be offered to a model; the message names the parameter and
             the remedy.
+        TypeError: There is no such option.
     """
-    options: dict[str, Any] = {
-        "label": label,
-        "timeout_s": timeout_s,
-        "parallel": parallel,
-        "effects": effects,
-        "on_resume": on_resume,
-        "needs_approval": needs_approval,
-        "approval_expires_s": approval_expires_s,
-        "is_enabled": is_enabled,
-        "max_result_bytes": max_result_bytes,
-        "coerce": coerce,
-        "retries": retries,
-        "retry_delay_s": retry_delay_s,
-        "max_retry_calls": max_retry_calls,
-    }
+    refuse_unknown("tool", options, (*_OWN, *ToolOptions.__annotations__))
 
     def make(function: Callable[..., Any], namespace: Mapping[str, Any]) -> FunctionTool[..., Any]:
         if isinstance(function, Tool) or not callable(function):
