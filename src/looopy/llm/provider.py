@@ -53,18 +53,17 @@ class LLMProvider(Protocol):
 
     Contract:
         - `stream` never raises for a failed request: the last event is `done` or `error`, and
-        carries
-          the final message (on `error` with stop reason `error`, the partial content kept). The
-          `error` event's `error` is an `LLMError` whose `retryable` says whether trying again may
+          carries the final message (on `error` with stop reason `error`, the partial content kept).
+          The `error` event's `error` is an `LLMError`; its `retryable` is true if another try may
           help.
         - Cancelling the task that reads the stream, or closing the iterator, closes the connection.
         - A provider holds no state between calls, so one may serve many agents at once.
         - The SDK's own retries are off: the loop retries, visibly.
 
     A provider may declare more by optional attributes: `name`, `model`, `window_tokens`,
-    `structured_output`, `knows_cost`, `asks_for_keys`, `prepare()` and `aclose()`. `Abilities` says
-    what each means. looopy reads them when an agent starts and when a turn begins. A value of a
-    wrong type and a name that nearly is one of these (`window_token`) are a `ConfigurationError`;
+    `structured_output`, `knows_cost`, `asks_for_keys`, `prepare()` and `aclose()`. `Abilities`
+    describes each. `abilities_of` reads them when an agent starts and when a turn begins. A value of
+    a wrong type and a name close to one of these (`window_token`) raise a `ConfigurationError`;
     other attributes are the provider's own.
     """
 

@@ -22,8 +22,7 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
             relative path, four for an absolute one) or `postgresql://user:password@host/database`
             (`postgresql+psycopg://` for the other driver).
         tenant: The owner of these contexts.
-        migrate: Whether opening may change the schema. `None`: yes for SQLite, no for
-            Postgres.
+        migrate: True if opening may change the schema. `None`: yes for SQLite, no for Postgres.
 
     Raises:
         ConfigurationError: The URL names no known store; at the call.

@@ -1,9 +1,9 @@
 """
 The vocabulary of every other room: frozen values without I/O.
 
-A value does not change once it is made; only a `CancelToken` does. A store reads back an
-equal value. The room imports `errors` and the standard library. It exports nothing itself: users
-import these names from `looopy`, `looopy.llm` and `looopy.auth`.
+A value does not change once it is made; only a `CancelToken` does. A store reads back an equal
+value. The room imports `errors` and the standard library. It exports nothing itself: users import
+these names from `looopy`, `looopy.llm` and `looopy.auth`.
 
 - A conversation: `message` (messages and their blocks), `event` (what a subscriber sees), `summary`
   (a compaction in the log), `artifact`, `state` (status, questions to a person), `result` (how a

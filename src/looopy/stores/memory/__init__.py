@@ -6,8 +6,7 @@ process. Each method does its work between two awaits, so it is atomic. The room
 `stores`, `stores.rows`, `types` and `errors`; it knows no other backend.
 
 - `stores`: the backend and its message, artifact and state stores, which decide what may be
-  written. `journal`: the commits of a turn, the event log and the
-  inbox.
+  written. `journal`: the commits of a turn, the event log and the inbox.
 - `context`: the rows of one context, and the steps that change them. `log`: a page of its events.
 
 Exports: `InMemory*Store` and `MemoryBackend`, through `looopy.stores`. Read `stores`, `context`,

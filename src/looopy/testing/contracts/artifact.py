@@ -63,7 +63,7 @@ class ArtifactStoreContract:
         assert await stores.artifacts.load(CONTEXT, "c") == {}
 
     async def test_each_save_makes_the_next_version(self, stores: Stores) -> None:
-        """A version never changes; the newest is what is loaded by default."""
+        """A version never changes; `load` returns the newest by default."""
         contents: list[Any] = [b"one", "two", {"three": 3}]
         for n, content in enumerate(contents, start=1):
             assert (await stores.artifacts.save(CONTEXT, "doc", content)).version == n
@@ -72,7 +72,10 @@ class ArtifactStoreContract:
         assert await stores.artifacts.load(CONTEXT, "doc") == {"three": 3}
 
     async def test_what_is_not_there_is_not_found(self, stores: Stores) -> None:
-        """Unknown context, artifact or version alike; it is a `KeyError` too."""
+        """
+        An unknown context, artifact or version raises `ArtifactNotFound`, which is a `KeyError`
+        too.
+        """
         await stores.artifacts.save(CONTEXT, "doc", b"x")
         for context_id, artifact_id, version in (
             ("nobody", "doc", None),
@@ -97,7 +100,7 @@ class ArtifactStoreContract:
         assert await stores.artifacts.list(CONTEXT) == [saved[name] for name in sorted(saved)]
 
     async def test_deleting_removes_all_versions(self, stores: Stores) -> None:
-        """And only of that artifact; a later save begins again at version 1."""
+        """Other artifacts stay; a later save begins again at version 1."""
         await stores.artifacts.save(CONTEXT, "doc", b"1")
         await stores.artifacts.save(CONTEXT, "doc", b"2")
         await stores.artifacts.save(CONTEXT, "other", b"3")
@@ -108,7 +111,7 @@ class ArtifactStoreContract:
         assert (await stores.artifacts.save(CONTEXT, "doc", b"4")).version == 1
 
     async def test_deleting_what_is_not_there_is_not_found(self, stores: Stores) -> None:
-        """Unknown contexts and artifacts alike."""
+        """An unknown context or artifact raises `ArtifactNotFound`."""
         await stores.artifacts.save(CONTEXT, "doc", b"1")
         for context_id, artifact_id in ((CONTEXT, "x"), ("nobody", "doc"), (CONTEXT, "\ud800")):
             with pytest.raises(ArtifactNotFound):
@@ -145,7 +148,7 @@ class ArtifactStoreContract:
 
     @pytest.mark.parametrize("name", hostile.REFUSED)
     async def test_data_that_cannot_be_kept_is_refused(self, stores: Stores, name: str) -> None:
-        """With its path, before anything was written."""
+        """The error has the value's path, and nothing is written."""
         with pytest.raises(ValueRefused) as refused:
             await stores.artifacts.save(CONTEXT, "doc", {"v": hostile.REFUSED[name]})
         assert (refused.value.path or "").startswith("/content/v")
@@ -159,7 +162,7 @@ class ArtifactStoreContract:
         assert json.dumps(await stores.artifacts.load(CONTEXT, "doc")) == json.dumps(value)
 
     async def test_an_artifact_names_the_turn_that_made_it(self, stores: Stores) -> None:
-        """0 before the first turn."""
+        """An artifact saved before the first turn has turn 0."""
         assert (await stores.artifacts.save(CONTEXT, "early", b"x")).turn == 0
         await a_turn(stores)
         await stores.artifacts.save(CONTEXT, "late", b"x")
@@ -179,7 +182,7 @@ class ArtifactStoreContract:
             assert await stores.artifacts.load(CONTEXT, "doc", version) == str(n).encode()
 
     async def test_another_tenant_sees_nothing(self, stores: Stores) -> None:
-        """Neither list nor load nor delete reaches across."""
+        """Neither list nor load nor delete reaches another tenant's artifacts."""
         other = stores.for_tenant("other")
         await stores.artifacts.save(CONTEXT, "doc", b"mine")
         await other.messages.append(CONTEXT, [user("x")])
@@ -191,7 +194,7 @@ class ArtifactStoreContract:
         assert await stores.artifacts.load(CONTEXT, "doc") == b"mine"
 
     async def test_an_id_of_two_contexts_is_two_artifacts(self, stores: Stores) -> None:
-        """Each has its versions, and goes alone."""
+        """Each has its own versions, and is deleted alone."""
         await stores.artifacts.save(CONTEXT, "doc", b"one")
         await stores.artifacts.save(CONTEXT, "doc", b"two")
         assert (await stores.artifacts.save("another", "doc", b"other")).version == 1

@@ -17,13 +17,13 @@ STEER = EntryKind.STEER
 
 
 async def leave(stores: Stores, *texts: str, context_id: str = CONTEXT) -> None:
-    """Leave messages to steer by."""
+    """Leave steering messages."""
     for text in texts:
         await stores.journal.post(context_id, STEER, user(text))
 
 
 async def numbers_of(stores: Stores, context_id: str = CONTEXT) -> list[int]:
-    """The numbers of what waits."""
+    """The numbers of the waiting messages."""
     return [entry.number for entry in (await stores.journal.inbox(context_id))[1]]
 
 
@@ -37,12 +37,12 @@ async def head_of(stores: Stores, context_id: str = CONTEXT) -> InboxHead:
 
 
 def says(text: str) -> MessageEnd:
-    """A message of the user, said in the first iteration."""
+    """The `message_end` of a user's message, in the first iteration."""
     return MessageEnd(context_id=CONTEXT, timestamp=WHEN, iteration=1, message=user(text))
 
 
 async def news_of(stores: Stores, claimed: Claimed, heard: int) -> InboxHead:
-    """The entry that delays the end of a turn that has read so much."""
+    """The head of the inbox that refuses the end of a turn which has read up to *heard*."""
     with pytest.raises(InboxNews) as news:
         await commit(stores, claimed, [said(answer("bye")), ends()], heard=heard, release=True)
     return news.value.inbox
@@ -59,7 +59,10 @@ class DeliveryContract:
     # --- delivery ---
 
     async def test_a_commit_that_says_messages_takes_them_out(self, stores: Stores) -> None:
-        """Out of the inbox and into the history in one step; their numbers are not used again."""
+        """
+        Delivered messages leave the inbox and enter the history in one step; numbers are not
+        reused.
+        """
         claimed = await begin(stores)
         await leave(stores, "a", "b", "c")
         done = await commit(stores, claimed, [says("a"), says("c")], delivered=[1, 3])
@@ -82,7 +85,7 @@ class DeliveryContract:
         assert await head_of(stores) == InboxHead(last=2)
 
     async def test_a_message_is_delivered_once(self, stores: Stores) -> None:
-        """A commit that says a message which is gone is refused, and nothing is written."""
+        """A commit or a claim with a message that is gone is refused, and nothing is written."""
         claimed = await begin(stores)
         await leave(stores, "a", "b")
         await commit(stores, claimed, [says("a")], delivered=[1])
@@ -122,7 +125,7 @@ class DeliveryContract:
         assert await numbers_of(stores) == []
 
     async def test_a_claim_that_recovers_says_nothing(self, stores: Stores) -> None:
-        """It begins no turn, so there is nothing to say or to name."""
+        """It begins no turn, so it takes neither messages nor a key."""
         await begin(stores, ttl_s=0)
         await leave(stores, "a")
         with pytest.raises(ValueError, match="recover"):
@@ -149,7 +152,7 @@ class DeliveryContract:
         assert (found.open_turn, found.holder) == (None, None)
 
     async def test_only_the_end_is_held_up(self, stores: Stores) -> None:
-        """Another commit reports the news; an end that does not ask for them is written."""
+        """Another commit reports the news; an end without `heard` is written."""
         claimed = await begin(stores)
         await leave(stores, "wait!")
         done = await commit(stores, claimed, [said(answer("hi"))], heard=0)
@@ -158,7 +161,7 @@ class DeliveryContract:
         assert done.inbox == InboxHead(last=1, waiting=1)
 
     async def test_a_turn_that_says_what_waited_may_end_at_once(self, stores: Stores) -> None:
-        """`heard` is the newest number, whatever still waits."""
+        """One commit delivers the newest message, names it in `heard`, and ends the turn."""
         claimed = await begin(stores)
         await leave(stores, "a")
         done = await commit(
@@ -167,7 +170,7 @@ class DeliveryContract:
         assert done.inbox == InboxHead(last=1)
 
     async def test_a_lost_context_is_fenced_whatever_came_in(self, stores: Stores) -> None:
-        """News are for the owner alone."""
+        """With another epoch or a released lease, a commit raises `Fenced`, not `InboxNews`."""
         claimed = await begin(stores, ttl_s=0)
         await leave(stores, "a")
         taken = await begin(stores, claimed.epoch, holder="h2", recover=True)
@@ -181,7 +184,9 @@ class DeliveryContract:
             await commit(stores, taken, [ends()], context_id="nobody", heard=0)
 
     async def test_nothing_slips_in_between_hearing_and_ending(self, stores: Stores) -> None:
-        """Each message that comes while a turn ends is either read by it or comes after its end."""
+        """
+        The turn reads each message that arrives before its end; a later one waits in the inbox.
+        """
         claimed = await begin(stores)
 
         async def end() -> InboxHead:

@@ -43,7 +43,7 @@ _CALL = ToolCall("call-1", "add", {"a": 1})
 
 
 class InboxContract(DeliveryContract, WithdrawContract):
-    """Messages that wait to be said, and requests to stop a turn."""
+    """Messages that wait for delivery, and requests to stop a turn."""
 
     @pytest.fixture
     async def stores(self) -> Stores:
@@ -53,7 +53,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
     # --- what waits ---
 
     async def test_what_was_posted_waits_in_order_of_arrival(self, stores: Stores) -> None:
-        """Each message with its number, kind, sender and moment; the context is made for it."""
+        """Each message has its number, kind, sender and time; the first one creates the context."""
         picture = UserMessage(
             (TextContent("see"), ImageContent("aGk=", mime_type="image/png")), timestamp=1
         )
@@ -81,7 +81,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await stores.journal.inbox(CONTEXT, after=-1) == (head, [first, second])
 
     async def test_what_waits_is_no_history(self, stores: Stores) -> None:
-        """It takes no position and no number of the log, and fences no owner."""
+        """It takes no position and no number of the log, and the owner can still commit."""
         claimed = await begin(stores)
         before = await stores.state.load(CONTEXT)
         await leave(stores, "soon")
@@ -101,7 +101,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await stores.messages.list(CONTEXT) == [user("hello"), answer("hi")]
 
     async def test_an_unknown_context_has_an_empty_inbox(self, stores: Stores) -> None:
-        """Reading creates nothing, and there is nothing to stop."""
+        """Reading creates nothing, and there is no turn to stop."""
         for context_id in ("nobody", "no id"):
             assert await stores.journal.inbox(context_id) == (InboxHead(), [])
             assert await stores.journal.ask_cancel(context_id) is None
@@ -109,7 +109,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await stores.state.list() == []
 
     async def test_what_cannot_be_stored_is_not_posted(self, stores: Stores) -> None:
-        """The error names its place; no number is used and no context made."""
+        """The error names the place of the value; no number is used and no context created."""
         for bad in ("nul \0", "lone \ud800"):
             with pytest.raises(ValueRefused) as refused:
                 await stores.journal.post(CONTEXT, _STEER, user(bad))
@@ -123,7 +123,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await stores.state.list() == []
 
     async def test_concurrent_posts_get_a_number_each(self, stores: Stores) -> None:
-        """Without gaps, also where they make the context."""
+        """The numbers have no gaps, even if the posts create the context."""
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(stores.journal.post(CONTEXT, _STEER, user(str(n))))
@@ -137,7 +137,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert {e.number: e.message for e in entries} == said_by
 
     async def test_an_inbox_is_bounded(self, stores: Stores) -> None:
-        """The error names limit and value; who takes one out makes room for one."""
+        """The error names limit and value; each delivered message makes room for another."""
         claimed = await begin(stores)
         await leave(stores, *map(str, range(INBOX_LIMIT)))
         with pytest.raises(LimitExceeded) as refused:
@@ -149,7 +149,9 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert (await numbers_of(stores))[-1] == INBOX_LIMIT + 1
 
     async def test_one_actor_does_not_fill_the_inbox_of_another(self, stores: Stores) -> None:
-        """While the context has no owner, anybody may leave a message; the limit is each one's."""
+        """
+        While the context has no owner, any actor may leave a message; each has a limit of its own.
+        """
         for n in range(INBOX_LIMIT):
             await stores.journal.post(CONTEXT, EntryKind.STEER, user(f"{n}"), actor_id="mallory")
         with pytest.raises(LimitExceeded):
@@ -161,7 +163,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
     # --- who may post ---
 
     async def test_a_turn_hears_its_own_actor_only(self, stores: Stores) -> None:
-        """No actor is an identity too; a turn whose process died still has its actor."""
+        """`None` is an identity too; a turn whose process died still has its actor."""
         for actor, others in (("u1", ("u2", None, "")), (None, ("u1", ""))):
             for ttl_s in (3600.0, 0.0):
                 context_id = f"{actor}-{ttl_s:.0f}"
@@ -174,7 +176,9 @@ class InboxContract(DeliveryContract, WithdrawContract):
                 assert await post == 1
 
     async def test_the_actor_of_the_turn_counts_and_not_the_owner(self, stores: Stores) -> None:
-        """While a turn is open; between turns the owner, if the context has one."""
+        """
+        The actor counts while a turn is open; between turns the owner, if the context has one.
+        """
         for epoch, actor in enumerate((None, "u1")):
             assert await stores.journal.post(CONTEXT, _FOLLOW_UP, user("x"), actor_id="u9")
             claimed = await begin(stores, epoch, actor_id=actor)
@@ -189,7 +193,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await stores.journal.post(CONTEXT, _FOLLOW_UP, user("x"), actor_id="u2") == 4
 
     async def test_a_message_may_be_meant_for_one_turn(self, stores: Stores) -> None:
-        """If another turn is open, or no turn, it is not posted; the error says which."""
+        """If another turn is open, or no turn, it is not posted; the error names the open one."""
 
         async def post(turn: int) -> int:
             return await stores.journal.post(CONTEXT, _STEER, user("x"), expected_turn=turn)
@@ -212,7 +216,9 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await head_of(stores) == InboxHead(last=1, waiting=1)
 
     async def test_a_stranger_learns_nothing_but_that(self, stores: Stores) -> None:
-        """The actor is checked first: before the turn, and before the limit."""
+        """
+        The store checks the actor before the expected turn: another actor gets `AccessDenied` only.
+        """
         await begin(stores, actor_id="u1")
         with pytest.raises(AccessDenied):
             await stores.journal.post(CONTEXT, _STEER, user("x"), expected_turn=7)
@@ -220,7 +226,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
     # --- stopping ---
 
     async def test_the_open_turn_can_be_asked_to_stop(self, stores: Stores) -> None:
-        """The next commit tells its owner, and so does every look."""
+        """The next commit and each read of the inbox report the request, and it delays the end."""
         claimed = await begin(stores)
         assert await stores.journal.ask_cancel(CONTEXT) == 1
         asked = InboxHead(last=1, cancel_turn=1)
@@ -235,7 +241,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert done.inbox == InboxHead(last=2)
 
     async def test_the_wish_ends_with_its_turn(self, stores: Stores) -> None:
-        """The next turn is not stopped."""
+        """The request does not stop the next turn."""
         claimed = await begin(stores)
         await stores.journal.ask_cancel(CONTEXT, 1)
         await commit(stores, claimed, [ends()], release=True)
@@ -243,14 +249,14 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert (await begin(stores, 1)).inbox == InboxHead(last=1)
 
     async def test_whoever_takes_a_turn_over_is_asked_as_well(self, stores: Stores) -> None:
-        """The wish was about the turn, not about its process."""
+        """The request is for the turn, not for its process."""
         await begin(stores, ttl_s=0)
         await stores.journal.ask_cancel(CONTEXT)
         taken = await begin(stores, 1, holder="h2", recover=True)
         assert taken.inbox == InboxHead(last=1, cancel_turn=1)
 
     async def test_only_the_turn_that_was_meant_is_asked(self, stores: Stores) -> None:
-        """Nothing is written when it is not open."""
+        """If that turn is not open, nothing is written."""
         claimed = await begin(stores)
         before = await stores.state.load(CONTEXT)
         for turn in (0, 2, -1, 2**70):
@@ -265,7 +271,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
     # --- clearing and deleting ---
 
     async def test_clearing_empties_the_inbox(self, stores: Stores) -> None:
-        """And forgets the wish to stop; numbers go on, and there is room again."""
+        """It deletes the messages and the request to stop; numbers continue."""
         await begin(stores)
         await leave(stores, "a", "b")
         await stores.journal.ask_cancel(CONTEXT)
@@ -277,13 +283,13 @@ class InboxContract(DeliveryContract, WithdrawContract):
         assert await head_of(stores) == InboxHead(last=4)
 
     async def test_appending_leaves_the_inbox_alone(self, stores: Stores) -> None:
-        """Messages from outside are another matter."""
+        """Appended messages are not inbox messages."""
         await leave(stores, "a")
         await stores.messages.append(CONTEXT, [user("b")])
         assert await head_of(stores) == InboxHead(last=1, waiting=1)
 
     async def test_deleting_leaves_nothing_in_the_inbox(self, stores: Stores) -> None:
-        """The id can be used afresh."""
+        """A new context with the same id begins with an empty inbox and number 1."""
         await begin(stores, ttl_s=0)
         await leave(stores, "a")
         await stores.journal.ask_cancel(CONTEXT)
@@ -295,7 +301,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
     async def test_a_tenant_neither_sees_nor_fills_the_inbox_of_another(
         self, stores: Stores
     ) -> None:
-        """The same id is another context there."""
+        """The same id is another context for another tenant."""
         await begin(stores, actor_id="u1")
         await stores.journal.post(CONTEXT, _STEER, user("mine"), actor_id="u1")
         other = stores.for_tenant("other")
@@ -313,8 +319,8 @@ class InboxContract(DeliveryContract, WithdrawContract):
 
     async def test_whoever_runs_or_waits_is_rung_for(self, stores: Stores) -> None:
         """
-        Once what it is about can be read; a step within a turn need be no news for the inbox. A
-        bell may ring for nothing as well.
+        The bell rings once the change can be read; a step within a turn may ring without news for
+        the inbox. A bell may also ring without a change.
         """
         rung: list[bool] = []
 

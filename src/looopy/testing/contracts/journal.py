@@ -196,7 +196,7 @@ class JournalContract:
         assert (turn.ended_at, turn.usage) == (WHEN, usage)
 
     async def test_an_empty_commit_renews_the_lease(self, stores: Stores) -> None:
-        """It takes no number; a state alone can be replaced."""
+        """It takes no number, and may replace the state alone."""
         claimed = await begin(stores, ttl_s=0)
         done = await commit(stores, claimed, state=STATE)
         assert done == Committed(first_seq=3, first_position=2)
@@ -211,7 +211,7 @@ class JournalContract:
         assert done == Committed(first_seq=3, first_position=2)
 
     async def test_a_fenced_commit_writes_nothing(self, stores: Stores) -> None:
-        """Another epoch than the stored one, older or newer, or an unknown context."""
+        """An older or newer epoch than the stored one, or an unknown context, is `Fenced`."""
         claimed = await begin(stores, ttl_s=0)
         taken = await begin(stores, claimed.epoch, holder="h2", recover=True)
         before = await stores.state.load(CONTEXT)
@@ -249,7 +249,7 @@ class JournalContract:
         assert len(await stores.journal.events(CONTEXT, after=2)) == 1
 
     async def test_a_deleted_artifact_and_its_event_are_one_commit(self, stores: Stores) -> None:
-        """All versions go; the event has the kind and the version of the newest."""
+        """The commit deletes all versions; the event has the kind and the version of the newest."""
         claimed = await begin(stores)
         await stores.artifacts.save(CONTEXT, "report", {"n": 1})
         saved = await stores.artifacts.save(CONTEXT, "report", {"n": 2})
@@ -267,7 +267,7 @@ class JournalContract:
         assert (await stores.artifacts.save(CONTEXT, "report", "new")).version == 1
 
     async def test_a_stale_owner_deletes_no_artifact(self, stores: Stores) -> None:
-        """Neither the artifact of its successor nor an event of it is touched."""
+        """The commit is `Fenced`: the artifact stays, and no event is stored."""
         claimed = await begin(stores, ttl_s=0)
         await begin(stores, claimed.epoch, holder="h2", recover=True)
         await stores.artifacts.save(CONTEXT, "report", "of the successor")
@@ -278,7 +278,7 @@ class JournalContract:
         assert await stores.state.load(CONTEXT) == before
 
     async def test_deleting_no_artifact_commits_nothing(self, stores: Stores) -> None:
-        """`ArtifactNotFound`; no number is used up, and the state stays."""
+        """The commit raises `ArtifactNotFound`, uses no number, and leaves the state."""
         claimed = await begin(stores)
         await stores.artifacts.save(CONTEXT, "other", "kept")
         before = await stores.state.load(CONTEXT)
@@ -305,7 +305,7 @@ class JournalContract:
         assert done == Committed(first_seq=3, first_position=2)
 
     async def test_the_end_of_a_turn_is_committed_once(self, stores: Stores) -> None:
-        """A second end of the same turn is a defect, and changes nothing."""
+        """A second end of the same turn raises `ValueError`, and changes nothing."""
         claimed = await begin(stores)
         await commit(stores, claimed, [ends()])
         with pytest.raises(ValueError, match="open"):
@@ -314,7 +314,7 @@ class JournalContract:
         assert turn.stop_reason is StopReason.STOP
 
     async def test_concurrent_commits_get_numbers_without_gaps(self, stores: Stores) -> None:
-        """Results of parallel tools: each commit whole, each number once."""
+        """Results of parallel tools: each commit is whole, each number is used once."""
         claimed = await begin(stores)
         calls = [ToolCall(f"c{n}", "t", {"n": n}) for n in range(16)]
         await commit(stores, claimed, [said(answer("", *calls)), *map(starts, calls)])
@@ -336,7 +336,7 @@ class JournalContract:
     # --- the log ---
 
     async def test_the_log_is_gapless_over_many_turns(self, stores: Stores) -> None:
-        """`seq` counts 1, 2, 3 within the context, whatever stored the event."""
+        """`seq` counts 1, 2, 3 within the context, for events of turns and of appended messages."""
         for n in range(5):  # each round raises the epoch twice
             await a_turn(stores, 2 * n, text=f"q{n}", reply=f"a{n}")
             await stores.messages.append(CONTEXT, [CustomMessage("note", str(n), timestamp=1)])
@@ -368,7 +368,7 @@ class JournalContract:
         assert await stores.journal.events(CONTEXT, after=2**70, limit=2**70) == []
 
     async def test_an_unknown_context_has_no_log(self, stores: Stores) -> None:
-        """Reading what does not exist is no error, and creates nothing."""
+        """Reading an unknown context is not an error, and creates nothing."""
         for context_id in ("nobody", "no id"):
             assert await stores.journal.events(context_id) == []
             assert await stores.journal.turns(context_id) == []
@@ -414,7 +414,7 @@ class JournalContract:
         assert await stores.journal.started_calls(CONTEXT, 3) == set()
 
     async def test_a_place_that_no_row_can_have_is_nobodys(self, stores: Stores) -> None:
-        """However far off a number is, it does not lead into the context beside this one."""
+        """A number out of range never leads into the context beside this one."""
         around = ("ada-1", CONTEXT, "ada-3")
         for name in around:
             claimed = await begin(stores, context_id=name, text=name)
@@ -439,7 +439,7 @@ class JournalContract:
     # --- clearing ---
 
     async def test_a_summary_is_appended_with_its_event(self, stores: Stores) -> None:
-        """It takes the next numbers, raises the epoch, and the state names its place."""
+        """It takes the next numbers and raises the epoch, and the state has its position."""
         await a_turn(stores)
         before = await stores.state.load(CONTEXT)
         assert before is not None
@@ -463,7 +463,9 @@ class JournalContract:
         assert again.first_position == 4
 
     async def test_a_summary_of_another_epoch_is_refused(self, stores: Stores) -> None:
-        """Nothing is written, nor under an open turn, nor into a context that is not there."""
+        """
+        A wrong epoch, an invalid text, an unknown context or an open turn: nothing is written.
+        """
         await a_turn(stores)
         before = await stores.state.load(CONTEXT)
         assert before is not None
@@ -486,7 +488,9 @@ class JournalContract:
         assert refused.value.turn == 2
 
     async def test_clearing_hides_everything_and_goes_on(self, stores: Stores) -> None:
-        """History, artifacts and pending requests go; numbers, counts and usage go on."""
+        """
+        History, artifacts and pending requests are deleted; numbers, counts and usage continue.
+        """
         await a_turn(stores)
         await stores.artifacts.save(CONTEXT, "doc", b"x")
         second = await stores.state.claim(a_claim(1, state=STATE))
@@ -504,9 +508,9 @@ class JournalContract:
 
     async def kept(self, stores: Stores) -> str:
         """
-        All that the store keeps, as text.
+        All data of the store, as text.
 
-        To be overridden by a backend that keeps more than its methods show.
+        A backend overrides this if it keeps more than its methods return.
         """
         return repr(
             (
@@ -553,7 +557,7 @@ class JournalContract:
         assert [t.turn for t in await stores.journal.turns(CONTEXT)] == [1, 2, 3]
 
     async def test_the_log_begins_at_the_newest_clearing(self, stores: Stores) -> None:
-        """An `after` below it gets that event first: what went before is not readable."""
+        """An `after` below it gets that event first; earlier events are not readable."""
         await a_turn(stores, text="secret", reply="secret")
         await stores.journal.clear(CONTEXT)
         for after in (0, 1, 4):
@@ -572,7 +576,7 @@ class JournalContract:
         assert [(e.type, e.seq) for e in events] == [("history_cleared", 10)]
 
     async def test_clearing_under_an_open_turn_is_refused(self, stores: Stores) -> None:
-        """The owner may live or not; the refusal names the turn and changes nothing."""
+        """The refusal, under a live or an expired lease, names the turn and changes nothing."""
         for context_id, ttl_s in (("live", LONG_S), ("dead", 0.0)):
             await begin(stores, context_id=context_id, ttl_s=ttl_s)
             before = await stores.state.load(context_id)
@@ -584,7 +588,7 @@ class JournalContract:
     async def test_clearing_by_force_ends_the_turn_and_fences_its_owner(
         self, stores: Stores
     ) -> None:
-        """The turn ends as interrupted, and nothing in flight brings the history back."""
+        """The turn ends as interrupted, and a late commit cannot bring the history back."""
         claimed = await begin(stores)
         await commit(stores, claimed, [said(answer("", _ADD)), starts(_ADD)])
         assert await stores.journal.clear(CONTEXT, force=True) == claimed.epoch + 1
@@ -602,7 +606,7 @@ class JournalContract:
         assert claimed == Claimed(epoch=3, turn=2, first_seq=7, first_position=3)
 
     async def test_clearing_an_empty_context_is_recorded_too(self, stores: Stores) -> None:
-        """There may be nothing to hide."""
+        """The event covers no message."""
         await stores.state.save(CONTEXT, {}, version=0)
         assert await stores.journal.clear(CONTEXT) == 1
         (cleared,) = await stores.journal.events(CONTEXT)
@@ -610,7 +614,7 @@ class JournalContract:
         assert cleared.covers == (1, 0)
 
     async def test_clearing_an_unknown_context_is_not_found(self, stores: Stores) -> None:
-        """By force or not."""
+        """It raises `ContextNotFound`, with or without force."""
         for context_id in ("nobody", "no id"):
             for force in (False, True):
                 with pytest.raises(ContextNotFound):

@@ -18,7 +18,7 @@ _BAD: tuple[Any, ...] = ("", "x" * (_LONGEST + 1), "nul \0", "lone \ud800", 7)
 
 
 async def _turn(stores: Stores, epoch: int, key: str | None, **others: Any) -> Claimed:
-    """A turn that is named, from its claim to its end."""
+    """A turn with *key*, from its claim to its end."""
     named = {} if key is None else {"key": key, "input_hash": f"hash of {epoch}"}
     claimed = await begin(stores, epoch, **named, **others)
     context = {"context_id": others["context_id"]} if "context_id" in others else {}
@@ -27,7 +27,7 @@ async def _turn(stores: Stores, epoch: int, key: str | None, **others: Any) -> C
 
 
 class KeyContract:
-    """Keys of turns: a second use is told the turn of the first."""
+    """Keys of turns: a second use is refused, and the key leads to the first turn."""
 
     @pytest.fixture
     async def stores(self) -> Stores:
@@ -35,7 +35,7 @@ class KeyContract:
         raise NotImplementedError("give your class a fixture named `stores`")
 
     async def test_a_key_names_its_turn_from_the_claim_on(self, stores: Stores) -> None:
-        """With the hash of what the turn was asked; whatever becomes of it."""
+        """The key gives the turn and the hash of its input, during the turn and after it."""
         claimed = await begin(stores, key="first", input_hash="h1")
         assert await stores.journal.turn_of_key(CONTEXT, "first") == (1, "h1")
         await commit(stores, claimed, [ends()], release=True)
@@ -45,7 +45,7 @@ class KeyContract:
         assert await stores.journal.turn_of_key(CONTEXT, "third") == (3, "hash of 2")
 
     async def test_what_was_never_used_names_nothing(self, stores: Stores) -> None:
-        """Nor does what no turn may have, or a key of an unknown context."""
+        """An invalid key, or a key of an unknown context, names no turn either."""
         await _turn(stores, 0, "k")
         for key in ("other", "k ", *(k for k in _BAD if isinstance(k, str))):
             assert await stores.journal.turn_of_key(CONTEXT, key) is None
@@ -54,7 +54,7 @@ class KeyContract:
         assert [c.context_id for c in await stores.state.list()] == [CONTEXT]
 
     async def test_odd_keys_are_kept_apart(self, stores: Stores) -> None:
-        """Each as it was given, up to the longest."""
+        """Each key is kept as given, up to the longest."""
         for epoch, key in enumerate(_ODD):
             await _turn(stores, epoch, key)
         for epoch, key in enumerate(_ODD):
@@ -62,7 +62,7 @@ class KeyContract:
             assert found == (epoch + 1, f"hash of {epoch}")
 
     async def test_what_cannot_name_a_turn_is_refused(self, stores: Stores) -> None:
-        """Before anything is written."""
+        """An invalid key, or a key without a hash, is refused before anything is written."""
         for key in _BAD:
             with pytest.raises(ValueRefused) as refused:
                 await begin(stores, key=key, input_hash="h")
@@ -88,7 +88,7 @@ class KeyContract:
         await _turn(stores, 1, "other", ticket=ticket)
 
     async def test_one_of_many_who_use_a_key_at_once_begins_the_turn(self, stores: Stores) -> None:
-        """The others are refused, and find it."""
+        """The others are refused, and find its turn by the key."""
 
         async def attempt(n: int) -> int | None:
             try:
@@ -102,7 +102,7 @@ class KeyContract:
         assert [turn for task in tasks if (turn := task.result())] == [1]
 
     async def test_a_refused_claim_leaves_its_key_free(self, stores: Stores) -> None:
-        """Busy or out of date, it names nothing."""
+        """A claim that is refused as busy or out of date does not use its key."""
         claimed = await begin(stores)
         for epoch, error in ((1, AgentBusy), (0, AgentBusy)):
             with pytest.raises(error):
@@ -115,7 +115,7 @@ class KeyContract:
         assert await stores.journal.turn_of_key(CONTEXT, "k") == (2, "hash of 1")
 
     async def test_keys_live_as_long_as_their_context(self, stores: Stores) -> None:
-        """Clearing hides the history and not what was done; deleting takes all."""
+        """Clearing keeps the keys; deleting the context removes them."""
         await _turn(stores, 0, "k")
         await stores.journal.clear(CONTEXT)
         assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "hash of 0")
@@ -124,7 +124,7 @@ class KeyContract:
         await _turn(stores, 0, "k")
 
     async def test_a_key_belongs_to_one_context_of_one_tenant(self, stores: Stores) -> None:
-        """Elsewhere it is free, and unknown."""
+        """In another context or for another tenant the key is unknown and free."""
         await _turn(stores, 0, "k")
         other = stores.for_tenant("other")
         assert await other.journal.turn_of_key(CONTEXT, "k") is None

@@ -16,7 +16,7 @@ from looopy.testing.contracts.turns import CONTEXT, LONG_S, a_turn, begin, commi
 
 
 async def _join(stores: Stores, *ttls: float, context_id: str = CONTEXT) -> list[int]:
-    """The tickets of as many waiters as there are times."""
+    """Join once for each of *ttls*, and return the tickets."""
     join = stores.state.join_line
     return [await join(context_id, f"holder-{ttl_s:.0f}", ttl_s) for ttl_s in ttls]
 
@@ -26,7 +26,7 @@ async def _line(stores: Stores, context_id: str = CONTEXT) -> list[tuple[int, bo
 
 
 async def _held_up(stores: Stores, epoch: int, ticket: int | None = None) -> None:
-    """Hold that a claim is refused for the line alone, and changes nothing."""
+    """Check that a claim is refused because of the line alone, and changes nothing."""
     before = await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)
     with pytest.raises(AgentBusy, match="earlier") as refused:
         await begin(stores, epoch, ticket=ticket)
@@ -35,7 +35,7 @@ async def _held_up(stores: Stores, epoch: int, ticket: int | None = None) -> Non
 
 
 async def _served(stores: Stores, epoch: int, ticket: int | None = None) -> Claimed:
-    """A turn of one who is not held up, from its claim to its end."""
+    """A turn that the line lets through, from its claim to its end."""
     claimed = await begin(stores, epoch, ticket=ticket)
     await commit(stores, claimed, [ends()], release=True)
     return claimed
@@ -52,7 +52,7 @@ class LineContract:
     # --- places ---
 
     async def test_tickets_rise_in_order_of_arrival(self, stores: Stores) -> None:
-        """The line shows them in that order; the context is made for it."""
+        """The line lists them in that order; joining creates the context."""
         assert await _join(stores, LONG_S, LONG_S, 0) == [1, 2, 3]
         assert await _line(stores) == [(1, True), (2, True), (3, False)]
         (first, *_) = await stores.state.line(CONTEXT)
@@ -62,14 +62,14 @@ class LineContract:
         assert (found.epoch, found.turn_count, found.last_seq) == (0, 0, 0)
 
     async def test_concurrent_waiters_get_a_place_each(self, stores: Stores) -> None:
-        """Also where they make the context."""
+        """Each waiter gets its own ticket, even if joining creates the context."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_join(stores, LONG_S)) for _ in range(16)]
         assert sorted(t for task in tasks for t in task.result()) == list(range(1, 17))
         assert await _line(stores) == [(n, True) for n in range(1, 17)]
 
     async def test_an_unknown_context_has_no_line(self, stores: Stores) -> None:
-        """Looking, keeping and leaving create nothing."""
+        """Reading, keeping and leaving create nothing; an invalid id cannot join."""
         for context_id in ("nobody", "no id"):
             assert await stores.state.line(context_id) == []
             assert not await stores.state.keep_place(context_id, 1, LONG_S)
@@ -79,7 +79,7 @@ class LineContract:
             await stores.state.join_line("no id", "holder-1", LONG_S)
 
     async def test_a_place_is_kept_as_long_as_it_is_asked_for(self, stores: Stores) -> None:
-        """Longer or shorter than before; one that lapsed is still there for who comes back."""
+        """The new time may be longer or shorter; a lapsed place can be renewed."""
         await _join(stores, LONG_S, 0)
         for ttl_s, alive in ((LONG_S, True), (0, False), (LONG_S, True)):
             assert await stores.state.keep_place(CONTEXT, 2, ttl_s)
@@ -88,14 +88,16 @@ class LineContract:
             assert not await stores.state.keep_place(CONTEXT, ticket, LONG_S)
 
     async def test_a_lapsed_place_is_dropped_when_the_next_one_comes(self, stores: Stores) -> None:
-        """So the dead fill no line; who kept it not in time has to join again."""
+        """
+        Dead waiters do not fill the line; a waiter that renewed its place too late must join again.
+        """
         await _join(stores, 0, LONG_S, 0)
         assert await _join(stores, LONG_S) == [4]
         assert await _line(stores) == [(2, True), (4, True)]
         assert not await stores.state.keep_place(CONTEXT, 1, LONG_S)
 
     async def test_who_leaves_is_gone(self, stores: Stores) -> None:
-        """Once or twice; a ticket is never given out again."""
+        """Leaving twice does no harm; a ticket is never used again."""
         await _join(stores, LONG_S, LONG_S)
         for ticket in (2, 2, 7, 0):
             await stores.state.leave_line(CONTEXT, ticket)
@@ -105,7 +107,7 @@ class LineContract:
     # --- who may claim ---
 
     async def test_who_has_not_waited_comes_after_those_who_do(self, stores: Stores) -> None:
-        """Until the last of them is gone."""
+        """A claim without a ticket is refused until the last waiter has left."""
         await a_turn(stores)
         first, second = await _join(stores, LONG_S, LONG_S)
         await _held_up(stores, 1)
@@ -115,7 +117,7 @@ class LineContract:
         await _served(stores, 1)
 
     async def test_those_in_line_are_served_in_order(self, stores: Stores) -> None:
-        """In each round the first one gets the context, and no other."""
+        """In each round only the first waiter gets the context."""
         waiting = await _join(stores, *[LONG_S] * 5)
         for epoch, ticket in enumerate(tuple(waiting)):
             for later in reversed(waiting):
@@ -127,7 +129,7 @@ class LineContract:
         await _served(stores, 5)
 
     async def test_who_is_served_leaves_the_line(self, stores: Stores) -> None:
-        """Those behind hold up who has not waited, for as long as they are there."""
+        """The waiters behind it hold up a claim without a ticket until they are served."""
         first, second = await _join(stores, LONG_S, LONG_S)
         await _served(stores, 0, first)
         await _held_up(stores, 1)
@@ -135,7 +137,7 @@ class LineContract:
         await _served(stores, 2)
 
     async def test_a_place_that_was_not_kept_holds_up_nobody(self, stores: Stores) -> None:
-        """Neither who waits behind it nor who has not waited."""
+        """It holds up neither the waiter behind it nor a claim without a ticket."""
         await _join(stores, 0)
         await _served(stores, 0)
         first, second = await _join(stores, LONG_S, LONG_S)
@@ -146,7 +148,7 @@ class LineContract:
         await _served(stores, 2)
 
     async def test_who_keeps_the_place_again_holds_up_again(self, stores: Stores) -> None:
-        """The line is as long as its last living place."""
+        """A renewed place counts again until it lapses."""
         (ticket,) = await _join(stores, 0)
         assert await stores.state.keep_place(CONTEXT, ticket, LONG_S)
         await _held_up(stores, 0)
@@ -156,7 +158,7 @@ class LineContract:
     async def test_a_lapsed_ticket_is_as_good_as_none_behind_the_living(
         self, stores: Stores
     ) -> None:
-        """It still counts by its number: those who came later do not hold it up."""
+        """It still counts by its number: waiters that came later do not hold it up."""
         lapsed, _ = await _join(stores, 0, LONG_S)
         await _held_up(stores, 0)
         await _served(stores, 0, lapsed)
@@ -165,7 +167,7 @@ class LineContract:
     # --- what counts more than the line ---
 
     async def test_taking_over_does_not_wait_in_line(self, stores: Stores) -> None:
-        """A turn that was left open is everybody's trouble; who waited keeps the place."""
+        """A turn that was left open blocks every waiter; the waiters keep their places."""
         await begin(stores, ttl_s=0)
         first, second = await _join(stores, LONG_S, LONG_S)
         taken = await begin(stores, 1, holder="h2", recover=True)
@@ -175,14 +177,14 @@ class LineContract:
         await _served(stores, 2, first)
 
     async def test_who_takes_over_may_leave_the_line_with_it(self, stores: Stores) -> None:
-        """A ticket that is named in a claim is used up."""
+        """A claim uses up the ticket that it names."""
         await begin(stores, ttl_s=0)
         (ticket,) = await _join(stores, LONG_S)
         await begin(stores, 1, holder="h2", recover=True, ticket=ticket)
         assert await _line(stores) == []
 
     async def test_a_running_turn_is_named_before_the_line(self, stores: Stores) -> None:
-        """And the place is kept through every refusal."""
+        """The refusal names the turn, and no refused claim costs the place."""
         claimed = await begin(stores)
         (ticket,) = await _join(stores, LONG_S)
         for mine in (None, ticket):
@@ -197,7 +199,7 @@ class LineContract:
         await _served(stores, 1, ticket)
 
     async def test_clearing_and_appending_leave_the_line_alone(self, stores: Stores) -> None:
-        """Those in it still wait."""
+        """The waiter keeps its place."""
         (ticket,) = await _join(stores, LONG_S)
         await stores.messages.append(CONTEXT, ())
         await stores.journal.clear(CONTEXT)
@@ -205,7 +207,7 @@ class LineContract:
         await _served(stores, 1, ticket)
 
     async def test_deleting_ends_the_line(self, stores: Stores) -> None:
-        """A waiter in it learns that its place is gone."""
+        """A waiter in it cannot renew its place."""
         (ticket,) = await _join(stores, LONG_S)
         await stores.state.delete(CONTEXT)
         assert await stores.state.line(CONTEXT) == []
@@ -214,7 +216,7 @@ class LineContract:
         assert await _join(stores, LONG_S) == [1]
 
     async def test_lines_of_other_contexts_and_tenants_are_others(self, stores: Stores) -> None:
-        """The same id of another tenant has no line, and its tickets are not these."""
+        """The same id of another tenant has no line, and its tickets are separate."""
         await _join(stores, LONG_S, LONG_S)
         other = stores.for_tenant("other")
         assert await other.state.line(CONTEXT) == []
@@ -228,7 +230,7 @@ class LineContract:
         await _held_up(stores, 0, 2)
 
     async def test_a_claim_that_the_line_lets_through_begins_as_any(self, stores: Stores) -> None:
-        """The numbers are the same as without it."""
+        """The numbers and the state are the same as without a line."""
         plain = await begin(stores, context_id="beside", actor_id="u1")
         (ticket,) = await _join(stores, LONG_S)
         assert await begin(stores, ticket=ticket, actor_id="u1") == plain

@@ -49,7 +49,7 @@ _EVERY_KIND: tuple[Message, ...] = (
 
 
 class MessageStoreContract:
-    """Positions, order, atomicity, and what comes back."""
+    """Positions, order, atomicity, and equality after reading."""
 
     @pytest.fixture
     async def stores(self) -> Stores:
@@ -91,7 +91,7 @@ class MessageStoreContract:
         assert await stores.state.load(CONTEXT) == before
 
     async def test_an_unknown_context_has_no_messages(self, stores: Stores) -> None:
-        """Reading what does not exist is no error, and creates nothing."""
+        """Reading an unknown context is not an error, and creates nothing."""
         for context_id in ("nobody", "not an id", ""):
             assert await stores.messages.list(context_id) == []
             assert await stores.messages.records(context_id) == []
@@ -100,7 +100,7 @@ class MessageStoreContract:
         assert await stores.state.list() == []
 
     async def test_a_range_is_read_after_a_position_up_to_a_limit(self, stores: Stores) -> None:
-        """`after` is exclusive; a limit cuts at the newer end; beyond the end there is nothing."""
+        """`after` is exclusive; a limit cuts at the newer end; a range beyond the end is empty."""
         said_so = [user(str(n)) for n in range(1, 8)]
         await stores.messages.append(CONTEXT, said_so)
         assert await stores.messages.list(CONTEXT, after=2, limit=3) == said_so[2:5]
@@ -123,7 +123,7 @@ class MessageStoreContract:
 
     @pytest.mark.parametrize("limit", [-1, -(2**70), 1.5, True, "5"])
     async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
-        """Also for a context that is not there: no store reads all, and none nothing."""
+        """Every store refuses it, for an unknown context too."""
         await stores.messages.append(CONTEXT, [user("a"), user("b")])
         for context_id in (CONTEXT, "unknown"):
             for asked in (
@@ -147,7 +147,7 @@ class MessageStoreContract:
     async def test_an_append_is_seen_by_whoever_claims_with_what_it_knew(
         self, stores: Stores
     ) -> None:
-        """The epoch is raised: a claimer that has not read the messages has to."""
+        """The append raises the epoch: a claim with the earlier one is refused."""
         await stores.messages.append(CONTEXT, [user("one")])
         known = await stores.state.load(CONTEXT)
         assert known is not None
@@ -167,7 +167,7 @@ class MessageStoreContract:
         assert await stores.messages.append(CONTEXT, [user("now")]) == 3
 
     async def test_one_bad_message_refuses_them_all(self, stores: Stores) -> None:
-        """All of them or none; the path names the message that was to blame."""
+        """No message is written; the path names the invalid one."""
         await stores.messages.append(CONTEXT, [user("first")])
         with pytest.raises(ValueRefused) as refused:
             await stores.messages.append(CONTEXT, [user("fine"), user("a\0b")])
@@ -175,7 +175,7 @@ class MessageStoreContract:
         assert await stores.messages.list(CONTEXT) == [user("first")]
 
     async def test_a_refused_first_message_creates_no_context(self, stores: Stores) -> None:
-        """Refused before anything was written."""
+        """The error comes before anything is written."""
         with pytest.raises(ValueRefused):
             await stores.messages.append(CONTEXT, [user("\ud800")])
         assert await stores.state.load(CONTEXT) is None
@@ -213,7 +213,9 @@ class MessageStoreContract:
             assert [r.message for r in found[end - 2 : end]] == [user(f"{n}.0"), user(f"{n}.1")]
 
     async def test_a_cancelled_append_is_kept_whole_or_not_at_all(self, stores: Stores) -> None:
-        """Cancelling the one who waits leaves no half, and nothing that blocks the next writer."""
+        """
+        Cancelling the caller leaves no partial append, and nothing that blocks the next writer.
+        """
         for _ in range(5):
             task = asyncio.create_task(stores.messages.append(CONTEXT, [user("x"), user("y")]))
             await asyncio.sleep(0)
@@ -234,7 +236,7 @@ class MessageStoreContract:
         assert await other.messages.list(CONTEXT) == [user("theirs")]
 
     async def test_cleared_messages_are_not_readable(self, stores: Stores) -> None:
-        """After `clear` no method shows them, and positions go on."""
+        """After `clear` no method shows them, and positions continue."""
         await stores.messages.append(CONTEXT, [user("a"), user("b")])
         await stores.journal.clear(CONTEXT)
         assert await stores.messages.list(CONTEXT) == []
@@ -247,7 +249,7 @@ class MessageStoreContract:
         assert await stores.messages.count(CONTEXT) == 1
 
     async def test_closed_stores_say_so(self, stores: Stores) -> None:
-        """Use after closing is `StoreUnavailable`, and opening again finds what was kept."""
+        """Use after closing raises `StoreUnavailable`; reopened stores still have the data."""
         await stores.messages.append(CONTEXT, [user("a")])
         await stores.__aexit__(None, None, None)
         with pytest.raises(StoreUnavailable):
@@ -259,7 +261,7 @@ class MessageStoreContract:
 
     @pytest.mark.parametrize("name", hostile.KEPT_TEXT)
     async def test_odd_text_is_kept(self, stores: Stores, name: str) -> None:
-        """In every field that holds text, character for character."""
+        """Every field for text keeps it, character for character."""
         text = hostile.KEPT_TEXT[name]
         messages: list[Message] = [
             user(text),
@@ -274,7 +276,7 @@ class MessageStoreContract:
     async def test_text_that_some_database_refuses_is_refused(
         self, stores: Stores, name: str
     ) -> None:
-        """With its path, before anything was written."""
+        """The error has the text's path, and nothing is written."""
         text = hostile.REFUSED_TEXT[name]
         for message in (user(text), answer(text), result(ToolCall("c", "t"), text)):
             with pytest.raises(ValueRefused) as refused:
@@ -303,7 +305,7 @@ class MessageStoreContract:
     async def test_values_that_some_database_changes_are_refused(
         self, stores: Stores, name: str
     ) -> None:
-        """With their path, before anything was written."""
+        """The error has the value's path, and nothing is written."""
         value = hostile.REFUSED[name]
         messages: list[Message] = [
             answer("", ToolCall("c", "t", {"v": value})),

@@ -102,13 +102,13 @@ class StateStoreContract:
     # --- metadata ---
 
     async def test_an_unknown_context_is_none(self, stores: Stores) -> None:
-        """Looking creates nothing."""
+        """`load` returns `None` and creates nothing."""
         for context_id in ("nobody", "", "no id"):
             assert await stores.state.load(context_id) is None
         assert await stores.state.list() == []
 
     async def test_saving_creates_and_raises_the_version(self, stores: Stores) -> None:
-        """Version 0 is a context that may not be there yet; each save gives the next."""
+        """Version 0 means no metadata so far, also without a context; each save raises it by 1."""
         assert await stores.state.save(CONTEXT, {"b": 1, "a": [None]}, version=0) == 1
         assert await stores.state.save(CONTEXT, {"b": 2}, version=1) == 2
         found = await stores.state.load(CONTEXT)
@@ -133,7 +133,7 @@ class StateStoreContract:
     async def test_metadata_of_a_context_that_only_has_messages_can_be_saved(
         self, stores: Stores
     ) -> None:
-        """It is at version 0 as well."""
+        """Its metadata has version 0."""
         await stores.messages.append(CONTEXT, [user("a")])
         assert await stores.state.save(CONTEXT, {"k": "v"}, version=0) == 1
         assert await stores.messages.count(CONTEXT) == 1
@@ -149,7 +149,7 @@ class StateStoreContract:
 
     @pytest.mark.parametrize("name", hostile.REFUSED)
     async def test_metadata_that_cannot_be_kept_is_refused(self, stores: Stores, name: str) -> None:
-        """With its path, before anything was written."""
+        """The error has the value's path, and nothing is written."""
         with pytest.raises(ValueRefused) as refused:
             await stores.state.save(CONTEXT, {"v": hostile.REFUSED[name]}, version=0)
         assert (refused.value.path or "").startswith("/metadata/v")
@@ -171,7 +171,7 @@ class StateStoreContract:
 
     @pytest.mark.parametrize("limit", [-1, 1.5, True, "5"])
     async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
-        """The limit is refused for any content of the store."""
+        """A negative limit, a fraction, a truth value or text is refused."""
         await stores.state.save("a", {}, version=0)
         with pytest.raises(ValueRefused) as refused:
             await stores.state.list(limit=limit)
@@ -181,7 +181,7 @@ class StateStoreContract:
     async def test_an_actor_who_cannot_be_stored_claims_nothing(
         self, stores: Stores, actor_id: Any
     ) -> None:
-        """NUL, a lone surrogate, no text, or more than 512 bytes: nothing is written."""
+        """NUL, a lone surrogate, another type, or more than 512 bytes: nothing is written."""
         with pytest.raises(ValueRefused) as refused:
             await begin(stores, actor_id=actor_id)
         assert refused.value.path == "/actor_id"
@@ -192,7 +192,7 @@ class StateStoreContract:
         assert turn.actor_id == longest
 
     async def test_times_are_aware_and_move_on(self, stores: Stores) -> None:
-        """A context knows when it was made and when it was last used."""
+        """A context has the time of its creation and of its last use."""
         earliest = datetime.now(UTC) - timedelta(seconds=5)
         await stores.messages.append(CONTEXT, [user("a")])
         first = await stores.state.load(CONTEXT)
@@ -207,7 +207,7 @@ class StateStoreContract:
     # --- deleting ---
 
     async def test_deleting_leaves_nothing_behind(self, stores: Stores) -> None:
-        """Messages, artifacts, turns and events go; the id can be used afresh."""
+        """Messages, artifacts, turns and events are deleted; a new context may use the id."""
         await a_turn(stores)
         await stores.artifacts.save(CONTEXT, "doc", b"x")
         await stores.state.delete(CONTEXT)
@@ -220,14 +220,14 @@ class StateStoreContract:
         assert claimed == Claimed(epoch=1, turn=1, first_seq=1, first_position=1)
 
     async def test_deleting_an_unknown_context_is_not_found(self, stores: Stores) -> None:
-        """The answer for every id that is not there; it is a `KeyError` too."""
+        """An unknown or invalid id raises `ContextNotFound`, which is a `KeyError` too."""
         for context_id in ("nobody", "no id"):
             with pytest.raises(ContextNotFound) as missing:
                 await stores.state.delete(context_id)
             assert isinstance(missing.value, KeyError)
 
     async def test_a_running_turn_keeps_its_context(self, stores: Stores) -> None:
-        """Deleting under a live lease is refused and names the turn; a dead turn goes with it."""
+        """Deleting under a live lease is refused and names the turn; a dead turn is deleted too."""
         await begin(stores, context_id="live")
         with pytest.raises(AgentBusy) as refused:
             await stores.state.delete("live")
@@ -277,7 +277,10 @@ class StateStoreContract:
         assert found.state == STATE
 
     async def test_the_owner_is_the_actor_of_the_first_turn(self, stores: Stores) -> None:
-        """Later turns of others do not change it; an anonymous one leaves it open."""
+        """
+        The first actor becomes the owner; later actors do not change it, and anonymous turns do not
+        count.
+        """
         for epoch, actor in enumerate((None, "u1", "u2")):
             claimed = await begin(stores, epoch, actor_id=actor)
             await commit(stores, claimed, [ends()], release=True)
@@ -288,7 +291,7 @@ class StateStoreContract:
         assert [t.actor_id for t in turns] == [None, "u1", "u2"]
 
     async def test_a_live_lease_is_refused_naming_its_turn(self, stores: Stores) -> None:
-        """Even to one who knows the epoch; nothing is written."""
+        """The claim is refused even with the current epoch, and nothing is written."""
         claimed = await begin(stores)
         before = await stores.state.load(CONTEXT)
         for expected in (0, claimed.epoch):
@@ -328,7 +331,7 @@ class StateStoreContract:
         assert await stores.state.load("new") is None
 
     async def test_an_open_turn_must_be_recovered_first(self, stores: Stores) -> None:
-        """A dead turn is neither skipped nor recovered if no turn is open."""
+        """A claim may not skip a dead turn; without an open turn it may not recover."""
         claimed = await begin(stores, ttl_s=0)
         with pytest.raises(StoreConflict):
             await begin(stores, claimed.epoch, text="skip it")
@@ -344,7 +347,9 @@ class StateStoreContract:
         assert (found.turn_count, found.open_turn, found.epoch) == (1, None, taken.epoch)
 
     async def test_a_holder_that_is_proved_dead_is_displaced(self, stores: Stores) -> None:
-        """Its lease is live, but naming it takes it over; naming another does not."""
+        """
+        A claim that names the holder takes over its live lease; naming another holder does not.
+        """
         claimed = await begin(stores, holder="dead")
         with pytest.raises(AgentBusy):
             await begin(stores, claimed.epoch, holder="h2", displace="other", recover=True)
@@ -369,7 +374,7 @@ class StateStoreContract:
         assert await stores.state.list() == []
 
     async def test_a_turn_may_begin_without_a_message(self, stores: Stores) -> None:
-        """To go on from another turn there need not be one."""
+        """A turn that continues another one needs no user message."""
         await a_turn(stores)
         events = opening(None, continues=1)
         claimed = await stores.state.claim(a_claim(1, text=None, events=events))
@@ -412,7 +417,10 @@ class StateStoreContract:
     async def test_a_lease_that_was_prolonged_is_told_from_one_that_was_not(
         self, stores: Stores
     ) -> None:
-        """A watcher of an expired lease sees from that if its owner has done anything."""
+        """
+        Each renewal and each commit moves `lease_until`, even of an expired lease. So a watcher
+        sees that the owner is alive.
+        """
         claimed = await begin(stores, ttl_s=0)
         seen = [await stores.state.load(CONTEXT), await stores.state.load(CONTEXT)]
         await stores.state.renew(CONTEXT, claimed.epoch, 0)
@@ -424,7 +432,7 @@ class StateStoreContract:
         assert until[0] == until[1] < until[2] < until[3]
 
     async def test_releasing_frees_the_lease_of_its_epoch(self, stores: Stores) -> None:
-        """Another epoch changes nothing; a released lease is neither renewed nor written under."""
+        """Another epoch changes nothing; under a released lease, renewal and commit are refused."""
         claimed = await begin(stores)
         await stores.state.release(CONTEXT, claimed.epoch + 1)
         found = await stores.state.load(CONTEXT)
@@ -442,7 +450,7 @@ class StateStoreContract:
         assert taken.epoch == claimed.epoch + 1
 
     async def test_another_tenant_can_neither_see_nor_touch(self, stores: Stores) -> None:
-        """Another tenant's context is indistinguishable from none, on every method."""
+        """For every method, another tenant's context is the same as an unknown one."""
         other = stores.for_tenant("other")
         claimed = await begin(stores)
         await stores.state.save(CONTEXT, {"mine": 1}, version=0)

@@ -31,7 +31,9 @@ class WithdrawContract:
         raise NotImplementedError("give your class a fixture named `stores`")
 
     async def test_messages_are_withdrawn_by_kind_and_by_actor(self, stores: Stores) -> None:
-        """Those of others stay; the head counts what was done, and numbers go on."""
+        """
+        Messages of other actors stay; each withdrawal that removes messages takes a number too.
+        """
         for number, (kind, actor) in enumerate(
             [(_STEER, None), (_FOLLOW_UP, None), (_STEER, "u1"), (_STEER, None)]
         ):
@@ -46,7 +48,7 @@ class WithdrawContract:
         assert await stores.journal.post(CONTEXT, _STEER, user("new")) == 8
 
     async def test_who_cannot_be_stored_withdraws_nothing(self, stores: Stores) -> None:
-        """An actor with NUL, a lone surrogate or a name without end is refused by every store."""
+        """Every store refuses an actor with NUL, a lone surrogate or more than 512 bytes."""
         await stores.journal.post(CONTEXT, EntryKind.STEER, user("mine"))
         for bad in ("a\0", "\ud800", "x" * 513):
             with pytest.raises(ValueRefused) as refused:
@@ -55,7 +57,7 @@ class WithdrawContract:
         assert len((await stores.journal.inbox(CONTEXT))[1]) == 1
 
     async def test_withdrawing_nothing_writes_nothing(self, stores: Stores) -> None:
-        """Also where there is no context."""
+        """The count is 0, for an unknown context too."""
         for context_id in ("nobody", "not/an\x00id"):
             assert await stores.journal.withdraw(context_id) == 0
         assert await stores.state.load("nobody") is None
@@ -65,7 +67,7 @@ class WithdrawContract:
         assert await stores.state.load(CONTEXT) == before
 
     async def test_what_was_withdrawn_can_not_be_delivered(self, stores: Stores) -> None:
-        """A turn that has read it learns this from its commit, which writes nothing."""
+        """The commit of a turn that has read the message is refused and writes nothing."""
         claimed = await begin(stores)
         number = await stores.journal.post(CONTEXT, _STEER, user("a"))
         await stores.journal.withdraw(CONTEXT)
@@ -82,7 +84,7 @@ class WithdrawContract:
         await commit(stores, claimed, [said(answer("x")), ends()], heard=2, release=True)
 
     async def test_each_message_is_withdrawn_once(self, stores: Stores) -> None:
-        """However many do it at the same moment."""
+        """Concurrent withdrawals share the messages; their counts add up."""
         for number in range(5):
             await stores.journal.post(CONTEXT, _STEER, user(str(number)))
         counts = await asyncio.gather(*(stores.journal.withdraw(CONTEXT) for _ in range(4)))
