@@ -62,8 +62,8 @@ class LLMProvider(Protocol):
 
     A provider may declare more by optional attributes: `name`, `model`, `window_tokens`,
     `structured_output`, `knows_cost`, `asks_for_keys`, `prepare()` and `aclose()`. `Abilities`
-    describes each. `abilities_of` reads them when an agent starts and when a turn begins. A value of
-    a wrong type and a name close to one of these (`window_token`) raise a `ConfigurationError`;
+    describes each. `abilities_of` reads them when an agent starts and when a turn begins. A value
+    of a wrong type and a name close to one of these (`window_token`) raise a `ConfigurationError`;
     other attributes are the provider's own.
     """
 
