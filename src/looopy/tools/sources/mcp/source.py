@@ -12,19 +12,28 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError, LooopyError, ToolServerError
-from looopy.tools.provider import NeedsApproval, Tool
+from looopy.tools.provider import NeedsApproval, Tool, refuse_unknown
 from looopy.tools.sources.headers import Headers, make_headers
 from looopy.tools.sources.mcp.listing import read_listing
 from looopy.tools.sources.mcp.pool import Pool, RawListing
-from looopy.tools.sources.mcp.target import make_target
+from looopy.tools.sources.mcp.target import Limits, make_target
 from looopy.tools.sources.mcp.tool import MCPTool
 from looopy.types.context import AuthContext, TurnContext
 
 _logger = logging.getLogger("looopy")
+
+
+class MCPOptions(Limits, total=False):
+    """Options of `MCPTools`: limits of the server, and options of each of its tools."""
+
+    needs_approval: NeedsApproval
+    parallel: bool
+    timeout_s: float | None
+    max_result_bytes: int | None
 
 
 class MCPTools:
@@ -45,26 +54,31 @@ class MCPTools:
         only: The server's names of the tools to offer; `None`: all.
         trust_annotations: Believe the server that a tool only reads (`effects="none"`) or may be
             repeated (`"idempotent"`). Otherwise each counts as `"external"`.
-        needs_approval: See `Tool`; for all of its tools.
-        parallel: Its tools may run beside other parallel tools.
-        timeout_s: For a call; `None`: the loop's `tool_timeout_s`.
-        connect_timeout_s: For the handshake, a process's start included.
-        list_timeout_s: For the list of tools.
-        cache_s: How long that list is valid, unless the server reports a change.
-        max_tools: Tools beyond this number are left out.
-        max_bytes: The longest message that is read over HTTP.
-        max_result_bytes: The largest part of a result that the model sees; `None`: the loop's.
-        max_sessions: Connections with different headers at a time.
         elicitation: The server may ask the user: see `docs/mcp.md`.
         required: An unreachable server fails `start()`, and a turn, with `ToolServerError`;
             otherwise it costs its tools and a warning.
         protocol: `"legacy"` for servers that fail when asked for the protocol of 2026.
+        **options: For each of its tools, and limits of the server:
+
+            - `needs_approval`: See `Tool`; for all of its tools.
+            - `parallel`: Its tools may run beside other parallel tools.
+            - `timeout_s`: For a call; `None`: the loop's `tool_timeout_s`.
+            - `max_result_bytes`: The largest part of a result that the model sees; `None`: the
+              loop's.
+            - `connect_timeout_s`: For the handshake, a process's start included. 30 by default.
+            - `list_timeout_s`: For the list of tools. 30 by default.
+            - `cache_s`: How long that list is valid, unless the server reports a change. 300 by
+              default.
+            - `max_tools`: Tools beyond this number are left out. 256 by default.
+            - `max_bytes`: The longest message that is read over HTTP. 16 MiB by default.
+            - `max_sessions`: Connections with different headers at a time. 8 by default.
 
     Attributes:
         problems: The tools of the last list that were left out or repaired, and why.
 
     Raises:
         ConfigurationError: An option is missing or has an invalid value.
+        TypeError: There is no such option.
     """
 
     def __init__(
@@ -80,20 +94,14 @@ class MCPTools:
         prefix: str = "",
         only: Collection[str] | None = None,
         trust_annotations: bool = True,
-        needs_approval: NeedsApproval = False,
-        parallel: bool = False,
-        timeout_s: float | None = None,
-        connect_timeout_s: float = 30.0,
-        list_timeout_s: float = 30.0,
-        cache_s: float = 300.0,
-        max_tools: int = 256,
-        max_bytes: int = 16 * 1024 * 1024,
-        max_result_bytes: int | None = None,
-        max_sessions: int = 8,
         elicitation: bool = True,
         required: bool = False,
         protocol: Literal["auto", "legacy"] = "auto",
+        **options: Unpack[MCPOptions],
     ) -> None:
+        refuse_unknown("MCPTools", options, MCPOptions.__annotations__)
+        of_calls: dict[str, Any] = dict(options)
+        limits = {name: of_calls.pop(name) for name in Limits.__annotations__ if name in options}
         self.target = make_target(
             name=name,
             command=command,
@@ -102,13 +110,8 @@ class MCPTools:
             cwd=cwd,
             url=url,
             protocol=protocol,
-            connect_timeout_s=connect_timeout_s,
-            list_timeout_s=list_timeout_s,
-            cache_s=cache_s,
-            max_tools=max_tools,
-            max_bytes=max_bytes,
             elicitation=elicitation,
-            max_sessions=max_sessions,
+            **limits,
         )
         if headers is not None and url is None:
             raise ConfigurationError("MCPTools: headers go with url=; a command takes env=")
@@ -119,12 +122,7 @@ class MCPTools:
         self._only = only
         self._trust = trust_annotations
         self._required = required
-        self._options: dict[str, Any] = {
-            "needs_approval": needs_approval,
-            "parallel": parallel,
-            "timeout_s": timeout_s,
-            "max_result_bytes": max_result_bytes,
-        }
+        self._options = of_calls
         self._pool = Pool(self.target)
         self._users = 0
         self.problems: Sequence[str] = ()

@@ -6,12 +6,23 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 from urllib.parse import SplitResult, urlsplit
 
 from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError
 from looopy.tools.sources.headers import redactor_of
+
+
+class Limits(TypedDict, total=False):
+    """How long and how much of a server looopy accepts; `Target` has the defaults."""
+
+    connect_timeout_s: float
+    list_timeout_s: float
+    cache_s: float
+    max_tools: int
+    max_bytes: int
+    max_sessions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
