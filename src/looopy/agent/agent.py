@@ -492,7 +492,7 @@ class Agent:
             auto_compact=self.auto_compact,
             buffer=None if self.auto_save else self._buffer,
             subscribers=self._subscribers,
-            ended=self._turn_ended,
+            ended=self._idle,
         )
         turn = RunningTurn(setup, request, busy_here=busy_here)
         self._turns.start(turn)
@@ -515,12 +515,9 @@ class Agent:
         finally:
             leave()
 
-    def _turn_ended(self) -> None:
-        if self._turns.running is None:
-            self._idle()
-
     def _idle(self) -> None:
-        if self._lifecycle.status is AgentStatus.BUSY:
+        """Be busy no more, unless another turn runs."""
+        if self._turns.running is None and self._lifecycle.status is AgentStatus.BUSY:
             self._settle()
 
     # --- while a turn runs, here or elsewhere -----------------------------------------------------

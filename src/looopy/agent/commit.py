@@ -60,16 +60,16 @@ _logger = logging.getLogger("looopy")
 
 class TurnLog:
     """
-    What one turn stores and shows.
+    The events of one turn, stored and shown.
 
     Args:
         begun: The claim, and what the turn begins with.
         broadcast: Shows the turn's events.
 
     Attributes:
-        inbox: What comes in for the turn; `None` with `auto_save=False`.
-        output_type: What the answer has to be; also of a turn that goes on from another.
-        open: Whether the turn has yet to end.
+        inbox: Messages and cancel requests for the turn; `None` with `auto_save=False`.
+        output_type: The type of the answer, as asked for now or by the turn that is continued.
+        open: False once the end of the turn is stored.
         result: Made with the last event.
     """
 
@@ -142,7 +142,7 @@ class TurnLog:
 
     @property
     def artifacts(self) -> TurnArtifacts:
-        """What the turn's tools may do with artifacts."""
+        """The `ArtifactWriter` of the turn's tools."""
         change = self._change_artifact if self._buffer is None else None
         known, redactor = self._known, self._redactor
         return TurnArtifacts(self._stores.artifacts, known.context_id, change, redactor=redactor)

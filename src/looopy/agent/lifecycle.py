@@ -203,7 +203,7 @@ class Lifecycle:
 
     @property
     def home_is_gone(self) -> bool:
-        """Whether there was one, and its event loop has ended, or is that of another process."""
+        """True if its event loop has ended, or is that of another process."""
         return self.home is not None and (self.home[0].is_closed() or self.home[1] != os.getpid())
 
     def check_home(self, action: str) -> None:

@@ -1,6 +1,6 @@
 """
-What one turn is given: `TurnRequest` by its caller, checked before anything is written, and
-`TurnSetup` by its agent.
+The input of one turn: the `TurnRequest` of a caller, checked before anything is written, and the
+`TurnSetup` of the agent.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from looopy.types.storable import check
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSetup:
     """
-    What an agent lends to one of its turns.
+    The agent's part in the input of a turn.
 
     Attributes:
-        known: What the agent knows of the context; the turn keeps it up to date.
+        known: The context as the agent last saw it; the turn keeps it up to date.
         keys: Makes and keeps the keys that credentials are encrypted to.
         auto_compact: Summarise a history of which the model would not be shown all.
         buffer: Takes the turn instead of the store (`auto_save=False`).

@@ -1,8 +1,8 @@
 """
-What an agent works with: its provider, its stores, its tools.
+The provider, the stores and the tools of an agent.
 
-`start()` opens what was named, a model or the URL of a store; `shutdown()` closes that and nothing
-else. A provider or `Stores` that were passed in belong to whoever made them.
+`start()` opens a provider that was named by its model, and stores that were named by a URL;
+`shutdown()` closes these and nothing else. The caller keeps a provider or `Stores` that it passed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from looopy.types.config import LoopConfig
 
 class Resources:
     """
-    What one agent opens and closes.
+    Things that one agent opens and closes.
 
     Args:
         model: A provider, or the name of a model.
@@ -91,7 +91,7 @@ class Resources:
                 await self.abilities.aclose()
 
     def abandon(self) -> None:
-        """Forget what is bound to an event loop that runs no more, and so cannot be closed."""
+        """Forget the stores and the provider of an event loop that has ended."""
         self._held = HeldTools()
         if isinstance(self.where, str):
             self.stores = None

@@ -81,7 +81,7 @@ class Tally:
         The result of the turn, which is over.
 
         Args:
-            pending: What waits in the context, whoever asked for it.
+            pending: The requests that wait in the context.
             error: Why the turn failed, if it did.
         """
         texts = [m.text for m in self.messages if isinstance(m, AssistantMessage) and m.text]
