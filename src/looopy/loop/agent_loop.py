@@ -36,7 +36,7 @@ from looopy.types.message import (
 
 class AgentLoop:
     """
-    Runs turns for somebody who keeps the messages: no store, no state between calls.
+    Runs turns for an application that keeps the messages: no store, no state between calls.
 
     Args:
         llm_provider: A provider, or a model name such as `"openai/gpt-5-mini"`.
@@ -59,13 +59,14 @@ class AgentLoop:
         self, messages: Sequence[Message], context: TurnContext
     ) -> Observable[AgentEvent]:
         """
-        One turn over *messages* as a cold Observable: subscribing runs it, disposing cancels it.
+        Run one turn over *messages* as a cold Observable: subscribing runs it, disposing cancels
+        it.
 
         Args:
-            messages: The history, oldest first; the last one is what the turn answers.
+            messages: The history, oldest first; the turn answers the last one.
 
         Raises:
-            CannotContinue: There is nothing to answer; at the call.
+            CannotContinue: At the call: the last message needs no answer.
         """
         _require_something_to_answer(messages)
         return cold(lambda: self._events(messages, context))
@@ -101,16 +102,17 @@ def agent_loop(
     get_follow_up_messages: GetMessages | None = None,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
-    One turn as an async iterator of events, without a store.
+    Run one turn as an async iterator of events, without a store.
 
     Args:
-        prompts: What the user says: a string, a message, or several.
-        messages: What was said before, oldest first; copied, never changed.
-        context: Instead of the defaults; *system_prompt* and *auth_context* are then not looked at.
-        get_steering_messages: Asked for what the user says meanwhile, before each model call and
-            before each tool that has not started; see `LoopConfig.steering`. Sync or async; returns
-            a message, several, or `None`. One that raises is a `warning` event.
-        get_follow_up_messages: Likewise, where the turn would end; it then goes on.
+        prompts: The user's input: a string, a message, or several.
+        messages: The earlier messages, oldest first; copied, never changed.
+        context: Instead of the defaults; *system_prompt* and *auth_context* are then ignored.
+        get_steering_messages: Called for the user's messages during the turn, before each model
+            call and before each tool that has not started; see `LoopConfig.steering`. Sync or
+            async; returns a message, several, or `None`. If it raises, the turn emits a `warning`
+            event.
+        get_follow_up_messages: Likewise, before the turn would end; a message continues the turn.
 
     Returns:
         The events; `turn_end` is the last, its `messages` are the new ones, prompts included.
@@ -135,11 +137,11 @@ def agent_loop_continue(
     get_follow_up_messages: GetMessages | None = None,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
-    As `agent_loop`, answering what *messages* already end in: a user message, tool results, open
-    calls.
+    As `agent_loop`, for *messages* that end in something to answer: a user message, tool results,
+    open calls.
 
     Raises:
-        CannotContinue: There is nothing to answer; at the call.
+        CannotContinue: At the call: the last message needs no answer.
     """
     _require_something_to_answer(messages)
     context = context or _bare(system_prompt, auth_context)
@@ -185,8 +187,9 @@ async def _flat(
     """
     The events of a turn, one by one.
 
-    The turn has a token of its own. That of *context* belongs to the caller, who may run several
-    turns with it: cancelling it cancels them all, and the deadline of one stops no other.
+    The turn has its own token. The token of *context* belongs to the caller, who may run several
+    turns with it. Cancelling that token cancels all of them, but the deadline of one turn stops no
+    other.
     """
     own = CancelToken()
     leave = context.cancel.on_cancel(lambda: own.cancel(context.cancel.reason or "cancelled"))
@@ -224,7 +227,7 @@ def cold(start: Callable[[], AsyncGenerator[AgentEvent, None]]) -> Observable[Ag
     """
     An Observable that runs *start* for each subscription, as a task of the running loop.
 
-    Disposing cancels the task. What the generator raises goes to `on_error`.
+    Disposing cancels the task. An exception of the generator goes to `on_error`.
     """
 
     def subscribe(

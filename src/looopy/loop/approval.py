@@ -1,10 +1,10 @@
 """
-Whether a call may run without asking a person first.
+Decides if a call may run without asking a person first.
 
-An approval says yes to one call: this tool, with exactly these arguments, under this schema. What
-it says yes to is kept as a digest and compared when the call is about to run; whatever differs by
-then is asked about anew. The arguments are those the tool would be given, so `before_tool_call` is
-asked first, and what the person sees is what would run.
+An approval allows one call: this tool, with exactly these arguments, under this schema. looopy
+stores a digest of these three and compares it when the call is about to run. If they differ, the
+person is asked again. The arguments are those that the tool would get. So `before_tool_call` runs
+first, and the person sees what would run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class AskFirst:
     The call may not run yet.
 
     Attributes:
-        args: What the tool would be given, without secrets.
-        bound: What an approval is bound to.
-        changed: It was approved, as something else.
-        doubt: Why it is asked about, when the tool itself needs no approval.
+        args: The arguments that the tool would get, without secrets.
+        bound: The digest that an approval is bound to.
+        changed: True if it was approved with other arguments or as another tool.
+        doubt: The reason to ask, if the tool itself needs no approval.
     """
 
     args: Mapping[str, Any]
@@ -58,19 +58,19 @@ async def may_run(
     doubt: str | None = None,
 ) -> ToolHooks | AskFirst | None:
     """
-    Decide whether *call* runs now.
+    Decide if *call* runs now.
 
     Args:
-        failed: Told when the tool's predicate fails; the person is then asked.
-        doubt: Why a person is asked in any case, unless they have said yes to this call.
+        failed: Called if the tool's predicate fails; the person is then asked.
+        doubt: The reason to ask a person in any case, unless they have approved this call.
 
     Returns:
-        The hooks to run it with, which have decided; `None` when there was nothing to decide.
-        Where it does not run as it is, they say no: whoever looks again may find otherwise, and
-        must not run it unasked.
+        The hooks to run it with, which have decided; `None` if there was nothing to decide. They
+        refuse a call that must not run as it is, because a second check could decide otherwise and
+        run it unasked.
 
     Raises:
-        ValueRefused: A hook has made arguments of which no request can be stored.
+        ValueRefused: A hook has made arguments that cannot be stored in a request.
     """
     approved = any(value is True for request, value in resumed.answered if resumed.is_ours(request))
     if tool is None or (tool.needs_approval is False and not approved and doubt is None):
@@ -78,7 +78,7 @@ async def may_run(
     try:
         if call.invalid_arguments is not None:
             return Decided(hooks, failure(_UNFIT))
-        if tool.coerce:  # as the executor does: what does not fit yet may do so then
+        if tool.coerce:  # as the executor does: arguments that do not fit yet may fit then
             from looopy.tools.call.coerce import coerce  # most tools do not
 
             call = replace(call, arguments=dict(coerce(tool, call.arguments)))
@@ -121,7 +121,7 @@ async def _needed(
 
 
 def bound_to(tool: Tool, arguments: Mapping[str, Any]) -> str:
-    """What an approval of *tool* with these arguments is bound to; the same for the same."""
+    """The digest that binds an approval to *tool* and these arguments."""
     exactly = [tool.name, arguments, tool.parameters]
     text = json.dumps(exactly, sort_keys=True, ensure_ascii=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()

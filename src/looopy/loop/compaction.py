@@ -1,9 +1,8 @@
 """
-A compaction inside a turn: before a model call whose history is too long, or once it was refused as
-such.
+A compaction inside a turn: before a model call with too long a history, or after its refusal.
 
-It is a step like any other: the summary and its event are one group, committed before the model is
-asked again.
+It is a step like any other: the summary and its event are one group, committed before the next
+model call.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _logger = logging.getLogger("looopy")
 
 async def before_call(turn: Turn) -> bool:
     """
-    See to a history of which the model would not be shown all: summarise it if that was asked for,
-    and else warn, once.
+    Handle a history that does not fit the limits whole: summarise it if `auto_compact` is on, and
+    else warn, once.
 
     Returns:
-        Whether there is a summary to commit.
+        True if there is a summary to commit.
     """
     turn.compacted = True
     if turn.auto_compact:
@@ -51,18 +50,18 @@ async def relieve(turn: Turn, _error: ContextOverflow) -> bool:
     Summarise all but the newest question after a request did not fit; see `Relief`.
 
     Returns:
-        Whether there was something to summarise.
+        True if there was something to summarise.
     """
     return await _compact(turn, None, surely=True)
 
 
 async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
     """
-    Emit a summary of what was said before.
+    Emit a summary of the earlier messages.
 
     Args:
-        room: How much stays; `None`: little.
-        surely: Also when the model writes none: a sentence stands in.
+        room: The room for the messages that stay; `None`: little.
+        surely: Also if the model writes no summary: a sentence replaces it.
     """
     window = turn.abilities.window_tokens
     backlog = None if turn.view.backlog is None else turn.view.backlog()
@@ -92,7 +91,7 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         turn.emit(turn.make(TurnWarning, code="summary_failed", text=str(summary.error)))
         if not surely:
             return False  # the model is shown less, as without a summary; the next turn tries again
-    # Written by a model: unlike other custom messages it may repeat what a tool was not to say.
+    # Written by a model: unlike other custom messages it may repeat a secret of a tool.
     message = replace(summary.message, content=turn.redactor.value(summary.message.content))
     turn.emit(turn.make(MessageStart, message=message))
     turn.append(message)
@@ -111,11 +110,12 @@ def placed(
     events: Sequence[AgentEvent], last_position: int, visible_from: int
 ) -> tuple[Sequence[AgentEvent], int | None]:
     """
-    *events* with the positions that the compaction among them speaks of, and that of its summary.
+    *events*, with the positions in the compaction among them filled in, and the position of its
+    summary.
 
     Args:
-        last_position: Of the newest message before them.
-        visible_from: Where the readable history begins.
+        last_position: The position of the newest message before them.
+        visible_from: The position where the readable history begins.
     """
     done: list[AgentEvent] = []
     position, kept, summary = last_position, 0, None

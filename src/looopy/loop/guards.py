@@ -1,7 +1,7 @@
 """
-The limits of one turn, and of the context it belongs to: counted here, decided here, no I/O.
+The limits of one turn, and of its context: counted and decided here, without I/O.
 
-Each guard ends the turn with its own `stop_reason` or warns; none acts silently.
+Each guard ends the turn with its own `stop_reason` or warns; no guard acts silently.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LONGEST_CYCLE = 4  # calls in a circle that counts as a doom loop
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    What a guard found.
+    The finding of a guard.
 
     Attributes:
-        stop: End the turn with this reason, or `None` to go on with a warning.
+        stop: End the turn with this reason; `None`: continue, with a warning.
         code: The guard's name.
         text: One sentence for a human.
     """
@@ -40,7 +40,7 @@ class Verdict:
 @quick
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the turns of a context have used before this one: tokens, cost, seconds."""
+    """The use of the context's earlier turns: tokens, cost, seconds."""
 
     usage: Usage = NO_USAGE
     seconds: float = 0.0
@@ -49,13 +49,13 @@ class Spent:
 @dataclass(slots=True)
 class Guards:
     """
-    Counts what one turn does against its `LoopConfig`.
+    Counts the actions of one turn against its `LoopConfig`.
 
     Attributes:
-        spent: By earlier turns of the context.
-        clock: In seconds, from anywhere.
-        usage: Of the turn's own model calls.
-        charged: Of those that its tools made.
+        spent: The use of earlier turns of the context.
+        clock: Seconds from an arbitrary start.
+        usage: The use of the turn's own model calls.
+        charged: The use of the model calls that its tools made.
     """
 
     config: LoopConfig
@@ -78,16 +78,16 @@ class Guards:
 
     def charge(self, usage: Usage) -> None:
         """
-        Count what a tool has used.
+        Count the use of a tool.
 
         Raises:
-            ValueRefused: It is no usage, or has a number of another type.
+            ValueRefused: *usage* is not a `Usage`, or has a number of another type.
         """
         check_usage(usage, "/usage")
         self.charged += usage
 
     def before_model_call(self) -> Verdict | None:
-        """Asked before each model call: may there be another?"""
+        """Count a model call, unless a limit forbids it; called before each one."""
         limit = self.config.max_iterations
         if self.iterations >= limit:
             return Verdict(
@@ -102,7 +102,7 @@ class Guards:
         return None
 
     def _used_up(self) -> str | None:
-        """What says that a budget of the turn or of its context is used up."""
+        """The message for a used-up budget of the turn or of its context."""
         budget, spent = self.config.budget, self.spent
         if budget == _UNLIMITED:
             return None
@@ -128,7 +128,7 @@ class Guards:
         return None
 
     def unpriced(self) -> str | None:
-        """What says that a budget of money cannot be kept: somebody's price is not known."""
+        """The message for a budget of money that cannot be kept, because a price is unknown."""
         budget = self.config.budget
         unlimited = budget.cost_usd is None and budget.context_cost_usd is None
         if unlimited or budget.unknown_cost == "ignore":
@@ -147,7 +147,7 @@ class Guards:
         return None
 
     def on_batch(self, size: int) -> Verdict | None:
-        """Asked with the number of calls that one answer announces."""
+        """Check the number of calls that one answer announces."""
         limit = self.config.max_tool_calls_per_iteration
         if size <= limit:
             return None
@@ -159,7 +159,7 @@ class Guards:
         )
 
     def before_tool_call(self, call: ToolCall) -> Verdict | None:
-        """Asked before each call: may it run? A verdict without `stop` is a warning, and it may."""
+        """Check if *call* may run. A verdict without `stop` is a warning, and the call runs."""
         limit = self.config.max_tool_calls
         if self.tool_calls >= limit:
             return Verdict(
@@ -171,7 +171,7 @@ class Guards:
         return self._doom_loop(call)
 
     def may_call_again(self, call: ToolCall, tool: str, limit: int) -> bool:
-        """Asked when *tool* wants the model to call it again: may it, *limit* times a turn?"""
+        """Check if *tool* may make the model call it again, at most *limit* times a turn."""
         self._again[tool] = self._again.get(tool, 0) + 1
         if self._again[tool] > limit:
             return False
@@ -179,7 +179,7 @@ class Guards:
         return True
 
     def after_tool_call(self, call: ToolCall, *, is_error: bool) -> Verdict | None:
-        """Told of each result: too many failures in a row?"""
+        """Count a result: stop after too many failures in a row."""
         if call.id in self._excused:
             return None
         self.failures = self.failures + 1 if is_error else 0
@@ -193,7 +193,7 @@ class Guards:
         )
 
     def _doom_loop(self, call: ToolCall) -> Verdict | None:
-        """Whether the calls go round in a circle: one call again and again, or a few in turn."""
+        """Find calls in a circle: one call again and again, or a few in turn."""
         arguments = call.invalid_arguments or _write(call.arguments)
         threshold = self.config.doom_loop_threshold
         self._calls.append(f"{call.name.strip().casefold()}\0{arguments}")
@@ -204,7 +204,7 @@ class Guards:
             return None
         stops, asks = (self.config.on_doom_loop == how for how in ("stop", "ask"))
         if self._warned and not stops and not asks:
-            return None  # said once for each circle
+            return None  # warned once for each circle
         self._warned = True
         what = f"called {call.name!r}" if length == 1 else f"made the same {length} calls"
         text = f"the model {what} {threshold} times running with the same arguments"
@@ -213,11 +213,11 @@ class Guards:
         return Verdict(StopReason.DOOM_LOOP if stops else None, "doom_loop", text)
 
     def doubt_about(self, call: ToolCall) -> str | None:
-        """Why a person should be asked before *call* runs, if there is a reason."""
+        """The reason to ask a person before *call* runs, if there is one."""
         return self._doubts.get(call.id)
 
     def _goes_round(self, length: int) -> bool:
-        """Whether the newest calls are the same *length* ones, `doom_loop_threshold` times over."""
+        """True if the newest calls are the same *length* ones, `doom_loop_threshold` times over."""
         calls = self._calls[-length * self.config.doom_loop_threshold :]
         whole = len(calls) == length * self.config.doom_loop_threshold
         return whole and calls == calls[:length] * self.config.doom_loop_threshold

@@ -1,9 +1,10 @@
 """
-Messages that reach a turn while it runs: the `Inbox` protocol, and an inbox that asks functions.
+Messages that reach a turn while it runs: the `Inbox` protocol, and an inbox that calls functions.
 
-Steering is read before each model call and before each tool that has not started, follow-ups where
-the turn would end. `AskedQueues` asks two functions of the application for both. A message that
-they hand over belongs to the turn: a turn that ends early says it last, unanswered.
+The turn reads steering before each model call and before each tool that has not started, and
+follow-ups before it would end. `AskedQueues` calls two functions of the application for both. A
+message that they return belongs to the turn. If the turn ends early, it adds the message last,
+unanswered.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from looopy.types.storable import SURELY_SHORT, check, check_text
 
 
 class Queued(NamedTuple):
-    """A message that waits to be said, and the inbox entry it is, if it is one."""
+    """A waiting message, and the number of its inbox entry, if it has one."""
 
     message: UserMessage | CustomMessage
     number: int | None = None
@@ -29,12 +30,13 @@ class Queued(NamedTuple):
 
 class Inbox(Protocol):
     """
-    What comes in while a turn runs. What is taken and never committed is still in the store.
+    Messages that arrive while a turn runs. A message that is taken and never committed stays in the
+    store.
 
     Attributes:
-        asks_application: Whether looking runs code of the application.
-        arrived: Whether something may have come in that nobody has looked at.
-        heard: The newest entry that was looked at; `None` where nothing can come in.
+        asks_application: True if reading it runs code of the application.
+        arrived: True if a message may have arrived that was not read yet.
+        heard: The number of the newest entry that was read; `None` if nothing can arrive.
     """
 
     asks_application: bool
@@ -50,46 +52,46 @@ class Inbox(Protocol):
         ...
 
     async def steering(self) -> list[Queued]:
-        """Take what is to be said next, one message or all; [] when there is none."""
+        """Take the messages for the next model call, one or all; [] if there are none."""
         ...
 
     async def follow_ups(self) -> list[Queued]:
-        """Take what is to be said once the turn would end."""
+        """Take the messages for the end of the turn."""
         ...
 
     def refused(self) -> bool:
-        """Whether the group just yielded was not committed, because of news. Asked once."""
+        """True once if the group just yielded was not committed because of news."""
         ...
 
     def withdrawn(self) -> Collection[int]:
         """
-        Entries of the group just yielded that were withdrawn; it was then not committed. Asked
-        once.
+        The entries of the group just yielded that were withdrawn, so that it was not committed.
+        Returned once.
         """
         ...
 
 
 class NoInbox:
-    """Of a turn that nobody can say anything to."""
+    """The inbox of a turn that can get no message."""
 
     asks_application = False
     arrived = False
     heard: int | None = None
 
     async def steering(self) -> list[Queued]:
-        """Nothing."""
+        """No messages."""
         return []
 
     async def follow_ups(self) -> list[Queued]:
-        """Nothing."""
+        """No messages."""
         return []
 
     def refused(self) -> bool:
-        """Never."""
+        """Always false."""
         return False
 
     def withdrawn(self) -> Collection[int]:
-        """None."""
+        """No entries."""
         return ()
 
 
@@ -101,14 +103,14 @@ GetMessages: TypeAlias = "Callable[[], Said | Awaitable[Said | None] | None]"
 
 class AskedQueues(NoInbox):
     """
-    An `Inbox` for the loop that asks functions.
+    An `Inbox` for the loop that calls functions.
 
     Args:
-        steering: Asked for what is said next; `None`: nothing ever is.
-        follow_ups: Asked for what is said once the turn would end.
+        steering: Called for messages for the next model call; `None`: there are never any.
+        follow_ups: Called for messages when the turn would end.
 
     Attributes:
-        failed: Told the name of a function that failed, and its error.
+        failed: Called with the name of a function that failed, and its error.
     """
 
     def __init__(self, steering: GetMessages | None, follow_ups: GetMessages | None) -> None:
@@ -118,11 +120,11 @@ class AskedQueues(NoInbox):
         self.failed: Callable[[str, Exception], object] = lambda _name, _error: None
 
     async def steering(self) -> list[Queued]:
-        """What is to be said next."""
+        """The messages for the next model call."""
         return await self._ask("get_steering_messages", self._steering)
 
     async def follow_ups(self) -> list[Queued]:
-        """What is to be said once the turn would end."""
+        """The messages for the end of the turn."""
         return await self._ask("get_follow_up_messages", self._follow_ups)
 
     async def _ask(self, name: str, function: GetMessages | None) -> list[Queued]:
@@ -152,10 +154,10 @@ def as_user_message(value: str | UserMessage, *, may_be_none: bool = True) -> Us
     The user's message.
 
     Args:
-        may_be_none: The caller takes `None` too, as `execute_turn` does: what is said in a refusal.
+        may_be_none: The caller accepts `None` too, as `execute_turn` does; the error then says so.
 
     Raises:
-        ValueRefused: It is empty, of another type, or cannot be stored.
+        ValueRefused: The message is empty, of another type, or cannot be stored.
     """
     takes = "user_message takes None," if may_be_none else "a message is"
     message = UserMessage(value) if isinstance(value, str) else value

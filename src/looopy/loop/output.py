@@ -1,15 +1,19 @@
 """
-What a turn's answer has to be: a type, or a JSON Schema, that the model is held to.
+The type of a turn's answer: a Python type or a JSON Schema that the model must follow.
 
-The type is described by a JSON Schema and read back by pydantic, so that whatever its `TypeAdapter`
-takes will do. A model is asked in one of two ways. A provider that knows output schemas
-(`structured_output`) is sent one, and the text of its answer is read. Any other is given a tool,
-`final_answer`, whose arguments are the answer; what the model read before, with other tools, stays
-a history that every provider takes. In both, an answer that does not fit is shown to the model with
-what is wrong, and it tries again (`LoopConfig.max_output_retries`).
+A JSON Schema describes the type to the model, and pydantic reads the answer back. So every type
+that pydantic's `TypeAdapter` takes is allowed. A model gets the schema in one of two ways:
 
-What a turn came to is read from its messages, so that a turn which is only looked at, or was gone
-on with in another process, has the same output.
+- A provider that supports output schemas (`structured_output`) gets the schema, and the text of its
+  answer is read.
+- Any other provider gets a tool, `final_answer`, and the tool's arguments are the answer. Its
+  history, with calls of other tools, stays valid for every provider.
+
+In both, looopy shows the model the problems of an answer that does not fit, and the model tries
+again (`LoopConfig.max_output_retries`).
+
+The output is read from the turn's messages. So a turn that is only watched, or that another process
+continued, has the same output.
 """
 
 from __future__ import annotations
@@ -41,18 +45,18 @@ _MAX_PROBLEMS = 10
 
 
 class OutputRefused(Exception):
-    """An answer does not fit; the text is for the model. Never for a user."""
+    """The answer does not fit; the text is for the model. Never raised to a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputType:
     """
-    What an answer has to be.
+    The type of an answer.
 
     Attributes:
         schema: JSON Schema of the answer.
-        sent: The same with an object at its root, as models are asked for: anything else is the
-            one property `answer` of it.
+        sent: The schema for the model, which is always an object. An answer of another type is its
+            one property `answer`.
     """
 
     schema: Mapping[str, Any]
@@ -61,15 +65,15 @@ class OutputType:
 
     @property
     def wrapped(self) -> bool:
-        """Whether `sent` has the answer as a property."""
+        """True if `sent` has the answer as a property."""
         return self.sent is not self.schema
 
     def read_text(self, text: str) -> Any:
         """
-        The answer that a model's text is.
+        Read the answer from a model's text.
 
         Raises:
-            OutputRefused: It is none.
+            OutputRefused: The text is not a valid answer.
         """
         try:
             data = json.loads(_unfenced(text), parse_constant=_no_number)
@@ -79,10 +83,10 @@ class OutputType:
 
     def read(self, data: Any) -> Any:
         """
-        The answer that *data*, a value as `sent` describes it, is.
+        Read the answer from *data*, a value that `sent` describes.
 
         Raises:
-            OutputRefused: It is none.
+            OutputRefused: *data* is not a valid answer.
         """
         if self.wrapped:
             if not isinstance(data, Mapping) or _WRAPPED not in data:
@@ -98,13 +102,13 @@ class OutputType:
 
 def output_type_of(value: Any) -> OutputType | None:
     """
-    What `execute_turn(output_type=value)` asks for; `None` for nothing.
+    The `OutputType` for `execute_turn(output_type=value)`; `None` for `None`.
 
     Args:
         value: A type that pydantic's `TypeAdapter` takes, or a mapping: a JSON Schema.
 
     Raises:
-        ConfigurationError: No JSON Schema can be made of it, or it is none.
+        ConfigurationError: The type has no JSON Schema, or the mapping is not a valid one.
     """
     if value is None or isinstance(value, OutputType):
         return value
@@ -128,7 +132,7 @@ def _described(value: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
-    text = "it is a function"  # for pydantic, a function is what its arguments are
+    text = "it is a function"  # pydantic would describe the arguments of a function
     if not inspect.isroutine(value):
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(value)
@@ -142,7 +146,7 @@ def _described(value: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
 
 
 def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
-    """*schema* with an object at its root, which all providers ask for."""
+    """*schema* with an object at its root, as all providers require."""
     if schema.get("type") == "object":
         return schema
     inner = {name: value for name, value in schema.items() if name != "$defs"}
@@ -179,7 +183,7 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def _unfenced(text: str) -> str:
-    """*text* without the fence of a code block that models like to put around JSON."""
+    """*text* without the fence of a code block, which models often put around JSON."""
     text = text.strip()
     if text.startswith("```") and text.endswith("```") and "\n" in text:
         return text[text.index("\n") : -3]
@@ -191,7 +195,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 class FinalAnswer(Tool):
-    """The tool whose arguments are the answer, where the provider knows no output schema."""
+    """The tool whose arguments are the answer, if the provider does not support output schemas."""
 
     def __init__(self, wanted: OutputType) -> None:
         super().__init__(
@@ -222,10 +226,10 @@ class FinalAnswer(Tool):
 @dataclass(slots=True)
 class Wanted:
     """
-    What one turn has to answer.
+    The type of one turn's answer, and the way to get it.
 
     Attributes:
-        tool: How it is given; `None` where the provider is sent the schema.
+        tool: The tool that takes the answer; `None` if the provider gets the schema.
         tries: Answers that did not fit.
     """
 
@@ -235,7 +239,7 @@ class Wanted:
 
     @classmethod
     def of(cls, output_type: OutputType, *, native: bool) -> Wanted:
-        """What a turn is asked for; *native*: its provider keeps to an output schema."""
+        """Choose the way; *native*: the provider supports output schemas."""
         return cls(output_type, None if native else FinalAnswer(output_type))
 
     @property
@@ -245,10 +249,10 @@ class Wanted:
 
     def offered(self, tools: dict[str, Tool]) -> dict[str, Tool]:
         """
-        *tools*, with the one that takes the answer if there is one.
+        *tools*, with the tool that takes the answer, if there is one.
 
         Raises:
-            InvalidTool: One of them has its name.
+            InvalidTool: Another tool has its name.
         """
         if self.tool is None:
             return tools
@@ -261,7 +265,7 @@ class Wanted:
 
 
 def output_in(wanted: OutputType, messages: Sequence[Message]) -> Any:
-    """The answer that *messages* of a turn end in; `None` if they do not."""
+    """The answer at the end of a turn's *messages*; `None` if there is no valid one."""
     for message in reversed(messages):
         if is_accepted(message):
             try:
@@ -280,14 +284,14 @@ def output_in(wanted: OutputType, messages: Sequence[Message]) -> Any:
 
 
 def with_output(result: TurnResult, wanted: OutputType | None) -> TurnResult:
-    """*result* with what the turn was to answer, if it did."""
+    """*result* with the turn's answer, if there is one."""
     if wanted is None or result.stop_reason is not StopReason.STOP:
         return result
     return replace(result, output=output_in(wanted, result.messages))
 
 
 def is_accepted(message: Message) -> bool:
-    """Whether *message* is the result of an answer that fitted."""
+    """True if *message* is the result of an accepted answer."""
     return (
         isinstance(message, ToolResultMessage)
         and message.tool_name == FINAL_ANSWER

@@ -1,9 +1,8 @@
 """
-Calls that are left open because a person is asked first, or because the turn's credentials have
-expired, and what a turn says of them.
+Calls that stay open for a person's answer or fresh credentials, and the turn's requests for them.
 
-A call is held with one `PendingRequest` for each question, which everybody may see, and with a
-`HeldCall`, which nobody is shown. Both are stored by the commit that ends the turn.
+An open call has one `PendingRequest` for each question, which every subscriber sees, and one
+`HeldCall`, which no subscriber sees. The commit that ends the turn stores both.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from looopy.types.storable import dump
 
 def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
     """
-    Leave *call* open until its tool's questions are answered, or fresh credentials come.
+    Leave *call* open until its tool's questions are answered, or fresh credentials arrive.
 
     Raises:
         ValueRefused: A question cannot be stored, or shows a secret of the turn.
-        MissingExtra: It asks for credentials, and nobody could decrypt them.
+        MissingExtra: It requests credentials, but the packages to decrypt them are not installed.
     """
     kept = _kept(turn, call)
     answered = turn.resumed.get(call.id, NOTHING_ASKED).answered
@@ -77,7 +76,7 @@ def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -
     Leave *call* open until a person allows it.
 
     Raises:
-        ValueRefused: What would be asked cannot be stored.
+        ValueRefused: The question cannot be stored.
     """
     label = turn.redactor.text(tool.label)
     prompt = f"May {label} run with these arguments?"
@@ -111,7 +110,9 @@ def hold_for_credentials(turn: Turn, call: ToolCall) -> None:
 def _with_key(
     turn: Turn, request: PendingRequest, auth: AuthRequest
 ) -> tuple[PendingRequest, str | None]:
-    """*request* with a key of its own, for as long as that lives, and the encrypted private key."""
+    """
+    *request* with its own key, expiring with that key at the latest, and the encrypted private key.
+    """
     request_id, context_id = request.request_id, turn.context.context_id
     public, private = (turn.keys or KeyRing()).issue(request_id, context_id)
     auth = replace(auth, key=public, request_id=request_id, context_id=context_id)
@@ -121,7 +122,7 @@ def _with_key(
 
 
 def _kept(turn: Turn, call: ToolCall) -> HeldCall:
-    """What was kept of *call*, or is from now on."""
+    """The stored record of *call*, or a new one."""
     kept = turn.resumed.get(call.id, NOTHING_ASKED).held
     if kept is not None:
         return replace(kept, asked_in=turn.context.turn)
@@ -134,7 +135,7 @@ def _origin(turn: Turn) -> int:
 
 
 def _leave(turn: Turn, asked: Asked) -> None:
-    """Hold a call, once it is known that this can be stored."""
+    """Hold a call, after a check that it can be stored."""
     for request in asked.pending:
         dump(pending_to_json(request), "/pending")
     dump(asked.held.keys, "/keys")
@@ -144,7 +145,7 @@ def _leave(turn: Turn, asked: Asked) -> None:
 
 
 def _request_id(turn: Turn, call: ToolCall, number: int = 0) -> str:
-    # The number comes first: a call's id is the model's, and may end like one.
+    # The number comes first: a call's id is from the model, and may end like a number.
     return f"{turn.context.turn}" + (f".{number}" if number else "") + f"-{call.id}"
 
 
@@ -153,14 +154,14 @@ def _in(seconds: float | None) -> datetime | None:
 
 
 def refusal_of(call: ToolCall, error: LooopyError) -> str:
-    """What the model is told when the question of *call* cannot be asked."""
+    """The text for the model if the question of *call* cannot be asked."""
     return f"{call.name!r} needed an answer of the user, but could not ask: {error.message}"
 
 
 def wait(turn: Turn) -> None:
-    """End the turn with what its calls wait for, unless it fails anyway."""
+    """End the turn with the requests of its calls, unless it fails anyway."""
     if any(message.number is None for message in turn.queued):
-        drop(turn)  # said next, and kept in no inbox: a message cancels what would wait
+        drop(turn)  # the next message is in no inbox: it cancels open calls
     if turn.asked and turn.stop in (None, StopReason.MAX_TOOL_CALLS):
         turn.pending = [request for asked in turn.asked for request in asked.pending]
         lacks = any(not asked.pending for asked in turn.asked)
@@ -168,13 +169,13 @@ def wait(turn: Turn) -> None:
 
 
 def waits_for(pending: Sequence[PendingRequest]) -> StopReason:
-    """How a turn ends that leaves these requests."""
+    """The stop reason of a turn that leaves these requests."""
     auth = any(request.kind is PendingKind.AUTH for request in pending)
     return StopReason.AUTH_REQUIRED if auth else StopReason.INPUT_REQUIRED
 
 
 def drop(turn: Turn) -> None:
-    """Answer the calls that were to wait: the turn ended before anybody was asked."""
+    """Answer the calls that were to wait: the turn ended before the question was shown."""
     asked, turn.asked = turn.asked, []
     for one in asked:
         result = synthetic_result(one.call, CANCELLED, timestamp=now_ms())

@@ -1,11 +1,12 @@
 """
-Build what the model is told beside the conversation: the system prompt, and what follows it all.
+Builds the request's text beside the conversation: the system prompt, and the text after the
+history.
 
-Parts come from the agent and from its sources of tools (skills, plugins: whatever has
-`system_prompts`), and are asked anew for each model call. Those before the history are the system
-prompt. Those after it are the last words of the request, said on the user's side, because that is
-the one place behind a history that every provider takes: behind results of tools, and within the
-message where the user spoke last. So nothing before them changes, and prompt caches live.
+Parts come from the agent and from its sources of tools (skills, plugins: every source with
+`system_prompts`). They are built again for each model call. Parts before the history are the system
+prompt. Parts after it are the end of the request, on the user's side, because every provider
+accepts text only there: after results of tools, or within the user's last message. So nothing
+before them changes, and prompt caches stay valid.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ AFTER = "[From the application, not from the user]\n"
 @dataclass(frozen=True, slots=True)
 class BuiltPrompt:
     """
-    What the model is told in one call.
+    The prompt texts of one call.
 
     Attributes:
         parts: With their texts as they are sent; [] for a prompt that is one text.
@@ -41,7 +42,7 @@ class BuiltPrompt:
     parts: Sequence[PromptPart] = ()
 
     def behind(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """*messages*, with what comes after them."""
+        """*messages*, followed by the text after the history."""
         if not self.after:
             return messages
         said = TextContent(f"{AFTER}{self.after}")
@@ -56,13 +57,13 @@ async def build_prompt(
     prompt: SystemPrompt, sources: Sequence[object], context: TurnContext
 ) -> BuiltPrompt:
     """
-    Ask for the texts of all parts, in order.
+    Build the texts of all parts, in order.
 
     Args:
-        sources: Of tools; those with `system_prompts` bring parts.
+        sources: Sources of tools; those with `system_prompts` add parts.
 
     Raises:
-        ConfigurationError: A function failed, or gave something else than text.
+        ConfigurationError: A function failed, or did not return text.
     """
     if isinstance(prompt, str):
         parts = [PromptPart(prompt)] if prompt else []

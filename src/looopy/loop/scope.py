@@ -1,13 +1,13 @@
 """
-Limits of a wait: a cancel that cuts it short, a silent model given up, and the timers for both.
+Limits of a wait: cancelling cuts it short, a silent model is given up, with timers for both.
 
 A turn alternates between waits that may be cut short (a model, a tool) and steps that may not (a
-commit). `CancelScope` marks the former: while one is entered, cancelling the turn's token
-interrupts the current await; outside, the request waits for the next scope. So a cancel never lands
-in the middle of a commit, and asyncio's own cancellation, which may, stays distinguishable from it.
+commit). `CancelScope` marks the waits. Inside it, cancelling the turn's token interrupts the
+current await; outside, the request waits for the next scope. So a cancel never interrupts a commit.
+And asyncio's own cancellation, which may interrupt one, stays distinguishable from it.
 
-`Patience` ends the wait for a model, whoever provides it: a provider watches its own connection,
-and the loop watches a little more patiently.
+`Patience` ends the wait for a model of any provider. A provider watches its own connection, and the
+loop waits a little longer.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from looopy.errors import LLMUnavailable, foreign
 from looopy.types.context import CancelToken
 
 
-class TurnInterrupted(Exception):  # a signal inside the loop, never an error of a user's
-    """The turn's token was cancelled, or its time ran out; `reason` says which."""
+class TurnInterrupted(Exception):  # a signal inside the loop, never an error for a user
+    """The turn's token was cancelled, or its time has run out; `reason` says which."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -34,11 +34,11 @@ class CancelScope:
     """
     A re-enterable section in which a turn can be interrupted.
 
-    One is made per turn and entered around each interruptible await. Entering is cheap enough to do
-    so for every delta.
+    One is made per turn and entered around each interruptible await. Entering is cheap enough for
+    every delta.
 
     Args:
-        token: What is cancelled from outside.
+        token: The token that cancels the turn.
         timeout_s: Seconds from now after which the turn is interrupted with the reason `deadline`.
     """
 
@@ -55,16 +55,16 @@ class CancelScope:
         )
 
     def close(self) -> None:
-        """Let go of the token and the timer."""
+        """Release the token and the timer."""
         self._unsubscribe()
-        self._unsubscribe = _nothing  # what it was refers back to this
+        self._unsubscribe = _nothing  # the old value refers back to this object
         if self._timer is not None:
             self._timer.cancel()
 
     def interrupt(self, reason: str) -> None:
         """
-        Cut short the await that goes on, with *reason*, and nothing else: the turn itself may go
-        on. Outside of an interruptible await it does nothing. Not for the turn's own task.
+        Cut short the current await, with *reason*, and nothing else: the turn itself may continue.
+        Outside of an interruptible await it does nothing. Not for the turn's own task.
         """
         if self._task is not None and not self._fired:
             self._reason = reason
@@ -96,7 +96,8 @@ class CancelScope:
             raise failure from exc
 
     def _soon(self) -> None:
-        # Never while the task itself runs: a cancel would then strike at its next await, wherever.
+        # Never while the task itself runs: the cancel would interrupt its next await, in or out of
+        # a scope.
         self._loop.call_soon(self._fire)
 
     def _fire(self) -> None:
@@ -106,22 +107,22 @@ class CancelScope:
 
 
 def _nothing() -> None:
-    """What is left to do for a scope that is closed."""
+    """Replaces the unsubscribe function of a closed scope."""
 
 
-_LATER = 1.1  # so that a provider that watches itself is first to say what happened
-_FIRST_FACTOR = 3  # before its first word a model may think longer
+_LATER = 1.1  # so that a provider that watches itself reports first
+_FIRST_FACTOR = 3  # before its first output a model may think longer
 
 
 class Patience:
     """
-    Interrupts one model call that takes too long, or in which nothing comes for too long.
+    Interrupts one model call that takes too long, or is silent for too long.
 
     Args:
-        scope: What the waiting is done in.
-        heard: How many events have come; called now and then.
-        idle_s: The longest silence; `None`: any.
-        total_s: The longest call; `None`: any.
+        scope: The scope of the wait.
+        heard: Returns the number of events so far; called now and then.
+        idle_s: The longest silence; `None`: no limit.
+        total_s: The longest call; `None`: no limit.
     """
 
     __slots__ = ("_heard", "_idle", "_idle_s", "_scope", "_seen", "_total", "_total_s")
@@ -154,7 +155,7 @@ class Patience:
             self._idle.cancel()
 
     def error(self, stop: BaseException, provider: str) -> LLMUnavailable | None:
-        """What *stop* means if it was this that interrupted; else `None`."""
+        """The error for *stop* if this object interrupted the call; else `None`."""
         reason = stop.reason if isinstance(stop, TurnInterrupted) else None
         who = provider or "the provider"
         if reason == "idle":
@@ -176,9 +177,9 @@ class Patience:
 
 def after(seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
     """
-    Have *call* called by the running event loop in so many *seconds*, in an empty context.
+    Make the running event loop call *call* in so many *seconds*, in an empty context.
 
-    An event loop keeps a timer for a while after it was cancelled, and the context with it.
+    An event loop keeps a cancelled timer for a while, and the timer's context with it.
 
     Raises:
         RuntimeError: No event loop runs.

@@ -54,7 +54,7 @@ def _storable_block(block: UserBlock) -> UserBlock:
 
 
 def _are_short(content: Sequence[UserBlock]) -> bool:
-    """Whether these are texts so short that no store refuses them, whatever comes with them."""
+    """True if these are texts so short that every store takes them, with any other fields."""
     chars = 0
     for block in content:
         if not isinstance(block, TextContent) or block.text_signature is not None:
@@ -64,20 +64,21 @@ def _are_short(content: Sequence[UserBlock]) -> bool:
 
 
 def _details(value: Any) -> Any:
-    """Details that fit; a finished tool's result must not be lost for what no model reads."""
+    """Details that fit. A finished tool's result must not be lost for data that no model reads."""
     if value is None:
         return None
     try:
         if len(dump(value)) <= _MAX_DETAILS_CHARS:
             return value
     except ValueRefused:
-        pass  # larger still: what else is refused was repaired before
+        pass  # too large: other problems were repaired before
     return {"omitted": "the details were too large to be stored"}
 
 
 def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
     """
-    The message as it can be stored and replayed: storable text, call ids unique within the turn.
+    The message in a form that can be stored and replayed: storable text, call ids unique within the
+    turn.
     """
     blocks: list[AssistantBlock] = [_clean_block(turn, block) for block in message.content]
     changes: dict[str, Any] = {}
@@ -94,7 +95,9 @@ def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
 
 @lru_cache(maxsize=64)
 def _are_storable(*names: str) -> bool:
-    """Of who made an answer: the same for one after the other."""
+    """
+    True if the names of an answer's API, provider and model are storable; cached, as they repeat.
+    """
     return all(repair(name) is name for name in names)
 
 
@@ -108,7 +111,7 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
         thinking = repair(block.thinking)
         if thinking is block.thinking and _is_storable(block.thinking_signature):
             return block
-        # A signature over other bytes would be refused: the block becomes an unsigned one.
+        # A provider would refuse a signature over other bytes: the block becomes an unsigned one.
         return _repaired(turn, ThinkingContent(thinking))
     arguments = repair_json(block.arguments)
     raw, signature = block.invalid_arguments, block.thought_signature
@@ -128,7 +131,7 @@ def _is_storable(signature: str | None) -> bool:
 
 
 def _kept_signature(signature: str | None) -> str | None:
-    """*signature*, or none where it would have to be changed: a provider would refuse it."""
+    """*signature*, or `None` if it would have to be changed: a provider would refuse it."""
     return signature if _is_storable(signature) else None
 
 
