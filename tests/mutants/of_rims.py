@@ -36,7 +36,7 @@ MUTANTS = [
         "forgiven-comes-back",
         "an agent that was started again after a failure stores it all the same",
         "looopy.agent.buffer:_save_first",
-        "state=turn.state if len(turns) > 1 else known.state,  # which may be forgiven",
+        "state=turn.state if len(turns) > 1 else known.state,  # its error may be cleared",
         "state=turn.state,",
         "tests/agent/test_buffered.py::test_a_failure_that_was_forgiven_is_not_stored",
     ),

@@ -46,7 +46,7 @@ MUTANTS = [
         "refused-while-it-starts-again",
         "a turn is refused because the agent is told what it knows",
         "looopy.agent.lifecycle:Lifecycle.with_turn",
-        "if not self.rereading:  # else the turn waits for what is read",
+        "if not self.rereading:  # else the turn waits for the reading",
         "if True:",
         f"{_WITHIN}::test_a_turn_waits_for_an_agent_that_is_started_again[memory-False]",
     ),

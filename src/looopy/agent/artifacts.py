@@ -1,4 +1,4 @@
-"""What a tool may do with artifacts: `ArtifactWriter` of one turn that is stored."""
+"""The artifacts of a turn's tools: the `ArtifactWriter` of a stored turn."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class TurnArtifacts:
 
     Args:
         change: Saves a version, or deletes an artifact, together with its event, as a step of the
-            turn. `None` for a turn that is not stored as it goes (`auto_save=False`): the artifact
-            alone is changed, at once and without an owner.
-        redactor: Knows what no artifact may hold.
+            turn. `None` for a turn that is not stored step by step (`auto_save=False`): the
+            artifact alone is changed, at once and without an owner.
+        redactor: Knows the secrets that no artifact may hold.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TurnArtifacts:
         """
         Save a new version.
 
-        A tool whose time is up, or that is stopped, waits for the end of this, and stops then.
+        A tool that times out or is cancelled first waits for the end of this call.
         """
         self._redactor.refuse(artifact_id=artifact_id, content=content, media_type=media_type)
         if self._change is None:
@@ -69,7 +69,7 @@ class TurnArtifacts:
         """
         Remove all versions of an artifact.
 
-        A tool whose time is up, or that is stopped, waits for the end of this, and stops then.
+        A tool that times out or is cancelled first waits for the end of this call.
         """
         self._redactor.refuse(artifact_id=artifact_id)
         if self._change is None:

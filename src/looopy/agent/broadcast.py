@@ -1,10 +1,11 @@
 """
-What one turn says, kept and handed to any number of views.
+The events of one turn, kept and passed to any number of views.
 
-A turn must not hang on who looks at it. So it speaks to a `Broadcast`, which keeps what matters and
-never waits: every view begins at `turn_start`, deltas come from the moment of attachment, a view
-that raises or goes away harms nobody. A slow reader loses nothing but granularity: when many events
-wait for it, the deltas among them are merged, and of the reports of a tool the newest stands.
+A turn must not depend on its views. So it passes its events to a `Broadcast`, which keeps all but
+deltas and never waits. Every view begins at `turn_start`, and gets deltas from the moment of
+attachment. A view that raises or leaves disturbs no other. A slow reader loses only granularity:
+when many events wait for it, the deltas among them are merged, and only the newest report of a tool
+is kept.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from looopy.types.result import TurnResult
 
 _logger = logging.getLogger("looopy")
 _PASSING = frozenset({MessageUpdate, ToolExecutionUpdate})
-_MERGE_ABOVE = 1024  # waiting events of one reader from which on its deltas are merged
+_MERGE_ABOVE = 1024  # waiting events of one reader above which deltas are merged
 
 
 class Observer(Protocol):
-    """Who is told: an observer of reactivex, without importing it."""
+    """A subscriber: an observer of reactivex, without importing it."""
 
     def on_next(self, value: AgentEvent, /) -> None:
-        """Be told of an event."""
+        """Handle an event."""
         ...
 
     def on_error(self, error: Exception, /) -> None:
-        """Be told that the turn's outcome is not known."""
+        """Handle an error that leaves the turn's outcome unknown."""
         ...
 
     def on_completed(self) -> None:
-        """Be told that the turn is over."""
+        """Handle the end of the turn."""
         ...
 
 
@@ -46,8 +47,8 @@ class _Deltas:
     """
     Neighbouring deltas of one block that wait as one.
 
-    A piece is joined to the one before it once it is as long: so each character is copied about as
-    often as their number can be halved, and not once for each delta that comes behind it.
+    A piece is joined to the one before it once it is at least as long. So each character of n
+    deltas is copied about log2(n) times, not once for each later delta.
     """
 
     __slots__ = ("_pieces", "newest")
@@ -65,7 +66,7 @@ class _Deltas:
             pieces[-1] += later
 
     def event(self) -> MessageUpdate:
-        # What thinking and arguments have come to is in `partial`.
+        # `partial` has the thinking and the arguments so far.
         return replace(self.newest, delta="".join(self._pieces), event=None)
 
 
@@ -85,12 +86,12 @@ class _Reader:
             self.wake()
 
     def pop(self) -> AgentEvent:
-        """The oldest event that waits."""
+        """The oldest waiting event."""
         event = self.queue.popleft()
         return event.event() if isinstance(event, _Deltas) else event
 
     def _merge(self, event: AgentEvent) -> bool:
-        """Merge *event* into the newest that waits; whether that can be done."""
+        """Merge *event* into the newest waiting one; return true if that was possible."""
         queue = self.queue
         last = queue[-1]
         newest = last.newest if isinstance(last, _Deltas) else last
@@ -124,7 +125,7 @@ def _of_one_block(last: MessageUpdate, event: MessageUpdate) -> bool:
 
 
 def _of_one_call(last: AgentEvent, event: AgentEvent) -> bool:
-    """Whether these are reports of one call, of which the newest stands."""
+    """True if these are reports of one call, of which only the newest is kept."""
     return (
         isinstance(event, ToolExecutionUpdate)
         and isinstance(last, ToolExecutionUpdate)
@@ -134,9 +135,9 @@ def _of_one_call(last: AgentEvent, event: AgentEvent) -> bool:
 
 class Broadcast:
     """
-    What one turn says, to any number of views.
+    The events of one turn, for any number of views.
 
-    Everything but deltas and reports is kept until the turn is forgotten; its limits bound that.
+    All but deltas and reports are kept until the turn is forgotten; the turn's limits bound them.
     """
 
     def __init__(self) -> None:
@@ -152,11 +153,11 @@ class Broadcast:
 
     @property
     def done(self) -> bool:
-        """Whether the turn is over for its viewers."""
+        """True if the turn is over for its viewers."""
         return self._done
 
     def accept(self, turn: int) -> None:
-        """Say that the turn's claim is committed."""
+        """Announce that the turn's claim is committed."""
         self._turn = turn
         _resolve(self._accepted, turn)
 
@@ -185,7 +186,7 @@ class Broadcast:
         for future in (self._accepted, *self._waiting):
             if future is not None and not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever awaits it sees it; nobody has to
+                future.exception()  # it may have no waiter
 
     def _end(self) -> list[Observer]:
         observers, self._observers = self._observers, []
@@ -200,7 +201,8 @@ class Broadcast:
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """
-        Attach an observer: it is told what was said, then what comes. Returns what detaches it.
+        Attach an observer: it gets the earlier events, then the new ones. Returns a function that
+        detaches it.
         """
         self._observers.append(observer)
         for event in list(self._log):
@@ -223,7 +225,7 @@ class Broadcast:
         return detach
 
     def read(self) -> AsyncIterator[AgentEvent]:
-        """What was said, then what comes from now on, until the turn is over."""
+        """The earlier events, then the new ones, until the turn is over."""
         reader = _Reader(self._log)
         self._readers.append(reader)
         return self._read(reader)
@@ -253,12 +255,12 @@ class Broadcast:
         return await asyncio.shield(self._accepted)
 
     async def result(self) -> TurnResult:
-        """What the turn came to, once it is over."""
+        """The turn's result, once it is over."""
         if self._error is not None:
             raise self._error
         if self._result is not None:
             return self._result
-        # One each: whoever waits may be cancelled.
+        # One each: a waiter may be cancelled.
         future: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
@@ -268,7 +270,7 @@ class Broadcast:
 
 
 def _nothing() -> None:
-    """What detaches an observer that is not attached any more."""
+    """Replaces the detach function of an observer that is no longer attached."""
 
 
 def _resolve(future: asyncio.Future[Any] | None, value: Any) -> None:
@@ -278,13 +280,13 @@ def _resolve(future: asyncio.Future[Any] | None, value: Any) -> None:
 
 def guarded(text: str, call: Callable[..., Any], *args: Any) -> bool:
     """
-    Call a subscriber; whatever it raises is logged with *text*, and harms nobody.
+    Call a subscriber; log any exception with *text*, and let no other subscriber notice it.
 
-    A `KeyboardInterrupt` or `SystemExit` is left to the event loop, which stops as it does for one
-    out of any callback: the turn ends in order.
+    A `KeyboardInterrupt` or `SystemExit` is left to the event loop. The loop stops as for any
+    callback that raises one, and the turn ends in order.
 
     Returns:
-        Whether it failed.
+        True if it failed.
     """
     try:
         call(*args)
@@ -306,13 +308,13 @@ def _guarded(call: Callable[..., Any], *args: Any) -> None:
 
 class Subscribers:
     """
-    Callbacks, called in the order in which they came.
+    Callbacks, called in the order in which they were added.
 
     Args:
-        name: Of the agent, for the log.
+        name: The agent's name, for the log.
 
     Attributes:
-        present: Whether there is one: nobody else need be told of an event.
+        present: True if there is one; otherwise no event need be made.
     """
 
     def __init__(self, name: str) -> None:
@@ -322,10 +324,10 @@ class Subscribers:
 
     def add(self, callback: Callable[[AgentEvent], object]) -> Callable[[], None]:
         """
-        Call *callback* from now on; what is returned ends that.
+        Call *callback* from now on; the returned function ends that.
 
         Raises:
-            ConfigurationError: It is a coroutine function.
+            ConfigurationError: *callback* is a coroutine function.
         """
         if inspect.iscoroutinefunction(callback):
             raise ConfigurationError(
@@ -343,6 +345,6 @@ class Subscribers:
         return remove
 
     def tell(self, event: AgentEvent) -> None:
-        """Call those that are there now; they may come and go meanwhile."""
+        """Call the present callbacks; some may be added or removed during the calls."""
         for callback in tuple(self._callbacks.values()):
             guarded(self._failed, callback, event)

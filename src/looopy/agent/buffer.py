@@ -1,9 +1,9 @@
 """
-Turns of an agent with `auto_save=False`: kept in memory, stored together when somebody asks for it.
+Turns of an agent with `auto_save=False`: kept in memory, and stored together on request.
 
-Saving claims the context under the epoch that was loaded, so that a context which moved on is a
-conflict and not an overwrite. Each turn is stored whole before the next; what is stored leaves the
-buffer at once, and a saving that was interrupted goes on where it stopped.
+Saving claims the context under the epoch that was loaded. So a context that another process has
+advanced raises a conflict and is not overwritten. Each turn is stored whole before the next. A
+stored turn leaves the buffer at once, and an interrupted save continues where it stopped.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from looopy.types.message import AssistantMessage, Message
 @dataclass(slots=True)
 class BufferedTurn:
     """
-    A turn that waits to be saved: what its claim says, and its durable events (none: not begun).
+    A turn that waits to be saved: the arguments of its claim, and its durable events (empty: not
+    begun).
 
-    `state` is what it left behind, known at its end. `claimed` is set once the claim is made; until
-    the rest is committed too, it is half stored.
+    `state` is the state it leaves, known at its end. `claimed` is set once the claim is made; until
+    the rest is committed too, the turn is half stored.
     """
 
     actor_id: str | None
@@ -51,15 +52,15 @@ async def save_turns(known: Known, turns: list[BufferedTurn], ttl_s: float) -> N
     Store *turns*, oldest first; each leaves the list when it is stored.
 
     Raises:
-        StoreConflict: Another process has advanced the context; what is not stored is kept.
-        AgentBusy: One uses it, or waits for it; likewise.
+        StoreConflict: Another process has advanced the context; turns that are not stored are kept.
+        AgentBusy: Another process uses the context, or waits for it; likewise.
     """
     owner, state = Owner.new(), known.stores.state
     known.stale = True
     tickets: list[int] = []
     await known.heads_read()
     try:
-        if len(turns) > 1:  # or whoever begins to wait while one is stored comes in between
+        if len(turns) > 1:  # else a new waiter could get in between two of them
             for turn in turns:
                 if turn.claimed is None:
                     joining = state.join_line(known.context_id, owner.token(ttl_s), ttl_s)
@@ -67,7 +68,7 @@ async def save_turns(known: Known, turns: list[BufferedTurn], ttl_s: float) -> N
         while turns:
             await settle(_save_first(known, turns, owner, tickets, ttl_s))
     finally:
-        owner.retire()  # from here on, a place that is left over is a dead one's
+        owner.retire()  # from here on, a remaining place counts as a dead waiter's
         with contextlib.suppress(StoreError):
             for ticket in tickets:
                 await state.leave_line(known.context_id, ticket)
@@ -84,7 +85,7 @@ async def _save_first(
     firsts: list[AgentEvent] = [start]
     while isinstance(rest[0], MessageEnd) and not isinstance(rest[0].message, AssistantMessage):
         firsts.append(rest.pop(0))
-    claimed = turn.claimed  # by a saving that got no further
+    claimed = turn.claimed  # set by an earlier save that was interrupted
     if claimed is None:
         claimed = turn.claimed = await known.stores.state.claim(
             Claim(
@@ -107,7 +108,7 @@ async def _save_first(
                 epoch=claimed.epoch,
                 turn=claimed.turn,
                 events=rest,
-                state=turn.state if len(turns) > 1 else known.state,  # which may be forgiven
+                state=turn.state if len(turns) > 1 else known.state,  # its error may be cleared
                 release=True,
             )
         )

@@ -1,11 +1,11 @@
 """
-What comes in while a turn of an agent runs: messages to say, and the request to stop.
+The inbox of a running turn: messages for the model, and the request to stop.
 
-Anybody may put something into the inbox of a context, in any process; the turn that runs takes it
-from the store. It knows when to look: each commit tells how far the inbox has come, and a bell
-rings for what comes in between. An entry leaves the inbox in the commit that appends its message,
-so nothing taken is ever lost, and nothing is said twice. The commit that would end the turn is
-refused while there is news that the turn has not heard.
+Any process may put an entry into the inbox of a context; the running turn takes it from the store.
+The turn knows when to read: each commit returns the head of the inbox, and a bell rings in between.
+An entry leaves the inbox in the commit that appends its message. So no taken message is ever lost,
+and no message is said twice. The store refuses the commit that would end the turn while there is
+news that the turn has not read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class TurnInbox:
     The inbox as one turn sees it; an `Inbox` for the loop.
 
     Args:
-        actor_id: Whose messages the turn takes: its own actor's. Those of others wait for theirs.
-        head: What the claim said of it.
-        token: Cancelled when the turn is asked to stop.
+        actor_id: The turn takes only its own actor's messages. Messages of other actors wait for a
+            turn of theirs.
+        head: The head of the inbox, from the claim.
+        token: Cancelled when the turn is requested to stop.
     """
 
     asks_application = False
@@ -72,20 +73,20 @@ class TurnInbox:
 
     @property
     def arrived(self) -> bool:
-        """Whether there is something that was not looked at, or not taken."""
+        """True if an entry was not read, or was read and not taken."""
         return self._last > self._read or bool(self._entries)
 
     @property
     def heard(self) -> int:
-        """How far it was looked at."""
+        """The number of the newest entry that was read."""
         return self._read
 
     async def steering(self) -> list[Queued]:
-        """Take what is to be said next."""
+        """Take the messages for the next model call."""
         return await self._take(EntryKind.STEER)
 
     async def follow_ups(self) -> list[Queued]:
-        """Take what is to be said once the turn would end."""
+        """Take the messages for the end of the turn."""
         return await self._take(EntryKind.FOLLOW_UP)
 
     async def _take(self, kind: EntryKind) -> list[Queued]:
@@ -97,7 +98,7 @@ class TurnInbox:
         return [Queued(e.message, e.number) for e in taken]
 
     async def _look(self) -> None:
-        # Again from the oldest that is known: some may have been withdrawn.
+        # Again from the oldest known entry: some may have been withdrawn.
         after = min([self._read, *(e.number - 1 for e in self._entries)])
         head, entries = await self._stores.journal.inbox(self._context_id, after=after)
         self._read = max(self._read, head.last)
@@ -106,7 +107,7 @@ class TurnInbox:
         self.told(head)
 
     async def look_for_withdrawn(self, delivered: Sequence[int]) -> bool:
-        """Whether some of what was to be delivered has been withdrawn."""
+        """True if some of the messages to deliver have been withdrawn."""
         if not delivered:
             return False
         head, entries = await self._stores.journal.inbox(self._context_id)
@@ -115,41 +116,41 @@ class TurnInbox:
         return bool(self._withdrawn)
 
     def withdrawn(self) -> Collection[int]:
-        """What was withdrawn of the last group; asked once."""
+        """The entries of the last group that were withdrawn; returned once."""
         withdrawn, self._withdrawn = self._withdrawn, set()
         return withdrawn
 
     def told(self, head: InboxHead) -> None:
-        """Take notice of what a commit or a look said of the inbox."""
+        """Note the *head* that a commit or a read has returned."""
         self._last = max(self._last, head.last)
         if head.cancel_turn == self._turn:
             self._token.cancel()
 
     def ending(self) -> None:
-        """The turn is about to end: what that commit says is enough."""
+        """Note that the turn is about to end: the answer of that commit is enough."""
         self._ending = True
 
     def refuse(self, head: InboxHead) -> None:
-        """Take notice that the turn does not end yet."""
+        """Note that the store has refused the end of the turn."""
         self._refused, self._ending = True, False
         self.told(head)
-        self._later()  # it may have been time to look while the commit was under way
+        self._later()  # a poll may have been due during the commit
 
     def refused(self) -> bool:
-        """Whether the last group was refused; asked once."""
+        """True once if the last group was refused."""
         refused, self._refused = self._refused, False
         return refused
 
     # --- while the turn waits for a model or a tool ---
 
     def listen(self) -> None:
-        """From now on, look when the bell rings, and from time to time."""
+        """From now on, read the inbox when the bell rings, and at regular intervals."""
         bells = self._stores.journal.bells
         self._bell.enter_context(bells.listen(self._stores.tenant, self._context_id, self._rung))
         self._later()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._bell.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -167,14 +168,14 @@ class TurnInbox:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._peek(), name="looopy inbox")
         else:
-            self._again = True  # what rang may be newer than what is being read
+            self._again = True  # the bell may be for an entry newer than those being read
 
     async def _peek(self) -> None:
-        """See whether something has come in; what it is, the turn reads when it can use it."""
+        """Read the head of the inbox; the turn reads the entries when it can use them."""
         self._again = True
         while self._again:
             self._again = False
-            with contextlib.suppress(StoreError):  # the next look, or the next commit, will tell
+            with contextlib.suppress(StoreError):  # the next read or commit brings it
                 head, _ = await self._stores.journal.inbox(self._context_id, after=self._last)
                 self.told(head)
         self._later()

@@ -1,16 +1,16 @@
 """
-Keep a claimed context while its turn runs, and tell when somebody else has left one.
+Keeps a claimed context while its turn runs, and finds turns that their owner has left.
 
-A lease is renewed three times within its life, beside the commits, which renew it too. When a
-renewal says that the context has moved on, the holder is told once; what it would still write is
-refused by the fence in any case.
+A lease is renewed three times within its life, beside the commits, which renew it too. If a renewal
+reports that the context has moved on, the holder is called once. The fence refuses its later writes
+in any case.
 
-An expired lease says little by itself. The store may have stood still, so that nobody could renew
-anything, or its clock may have jumped. Whoever finds one therefore looks again, and counts by a
-clock of its own how long the store has taken writes while the same lease stayed as it is. After
-half of a lease, in which a living owner renews at least once, the turn counts as left. An owner
-that is seen to run on this host keeps its turn whatever any clock says; one that is seen to be dead
-has none.
+An expired lease alone proves little. The store may have stood still, so that no owner could renew a
+lease, or its clock may have jumped. A process that finds an expired lease therefore reads it again.
+With its own clock it counts how long the store has taken writes while the same lease stayed
+unchanged. After half of a lease, in which a living owner renews at least once, the turn counts as
+left. An owner that is seen to run on this host keeps its turn whatever any clock says. An owner
+that is seen to be dead has lost it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from looopy.stores.records import ContextRecord
 _RENEWALS_PER_TTL = 3
 _TRIES_PER_TTL = 12  # after a renewal that failed
 # Parts of a lease's life:
-_LEFT_AFTER = 1 / 2  # a whole renewal, and room for a store that is slow
-_COUNTED_AT_MOST = 1 / 5  # of what is between two looks: the store may have stood still
+_LEFT_AFTER = 1 / 2  # the time of one renewal, and room for a slow store
+_COUNTED_AT_MOST = 1 / 5  # of the time between two reads: the store may have stood still
 _LOOK_AFTER = 1 / 10
 _MOST_SIGHTINGS = 1024
 
@@ -39,7 +39,7 @@ class Lease:
     The lease of one claim.
 
     Args:
-        lost: Called when another owner has taken the context.
+        lost: Called if another owner has taken the context.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Lease:
         self._timer = self._in(ttl_s / _RENEWALS_PER_TTL)
 
     def let_go(self) -> None:
-        """Renew no more."""
+        """Stop renewing."""
         self._timer.cancel()
         if self._renewing is not None:
             self._renewing.cancel()
@@ -74,7 +74,7 @@ class Lease:
     async def _renew(self) -> None:
         try:
             held = await self._state.renew(self._context_id, self._epoch, self._ttl_s)
-        except StoreError:  # soon again: once the store is back, others look at the lease
+        except StoreError:  # retry soon: once the store is back, others read the lease
             self._timer = self._in(self._ttl_s / _TRIES_PER_TTL)
             return
         if held:
@@ -84,7 +84,9 @@ class Lease:
 
 
 class _Sighting:
-    """How long a lease was seen expired while the store answered: `counted` seconds until `at`."""
+    """
+    The time that a lease was seen expired while the store answered: `counted` seconds until `at`.
+    """
 
     __slots__ = ("at", "counted")
 
@@ -93,7 +95,8 @@ class _Sighting:
         self.counted = 0.0
 
 
-# By context, epoch, holder and expiry: an agent may live no longer than a look. The eldest goes.
+# By context, epoch, holder and expiry, because an agent may live no longer than one read. At the
+# limit, the oldest entry is dropped.
 _sightings: dict[tuple[str, int, str, float], _Sighting] = {}
 
 
@@ -104,17 +107,17 @@ async def left_in_s(
     clock: Callable[[], float] = time.monotonic,
 ) -> float | None:
     """
-    When the open turn of *record*, which was read just now, counts as left by its owner.
+    The time until the open turn of *record*, which was read just now, counts as left by its owner.
 
     Args:
-        ttl_s: How long a lease lasts if its holder does not say.
+        ttl_s: The life of a lease, if its holder does not name one.
 
     Returns:
-        0 if it is left: whoever finds it ends it. `None` while somebody runs it. Otherwise read the
+        0 if it is left: the caller ends it. `None` while an owner runs it. Otherwise, read the
         record again after so many seconds.
 
     Raises:
-        StoreUnavailable: The store takes no writes, so nobody can have renewed anything.
+        StoreUnavailable: The store takes no writes, so no owner can have renewed its lease.
     """
     holder = record.holder
     if holder is None or provably_dead(holder):
@@ -122,8 +125,8 @@ async def left_in_s(
     if record.lease_live or provably_alive(holder):
         return None
     life_s = ttl_of(holder) or ttl_s
-    # A file that another program has locked is still read: a renewal of nobody's lease, which
-    # changes nothing, tells whether its owner could have renewed this one.
+    # A file that another program has locked can still be read. So this renews a lease that no owner
+    # holds: it changes nothing, and shows if the owner could have renewed its own.
     await state.renew(record.context_id, 0, life_s)
     name = (record.context_id, record.epoch, holder, record.lease_until)
     now = clock()
@@ -139,7 +142,7 @@ async def left_in_s(
 
 
 def seems_left(record: ContextRecord) -> bool:
-    """Whether a single look finds no owner of the open turn; to be shown, never to be acted on."""
+    """True if one read finds no owner of the open turn. Only for display, never for a decision."""
     holder = record.holder
     if holder is None or provably_dead(holder):
         return True

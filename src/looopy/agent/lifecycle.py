@@ -1,9 +1,9 @@
 """
-The life of an agent: the statuses as a table, and what holds one agent to it.
+The life of an agent: the table of statuses, and the status of one agent.
 
-`docs/lifecycle.md` draws the same table, and a test compares the two. What a caller does comes
-first; what follows from loading or from a turn is written with a leading `to`. A caller's action
-that is not in the table is refused with an error that says what to do instead.
+`docs/lifecycle.md` draws the same table, and a test compares the two. Actions of a caller come
+first; changes by loading or by a turn begin with `to`. An action that is not in the table is
+refused with an error that says what to do instead.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _NOT_STARTED = frozenset({_S.CREATED, _S.STARTING, _S.SHUTDOWN})
 
 def after(status: AgentStatus, action: str) -> AgentStatus:
     """
-    The status that *action* leads to.
+    The status after *action*.
 
     Raises:
         AgentNotStarted: The agent has to be started first.
@@ -96,15 +96,15 @@ def after(status: AgentStatus, action: str) -> AgentStatus:
 
 
 class LoopLock:
-    """A lock for one event loop after another, as an agent may be used."""
+    """A lock for one event loop after another, as an agent may be used in several."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._users = 0  # who has it or waits for it
+        self._users = 0  # the number of holders and waiters
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Within the block, nobody else has it."""
+        """Hold the lock within the block."""
         self._users += 1
         try:
             async with self._lock:
@@ -112,18 +112,18 @@ class LoopLock:
         finally:
             self._users -= 1
             if not self._users:
-                self._lock = asyncio.Lock()  # one that was waited for belongs to its loop
+                self._lock = asyncio.Lock()  # a lock with waiters belongs to its loop
 
 
 class Lifecycle:
     """
     The status of one agent, and its home: the event loop and the process it was started in.
 
-    Whoever changes the agent as a whole (starts, pauses, clears it) does so `alone`.
+    A method that changes the agent as a whole (starts, pauses, clears it) holds `alone`.
 
     Attributes:
-        home: `None` while any event loop will do for the next start.
-        leaving: `pause` or `shutdown`, while that lets turns end and refuses others.
+        home: `None` while the next start may be in any event loop.
+        leaving: `pause` or `shutdown`, while it lets turns end and refuses others.
         rereading: The agent was started before, and is being started again.
     """
 
@@ -134,7 +134,7 @@ class Lifecycle:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the home and all that may be bound to its event loop; the status stays."""
+        """Forget the home and everything that may be bound to its event loop; the status stays."""
         self.home: tuple[asyncio.AbstractEventLoop, int] | None = None
         self.alone = LoopLock()
         self.leaving: str | None = None
@@ -143,7 +143,7 @@ class Lifecycle:
     # --- the status ---
 
     def after(self, action: str) -> AgentStatus:
-        """The status that *action* would lead to; raises as the function `after`."""
+        """The status after *action*; raises as the function `after`."""
         return after(self.status, action)
 
     def take(self, action: str) -> None:
@@ -151,14 +151,14 @@ class Lifecycle:
         self.set(after(self.status, action))
 
     def set(self, status: AgentStatus) -> None:
-        """Change the status, and tell the subscribers."""
+        """Change the status, and call the subscribers."""
         if status is not self.status:
             self.status = status
             if self._subscribers.present:
                 self._subscribers.tell(StatusChange(context_id=self._context_id, status=status))
 
     def settle(self, busy_turn: int | None, state: ContextState) -> None:
-        """Take the status that follows from the context: *busy_turn* runs, or *state* is left."""
+        """Set the status that follows from the context: *busy_turn* runs, or *state* is left."""
         target = AgentStatus.READY
         if busy_turn is not None:
             target = AgentStatus.BUSY
@@ -176,7 +176,7 @@ class Lifecycle:
             AgentStateError: No turn may start now.
         """
         status = self.status
-        if not self.rereading:  # else the turn waits for what is read
+        if not self.rereading:  # else the turn waits for the reading
             status = self.after("execute_turn")
         if self.leaving is not None:
             raise AgentStateError(
@@ -188,7 +188,7 @@ class Lifecycle:
 
     @contextlib.contextmanager
     def last_turns(self, action: str) -> Iterator[None]:
-        """Within the block *action* waits for the turns to end, and no other may start."""
+        """Within the block, *action* waits for the turns to end, and no other may start."""
         self.leaving = action
         try:
             yield
@@ -198,7 +198,7 @@ class Lifecycle:
     # --- the home ---
 
     def move_in(self) -> None:
-        """Be at home in the running event loop and this process."""
+        """Set the home to the running event loop and this process."""
         self.home = (asyncio.get_running_loop(), os.getpid())
 
     @property
@@ -211,13 +211,13 @@ class Lifecycle:
         Refuse a call from another event loop, or from a forked child.
 
         Raises:
-            AgentStateError: It is one; nothing was done.
+            AgentStateError: It is such a call; nothing was done.
         """
         if self.home is None:
             return
         try:
             here = asyncio.get_running_loop()
-        except RuntimeError:  # what needs one says so
+        except RuntimeError:  # a method that needs one raises
             return
         loop, process = self.home
         if here is loop and os.getpid() == process:

@@ -1,9 +1,9 @@
 """
-Wait for a context that somebody else uses, in order of arrival, across processes.
+Waits for a context that another process or agent uses, in order of arrival, across processes.
 
-Whoever finds it busy takes a ticket in its store and claims with it: a claim is refused while
-somebody with a lower ticket is alive. A place is kept by being renewed, so one who was killed holds
-up nobody for long, and one who is provably dead not at all.
+An agent that finds the context busy takes a ticket in its store and claims with it. The store
+refuses a claim while a waiter with a lower ticket is alive. A waiter keeps its place by renewing
+it. So a killed waiter holds up the line only briefly, and a provably dead one not at all.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from looopy.types.context import CancelToken
 
 _TTL_S = 3.0
 _TICK_S = _TTL_S / 3
-_SOON_S = 0.004  # a turn that is nearly over is not waited for as long as one that has begun
+_SOON_S = 0.004  # the first wait is short, because the running turn may be nearly over
 
 
 class Line:
     """
-    A place in the line for one context; taken by `join`, to be left in any case.
+    A place in the line for one context; taken by `join`, and always to be given up by `leave`.
 
     Args:
-        holder: `Owner.token()` of who waits.
+        holder: `Owner.token()` of the waiter.
         token: Once it is cancelled, waiting ends at once.
     """
 
@@ -45,16 +45,19 @@ class Line:
         self._overtakes = False
 
     def lead(self, later: Line) -> None:
-        """Stay before *later*, of the next turn of the same agent, which waits for this one."""
+        """
+        Keep the place before *later*, the line of the same agent's next turn, which waits for this
+        one.
+        """
         self._next = later
 
     def ring(self) -> None:
-        """Have whoever waits here look again."""
-        if self._watch is not None:  # else nobody waits yet, and the first look is soon
+        """Wake the waiter, so that it reads the line again."""
+        if self._watch is not None:  # else there is no waiter yet, and the first read is soon
             self._watch.ring()
 
     def _watching(self) -> Watch:
-        """What wakes whoever waits here, made when it is needed."""
+        """The watch that wakes the waiter here, made on first use."""
         if self._watch is None:
             self._watch = Watch(_TICK_S)
         return self._watch
@@ -75,10 +78,10 @@ class Line:
 
     async def wait(self, deadline: float) -> bool:
         """
-        Wait until it may be this one's turn, which a claim will tell.
+        Wait until this waiter may be first; a claim will confirm it.
 
         Returns:
-            `False` when *deadline* (of the loop's clock) has passed first.
+            `False` if *deadline* (of the loop's clock) has passed first.
         """
         while not self._token.cancelled:
             left = deadline - _now()
@@ -101,19 +104,24 @@ class Line:
         elif _now() >= self._kept_until - 2 * _TICK_S:
             kept = await self._stores.state.keep_place(self._context_id, self.ticket, _TTL_S)
             self._kept_until = _now() + _TTL_S
-        if not kept:  # the line dissolved meanwhile
+        if not kept:  # the place has lapsed
             self.ticket, self._overtakes = None, False
             await self.join()
             if self._next is not None:  # or each would wait for the other
                 self._next.fall_back()
 
     def fall_back(self) -> None:
-        """Take another place: an earlier turn of the agent had to, and stands behind this one."""
+        """
+        Take another place: an earlier turn of the agent had to, and its place is behind this one.
+        """
         self._overtakes = True
         self.ring()
 
     async def drop_the_dead(self) -> bool:
-        """Let go of the places of dead ones, up to the first living; whether nobody is ahead."""
+        """
+        Remove the places of dead waiters, up to the first living one; return true if no waiter is
+        ahead.
+        """
         for other in await self._stores.state.line(self._context_id):
             if self.ticket is not None and other.ticket >= self.ticket:
                 break
@@ -124,7 +132,7 @@ class Line:
         return True
 
     def used(self) -> None:
-        """The claim has taken the ticket."""
+        """Note that the claim has used the ticket."""
         self.ticket = None
 
     async def leave(self) -> None:
@@ -144,18 +152,18 @@ def _now() -> float:
 
 
 class Watch:
-    """Keeps in mind that a bell has rung until somebody asks."""
+    """Remembers that a bell has rung until the next `news()`."""
 
     def __init__(self, poll_s: float) -> None:
         self.poll_s = poll_s
         self._rung = asyncio.Event()
 
     def ring(self, *_: object) -> None:
-        """There is news."""
+        """Note that there is news."""
         self._rung.set()
 
     async def news(self, at_most_s: float | None = None) -> None:
-        """Wait until the bell has rung since the last time, or it is time to look in any case."""
+        """Wait until the bell has rung since the last time, or until the next regular poll."""
         longest = self.poll_s if at_most_s is None else min(at_most_s, self.poll_s)
         try:
             async with asyncio.timeout(longest):
@@ -167,7 +175,9 @@ class Watch:
 
 @contextmanager
 def watching(stores: Stores, context_id: str, watch: Watch | None = None) -> Iterator[Watch]:
-    """*watch*, or one that looks as often as the stores ask, on a context while in the block."""
+    """
+    Let *watch*, or one with the stores' own poll interval, listen for a context while in the block.
+    """
     bells = stores.journal.bells
     watch = watch or Watch(bells.poll_s)
     with bells.listen(stores.tenant, context_id, watch.ring):

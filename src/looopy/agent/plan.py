@@ -1,5 +1,5 @@
 """
-What the next turn begins with: a new question, answers to requests, or calls that are still open.
+The beginning of the next turn: a new question, answers to requests, or calls that are still open.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ NOT_AGAIN = (
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    What a turn begins with.
+    The beginning of a turn.
 
     Attributes:
-        prompts: Messages to store with the claim: results, then what the user says.
-        run: Calls to run before the model is asked.
+        prompts: Messages to store with the claim: results, then the user's message.
+        run: Calls to run before the model call.
         call_turn: The turn that announced them.
-        resumed: What was asked and answered about them, by call id.
+        resumed: Their questions and answers, by call id.
         delivered: Inbox entries that are among `prompts`.
-        ends: Set when the turn ends at once, with this reason and `state.pending`.
-        state: What the claim stores.
+        ends: Set if the turn ends at once, with this reason and `state.pending`.
+        state: The state that the claim stores.
     """
 
     state: ContextState
@@ -66,8 +66,8 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Situation:
     """
-    What is known of a context between turns. `last`: the turn that `state.resumable` names;
-    `queued`: what the actor of the next one has in the inbox.
+    The state of a context between turns. `last`: the turn that `state.resumable` names; `queued`:
+    the inbox entries of the next turn's actor.
     """
 
     state: ContextState
@@ -86,15 +86,15 @@ def plan_turn(
     keys: KeyRing | None = None,
 ) -> Plan:
     """
-    Decide what a turn begins with.
+    Decide how a turn begins.
 
     Args:
         keys: Opens the credentials among *inputs*.
 
     Raises:
-        CannotContinue: There is neither text nor input, and nothing to go on from.
+        CannotContinue: There is neither text nor input, and nothing to continue.
         InputNotFound: An id in *inputs* is not pending, or has expired.
-        ValueRefused: A value is no answer to its request.
+        ValueRefused: A value does not answer its request.
     """
     state, inputs = situation.state, inputs or {}
     before = _still(situation, state.answered)
@@ -127,7 +127,7 @@ def plan_turn(
 
 
 def _still(situation: Situation, answered: Answered) -> Answered:
-    """Those of *answered* whose calls are still open."""
+    """The entries of *answered* whose calls are still open."""
     still = {one.call.id for one in situation.open_calls}
     return [(request, value) for request, value in answered if request.tool_call_id in still]
 
@@ -153,7 +153,7 @@ def _answer(
     }
     told = {request.tool_call_id for request, _ in answered}
     dropped = {request.tool_call_id for request in superseded}
-    # Of what is pending: asked about after whatever had started.
+    # Calls with pending requests: those were made after all that had started.
     now = {r.tool_call_id for r in situation.state.pending} - dropped
     prompts: list[Message] = []
     run: list[ToolCall] = []
@@ -181,7 +181,10 @@ def _answer(
 def _resume(
     situation: Situation, fresh: ContextState, run: Sequence[ToolCall], answers: Answers
 ) -> tuple[dict[str, Resumed], ContextState]:
-    """What the calls that *run* bring along, and *fresh* with what a crash must not lose of it."""
+    """
+    The answers for the calls to *run*, and *fresh* with the part of them that a crash must not
+    lose.
+    """
     held = {one.tool_call_id: one for one in situation.state.held}
     told = {request.tool_call_id for request, _ in answers.given}
     resumed = {
@@ -238,7 +241,7 @@ def _continue(situation: Situation, fresh: ContextState, auth_context: AuthConte
 
 
 def _needs_auth(situation: Situation, auth_context: AuthContext | None) -> bool:
-    """Whether the turn to go on from had credentials, and fresh ones are missing."""
+    """True if the turn to continue had credentials, and fresh ones are missing."""
     had_auth = situation.last is not None and situation.last.had_auth
     return had_auth and (auth_context is None or auth_context.expired())
 
@@ -260,12 +263,12 @@ Answered = Sequence[tuple[PendingRequest, Any]]
 @dataclass(frozen=True, slots=True)
 class Answers:
     """
-    What was answered to the calls that are open, now and before.
+    The answers to the open calls, new and earlier ones.
 
     Attributes:
-        opened: Credentials, by `request_id`. One that cannot be opened any more is missing, and
+        opened: Credentials, by `request_id`. If one can no longer be decrypted, it is missing, and
             its tool asks again.
-        lost: The ids of those.
+        lost: The ids of the missing ones.
     """
 
     given: Answered
@@ -274,7 +277,7 @@ class Answers:
 
     @property
     def stored(self) -> Answered:
-        """Those that may be stored."""
+        """The answers that may be stored."""
         return [
             (request, value)
             for request, value in self.given
@@ -283,7 +286,7 @@ class Answers:
 
 
 def in_plain(request: PendingRequest) -> bool:
-    """Whether the answer holds credentials that nobody has encrypted."""
+    """True if the answer holds credentials in plain text."""
     return request.kind is PendingKind.AUTH and request.auth is None
 
 
@@ -296,15 +299,15 @@ def hear(
     context_id: str | None = None,
 ) -> Answers:
     """
-    Take the answers *inputs* to *pending*, together with those of *before*.
+    Read the answers *inputs* to *pending*, together with those of *before*.
 
     Args:
-        context_id: Of the requests: credentials that another context's agent asks for, by way of
-            this one, are for that one to open.
+        context_id: The context of the requests. Another context's agent may request credentials by
+            way of this one; only that agent can decrypt them.
 
     Raises:
         InputNotFound: An id is not pending, or has expired.
-        ValueRefused: A value is no answer to its request.
+        ValueRefused: A value does not answer its request.
     """
     by_id = {request.request_id: request for request in pending}
     new: list[tuple[PendingRequest, Any]] = []
@@ -347,7 +350,7 @@ def _asks_for_another(request: PendingRequest, context_id: str) -> bool:
 def _opened(request: PendingRequest, value: Any, sealed: Mapping[str, str], keys: KeyRing) -> Any:
     auth = request.auth
     if auth is None or auth.request_id != request.request_id or auth.context_id is None:
-        return value  # plain, or for somebody else's key, as of an agent that is a tool
+        return value  # plain, or for the key of an agent that works as a tool
     return keys.open(
         value,
         request_id=request.request_id,
@@ -358,10 +361,10 @@ def _opened(request: PendingRequest, value: Any, sealed: Mapping[str, str], keys
 
 def refuse_in_part(answers: Answers) -> None:
     """
-    See that all of *answers* can be recorded until the others come.
+    Check that all of *answers* can be stored until the others arrive.
 
     Raises:
-        ValueRefused: There are credentials in plain.
+        ValueRefused: There are credentials in plain text.
     """
     for request, _ in answers.given:
         if in_plain(request):

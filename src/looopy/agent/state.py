@@ -26,11 +26,11 @@ def state_after(
     end: TurnEnd, group: Group, begun: ContextState, started_at: datetime
 ) -> ContextState:
     """
-    What the next turn has to know, once *group*, which *end* closes, is stored.
+    The state for the next turn, once *group*, which *end* closes, is stored.
 
     Args:
-        begun: What the turn began with, and what its tools have used.
-        started_at: When it began.
+        begun: The state that the turn began with, with the use of its tools.
+        started_at: The time when it began.
     """
     sums: dict[str, Any] = {
         "usage": begun.usage + end.usage,
@@ -61,7 +61,10 @@ def state_after(
 
 
 def state_beside(begun: ContextState, asked: Sequence[Asked]) -> ContextState:
-    """*begun* with the calls that a turn leaves open: stored at once, lest a crash lose them."""
+    """
+    *begun* with the calls that a turn leaves open: stored at once, so that a crash does not lose
+    them.
+    """
     new = {one.call.id for one in asked}
     return replace(
         begun,
@@ -78,7 +81,7 @@ def state_beside(begun: ContextState, asked: Sequence[Asked]) -> ContextState:
 
 
 def snapshot(status: AgentStatus, record: ContextRecord | None) -> AgentState:
-    """What an agent of *status* says of itself; *record* is `None` while there is no context."""
+    """The public state of an agent with *status*; *record* is `None` while there is no context."""
     if record is None:
         return AgentState(status=status)
     error = record.state.error
@@ -88,7 +91,7 @@ def snapshot(status: AgentStatus, record: ContextRecord | None) -> AgentState:
         created_at=record.created_at,
         last_activity=record.last_activity,
         error=None if error is None else error_of(*error),
-        # While a turn runs, what it has asked so far can only be answered once it has ended.
+        # While a turn runs, its requests can be answered only once it has ended.
         pending=tuple(record.state.pending) if record.open_turn is None else (),
         interrupted_turn=record.state.resumable if error is None else None,
         usage=record.state.usage,
@@ -97,7 +100,7 @@ def snapshot(status: AgentStatus, record: ContextRecord | None) -> AgentState:
 
 
 def error_of(name: str, text: str) -> LooopyError:
-    """The error that a stored class name and sentence stand for."""
+    """The error for a stored class name and sentence."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, LooopyError):
         return kind(text)
@@ -109,12 +112,12 @@ _US = timedelta(microseconds=1)
 
 
 def spent_before(state: ContextState) -> Spent:
-    """What was used before a turn that begins with *state*, also by what its tools called."""
+    """The use before a turn that begins with *state*, tools' own model calls included."""
     return Spent(state.usage + state.charged, (state.run_us or 0) / 1e6)
 
 
 def run_us_after(state: ContextState, started_at: datetime, ended_at: datetime) -> int | None:
-    """*state*'s sum of time with that of one more turn; `None` where it is not counted."""
+    """*state*'s sum of time, plus one more turn; `None` if it is not counted."""
     return None if state.run_us is None else state.run_us + (ended_at - started_at) // _US
 
 
@@ -124,11 +127,11 @@ async def counted(
     """
     *state* with the time that turns before *turn* have run.
 
-    Where it was never counted, as by a version that kept no sum, the turns are read once, when a
-    budget asks for it; from then on the sum is kept.
+    If it was never counted, as by a version without the sum, a budget for time makes looopy read
+    all turns once. From then on the sum is kept.
 
     Raises:
-        StoreUnavailable: It did not answer.
+        StoreUnavailable: The store did not answer.
     """
     if state.run_us is not None or (turn > 1 and budget.context_s is None):
         return state

@@ -1,9 +1,8 @@
 """
-Between async generators and Observables: the one module that knows both.
+`TurnStream`: the view of a turn that an agent runs.
 
-`cold` makes an Observable of a generator: subscribing runs it, disposing cancels it. That is the
-face of the stateless loop. `TurnStream` is hot: a view of a turn that an agent runs whether anybody
-looks or not.
+It is hot: the turn runs with or without subscribers. `loop.agent_loop.cold` is the face of the
+stateless loop: there, subscribing runs the turn and disposing cancels it.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _OF_RESULT = frozenset(one.name for one in fields(TurnResult)) | {"raise_for_out
 
 class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
     """
-    A view of a turn that runs whether anybody looks or not.
+    A view of a turn that runs with or without viewers.
 
     It is an Observable (`subscribe`, and every operator of reactivex), an async iterable of events,
-    and awaitable for the `TurnResult`. None, two or late subscribers make no difference to the
-    turn; leaving detaches, `cancel()` cancels. Every view begins at `turn_start`.
+    and awaitable for the `TurnResult`. The turn does not depend on its subscribers: there may be
+    none, two or late ones. Leaving detaches, `cancel()` cancels. Every view begins at `turn_start`.
 
     Errors of the store (`AgentBusy` elsewhere, `Fenced`, `StoreUnavailable`) come from awaiting,
-    iterating, `accepted()` and `on_error`; a failure inside the turn is an event, and the stream
+    iterating, `accepted()` and `on_error`. A failure inside the turn is an event, and the stream
     completes.
     """
 
@@ -51,7 +50,7 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
 
     def __iter__(self) -> NoReturn:
         """
-        Refuse `for`: an Observable would answer it without end, and the loop would stand still.
+        Refuse `for`: an Observable would iterate without end and block the event loop.
 
         Raises:
             TypeError: Always.
@@ -64,11 +63,11 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
     def __await__(self) -> Generator[Any, None, TurnResult]:  # type: ignore[override]  # narrower
         return self._broadcast.result().__await__()
 
-    if not TYPE_CHECKING:  # a type checker refuses what is missing by itself
+    if not TYPE_CHECKING:  # a type checker reports missing attributes itself
 
         def __getattr__(self, name: str) -> NoReturn:
             """
-            Refuse what the result has, and the stream has not.
+            Refuse attributes of the result, which the stream does not have.
 
             Raises:
                 AttributeError: Always.
@@ -78,7 +77,7 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
 
     async def accepted(self) -> int:
         """
-        Wait until the user message is safe.
+        Wait until the user message is stored.
 
         Returns:
             The number of the turn.
@@ -87,7 +86,7 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
 
     def cancel(self) -> None:
         """
-        Ask the turn to stop; it ends as `cancelled`, keeping what happened. Harmless when it is
-        over.
+        Request that the turn stop; it ends as `cancelled`, and keeps its results so far. Has no
+        effect once the turn is over.
         """
         self._cancel()
