@@ -97,7 +97,7 @@ MUTANTS = [
         "return min(left, life_s * _LOOK_AFTER) if left > 0 else 0.0",
         "return 0.0",
         f"{_LEFT}::test_an_owner_keeps_its_turn_when_the_store_is_back[memory]",
-        "tests/unit/test_lease.py::test_an_expired_lease_is_left_after_half_of_its_life",
+        "tests/unit/agent/test_lease.py::test_an_expired_lease_is_left_after_half_of_its_life",
     ),
     mutant(
         "standing-still-counts",
@@ -105,7 +105,7 @@ MUTANTS = [
         "looopy.agent.lease:left_in_s",
         "seen.counted += min(now - seen.at, life_s * _COUNTED_AT_MOST)",
         "seen.counted += now - seen.at",
-        "tests/unit/test_lease.py::test_time_in_which_the_store_stood_still_hardly_counts",
+        "tests/unit/agent/test_lease.py::test_time_in_which_the_store_stood_still_hardly_counts",
     ),
     mutant(
         "reading-is-answering",
@@ -113,7 +113,7 @@ MUTANTS = [
         "looopy.agent.lease:left_in_s",
         "await state.renew(record.context_id, 0, life_s)",
         "",
-        "tests/unit/test_lease.py::"
+        "tests/unit/agent/test_lease.py::"
         "test_a_store_that_answers_and_takes_no_writes_has_not_answered",
     ),
     mutant(
@@ -122,7 +122,7 @@ MUTANTS = [
         "looopy.agent.lease:left_in_s",
         "name = (record.context_id, record.epoch, holder, record.lease_until)",
         "name = (record.context_id, record.epoch, holder, 0.0)",
-        "tests/unit/test_lease.py::"
+        "tests/unit/agent/test_lease.py::"
         "test_a_lease_that_was_renewed_meanwhile_is_looked_at_anew",
     ),
     mutant(
@@ -148,7 +148,7 @@ MUTANTS = [
         "looopy.agent.lease:Lease._renew",
         "self._timer = self._in(self._ttl_s / _TRIES_PER_TTL)",
         "self._timer = self._in(self._ttl_s / _RENEWALS_PER_TTL)",
-        "tests/unit/test_lease.py::test_a_renewal_that_failed_is_tried_again_soon",
+        "tests/unit/agent/test_lease.py::test_a_renewal_that_failed_is_tried_again_soon",
     ),
     mutant(
         "retired-and-registered",

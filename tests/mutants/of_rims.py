@@ -47,7 +47,7 @@ MUTANTS = [
         "self.told(head)\n"
         "self._later()",
         "self.told(head)",
-        "tests/unit/test_inbox.py::test_it_looks_again_and_again_though_no_bell_rings",
+        "tests/unit/agent/test_inbox.py::test_it_looks_again_and_again_though_no_bell_rings",
     ),
     mutant(
         "one-hiccup-loses-lease",
@@ -57,7 +57,7 @@ MUTANTS = [
         "return",
         "self._lost()\n"
         "return",
-        "tests/unit/test_lease_renewal.py::test_a_renewal_that_the_store_did_not_answer_is_made_again",
+        "tests/unit/agent/test_lease_renewal.py::test_a_renewal_that_the_store_did_not_answer_is_made_again",
     ),
     mutant(
         "artifacts-of-all-turns",
@@ -83,7 +83,7 @@ MUTANTS = [
         "looopy.agent.closing:_end",
         "usage=sum((m.usage for m in added if isinstance(m, AssistantMessage)), Usage()),",
         "usage=Usage(),",
-        "tests/unit/test_ending.py::test_a_turn_whose_store_failed_reports_what_its_calls_used",
+        "tests/unit/agent/test_closing.py::test_a_turn_whose_store_failed_reports_what_its_calls_used",
     ),
     mutant(
         "answers-lost-by-failure",
@@ -91,7 +91,7 @@ MUTANTS = [
         "looopy.agent.state:state_after",
         "answered=[(r, value) for r, value in begun.answered if r.tool_call_id not in done],",
         "",
-        "tests/unit/test_ending.py::test_an_answer_whose_call_did_not_run_outlives_a_failure",
+        "tests/unit/agent/test_closing.py::test_an_answer_whose_call_did_not_run_outlives_a_failure",
     ),
     mutant(
         "patience-not-closed",
@@ -107,7 +107,7 @@ MUTANTS = [
         "looopy.agent.state:snapshot",
         "pending=tuple(record.state.pending) if record.open_turn is None else (),",
         "pending=tuple(record.state.pending),",
-        "tests/unit/test_snapshot.py::test_while_a_turn_runs_nothing_can_be_answered",
+        "tests/unit/agent/test_state.py::test_while_a_turn_runs_nothing_can_be_answered",
     ),
     mutant(
         "token-in-url-shown",
@@ -123,7 +123,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.driver:_commit",
         "return sqlite.translate(error, path, outcome_known=not unsure)",
         "return sqlite.translate(error, path)",
-        "tests/unit/stores/test_sqlite_commit.py"
+        "tests/unit/stores/sql/sqlite/test_commit.py"
         "::test_only_of_a_failed_sync_is_the_outcome_not_known",
     ),
     mutant(
