@@ -132,7 +132,7 @@ MUTANTS = [
         "looopy.agent.claim:Claiming._claim",
         "if fresh:\n"
         "    raise\n"
-        "known.stale = True  # another process may have left something to go on from",
+        "known.stale = True  # another process may have left something to continue",
         "raise",
         "tests/agent/test_left_by_others.py::test_a_message_that_somebody_appended_can_be_answered",
     ),

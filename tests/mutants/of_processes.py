@@ -172,7 +172,7 @@ MUTANTS = [
         "tickets-out-of-order",
         "two turns of one agent wait for each other until they give up",
         "looopy.agent.claim:Claiming._wait_for_own",
-        "if before is not None:  # or tickets would not rise as turns arrived",
+        "if before is not None:  # or tickets would not rise in order of arrival",
         "if False:",
         f"{_LINE}::test_tickets_rise_as_turns_arrived[memory]",
     ),

@@ -1,10 +1,10 @@
 """
-How a turn comes to own its context: in its turn, once, with what it begins with already stored.
+Lets a turn take its context: in order, once, and with its first messages already stored.
 
 The claim is the only gate between two turns of one conversation. It names the epoch that this
-process knows; when the context has moved on, or somebody uses it, the claimer looks again, and
-waits in line if it was asked to. A turn with an idempotency key is looked for first, whatever the
-context is doing: what was accepted once is not accepted again.
+process knows. If the context has moved on or is busy, the claimer reads it again, and waits in line
+if `on_busy` says so. A turn with an idempotency key is first looked up, whatever the state of the
+context, because an accepted request is never accepted again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Begun:
 
 
 class AlreadyAccepted(Exception):
-    """The idempotency key names a turn that there is: watch that one. Never for a user."""
+    """The idempotency key belongs to an accepted turn: watch that one. Never raised to a user."""
 
     def __init__(self, turn: int) -> None:
         super().__init__(turn)
@@ -61,14 +61,15 @@ class AlreadyAccepted(Exception):
 
 class Claiming:
     """
-    The way of one turn to its claim.
+    The claim of one turn, with the waiting before it.
 
     Args:
-        busy_here: An earlier turn of the same agent runs, and this one is not to wait for it.
+        busy_here: An earlier turn of the same agent runs, and this one must not wait for it.
 
     Attributes:
-        first: Set when no earlier turn of the agent is left.
-        placed: Set when this one has its place in line, or needs none: the next may take its own.
+        first: True once no earlier turn of the agent is left.
+        placed: Set when this one has its place in line, or needs none: then the next may take its
+            own.
     """
 
     def __init__(
@@ -95,18 +96,18 @@ class Claiming:
 
     async def run(self, before: Claiming | None) -> Begun:
         """
-        Own the context.
+        Claim the context.
 
         Args:
-            before: The claiming of the agent's turn that came just before, if that is not over.
+            before: The claiming of the agent's previous turn, unless that turn is over.
 
         Raises:
             AlreadyAccepted: The key was used with the same input.
-            IdempotencyConflict: It was used with another.
-            AgentBusy: Somebody uses the context, and waiting was not wanted or took too long.
-            TurnIncomplete: The turn was cancelled meanwhile; nothing was stored.
-            CannotContinue: There is nothing to go on from.
-            InputNotFound: An answer to something that does not wait.
+            IdempotencyConflict: The key was used with another input.
+            AgentBusy: The context is busy, and `on_busy` is `"reject"` or the wait took too long.
+            TurnIncomplete: The turn was cancelled before its claim; nothing was stored.
+            CannotContinue: There is nothing to continue.
+            InputNotFound: An answer to a request that is not pending.
             StoreError: The store refused, or did not answer.
         """
         deadline = _now() + self._known.config.busy_timeout_s
@@ -122,7 +123,7 @@ class Claiming:
         finally:
             scope.close()
             self.placed.set()
-            with contextlib.suppress(StoreError):  # a place that is not kept holds up nobody
+            with contextlib.suppress(StoreError):  # a place that is not renewed lapses soon
                 await self._line.leave()
 
     async def _look_for_key(self) -> None:
@@ -144,7 +145,7 @@ class Claiming:
     async def _wait_for_own(
         self, before: Claiming | None, deadline: float, scope: CancelScope
     ) -> None:
-        """Let the agent's earlier turns end, in order of arrival."""
+        """Wait until the agent's earlier turns have ended, in order of arrival."""
         if self.first:
             return
         if self._busy_here:
@@ -154,7 +155,7 @@ class Claiming:
             )
         leave = self._token.on_cancel(self.go)
         try:
-            if before is not None:  # or tickets would not rise as turns arrived
+            if before is not None:  # or tickets would not rise in order of arrival
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
                         with scope:
@@ -171,7 +172,7 @@ class Claiming:
             raise self._too_long("an earlier turn is still running", turn)
 
     def go(self) -> None:
-        """No earlier turn of the agent is left."""
+        """Note that no earlier turn of the agent is left."""
         self.first = True
         self._line.ring()
 
@@ -182,12 +183,12 @@ class Claiming:
                 raise _cancelled_early()
             fresh = known.stale or known.busy_turn is not None
             try:
-                if fresh and not self._buffer:  # what is buffered is in no store to be read
+                if fresh and not self._buffer:  # a buffered turn is in no store
                     with scope:
                         tools = await gather_tools(self._setup.sources)
                     await known.refresh(tools, partial(self._pause, scope))
                     await self._look_for_key()
-                self._refuse_if_busy()  # before the claim would: it is cheaper to know
+                self._refuse_if_busy()  # before the claim would: this check is cheaper
                 plan = await self._plan()
                 events = self._first_events(plan)
                 return Begun(plan, await self._try(plan, events), events)
@@ -196,25 +197,25 @@ class Claiming:
             except (CannotContinue, InputNotFound):
                 if fresh:
                     raise
-                known.stale = True  # another process may have left something to go on from
+                known.stale = True  # another process may have left something to continue
             except AgentBusy as busy:
                 known.stale = True
                 if not fresh:
-                    continue  # the owner may be dead: look before giving up
+                    continue  # the owner may be dead: read before giving up
                 await self._look_for_key()  # it may be busy with this very request
                 if not self._waits:
                     swept = not swept and busy.turn is None and await self._line.drop_the_dead()
-                    if swept:  # in line were none but dead ones
+                    if swept:  # the line had only dead waiters
                         continue
                     raise
                 if self._line.ticket is None:
-                    await self._line.join()  # and see whether it became free meanwhile
+                    await self._line.join()  # and try again: the context may be free by then
                     self.placed.set()
                 elif too_late:
                     turn = busy.turn
                     why = "others wait too" if turn is None else f"turn {turn} is still running"
                     raise self._too_long(why, turn) from None
-                else:  # it may have become free while this process slept: one last look
+                else:  # the context may have become free: one last try
                     too_late = not await self._line.wait(deadline)
 
     async def _pause(self, scope: CancelScope, seconds: float) -> None:
@@ -257,7 +258,7 @@ class Claiming:
         return replace(plan, state=replace(plan.state, output=output))
 
     def _output(self, state: ContextState) -> Mapping[str, Any] | None:
-        """What the turn is to answer: as asked for now, or by the one that it goes on with."""
+        """The type of the answer: as requested now, or by the turn that this one continues."""
         request = self._request
         if request.output_type is not None:
             return request.output_type.schema
@@ -265,7 +266,7 @@ class Claiming:
         return state.output if goes_on else None
 
     def _first_events(self, plan: Plan) -> list[AgentEvent]:
-        """What the claim stores: the durable events of the turn's first group."""
+        """The events that the claim stores: the durable ones of the turn's first group."""
         context_id = self._known.context_id
         return [
             TurnStart(
@@ -276,7 +277,7 @@ class Claiming:
 
     async def _try(self, plan: Plan, events: Sequence[AgentEvent]) -> Claimed:
         known, request = self._known, self._request
-        # What goes on from a turn with credentials needs them as that did, also after a crash.
+        # A turn that continues one with credentials needs them too, also after a crash.
         had_auth = request.auth_context is not None or (
             plan.continues is not None and known.last is not None and known.last.had_auth
         )

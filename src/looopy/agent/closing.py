@@ -40,8 +40,10 @@ from looopy.types.storable import repair
 @dataclass(frozen=True, slots=True)
 class OpenCall:
     """
-    A call without a result. `turn`: the one that announced it; `started`: it may have had effects,
-    and did not end by asking; `rerun`: it may run again without anybody being asked.
+    A call without a result.
+
+    `turn`: the turn that announced it. `started`: it may have had effects, and did not end with a
+    question. `rerun`: it may run again without asking a person.
     """
 
     call: ToolCall
@@ -51,7 +53,7 @@ class OpenCall:
 
     @property
     def unknown(self) -> bool:
-        """Whether it must not run again, and nobody knows what it has done."""
+        """True if it must not run again, and its effects are unknown."""
         return self.started and not self.rerun
 
 
@@ -67,13 +69,13 @@ def close_dead_turn(
     ask: bool = True,
 ) -> tuple[Results, ContextState]:
     """
-    The results for unanswered calls of a turn whose process died, and what it leaves behind.
+    The results for unanswered calls of a turn whose process died, and the state it leaves.
 
     Args:
-        calls: In the order they were announced.
-        tools: What is registered now; a tool that is gone counts as `on_resume="fail"`.
-        state: What the turn began with.
-        ask: Whether a person can be asked about calls; else they count as `on_resume="fail"`.
+        calls: In the order in which they were announced.
+        tools: The current tools; a missing tool counts as `on_resume="fail"`.
+        state: The state that the turn began with.
+        ask: True if a person can be asked about calls; else they count as `on_resume="fail"`.
     """
     state = state or ContextState()
     results: list[tuple[ToolCall, ToolResultMessage]] = []
@@ -106,7 +108,7 @@ def close_dead_turn(
 
 
 def runs_again(call: ToolCall, tools: Mapping[str, Tool]) -> bool:
-    """Whether *call*, which may have had effects, may run again without anybody being asked."""
+    """True if *call*, which may have had effects, may run again without asking a person."""
     name = resolve_name(call.name, tools)
     return name is not None and tools[name].on_resume == "rerun"
 
@@ -141,7 +143,7 @@ def _ask(open_call: OpenCall, turn: int) -> PendingRequest:
 
 
 def _untold(open_call: OpenCall, held: HeldCall | None) -> str:
-    """What is known of a call that has no result, and will have none."""
+    """The text for a call that has no result, and will get none."""
     died = held is not None and held.died
     return OUTCOME_UNKNOWN if open_call.started or died else NOT_STARTED
 
@@ -160,12 +162,12 @@ def failed_end(
     error: LooopyError,
 ) -> list[AgentEvent]:
     """
-    The end of a turn whose store failed: a result for each open call, and why it failed.
+    The end of a turn whose store failed: a result for each open call, and the error.
 
     Args:
-        before: What was stored before the turn, oldest first.
-        added: What the turn has stored.
-        resumed: Calls of an earlier turn that it went on with; a text may stand behind them.
+        before: The messages stored before the turn, oldest first.
+        added: The messages that the turn has stored.
+        resumed: Calls of an earlier turn that this one continued; a text may stand behind them.
     """
     done = {m.tool_call_id for m in added if isinstance(m, ToolResultMessage)}
     calls = {call.id: call for call in resumed if call.id not in done}
@@ -186,8 +188,8 @@ def dead_end(
     The commit that ends a turn whose process died.
 
     Args:
-        epoch: Of the claim that took the turn over.
-        added: What the turn has stored.
+        epoch: The epoch of the claim that took the turn over.
+        added: The messages that the turn has stored.
         results, left: From `close_dead_turn`.
     """
     events, end = _end(context_id, turn.turn, added, results, pending=left.pending)

@@ -1,9 +1,9 @@
 """
 A compaction between two turns: `Agent.compact`.
 
-No lease is held while the model writes: the summary speaks for a part of the log that nobody can
-change any more. Turns that came meanwhile are left to be shown; a history that was cleared
-meanwhile is not brought back.
+No lease is held while the model writes, because the summary covers a part of the log that can no
+longer change. Turns that were added in the meantime stay visible. A history that was cleared in the
+meantime is not restored.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ async def condense(
     keep_turns: int,
 ) -> Compaction | None:
     """
-    Summarise all but the newest questions and what followed them.
+    Summarise all but the newest questions and the messages after them.
 
     Args:
         token: Stops it as long as nothing is stored.
 
     Returns:
-        The event; `None` when there was nothing to summarise.
+        The event; `None` if there was nothing to summarise.
 
     Raises:
         AgentBusy: A turn runs on the context.
         LLMError: The model wrote no summary; nothing was stored.
-        StoreConflict: The history was cleared, or the context deleted, meanwhile.
+        StoreConflict: The history was cleared, or the context deleted, in the meantime.
         AgentStateError: It was stopped.
     """
     await known.refresh(tools)
@@ -122,7 +122,9 @@ async def condense(
 
 
 def _questions_of_open(known: Known) -> int:
-    """How many questions have to stay, so that calls which wait keep their place in the history."""
+    """
+    The number of questions that must stay, so that waiting calls keep their place in the history.
+    """
     if not known.open_calls:
         return 1
     behind = 1

@@ -1,9 +1,9 @@
 """
-Read the log of a context as it grows, wherever it grows.
+Reads the log of a context as it grows, in whatever process.
 
-`follow` gives every durable event exactly once, in order, whichever process makes it, and ends the
-turn of a process that died, so that every accepted turn gets its last event. `watch_turn` makes of
-that a view of one turn, such as the one that an idempotency key names.
+`follow` yields every durable event exactly once, in order, from any process. It also ends the turn
+of a process that died, so that every accepted turn gets its last event. `watch_turn` makes a view
+of one turn from it, such as the turn of an idempotency key.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ async def follow(
     longest_s: float,
 ) -> AsyncGenerator[AgentEvent, None]:
     """
-    The durable events of a context: those stored, then those to come, from any process.
+    The durable events of a context: the stored ones, then new ones, from any process.
 
     Args:
         after: Start behind this `seq`, such as the one that `Known.head` is reading; `None` for the
             head at the first iteration.
-        idle: Whether no turn of this agent runs, so that an open one may be a dead one's.
-        end_dead_turn: Ends it, and tells the newest `seq` there was before.
-        longest_s: How often to look for one.
+        idle: Returns true if no turn of this agent runs: then an open one may be a dead process's.
+        end_dead_turn: Ends such a turn, and returns the newest `seq` before it.
+        longest_s: The longest pause between two checks for such a turn.
 
     Raises:
-        ContextNotFound: The context was deleted, or *after* is beyond its head: what comes next
-            would never come.
-        StoreUnavailable: The store did not answer; go on behind the last `seq`.
+        ContextNotFound: The context was deleted, or *after* is beyond its head, so that no event
+            would ever follow.
+        StoreUnavailable: The store did not answer; continue behind the last `seq`.
     """
     with watching(stores, context_id) as watch:
         if after is None:
@@ -81,7 +81,9 @@ async def follow(
 
 
 async def end_dead_turn(known: Known, config: LoopConfig, sources: Sequence[ToolSource]) -> int:
-    """End the turn of a context whose process died, if there is one; the `seq` of its head."""
+    """
+    End the turn of a context whose process died, if there is one; return the `seq` of its head.
+    """
     state = known.stores.state
     record = await state.load(known.context_id)
     is_open = record is not None and record.open_turn is not None
@@ -101,7 +103,7 @@ async def watch_turn(
     output_type: OutputType | None,
 ) -> TurnResult:
     """
-    Show the durable events of a turn that was accepted before, to its end, and say what it came to.
+    Show the durable events of an accepted turn, to its end, and return its result.
 
     Args:
         events: Follows the log behind a `seq`.
@@ -119,7 +121,7 @@ async def watch_turn(
             else:
                 record = await _record(stores, context_id, turn)
                 if record.end_seq is not None and (event.seq or 0) > record.end_seq:
-                    break  # cleared meanwhile: its own events are hidden
+                    break  # cleared in the meantime: its own events are hidden
     return await _result(stores, context_id, turn, tally, output_type)
 
 
@@ -135,7 +137,7 @@ async def _result(
 ) -> TurnResult:
     record = await _record(stores, context_id, turn)
     context = await stores.state.load(context_id)
-    state = ContextState()  # unless the turn is the last one, its state is gone
+    state = ContextState()  # unless the turn is the last one, its state is no longer stored
     if context is not None and context.turn_count == turn:
         state = context.state
     tally.artifacts = [a for a in await stores.artifacts.list(context_id) if a.turn == turn]

@@ -39,7 +39,7 @@ class TurnSetup:
     Attributes:
         known: The context as the agent last saw it; the turn keeps it up to date.
         keys: Makes and keeps the keys that credentials are encrypted to.
-        auto_compact: Summarise a history of which the model would not be shown all.
+        auto_compact: Summarise a history that the model would not see whole.
         buffer: Takes the turn instead of the store (`auto_save=False`).
         ended: Called when the turn is over, before its last event is shown.
     """
@@ -60,7 +60,7 @@ class TurnSetup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
     """
-    What one call of `execute_turn` asks for.
+    The input of one call of `execute_turn`.
 
     Attributes:
         key: The idempotency key, or `None`.
@@ -90,7 +90,7 @@ class TurnRequest:
         key: str | None,
     ) -> Self:
         """
-        What a caller asks for, if it can be asked.
+        The caller's input, checked.
 
         Raises:
             ValueRefused: The message is empty, or something cannot be stored.
@@ -114,11 +114,11 @@ class TurnRequest:
 
     @property
     def input_hash(self) -> str | None:
-        """Of everything that was asked, but for credentials; `None` without a key."""
+        """The hash of the whole input, except credentials; `None` without a key."""
         return None if self.key is None else self._hash(self.secret)
 
     def asks_as(self, input_hash: str | None) -> bool:
-        """Whether a request of that `input_hash` asked for the same."""
+        """True if *input_hash* is that of the same input."""
         return input_hash is not None and input_hash == self._hash(secret_inputs(input_hash))
 
     def _hash(self, secret: Collection[str]) -> str:
@@ -127,7 +127,7 @@ class TurnRequest:
 
     @property
     def actor_id(self) -> str | None:
-        """Whom the turn acts for."""
+        """The actor of the turn."""
         return self.auth_context.actor_id if self.auth_context else None
 
 
@@ -135,10 +135,10 @@ def agent_options(
     *, on_busy: object, tools: object, loop_config: object, system_prompt: object, stores: object
 ) -> None:
     """
-    Refuse options of an agent that are of another kind than they should be.
+    Check the types of an agent's options.
 
     Raises:
-        ConfigurationError: One is; the text says what it takes.
+        ConfigurationError: An option has an invalid value; the text says what it takes.
     """
     if on_busy not in ("reject", "wait"):
         raise ConfigurationError(f"on_busy must be 'reject' or 'wait', not {on_busy!r}")
@@ -154,10 +154,10 @@ def agent_options(
 
 def refuse_unpriced(provider: object, budget: Budget) -> None:
     """
-    Refuse a budget of money for *provider*, whose price is not known.
+    Refuse a budget of money for *provider*, whose price is unknown.
 
     Raises:
-        ConfigurationError: The budget would be ignored; the text says what may be done.
+        ConfigurationError: The budget would be ignored; the text names the ways out.
     """
     limited = budget.cost_usd is not None or budget.context_cost_usd is not None
     if limited and budget.unknown_cost != "ignore":
@@ -170,10 +170,10 @@ def refuse_unpriced(provider: object, budget: Budget) -> None:
 
 def check_storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any]:
     """
-    A copy of *values*, which can be stored.
+    A copy of *values*, checked for storing.
 
     Raises:
-        ValueRefused: One of them cannot; its place begins with *path*.
+        ValueRefused: A value cannot be stored; its path begins with *path*.
     """
     if values is not None and not isinstance(values, Mapping):
         raise ValueRefused(
@@ -186,7 +186,7 @@ def check_storable(values: Mapping[str, Any] | None, path: str) -> dict[str, Any
 
 def check_inputs(value: Mapping[str, Any] | None) -> dict[str, Any]:
     """
-    A copy of the answers to requests.
+    A copy of the answers to requests, checked.
 
     Raises:
         ValueRefused: They are not by `request_id`, or one cannot be stored.
@@ -202,10 +202,10 @@ def check_inputs(value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def check_auth_context(value: AuthContext | None, tenant: str) -> AuthContext | None:
     """
-    The auth context, fit for stores of *tenant*.
+    The auth context, checked for stores of *tenant*.
 
     Raises:
-        ValueRefused: It is something else.
+        ValueRefused: It has another type.
         AccessDenied: It belongs to another tenant.
     """
     if value is not None and not isinstance(value, AuthContext):
@@ -221,10 +221,10 @@ def check_auth_context(value: AuthContext | None, tenant: str) -> AuthContext | 
 
 def check_at_least_one(value: int, path: str) -> None:
     """
-    Refuse what is no whole number of at least 1.
+    Check that *value* is a whole number of at least 1.
 
     Raises:
-        ValueRefused: *value* is none; *path* names its place.
+        ValueRefused: It is not; *path* names its place.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueRefused(f"{path[1:]} takes a whole number of at least 1", path=path)
@@ -232,7 +232,7 @@ def check_at_least_one(value: int, path: str) -> None:
 
 def checked_key(value: str | None) -> str | None:
     """
-    The key, if it can be one.
+    The key, checked.
 
     Raises:
         ValueRefused: It is empty, longer than 256 characters, or cannot be stored.
@@ -250,16 +250,16 @@ def input_hash(
     secret: Collection[str] = (),
 ) -> str:
     """
-    What two requests have in common exactly when they ask for the same thing: hex digits.
+    Hash the input of a request: equal for two requests exactly if their inputs are the same.
 
     Args:
-        secret: Those of *inputs* that are credentials: of them, the ids count and not the values,
-            which could be guessed from a hash that is stored. The ids follow the digits, so that
-            whoever compares can leave out the same ones.
+        secret: The *inputs* that are credentials. Their ids count, but not their values, which
+            could be guessed from a stored hash. The ids follow the hex digits, so that a comparison
+            can leave out the same ones.
     """
     said = None if message is None else message_to_json(message, compact=True)
     if said is not None:
-        said.pop("timestamp", None)  # when it was said again, it is still the same
+        said.pop("timestamp", None)  # a repeated message with another time is still the same
     more = [] if output is None else [output]
     known = {name: None if name in secret else value for name, value in inputs.items()}
     left_out = f" {json.dumps(sorted(secret))}" if secret else ""
@@ -268,7 +268,7 @@ def input_hash(
 
 
 def secret_inputs(found: str) -> list[str]:
-    """The ids whose values *found*, which `input_hash` made, leaves out."""
+    """The ids whose values were left out of *found*, a result of `input_hash`."""
     _, _, left_out = found.partition(" ")
     ids: list[str] = json.loads(left_out) if left_out else []
     return ids

@@ -21,7 +21,7 @@ from looopy.types.config import LoopConfig
 
 class Resources:
     """
-    Things that one agent opens and closes.
+    The provider, stores and tools that one agent opens and closes.
 
     Args:
         model: A provider, or the name of a model.
@@ -29,7 +29,7 @@ class Resources:
 
     Attributes:
         provider, stores: `None` while the agent has not opened them.
-        abilities: Of the provider, read when it was opened.
+        abilities: The provider's, read by `open`.
         tools: Functions are tools from the first `open` on.
     """
 
@@ -46,7 +46,7 @@ class Resources:
 
     async def open(self, config: LoopConfig) -> tuple[Stores, dict[str, Tool]]:
         """
-        Make ready what is not: the provider, the stores, and the tools by name.
+        Open the provider, the stores and the tools by name, if they are not open.
 
         Raises:
             ConfigurationError, SchemaOutOfDate, StoreUnavailable: As for `Agent.start`.
@@ -54,7 +54,7 @@ class Resources:
         from looopy.llm.resolve import resolve_provider
 
         if self.provider is None:
-            # With a hook that brings the key of each call, none has to be set.
+            # With a hook that supplies the key of each call, no other key is needed.
             by_call = config.hooks.get_api_key is not None
             named = isinstance(self.model, str) and not self.model.startswith("local")
             options = {"api_key": ""} if by_call and named else {}
@@ -65,7 +65,7 @@ class Resources:
         tools = await gather_tools(self.tools)
         if self.abilities.prepare is not None:
             await self.abilities.prepare()
-            self.abilities = abilities_of(self.provider)  # it may know more of itself by now
+            self.abilities = abilities_of(self.provider)  # it may know more about itself now
         if self.abilities.knows_cost is False:
             refuse_unpriced(self.provider, config.budget)
         if self.stores is None:
@@ -77,7 +77,7 @@ class Resources:
         return await gather_tools(self.tools)
 
     async def close(self) -> None:
-        """Close what `open` has opened, to the end, though the caller may be cancelled."""
+        """Close everything that `open` has opened, to the end, even if the caller is cancelled."""
         await settle(self._close())
 
     async def _close(self) -> None:

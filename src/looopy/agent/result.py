@@ -35,12 +35,12 @@ class _Part:
 
 class Tally:
     """
-    One turn so far.
+    The counts of one turn so far.
 
     Attributes:
-        messages: Those it has added, oldest first.
-        artifacts: Versions it has saved and not deleted, in order.
-        failure: Why it failed, if it did.
+        messages: The messages that it has added, oldest first.
+        artifacts: The versions that it has saved and not deleted, in order.
+        failure: The event of its failure, if it failed.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Tally:
         self._parts: dict[int, _Part] = {}
 
     def see(self, event: AgentEvent) -> None:
-        """Count *event*, the next of the turn's own, if it is one of `COUNTED`."""
+        """Count *event*, the turn's next own event, if it is one of `COUNTED`."""
         if isinstance(event, MessageEnd):
             self.messages.append(event.message)
             if isinstance(event.message, AssistantMessage):
@@ -63,7 +63,7 @@ class Tally:
             self.failure = event
 
     def drop(self, artifact_id: str) -> None:
-        """Forget the versions of an artifact, which is deleted."""
+        """Drop the versions of a deleted artifact."""
         self.artifacts = [one for one in self.artifacts if one.artifact_id != artifact_id]
 
     def result(
@@ -82,7 +82,7 @@ class Tally:
 
         Args:
             pending: The requests that wait in the context.
-            error: Why the turn failed, if it did.
+            error: The error if the turn failed.
         """
         texts = [m.text for m in self.messages if isinstance(m, AssistantMessage) and m.text]
         waits = outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)

@@ -1,8 +1,8 @@
 """
-One turn of an agent, from the call to its last event: a supervised task that nobody has to watch.
+One turn of an agent, from the call to its last event: a supervised task.
 
-Claim, run, commit, announce. The turn comes to own its context (`looopy.agent.claim`); then the
-generator of `looopy.loop.turn` is pulled group by group, and each group is committed and shown
+Claim, run, commit, announce. First the turn claims its context (`looopy.agent.claim`). Then it
+pulls the generator of `looopy.loop.turn` group by group; each group is committed and shown
 (`looopy.agent.commit`) before the next is made.
 """
 
@@ -30,7 +30,7 @@ class RunningTurn:
     One call of `execute_turn`.
 
     Args:
-        busy_here: An earlier turn of the agent runs, and this one is not to wait for it.
+        busy_here: An earlier turn of the agent runs, and this one must not wait for it.
     """
 
     def __init__(self, setup: TurnSetup, request: TurnRequest, *, busy_here: bool) -> None:
@@ -50,16 +50,17 @@ class RunningTurn:
 
     @property
     def ended(self) -> bool:
-        """Whether its last event has been made."""
+        """True if its last event has been made."""
         return self._log is not None and self._log.result is not None
 
     def cancel(self) -> None:
-        """Ask the turn to stop."""
+        """Request that the turn stop."""
         self.token.cancel()
 
     def seen_by(self, request: TurnRequest) -> tuple[Broadcast, Callable[[], object]]:
         """
-        For a request with the same idempotency key: this turn and what cancels it, or why not.
+        Answer a request with the same idempotency key: this turn's broadcast and cancel function,
+        or a broadcast that fails.
         """
         if request.asks_as(self.request.input_hash):
             return self.broadcast, self.token.cancel
@@ -80,8 +81,8 @@ class RunningTurn:
             before: See `Claiming.run`.
 
         Raises:
-            AlreadyAccepted: There is such a turn already: watch that one.
-            LooopyError: What only the store knows; the stream fails with it too.
+            AlreadyAccepted: The key belongs to an accepted turn: watch that one.
+            LooopyError: An error of the claim or the store; the stream fails with it too.
         """
         try:
             begun = await self.claiming.run(before)

@@ -1,10 +1,8 @@
 """
-The turns of one agent in this process: in order of arrival, each in a task that nobody has to
-watch.
+The turns of one agent in this process: in order of arrival, each in a task of its own.
 
-The first one runs, the others wait for it. A request that turns out to name a turn which was
-accepted before leaves the line at once and becomes a view of that turn; views end with their turn,
-or with the agent.
+The first one runs, the others wait for it. A request with the key of an accepted turn leaves the
+line at once and becomes a view of that turn. Views end with their turn, or with the agent.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from looopy.errors import AgentStateError, LooopyError
 from looopy.types.result import TurnResult
 
 _logger = logging.getLogger("looopy")
-# The tasks of the turns that a tool is called in: of its agent's, and of those it works for.
+# The tasks of the turns around a tool call: its own agent's turn, and those it works for.
 _around: ContextVar[tuple[asyncio.Task[Any], ...]] = ContextVar("looopy_around", default=())
 Watch: TypeAlias = Callable[[int, RunningTurn], Awaitable[TurnResult]]
 """Shows the turn of a number to whoever views the request, to its end."""
@@ -34,9 +32,9 @@ class Turns:
     Turns in line.
 
     Args:
-        name: Of the agent, for the log.
+        name: The agent's name, for the log.
         idle: Called when the last one has ended.
-        watch: How a request that was accepted before is watched.
+        watch: Shows an accepted turn to a request with its key.
     """
 
     def __init__(self, name: str, *, idle: Callable[[], object], watch: Watch) -> None:
@@ -48,18 +46,20 @@ class Turns:
         self._run_by: dict[asyncio.Task[None], RunningTurn] = {}
         self._views: set[asyncio.Task[None]] = set()
         self._held = False
-        self._fewer = asyncio.Event()  # another each time, as it belongs to its event loop
+        self._fewer = asyncio.Event()  # a new one each time, because it belongs to its event loop
 
     def __bool__(self) -> bool:
         return bool(self._line)
 
     @property
     def running(self) -> RunningTurn | None:
-        """The turn that runs, or is the next to run."""
+        """The running turn, or the next to run."""
         return next((turn for turn in self._line if not turn.ended), None)
 
     def around(self) -> RunningTurn | None:
-        """The turn that runs and waits for the caller, as for its tool; `None` outside of one."""
+        """
+        The running turn that waits for the caller, such as for its tool; `None` outside of one.
+        """
         found = (self._run_by.get(task) for task in _around.get())
         return next((turn for turn in found if turn is not None and not turn.ended), None)
 
@@ -81,23 +81,23 @@ class Turns:
         task.add_done_callback(functools.partial(self._ended, turn))
 
     def cancel(self) -> None:
-        """Ask all of them to stop."""
+        """Request that all of them stop."""
         for turn in self._line:
             turn.cancel()
 
     async def end(self) -> None:
-        """Wait until none is left; views are waited for by nobody."""
+        """Wait until no turn is left; views do not count."""
         while self._tasks:
             await self.end_present()
 
     async def end_present(self) -> None:
-        """Wait until those that are there now have ended, or turned out to be views."""
+        """Wait until the present turns have ended, or have become views."""
         present = set(self._tasks)
         while present & self._tasks:
             await self._fewer.wait()
 
     def also(self, work: Coroutine[Any, Any, None]) -> None:
-        """Ask for something beside them; `end` waits for it too, and its failure is logged."""
+        """Run *work* beside the turns; `end` waits for it too, and its failure is logged."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._also_ended)
@@ -108,14 +108,14 @@ class Turns:
             _logger.warning("a turn elsewhere was not asked to stop: %s", type(error).__name__)
 
     def _gone(self, task: asyncio.Task[None]) -> None:
-        """Tell whoever waits that a task is waited for no more."""
+        """Wake the waiters: a task no longer counts."""
         self._tasks.discard(task)
         fewer, self._fewer = self._fewer, asyncio.Event()
         fewer.set()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within the block, nobody who waits in line comes to run."""
+        """Within the block, no waiting turn may start to run."""
         self._held = True
         try:
             yield
@@ -124,7 +124,7 @@ class Turns:
             self._call_next()
 
     async def detach(self) -> None:
-        """End the views; the turns that they show go on where they run."""
+        """End the views; the turns that they show continue where they run."""
         for task in self._views:
             task.cancel()
         if self._views:
@@ -133,7 +133,7 @@ class Turns:
     async def _supervise(self, turn: RunningTurn, before: Claiming | None) -> None:
         """Run a turn; its errors belong to its stream."""
         task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment] # it is one
-        if task not in self._tasks:  # the loop has begun it before `start` could note it
+        if task not in self._tasks:  # the loop has begun it before `start` could add it
             await asyncio.sleep(0)
         _around.set((*(one for one in _around.get() if not one.done()), task))
         try:
@@ -156,7 +156,7 @@ class Turns:
             self._over(turn)
             turn.broadcast.finish(result)
         finally:
-            _around.set(())  # else the task's context refers to the task, and neither goes at once
+            _around.set(())  # else the task's context refers to the task, and both live longer
 
     def _become_view(self, turn: RunningTurn) -> None:
         task = next(task for task in self._tasks if task is asyncio.current_task())
@@ -165,7 +165,7 @@ class Turns:
         self._gone(task)
 
     def _ended(self, turn: RunningTurn, task: asyncio.Task[None]) -> None:
-        """Let go of a turn's task; one that was cancelled may never have begun."""
+        """Forget a turn's task; a cancelled one may never have begun."""
         viewed = task in self._views
         self._views.discard(task)
         self._run_by.pop(task, None)
