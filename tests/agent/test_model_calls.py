@@ -11,7 +11,7 @@ from tests.loop_time import advance
 
 from looopy import AuthContext, Budget, LoopConfig, RetryPolicy, tool
 from looopy.errors import ContextOverflow, LimitExceeded, LLMError, LLMUnavailable
-from looopy.loop.progress import Group
+from looopy.loop.outgoing import Group
 from looopy.loop.turn import run_turn
 from looopy.stores.owner import Owner
 from looopy.stores.records import Commit
@@ -19,7 +19,7 @@ from looopy.testing import ScriptedProvider, text
 from looopy.testing.contracts.turns import answer, begin, said
 from looopy.types.config import Hooks
 from looopy.types.context import CancelToken, TurnContext
-from looopy.types.event import IterationEnd, TurnWarning, UsageReport
+from looopy.types.event import IterationEnd, UsageReport
 from looopy.types.message import StopReason, ToolCall, Usage, UserMessage
 from looopy.types.state import Outcome
 
@@ -211,8 +211,9 @@ class Relief:
     async def __call__(self, turn, error):
         """Make room."""
         self.asked.append(error)
-        turn.history[:-1] = [UserMessage("brief") for _ in turn.history[:-1]]
-        turn.emit(turn.make(TurnWarning, code="compacted", text="made room"))
+        history = turn.progress.history
+        history[:-1] = [UserMessage("brief") for _ in history[:-1]]
+        turn.out.warn("compacted", "made room")
         return self.helps
 
 

@@ -34,7 +34,7 @@ from looopy import (
     ToolResultMessage,
     tool,
 )
-from looopy.loop.progress import Turn
+from looopy.loop.outgoing import Outgoing
 from looopy.testing import ScriptedProvider, text, tool_call
 
 _MOST_TURNS = 4  # that the next process needs at most: to go on, and to be answered
@@ -355,7 +355,7 @@ def _trial(store: str, full: int) -> Trial:
 
 def without_saving_first() -> contextlib.AbstractContextManager[None]:
     """Ask for tools and for approvals while the result of the last tool waits."""
-    return broken(Turn, "unsaved", lambda _: property(lambda _: False, lambda _, __: None))
+    return broken(Outgoing, "unsaved", lambda _: property(lambda _: False, lambda _, __: None))
 
 
 TRIALS = [_trial(store, 150) for store in STORES]

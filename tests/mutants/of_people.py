@@ -57,7 +57,7 @@ MUTANTS = [
         "asked-at-the-end-of-the-turn",
         "a crash beside a slow tool costs the question",
         "looopy.loop.tool_calls:run_tools",
-        "(_answer_done(turn, crew, rest) or turn.asks) and crew",
+        "(_answer_done(turn, crew, rest) or turn.out.asks) and crew",
         "_answer_done(turn, crew, rest) and crew",
         f"{_ASKING}::test_what_is_asked_beside_a_slow_call_is_stored_at_once",
     ),

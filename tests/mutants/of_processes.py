@@ -52,7 +52,7 @@ MUTANTS = [
         "cancel-comes-too-late",
         "a turn that was asked to stop ends as if nobody had",
         "looopy.loop.turn:_hear",
-        "if turn.context.cancel.reason is not None:",
+        "if cancel.reason is not None:",
         "if False:",
         f"{_INBOX}::test_a_cancel_that_is_acknowledged_before_the_end_counts[memory]",
     ),

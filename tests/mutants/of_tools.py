@@ -22,7 +22,7 @@ MUTANTS = [
     mutant(
         "blank-call-id",
         "a provider refuses the history from then on",
-        "looopy.loop.progress:Turn.own_call_id",
+        "looopy.loop.progress:Progress.own_call_id",
         'wanted = wanted if wanted.strip() else "call"',
         "pass",
         f"{_BAD}::test_duplicate_and_blank_call_ids",
@@ -78,7 +78,7 @@ MUTANTS = [
     mutant(
         "said-though-taken-back",
         "the model is told what the user took back in time",
-        "looopy.loop.progress:Turn.unsay",
+        "looopy.loop.progress:Progress.take_back",
         "self.queued = [one for one in said if one.number not in gone]",
         "self.queued = [one._replace(number=None) for one in said]",
         f"{_QUEUES}::test_what_is_cleared_at_the_commit_that_says_it_is_not_said",
@@ -87,16 +87,16 @@ MUTANTS = [
         "model-asked-for-nothing",
         "a model call is paid for a message that was taken back",
         "looopy.loop.iteration:_say",
-        "turn.stop, turn.answered = None if said else turn.answered, None",
-        "turn.answered = None",
+        "if said:\n    turn.progress.go_on()",
+        "turn.progress.go_on()",
         f"{_QUEUES}::test_a_turn_that_went_on_for_what_is_cleared_ends_without_asking_the_model",
     ),
     mutant(
         "handed-over-and-lost",
         "what the user said to a turn that is cancelled is gone",
         "looopy.loop.turn:_close",
-        "turn.queued = [one for one in turn.queued if one.number is None]",
-        "turn.queued = []",
+        "progress.queued = [one for one in progress.queued if one.number is None]",
+        "progress.queued = []",
         "tests/unit/loop/test_incoming.py::test_what_was_handed_over_is_said_though_the_turn_ends",
     ),
     mutant(

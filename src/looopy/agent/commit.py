@@ -28,8 +28,9 @@ from looopy.agent.state import state_after, state_beside
 from looopy.auth.redaction import Redactor
 from looopy.errors import LooopyError, StoreConflict, StoreError, StoreUnavailable
 from looopy.loop.compaction import placed
+from looopy.loop.outgoing import Group
 from looopy.loop.output import output_type_of
-from looopy.loop.progress import Asked, Group
+from looopy.loop.progress import Asked
 from looopy.stores.records import (
     ArtifactDeletion,
     ArtifactWrite,

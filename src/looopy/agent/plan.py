@@ -14,8 +14,8 @@ from looopy.auth.sealing import KeyLost, KeyRing
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.history.open_calls import can_continue
 from looopy.llm.render import OUTCOME_UNKNOWN
+from looopy.loop.given import Resumed
 from looopy.loop.pending import waits_for
-from looopy.loop.progress import Resumed
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.tools.answering import check_answer, refused
 from looopy.types.context import AuthContext

@@ -18,7 +18,7 @@ from looopy.agent.request import TurnRequest, TurnSetup
 from looopy.agent.state import counted, spent_before
 from looopy.auth.redaction import Redactor
 from looopy.errors import Fenced, IdempotencyConflict, LooopyError, StoreUnavailable
-from looopy.loop.progress import Group
+from looopy.loop.outgoing import Group
 from looopy.loop.turn import run_turn
 from looopy.stores.owner import Owner
 from looopy.types.context import CancelToken, TurnContext

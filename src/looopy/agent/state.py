@@ -13,7 +13,8 @@ from typing import Any
 from looopy import errors
 from looopy.errors import LooopyError
 from looopy.loop.guards import Spent
-from looopy.loop.progress import Asked, Group
+from looopy.loop.outgoing import Group
+from looopy.loop.progress import Asked
 from looopy.stores.records import ContextRecord, ContextState
 from looopy.stores.stores import Stores
 from looopy.types.config import Budget

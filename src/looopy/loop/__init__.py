@@ -8,7 +8,8 @@ tools and messages; it knows no store, process or lease. It may import `history`
 
 - Algorithm: `turn`, `iteration` (one model call and its tools), `model_call`, `tool_calls`,
   `tool_tasks` (calls that run now, one after another or in parallel).
-- State: `progress` (the turn as it runs, and its groups), `guards` (budgets and limits).
+- State: `parts` (the turn as it runs), of `given` (what the caller hands over), `progress` (what
+  has happened so far) and `outgoing` (events and groups); `guards` (budgets and limits).
 - Input: `incoming` (messages during the turn), `prompts` (the system prompt).
 - Output: `output` (a typed answer), `storable` (repairs what a model or tool sent).
 - People: `approval` (may this call run unasked), `pending` (calls left open for a person).
@@ -16,5 +17,5 @@ tools and messages; it knows no store, process or lease. It may import `history`
 - `agent_loop`: the same turn without an agent or a store.
 
 Exports: `AgentLoop`, `agent_loop` and `agent_loop_continue`, through `looopy`. Read `turn`,
-`iteration`, `model_call`, `tool_calls`, `progress`.
+`parts`, `iteration`, `model_call`, `tool_calls`.
 """

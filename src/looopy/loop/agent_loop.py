@@ -19,7 +19,7 @@ from looopy.errors import CannotContinue
 from looopy.history.open_calls import can_continue, unanswered
 from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import AskedQueues, GetMessages
-from looopy.loop.progress import Group, Out
+from looopy.loop.outgoing import Group, Out
 from looopy.loop.turn import run_turn
 from looopy.tools.gather import ToolSource, wrap_tools
 from looopy.types.config import LoopConfig

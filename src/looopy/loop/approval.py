@@ -18,7 +18,7 @@ from typing import Any
 
 from looopy.auth.redaction import Redactor
 from looopy.errors import ToolError
-from looopy.loop.progress import Resumed
+from looopy.loop.given import Resumed
 from looopy.tools.call.hooks import Decided, ToolHooks
 from looopy.tools.call.results import Answer, error_text, failure
 from looopy.tools.provider import Tool, ToolContext

@@ -14,8 +14,8 @@ from dataclasses import replace
 from looopy.errors import ContextOverflow
 from looopy.history.summarise import read_part, summarise
 from looopy.history.window import Limits
-from looopy.loop.progress import Turn
-from looopy.types.event import AgentEvent, Compaction, MessageEnd, MessageStart, TurnWarning
+from looopy.loop.parts import Turn
+from looopy.types.event import AgentEvent, Compaction, MessageEnd, MessageStart
 from looopy.types.maker import amended
 from looopy.types.request import ThinkingLevel
 from looopy.types.summary import is_summary, kept_by
@@ -31,17 +31,18 @@ async def before_call(turn: Turn) -> bool:
     Returns:
         True if there is a summary to commit.
     """
-    turn.compacted = True
-    if turn.auto_compact:
-        window = turn.abilities.window_tokens
-        return await _compact(turn, Limits.of(turn.config, window).half(), surely=False)
-    if not turn.view.told:
-        turn.view.told = True
+    given = turn.given
+    turn.progress.compacted = True
+    if given.auto_compact:
+        window = turn.progress.abilities.window_tokens
+        return await _compact(turn, Limits.of(given.config, window).half(), surely=False)
+    if not given.view.told:
+        given.view.told = True
         text = (
             "the model is no longer shown the beginning of the conversation: see auto_compact,"
             " compact(), LoopConfig.max_messages and LoopConfig.history_tokens"
         )
-        turn.emit(turn.make(TurnWarning, code="history_cut", text=text))
+        turn.out.warn("history_cut", text)
     return False
 
 
@@ -63,14 +64,16 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         room: The room for the messages that stay; `None`: little.
         surely: Also if the model writes no summary: a sentence replaces it.
     """
-    window = turn.abilities.window_tokens
-    backlog = None if turn.view.backlog is None else turn.view.backlog()
-    part = await read_part(turn.history, backlog, window_tokens=window, room=room, split=True)
+    given, progress, out = turn.given, turn.progress, turn.out
+    abilities = progress.abilities
+    window = abilities.window_tokens
+    backlog = None if given.view.backlog is None else given.view.backlog()
+    part = await read_part(progress.history, backlog, window_tokens=window, room=room, split=True)
     if part is None:
         return False
-    level = turn.options.thinking_level
+    level = progress.options.thinking_level
     asked = replace(
-        turn.options,
+        progress.options,
         thinking_level=None if level is None else ThinkingLevel.OFF,
         thinking_budgets=None,
         output_schema=None,
@@ -79,29 +82,27 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
     )
     summary = await summarise(
         part,
-        turn.provider,
+        given.provider,
         asked,
-        model=turn.abilities.model,
+        model=abilities.model,
         window_tokens=window,
-        retry=turn.config.retry,
+        retry=given.config.retry,
     )
-    turn.use(summary.usage)
+    progress.use(summary.usage)
     if summary.error is not None:
         _logger.warning("no summary could be written: %s", summary.error)
-        turn.emit(turn.make(TurnWarning, code="summary_failed", text=str(summary.error)))
+        out.warn("summary_failed", str(summary.error))
         if not surely:
             return False  # the model is shown less, as without a summary; the next turn tries again
     # Written by a model: unlike other custom messages it may repeat a secret of a tool.
-    message = replace(summary.message, content=turn.redactor.value(summary.message.content))
-    turn.emit(turn.make(MessageStart, message=message))
+    message = replace(summary.message, content=given.redactor.value(summary.message.content))
+    out.emit(MessageStart, message=message)
     turn.append(message)
-    turn.emit(
-        turn.make(
-            Compaction,
-            tokens_before=part.tokens_before,
-            tokens_after=summary.tokens_after(part),
-            unread=summary.unread,
-        )
+    out.emit(
+        Compaction,
+        tokens_before=part.tokens_before,
+        tokens_after=summary.tokens_after(part),
+        unread=summary.unread,
     )
     return True
 

@@ -16,71 +16,74 @@ from collections.abc import AsyncGenerator
 from looopy.errors import OutputInvalid
 from looopy.loop.incoming import Queued
 from looopy.loop.model_call import call_model
+from looopy.loop.outgoing import Out
 from looopy.loop.output import FINAL_ANSWER, OutputRefused, Wanted, is_accepted
-from looopy.loop.progress import Out, Turn, end_iteration
+from looopy.loop.parts import Turn
+from looopy.loop.progress import NATURAL
 from looopy.loop.tool_calls import run_tools
 from looopy.tools.gather import gather_tools
-from looopy.types.event import TurnWarning
 from looopy.types.message import AssistantMessage, StopReason, ToolCall, UserMessage
 
 
 async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
-    """Call the model once and run what it asks for; sets `turn.stop` when the turn is over."""
-    if turn.unsaved:  # else it would be closed behind this: that is as many commits
-        yield turn.close_group()
+    """Call the model once and run what it asks for; ends the turn's progress when it is over."""
+    given, progress, out = turn.given, turn.progress, turn.out
+    if out.unsaved:  # else it would be closed behind this: that is as many commits
+        yield out.close_group()
     with turn.scope:
-        tools = await gather_tools(turn.sources, turn.context, turn.warn_of_tools)
-    if turn.wanted is not None:
-        tools = turn.wanted.offered(tools)
+        tools = await gather_tools(given.sources, given.context, turn.warn_of_tools)
+    if given.wanted is not None:
+        tools = given.wanted.offered(tools)
     assistant: AssistantMessage | None = None
-    if turn.open_calls:
-        calls, turn.open_calls = turn.open_calls, ()
+    cut_call: str | None = None
+    if progress.open_calls:
+        calls, progress.open_calls = progress.open_calls, ()
     else:
-        turn.call_turn = None  # what is called from now on is this turn's own
-        turn.spoken = turn.spoken or bool(turn.queued)
+        progress.call_turn = None  # what is called from now on is this turn's own
+        progress.spoken = progress.spoken or bool(progress.queued)
         if turn.says:
-            async for out in _say(turn):
-                yield out
+            async for one in _say(turn):
+                yield one
         else:  # as nearly always
-            yield turn.close_group()
-            turn.stop, turn.answered = turn.answered, None
-        if not turn.spoken and await turn.steered():  # that commit brought news
-            async for out in _say(turn):
-                yield out
-        turn.spoken = False
-        if turn.stop is not None:  # what the turn went on for was withdrawn
-            end_iteration(turn, None)
+            yield out.close_group()
+        if not progress.spoken and await turn.steered():  # that commit brought news
+            async for one in _say(turn):
+                yield one
+        progress.spoken = False
+        if progress.stop is not None:  # what the turn went on for was withdrawn
+            turn.end_iteration(None)
             return
-        async for out in call_model(turn, tools):
-            yield out
-        assistant = turn.answer_of_model
-        if turn.stop is not None or assistant is None:
+        async for one in call_model(turn, tools):
+            yield one
+        assistant = progress.answer
+        if progress.stop is not None or assistant is None:
             return
-        turn.use(assistant.usage)
+        progress.use(assistant.usage)
         turn.warn_of_cost()
-        calls, turn.cut_call = assistant.tool_calls, _cut_call_of(assistant)
-        turn.stop = _stop_of(assistant)
+        calls, cut_call = assistant.tool_calls, _cut_call_of(assistant)
     if calls:
-        turn.stop = None
-        async for out in run_tools(turn, calls, tools):
-            yield out
+        async for one in run_tools(turn, calls, tools, cut_call):
+            yield one
+    elif assistant is not None:
+        progress.end(_stop_of(assistant))
     judge_answer(turn, assistant)
-    end_iteration(turn, assistant)
+    turn.end_iteration(assistant)
 
 
 async def _say(turn: Turn) -> AsyncGenerator[Out, None]:
     """Say what is queued, but for what is withdrawn before it is stored."""
-    said = tuple(turn.queued)
+    said = tuple(turn.progress.queued)
     while True:
         turn.say_queued()
-        group = turn.close_group()
+        group = turn.out.close_group()
         yield group
-        gone = turn.inbox.withdrawn()
+        gone = turn.given.inbox.withdrawn()
         if not gone:
             break
         turn.unsay(group, said, gone)
-        said = tuple(turn.queued)
-    turn.stop, turn.answered = None if said else turn.answered, None
+        said = tuple(turn.progress.queued)
+    if said:
+        turn.progress.go_on()
 
 
 def _cut_call_of(assistant: AssistantMessage) -> str | None:
@@ -106,42 +109,43 @@ CUT = "it was cut off: give a shorter one"
 
 def judge_answer(turn: Turn, assistant: AssistantMessage | None) -> None:
     """End the turn with an answer that fits; else have it go on, while it may."""
-    wanted = turn.wanted
-    if wanted is None or turn.asked:  # what a person says may change the answer
+    wanted, progress = turn.given.wanted, turn.progress
+    if wanted is None or progress.asked:  # what a person says may change the answer
         return
-    if any(is_accepted(result) for result in turn.results):
-        turn.stop, turn.error = StopReason.STOP, None
+    if any(is_accepted(result) for result in progress.results):
+        progress.end(StopReason.STOP)
         return
-    given = [r for r in turn.results if r.tool_name == FINAL_ANSWER]
+    given = [r for r in progress.results if r.tool_name == FINAL_ANSWER]
     if given and wanted.tool is not None:
         _refuse(turn, wanted, given[-1].text, asks=False)
-    elif assistant is not None and turn.stop in (StopReason.STOP, StopReason.LENGTH):
-        cut = turn.stop is StopReason.LENGTH
+    elif assistant is not None and progress.stop in NATURAL:
+        cut = progress.stop is StopReason.LENGTH
         try:
             wanted.type.read_text(assistant.text)
         except OutputRefused as error:
             _refuse(turn, wanted, CUT if cut else str(error), asks=True)
         else:
-            turn.stop = StopReason.STOP
+            progress.end(StopReason.STOP)
 
 
 def _refuse(turn: Turn, wanted: Wanted, problem: str, *, asks: bool) -> None:
-    wanted.tries += 1
-    allowed = turn.config.max_output_retries + 1
-    if wanted.tries >= allowed:
-        turn.stop = StopReason.ERROR
-        turn.error = OutputInvalid(
+    progress = turn.progress
+    progress.refused += 1
+    tries, allowed = progress.refused, turn.given.config.max_output_retries + 1
+    if tries >= allowed:
+        error = OutputInvalid(
             f"the model gave no answer that fits output_type in {allowed} tries"
             f" (LoopConfig.max_output_retries). The last time: {problem}",
-            tries=wanted.tries,
+            tries=tries,
         )
+        progress.end(StopReason.ERROR, error)
         return
-    text = f"answer {wanted.tries} of {allowed} does not fit output_type: {problem}"
-    turn.emit(turn.make(TurnWarning, code="output_invalid", text=text))
+    text = f"answer {tries} of {allowed} does not fit output_type: {problem}"
+    turn.out.warn("output_invalid", text)
     if asks:
         how = "as JSON alone" if wanted.tool is None else f"by calling the tool {FINAL_ANSWER}"
-        turn.stop = None
-        turn.queued = (
+        progress.go_on()
+        progress.queued = (
             Queued(UserMessage(f"Your answer does not fit: {problem}\nGive it again, {how}.")),
-            *turn.queued,
+            *progress.queued,
         )

@@ -31,8 +31,9 @@ from looopy.llm.provider import abilities_of
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
 from looopy.loop.compaction import before_call
+from looopy.loop.outgoing import Out
 from looopy.loop.output import INSTRUCTION
-from looopy.loop.progress import Out, Turn
+from looopy.loop.parts import Turn
 from looopy.loop.prompts import BuiltPrompt, build_prompt
 from looopy.loop.scope import Patience, TurnInterrupted
 from looopy.loop.storable import _clean
@@ -73,6 +74,7 @@ class _Attempt:
         warnings: What the provider wants told, and was not told yet: codes and sentences.
         held: The turn, while the call goes on: a provider may keep its options for ever, and is not
             to keep the turn's credentials with them.
+        left_out: Whether the limits kept the model from being shown all of the history.
         final: The stream's last event, `done` or `error`.
     """
 
@@ -82,6 +84,7 @@ class _Attempt:
     shown: bool = False
     warnings: list[tuple[str, str]] = field(default_factory=list)
     held: list[Turn] = field(default_factory=list)
+    left_out: bool = False
     final: StreamEvent | None = None
 
     @property
@@ -92,28 +95,29 @@ class _Attempt:
 
     def told(self, turn: Turn) -> list[AgentEvent]:
         """The warnings that wait; they do so no longer."""
-        waiting = [turn.make(TurnWarning, code=c, text=text) for c, text in self.warnings]
+        waiting = [turn.out.make(TurnWarning, code=c, text=text) for c, text in self.warnings]
         self.warnings.clear()
         return waiting
 
 
 async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
     """Call the model until it answers or there is no more hope; append its message to the turn."""
+    given, progress, out = turn.given, turn.progress, turn.out
     attempts, failures, strict = 0, 0, False
     while True:
         attempts += 1
         attempt = _Attempt(attempts)
         request, options = await _request(turn, tools, attempt, strict=strict)
-        if turn.left_out and not turn.compacted:
+        if attempt.left_out and not progress.compacted:
             with turn.scope:
                 summed_up = await before_call(turn)
             if summed_up:
-                yield turn.close_group()
+                yield out.close_group()
                 request, options = await _request(turn, tools, attempt, strict=strict)
         outs = _listen(turn, request, options, attempt)
         try:
-            async for out in outs:
-                yield out
+            async for one in outs:
+                yield one
         finally:
             await outs.aclose()
         for warning in attempt.told(turn):
@@ -128,26 +132,26 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
                 if overflow is not None:
                     _tell_of_overflow(turn, overflow)
                 if not attempt.shown:
-                    yield turn.make(MessageStart, message=AssistantMessage())
+                    yield out.make(MessageStart, message=AssistantMessage())
                 _take(turn, message, attempt)
                 return
             error, relieved = overflow, True
         if attempt.final is not None and attempt.final.message is not None:
-            turn.use(attempt.final.message.usage)
+            progress.use(attempt.final.message.usage)
         delay: float | None
         if relieved:
-            yield turn.close_group()
+            yield out.close_group()
             delay = 0.0
         elif isinstance(error, HistoryRejected) and not strict:
             strict = True
             delay = 0.0  # once, with everything optional left out (rule 11)
         else:
             failures += 1
-            delay = delay_before(failures, turn.config.retry, error, _chance)
+            delay = delay_before(failures, given.config.retry, error, _chance)
         if delay is None:
-            _fail(turn, explained(error, turn.config.retry), attempt)
+            _fail(turn, explained(error, given.config.retry), attempt)
             return
-        yield turn.make(
+        yield out.make(
             StatusChange,
             status=AgentStatus.BUSY,
             attempt=attempts + 1,
@@ -162,7 +166,8 @@ async def _listen(
     turn: Turn, request: LLMRequest, options: StreamOptions, attempt: _Attempt
 ) -> AsyncGenerator[Out, None]:
     """Show what the model says as it comes, until the stream's last event."""
-    deltas = None if turn.redactor.free else turn.redactor.deltas()
+    given = turn.given
+    deltas = None if given.redactor.free else given.redactor.deltas()
     partial: PartialMessage | None = None
     arrived = 0
     patience = Patience(
@@ -172,7 +177,7 @@ async def _listen(
         total_s=options.timeout_s,
     )
     reach("B4")
-    stream = turn.provider.stream(request, options)
+    stream = given.provider.stream(request, options)
     try:
         events = aiter(stream)
         while True:
@@ -187,7 +192,7 @@ async def _listen(
                 break
             if not attempt.shown:
                 attempt.shown = True
-                yield turn.make(MessageStart, message=AssistantMessage())
+                yield turn.out.make(MessageStart, message=AssistantMessage())
             if attempt.first_delta_s is None or event.type == "start":
                 for warning in attempt.told(turn):
                     yield warning
@@ -206,9 +211,9 @@ async def _listen(
                     await asyncio.sleep(0)
     except (TurnInterrupted, asyncio.CancelledError) as stop:
         said = _said_so_far(turn, partial)
-        late = patience.error(stop, turn.abilities.name)
+        late = patience.error(stop, turn.progress.abilities.name)
         if late is None:
-            turn.partial = said
+            turn.progress.partial = said
             raise
         attempt.final = StreamEvent("error", message=said, error=late)
     except Exception as exc:  # a provider that breaks its contract and raises
@@ -238,7 +243,7 @@ def _final(turn: Turn, event: StreamEvent) -> StreamEvent:
 
 
 def _said_so_far(turn: Turn, partial: PartialMessage | None) -> AssistantMessage | None:
-    veiled = turn.redactor.partial(partial)
+    veiled = turn.given.redactor.partial(partial)
     if veiled is None:
         return None
     lost: Lost = []
@@ -254,14 +259,15 @@ def _said_so_far(turn: Turn, partial: PartialMessage | None) -> AssistantMessage
 def _warn_of_lost(turn: Turn, lost: Lost) -> None:
     if lost:
         text = f"the model's answer had values of a wrong type, left out: {', '.join(lost)}"
-        turn.emit(turn.make(TurnWarning, code="answer_repaired", text=text))
+        turn.out.warn("answer_repaired", text)
 
 
 def _update(turn: Turn, event: StreamEvent) -> MessageUpdate:
+    context = turn.given.context
     return _made_update(
-        context_id=turn.context.context_id,
-        turn=turn.context.turn,
-        iteration=turn.iteration,
+        context_id=context.context_id,
+        turn=context.turn,
+        iteration=turn.progress.iteration,
         delta=event.delta if event.type == "text_delta" else "",
         event=event,
         content_index=event.content_index,
@@ -271,9 +277,10 @@ def _update(turn: Turn, event: StreamEvent) -> MessageUpdate:
 
 def _cut_in_silence(turn: Turn, message: AssistantMessage) -> ContextOverflow | None:
     """The overflow that the provider kept to itself, if the model saw only a part."""
-    if turn.abilities.window_tokens is None:  # known since this call, if nobody prepared it
-        turn.abilities = abilities_of(turn.provider)
-    return silent_overflow(message, turn.abilities.window_tokens)
+    progress = turn.progress
+    if progress.abilities.window_tokens is None:  # known since this call, if nobody prepared it
+        progress.abilities = abilities_of(turn.given.provider)
+    return silent_overflow(message, progress.abilities.window_tokens)
 
 
 async def _close(stream: object) -> None:
@@ -291,21 +298,21 @@ async def _close(stream: object) -> None:
 async def _request(
     turn: Turn, tools: dict[str, Tool], attempt: _Attempt, *, strict: bool
 ) -> tuple[LLMRequest, StreamOptions]:
-    hooks, config = turn.config.hooks, turn.config
-    abilities = turn.abilities
+    given, history = turn.given, turn.progress.history
+    hooks, config, view = given.config.hooks, given.config, given.view
+    abilities = turn.progress.abilities
     provider, model, window_tokens = abilities.name, abilities.model, abilities.window_tokens
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
-        offset = turn.view.offset
-        chosen = folded(turn.history, config, window_tokens=window_tokens, offset=offset)
-        turn.left_out = len(chosen) < len(folded(turn.history, _WHOLE))
+        chosen = folded(history, config, window_tokens=window_tokens, offset=view.offset)
+        attempt.left_out = len(chosen) < len(folded(history, _WHOLE))
         chosen = await _hooked(turn, "transform_context", hooks.transform_context, chosen, chosen)
         chosen = await _hooked(turn, "convert_to_llm", hooks.convert_to_llm, chosen, chosen)
         shown: Sequence[Message] = render(chosen, provider=provider, model=model, strict=strict)
     else:
-        shown = turn.view.of(
-            turn.history, config, provider=provider, model=model, window_tokens=window_tokens
+        shown = view.of(
+            history, config, provider=provider, model=model, window_tokens=window_tokens
         )
-        turn.left_out = turn.view.leaves_out
+        attempt.left_out = view.leaves_out
     prompt = await _prompt(turn)
     request = LLMRequest(
         messages=prompt.behind(shown),
@@ -327,16 +334,16 @@ async def _request(
         warnings.append((code, text))
 
     several = abilities.asks_for_keys
-    options = turn.options = StreamOptions(
+    options = turn.progress.options = StreamOptions(
         temperature=config.temperature,
         max_tokens=config.max_tokens,
         thinking_level=config.thinking_level,
         thinking_budgets=config.thinking_budgets,
-        session_id=turn.context.context_id,
+        session_id=given.context.context_id,
         api_key=None if several else await key_of(provider),
         key_of=key_of if several else None,
         timeout_s=config.llm_timeout_s,
-        output_schema=None if turn.wanted is None else turn.wanted.option,
+        output_schema=None if given.wanted is None else given.wanted.option,
         connect_timeout_s=config.llm_connect_timeout_s,
         idle_timeout_s=config.llm_idle_timeout_s,
         warn=warn,
@@ -345,9 +352,10 @@ async def _request(
 
 
 async def _key_of(turn: Turn, provider: str) -> str | None:
-    hook, auth = turn.config.hooks.get_api_key, turn.context.auth_context
+    given = turn.given
+    hook, auth = given.config.hooks.get_api_key, given.context.auth_context
     key: str | None = await _hooked(turn, "get_api_key", hook, None, provider, auth)
-    turn.redactor.add(key)
+    given.redactor.add(key)
     return key
 
 
@@ -365,22 +373,23 @@ async def _hooked(
         raise
     except Exception as exc:
         _logger.exception("hook %s failed", name)
-        turn.emit(turn.make(TurnWarning, code="hook_failed", text=f"{name}: {type(exc).__name__}"))
+        turn.warn_of_hook(name, exc)
         return default
 
 
 async def _prompt(turn: Turn) -> BuiltPrompt:
+    given, wanted = turn.given, turn.given.wanted
     with turn.scope:
-        prompt = await build_prompt(turn.context.system_prompt, turn.sources, turn.context)
-    if turn.wanted is None or turn.wanted.tool is None:
+        prompt = await build_prompt(given.context.system_prompt, given.sources, given.context)
+    if wanted is None or wanted.tool is None:
         return prompt
     return replace(prompt, before=f"{prompt.before}\n\n{INSTRUCTION}".lstrip())
 
 
 def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
-    turn.answer_of_model = _clean(turn, turn.redactor.value(message))
+    answer = turn.progress.answer = _clean(turn, turn.given.redactor.value(message))
     turn.append(
-        turn.answer_of_model,
+        answer,
         started=attempt.started,
         first_delta_s=attempt.first_delta_s,
         attempts=attempt.number,
@@ -389,16 +398,15 @@ def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
 
 
 def _tell_of_overflow(turn: Turn, overflow: ContextOverflow) -> None:
-    if not turn.overflowed:
-        turn.overflowed = True  # said once a turn
-        turn.emit(turn.make(TurnWarning, code="context_overflow", text=str(overflow)))
+    turn.out.warn("context_overflow", str(overflow), once="context_overflow")
 
 
 async def _relieved(turn: Turn, attempt: _Attempt, error: ContextOverflow) -> bool:
     """Whether room was made; asked once a turn, as what did not help will not help again."""
-    relief, turn.relief = turn.relief, None
-    if relief is None:
+    relief, asked = turn.relief, turn.progress.relieved
+    if relief is None or asked:
         return False
+    turn.progress.relieved = True
     attempt.held[:] = [turn]  # it may call the model with the same options
     try:
         with turn.scope:
@@ -408,11 +416,11 @@ async def _relieved(turn: Turn, attempt: _Attempt, error: ContextOverflow) -> bo
     except Exception as exc:
         _logger.exception("no room could be made in the model's window")
         text = f"no room could be made in the model's window: {type(exc).__name__}"
-        turn.emit(turn.make(TurnWarning, code="context_overflow", text=text))
+        turn.out.warn("context_overflow", text)
         return False
     finally:
         attempt.held.clear()
-    turn.view.drop()
+    turn.given.view.drop()
     return helped
 
 
@@ -428,7 +436,7 @@ def _failure(final: StreamEvent | None) -> LLMError:
 def _fail(turn: Turn, error: LLMError, attempt: _Attempt) -> None:
     """End the turn; what the model did say is kept, marked as failed."""
     message = None if attempt.final is None else attempt.final.message
-    turn.stop, turn.error = StopReason.ERROR, error
+    turn.progress.end(StopReason.ERROR, error)
     if message is not None and message.text.strip():
         reason = repair(str(error))
         kept = replace(
@@ -442,9 +450,9 @@ def _fail(turn: Turn, error: LLMError, attempt: _Attempt) -> None:
 
 def keep_partial(turn: Turn) -> None:
     """Keep what the model had said when the turn was cut short, marked as aborted."""
-    partial, turn.partial = turn.partial, None
+    partial, turn.progress.partial = turn.progress.partial, None
     if partial is not None:
-        turn.use(partial.usage)
+        turn.progress.use(partial.usage)
     if partial is not None and partial.text.strip():
         kept = replace(
             partial,

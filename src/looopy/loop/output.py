@@ -223,19 +223,17 @@ class FinalAnswer(Tool):
         return ToolResult(ACCEPTED, details={"output": dict(arguments)})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """
     The type of one turn's answer, and the way to get it.
 
     Attributes:
         tool: The tool that takes the answer; `None` if the provider gets the schema.
-        tries: Answers that did not fit.
     """
 
     type: OutputType
     tool: FinalAnswer | None
-    tries: int = 0
 
     @classmethod
     def of(cls, output_type: OutputType, *, native: bool) -> Wanted:

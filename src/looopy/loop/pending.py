@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from looopy.auth.sealing import KEY_LIFE_S, KeyRing
+from looopy.auth.sealing import KEY_LIFE_S
 from looopy.errors import LooopyError
 from looopy.llm.render import CANCELLED, synthetic_result
 from looopy.loop.approval import AskFirst
-from looopy.loop.progress import NOTHING_ASKED, Asked, Turn
+from looopy.loop.parts import Turn
+from looopy.loop.progress import Asked
 from looopy.tools.asking import NeedsCredentials, NeedsInput
 from looopy.tools.provider import Tool
 from looopy.types.auth import AuthRequest, auth_to_json
@@ -33,14 +34,14 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
         ValueRefused: A question cannot be stored, or shows a secret of the turn.
         MissingExtra: It requests credentials, but the packages to decrypt them are not installed.
     """
-    kept = _kept(turn, call)
-    answered = turn.resumed.get(call.id, NOTHING_ASKED).answered
+    redactor, kept = turn.given.redactor, _kept(turn, call)
+    answered = turn.resumed(call).answered
     if isinstance(asks, NeedsCredentials):
         _leave(turn, Asked(call, kept, (), answered))
         return
     keys, sealed, pending = dict(kept.keys), dict(kept.sealed), []
     for i, ask in enumerate(asks.requests):
-        turn.redactor.refuse(
+        redactor.refuse(
             key=ask.key,
             schema=ask.schema,
             options=ask.options,
@@ -54,8 +55,8 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
             tool_name=call.name if ask.tool_name is None else ask.tool_name,
             args=call.arguments if ask.args is None else ask.args,
             tool_call_id=call.id,
-            turn=turn.context.turn,
-            prompt=turn.redactor.text(ask.prompt),
+            turn=turn.given.context.turn,
+            prompt=redactor.text(ask.prompt),
             schema=ask.schema,
             options=tuple(ask.options),
             expires_at=_in(ask.expires_s),
@@ -66,7 +67,7 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
             sealed |= {} if private is None else {request.request_id: private}
         keys[request.request_id] = ask.key
         pending.append(request)
-    turn.redactor.refuse(state=asks.state)
+    redactor.refuse(state=asks.state)
     held = replace(kept, keys=keys, sealed=sealed, state=asks.state)
     _leave(turn, Asked(call, held, pending, answered))
 
@@ -78,10 +79,11 @@ def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -
     Raises:
         ValueRefused: The question cannot be stored.
     """
-    label = turn.redactor.text(tool.label)
+    redactor = turn.given.redactor
+    label = redactor.text(tool.label)
     prompt = f"May {label} run with these arguments?"
     if first.doubt is not None:
-        prompt = f"{turn.redactor.text(first.doubt)}. {prompt}"
+        prompt = f"{redactor.text(first.doubt)}. {prompt}"
     if first.changed:
         prompt = f"{label} was approved, but it or its arguments have changed. {prompt}"
     request = PendingRequest(
@@ -90,11 +92,11 @@ def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -
         tool_name=tool.name,
         args=first.args,
         tool_call_id=call.id,
-        turn=turn.context.turn,
+        turn=turn.given.context.turn,
         prompt=prompt,
         expires_at=_in(tool.approval_expires_s),
     )
-    resumed = turn.resumed.get(call.id, NOTHING_ASKED)
+    resumed = turn.resumed(call)
     answered = [(one, value) for one, value in resumed.answered if not resumed.is_ours(one)]
     held = replace(_kept(turn, call), bound=first.bound)
     _leave(turn, Asked(call, held, [request], answered, started=False))
@@ -102,8 +104,8 @@ def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -
 
 def hold_for_credentials(turn: Turn, call: ToolCall) -> None:
     """Leave *call*, which was not announced, open until a turn has fresh credentials."""
-    resumed = turn.resumed.get(call.id, NOTHING_ASKED)
-    held = resumed.held or HeldCall(tool_call_id=call.id, origin=_origin(turn), asked_in=0)
+    resumed = turn.resumed(call)
+    held = resumed.held or HeldCall(tool_call_id=call.id, origin=turn.origin, asked_in=0)
     _leave(turn, Asked(call, held, (), resumed.answered, started=False))
 
 
@@ -113,8 +115,8 @@ def _with_key(
     """
     *request* with its own key, expiring with that key at the latest, and the encrypted private key.
     """
-    request_id, context_id = request.request_id, turn.context.context_id
-    public, private = (turn.keys or KeyRing()).issue(request_id, context_id)
+    request_id, context_id = request.request_id, turn.given.context.context_id
+    public, private = turn.given.keys.issue(request_id, context_id)
     auth = replace(auth, key=public, request_id=request_id, context_id=context_id)
     ends = utc_now() + timedelta(seconds=KEY_LIFE_S)
     until = ends if request.expires_at is None else min(ends, request.expires_at)
@@ -123,15 +125,10 @@ def _with_key(
 
 def _kept(turn: Turn, call: ToolCall) -> HeldCall:
     """The stored record of *call*, or a new one."""
-    kept = turn.resumed.get(call.id, NOTHING_ASKED).held
+    kept, now = turn.resumed(call).held, turn.given.context.turn
     if kept is not None:
-        return replace(kept, asked_in=turn.context.turn)
-    return HeldCall(tool_call_id=call.id, origin=_origin(turn), asked_in=turn.context.turn)
-
-
-def _origin(turn: Turn) -> int:
-    """The turn that announced the calls of this iteration."""
-    return turn.call_turn if turn.call_turn is not None else turn.context.turn
+        return replace(kept, asked_in=now)
+    return HeldCall(tool_call_id=call.id, origin=turn.origin, asked_in=now)
 
 
 def _leave(turn: Turn, asked: Asked) -> None:
@@ -140,13 +137,12 @@ def _leave(turn: Turn, asked: Asked) -> None:
         dump(pending_to_json(request), "/pending")
     dump(asked.held.keys, "/keys")
     dump({"state": asked.held.state})
-    turn.asked.append(asked)
-    turn.asks = True
+    turn.leave_open(asked)
 
 
 def _request_id(turn: Turn, call: ToolCall, number: int = 0) -> str:
     # The number comes first: a call's id is from the model, and may end like a number.
-    return f"{turn.context.turn}" + (f".{number}" if number else "") + f"-{call.id}"
+    return f"{turn.given.context.turn}" + (f".{number}" if number else "") + f"-{call.id}"
 
 
 def _in(seconds: float | None) -> datetime | None:
@@ -160,12 +156,18 @@ def refusal_of(call: ToolCall, error: LooopyError) -> str:
 
 def wait(turn: Turn) -> None:
     """End the turn with the requests of its calls, unless it fails anyway."""
-    if any(message.number is None for message in turn.queued):
+    progress = turn.progress
+    if any(message.number is None for message in progress.queued):
         drop(turn)  # the next message is in no inbox: it cancels open calls
-    if turn.asked and turn.stop in (None, StopReason.MAX_TOOL_CALLS):
-        turn.pending = [request for asked in turn.asked for request in asked.pending]
-        lacks = any(not asked.pending for asked in turn.asked)
-        turn.stop = StopReason.AUTH_REQUIRED if lacks else waits_for(turn.pending)
+    if progress.asked and progress.stop in (None, StopReason.MAX_TOOL_CALLS):
+        lacks = any(not asked.pending for asked in progress.asked)
+        reason = StopReason.AUTH_REQUIRED if lacks else waits_for(requests_of(progress.asked))
+        progress.end(reason)
+
+
+def requests_of(asked: Sequence[Asked]) -> Sequence[PendingRequest]:
+    """The requests that these calls wait for."""
+    return [request for one in asked for request in one.pending]
 
 
 def waits_for(pending: Sequence[PendingRequest]) -> StopReason:
@@ -176,7 +178,7 @@ def waits_for(pending: Sequence[PendingRequest]) -> StopReason:
 
 def drop(turn: Turn) -> None:
     """Answer the calls that were to wait: the turn ended before the question was shown."""
-    asked, turn.asked = turn.asked, []
+    asked, turn.progress.asked = turn.progress.asked, []
     for one in asked:
         result = synthetic_result(one.call, CANCELLED, timestamp=now_ms())
         turn.answer(one.call, result, announce=not one.started)

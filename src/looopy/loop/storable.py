@@ -11,8 +11,7 @@ from operator import is_
 from typing import Any
 
 from looopy.errors import ValueRefused
-from looopy.loop.progress import Turn
-from looopy.types.event import TurnWarning
+from looopy.loop.parts import Turn
 from looopy.types.maker import amended
 from looopy.types.message import (
     AssistantBlock,
@@ -117,7 +116,7 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
     raw, signature = block.invalid_arguments, block.thought_signature
     fixed = amended(
         block,
-        id=turn.own_call_id(repair(block.id)),
+        id=turn.progress.own_call_id(repair(block.id)),
         name=repair(block.name),
         arguments=arguments,
         thought_signature=signature if signature is None else _kept_signature(signature),
@@ -137,5 +136,5 @@ def _kept_signature(signature: str | None) -> str | None:
 
 def _repaired(turn: Turn, block: AssistantBlock) -> AssistantBlock:
     text = "characters that cannot be stored (NUL or lone surrogates) were replaced by U+FFFD"
-    turn.emit(turn.make(TurnWarning, code="text_repaired", text=text))
+    turn.out.warn("text_repaired", text)
     return block

@@ -16,37 +16,40 @@ from looopy._failpoints import reach
 from looopy.errors import MissingExtra, ValueRefused
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop.guards import Verdict
+from looopy.loop.outgoing import Out
+from looopy.loop.parts import Turn
 from looopy.loop.pending import hold, hold_for_approval, hold_for_credentials, refusal_of, wait
-from looopy.loop.progress import NOTHING_ASKED, Out, Turn
 from looopy.loop.scope import TurnInterrupted
 from looopy.loop.tool_tasks import Crew
 from looopy.tools.provider import Tool
-from looopy.types.event import TurnWarning
 from looopy.types.message import ToolCall, now_ms
 
 SKIPPED = "Skipped due to queued user message."
 
 
 async def run_tools(
-    turn: Turn, calls: Sequence[ToolCall], tools: dict[str, Tool]
+    turn: Turn, calls: Sequence[ToolCall], tools: dict[str, Tool], cut_call: str | None
 ) -> AsyncGenerator[Out, None]:
     """
     Run the calls; each gets exactly one result, whatever happens.
 
     One after the other, but for neighbours that are marked `parallel`: those overlap. A result is
     stored as soon as it is there; the model is shown them in the order of the calls.
+
+    Args:
+        cut_call: The id of the call that the model's answer broke off in, if it did.
     """
-    verdict = turn.guards.on_batch(len(calls))
+    verdict = turn.progress.guards.on_batch(len(calls))
     if verdict is not None:
         skip_calls(turn, calls, verdict.text)
         turn.give_up(verdict)
         return
-    crew, rest = Crew(turn, tools), _Rest(deque(calls))
+    crew, rest = Crew(turn, tools, cut_call), _Rest(deque(calls))
     try:
         while True:
             saves_first = await _begin(turn, crew, rest)
             if saves_first or rest.begun:
-                yield turn.close_group()
+                yield turn.out.close_group()
             if rest.begun:  # from here on they are known to have started
                 await _start(turn, crew, rest)
             if saves_first:
@@ -57,8 +60,8 @@ async def run_tools(
                 await crew.news()
             for report in crew.reports():
                 yield report
-            if (_answer_done(turn, crew, rest) or turn.asks) and crew:
-                yield turn.close_group()
+            if (_answer_done(turn, crew, rest) or turn.out.asks) and crew:
+                yield turn.out.close_group()
     except (TurnInterrupted, asyncio.CancelledError):
         for run in await crew.stop():
             turn.answer(run.call, run.result(), started=run.started)
@@ -75,7 +78,7 @@ async def run_tools(
     finally:
         crew.let_go()  # when nobody pulls any more
     order = {call.id: i for i, call in enumerate(calls)}
-    turn.results.sort(key=lambda result: order.get(result.tool_call_id, 0))
+    turn.progress.results.sort(key=lambda result: order.get(result.tool_call_id, 0))
     _deal_with(turn, rest)
     wait(turn)
 
@@ -122,7 +125,7 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
         asks = crew.asks_application(call)
         if asks and crew:
             break  # results that come meanwhile would wait as well
-        if turn.unsaved and (asks or turn.inbox.asks_application):
+        if turn.out.unsaved and (asks or turn.given.inbox.asks_application):
             return True
         rest.told = await _refused(turn, call)
         if rest.told is not None:
@@ -159,7 +162,7 @@ async def _start(turn: Turn, crew: Crew, rest: _Rest) -> None:
 
 def _died(turn: Turn, call: ToolCall) -> bool:
     """Whether it was running when its process ended, and may have had its effect."""
-    held = turn.resumed.get(call.id, NOTHING_ASKED).held
+    held = turn.resumed(call).held
     return held is not None and held.died
 
 
@@ -179,14 +182,15 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
         if run.asks is not None:
             try:
                 hold(turn, run.call, run.asks)
-                turn.unsaved = True
+                turn.out.unsaved = True
                 continue
             except (ValueRefused, MissingExtra) as error:
                 text = refusal_of(run.call, error)
                 result = synthetic_result(run.call, text, timestamp=now_ms())
-        answered = turn.unsaved = True
+        answered = turn.out.unsaved = True
         turn.answer(run.call, result, started=run.started)
-        verdict = turn.guards.after_tool_call(run.call, is_error=turn.results[-1].is_error)
+        is_error = turn.progress.results[-1].is_error
+        verdict = turn.progress.guards.after_tool_call(run.call, is_error=is_error)
         if verdict is not None and rest.told is None:
             rest.told = (NOT_STARTED, verdict)
     return answered
@@ -194,11 +198,11 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
 
 async def _refused(turn: Turn, call: ToolCall) -> tuple[str, Verdict | None] | None:
     """What keeps *call* and those behind it from starting: a text for them, and a guard's word."""
-    verdict = turn.guards.before_tool_call(call)
+    verdict = turn.progress.guards.before_tool_call(call)
     if verdict is not None and verdict.stop is not None:
         return verdict.text, verdict
     if verdict is not None:
-        turn.emit(turn.make(TurnWarning, code=verdict.code, text=verdict.text))
+        turn.out.warn(verdict.code, verdict.text)
     return (SKIPPED, None) if await _steered(turn) else None
 
 
@@ -208,7 +212,7 @@ async def _steered(turn: Turn) -> bool:
 
     Calls of an earlier turn, which this one was asked to go on with, give way to nothing.
     """
-    if turn.config.steering != "skip_remaining" or turn.call_turn is not None:
+    if turn.given.config.steering != "skip_remaining" or turn.progress.call_turn is not None:
         return False
     return await turn.steered()
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop.approval import AskFirst, may_run
+from looopy.loop.given import NOTHING_ASKED
 from looopy.loop.output import FinalAnswer
-from looopy.loop.progress import NOTHING_ASKED, Turn
+from looopy.loop.parts import Turn
 from looopy.loop.storable import _storable
 from looopy.tools.asking import NeedsInput
 from looopy.tools.call.hooks import ToolHooks
@@ -75,17 +76,19 @@ class Crew:
 
     Args:
         tools: On offer, by name.
+        cut_call: The id of the call that the model's answer broke off in, if it did.
     """
 
-    def __init__(self, turn: Turn, tools: dict[str, Tool]) -> None:
+    def __init__(self, turn: Turn, tools: dict[str, Tool], cut_call: str | None) -> None:
         self._turn = turn
         self._tools = tools
+        self._cut_call = cut_call
         self._runs: list[Run] = []
         self._reports: deque[tuple[ToolCall, Any] | AgentEvent] = deque()
         self._reporting: set[str] = set()
         self._news = asyncio.Event()
         self._hook_failed = partial(_hook_failed, turn)
-        self._hooks = ToolHooks(turn.config.hooks, self._hook_failed)
+        self._hooks = ToolHooks(turn.given.config.hooks, self._hook_failed)
         self._decided: dict[str, ToolHooks] = {}  # by call id
 
     def __bool__(self) -> bool:
@@ -101,7 +104,7 @@ class Crew:
         others = [*(run.call for run in self._runs), *beside]
         if not others:
             return True
-        room = len(others) < self._turn.config.max_parallel_tools
+        room = len(others) < self._turn.given.config.max_parallel_tools
         return room and all(self._shares(one) for one in (call, *others))
 
     def _shares(self, call: ToolCall) -> bool:
@@ -117,7 +120,7 @@ class Crew:
 
     def lacks_credentials(self, call: ToolCall) -> bool:
         """Whether the credentials of the turn have expired, so that *call* must not run."""
-        auth = self._turn.context.auth_context
+        auth = self._turn.given.context.auth_context
         return auth is not None and auth.expired() and not self._is_ours(call)
 
     def _is_ours(self, call: ToolCall) -> bool:
@@ -126,28 +129,28 @@ class Crew:
 
     def asks_application(self, call: ToolCall) -> bool:
         """Whether code of the application may be awaited before *call* is announced."""
-        turn, tool = self._turn, self.tool_of(call)
-        if tool is None or call.id == turn.cut_call:
+        config, tool = self._turn.given.config, self.tool_of(call)
+        if tool is None or call.id == self._cut_call:
             return False
-        asked = tool.needs_approval is not False or call.id in turn.resumed
-        hooked = turn.config.hooks.before_tool_call is not None
-        doubted = turn.config.on_doom_loop == "ask"
+        asked = tool.needs_approval is not False or call.id in self._turn.plan.resumed
+        hooked = config.hooks.before_tool_call is not None
+        doubted = config.on_doom_loop == "ask"
         return callable(tool.needs_approval) or (hooked and (asked or doubted))
 
     async def may_run(self, call: ToolCall) -> AskFirst | None:
         """Whether a person has to be asked before *call* runs, and with what."""
         turn, tool = self._turn, self.tool_of(call)
-        resumed = turn.resumed.get(call.id, NOTHING_ASKED)
-        doubt = turn.guards.doubt_about(call)
+        resumed = turn.resumed(call)
+        doubt = turn.progress.guards.doubt_about(call)
         unasked = tool is not None and tool.needs_approval is False and resumed is NOTHING_ASKED
         if tool is None or (unasked and doubt is None):
             return None
-        if call.id == turn.cut_call:
+        if call.id == self._cut_call:
             return None  # it does not run
-        context, hooks = self._context_of(call), self._hooks
+        context, redactor = self._context_of(call), turn.given.redactor
         with turn.scope:
             found = await may_run(
-                tool, call, context, resumed, hooks, turn.redactor, self._hook_failed, doubt
+                tool, call, context, resumed, self._hooks, redactor, self._hook_failed, doubt
             )
         if isinstance(found, AskFirst):
             return found
@@ -165,19 +168,20 @@ class Crew:
 
     async def _run(self, call: ToolCall) -> ToolResultMessage:
         turn, ours, context = self._turn, self._is_ours(call), self._context_of(call)
+        config, guards = turn.given.config, turn.progress.guards
         return await run_call(
             self.tool_of(call),
             call,
             amended(context, auth_context=None) if ours else context,
-            default_timeout_s=turn.config.tool_timeout_s,
-            max_result_bytes=turn.config.max_result_bytes,
+            default_timeout_s=config.tool_timeout_s,
+            max_result_bytes=config.max_result_bytes,
             known=tuple(self._tools),
-            redactor=turn.redactor,
+            redactor=turn.given.redactor,
             hooks=None if ours else self._decided.get(call.id, self._hooks),
-            may_call_again=lambda tool: turn.guards.may_call_again(
+            may_call_again=lambda tool: guards.may_call_again(
                 call, tool.name, tool.max_retry_calls
             ),
-            is_cut=call.id == turn.cut_call,
+            is_cut=call.id == self._cut_call,
             overdue=lambda result: self._leave_behind(call, result),
             grace_s=_GRACE_S,
         )
@@ -191,8 +195,7 @@ class Crew:
 
     def _context_of(self, call: ToolCall) -> ToolContext:
         turn, loop = self._turn, asyncio.get_running_loop()
-        origin = turn.call_turn if turn.call_turn is not None else turn.context.turn
-        resumed = turn.resumed.get(call.id, NOTHING_ASKED)
+        given, resumed = turn.given.context, turn.resumed(call)
 
         def push(progress: Any) -> None:
             self._reports.append((call, progress))
@@ -207,17 +210,17 @@ class Crew:
             self._news.set()
 
         return ToolContext(
-            context_id=turn.context.context_id,
-            turn=turn.context.turn,
+            context_id=given.context_id,
+            turn=given.turn,
             tool_call_id=call.id,
-            idempotency_key=f"{turn.context.context_id}/{origin}/{call.id}",
-            auth_context=turn.context.auth_context,
-            artifacts=turn.context.artifacts,
+            idempotency_key=f"{given.context_id}/{turn.origin}/{call.id}",
+            auth_context=given.auth_context,
+            artifacts=given.artifacts,
             report=report,
             show=show,
-            charge=turn.guards.charge,
-            stores=turn.context.stores,
-            cancel=turn.context.cancel,
+            charge=turn.progress.guards.charge,
+            stores=given.stores,
+            cancel=given.cancel,
             answers=resumed.answers,
             state=resumed.held.state if resumed.held is not None else None,
         )
@@ -270,7 +273,7 @@ def _progress(turn: Turn, call: ToolCall, value: Any) -> AgentEvent:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):  # an integer may be larger than any float
             progress = float(value)
-    return turn.make(
+    return turn.out.make(
         ToolExecutionUpdate,
         tool_call_id=call.id,
         tool_name=call.name,
@@ -282,10 +285,11 @@ def _progress(turn: Turn, call: ToolCall, value: Any) -> AgentEvent:
 def _elsewhere(turn: Turn, call: ToolCall, event: AgentEvent) -> AgentEvent:
     """An event of another agent as this turn shows it."""
     changes: dict[str, Any] = {"path": event.path or (f"tool:{call.name}",), "seq": None}
-    if not turn.redactor.free:
+    redactor = turn.given.redactor
+    if not redactor.free:
         for one in fields(event):
             value = getattr(event, one.name)
-            if turn.redactor.shows(value):
+            if redactor.shows(value):
                 by_reference = one.name in ("event", "partial")
-                changes[one.name] = None if by_reference else turn.redactor.value(value)
+                changes[one.name] = None if by_reference else redactor.value(value)
     return amended(event, **changes)

@@ -21,16 +21,19 @@ from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
 from looopy.errors import LimitExceeded, LooopyError, StoreError, foreign
 from looopy.history.view import View
-from looopy.llm.provider import LLMProvider
+from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.loop.compaction import relieve
+from looopy.loop.given import Given, Resumed, TurnPlan
 from looopy.loop.guards import Guards, Spent
-from looopy.loop.incoming import AskedQueues, Inbox
+from looopy.loop.incoming import AskedQueues, Inbox, NoInbox
 from looopy.loop.iteration import run_iteration
 from looopy.loop.model_call import keep_partial
+from looopy.loop.outgoing import Group, Out, Outgoing
 from looopy.loop.output import OutputType, Wanted
-from looopy.loop.pending import drop
-from looopy.loop.progress import Group, Out, Relief, Resumed, Turn, end_iteration
+from looopy.loop.parts import Relief, Turn
+from looopy.loop.pending import drop, requests_of
+from looopy.loop.progress import NATURAL, Progress
 from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.loop.tool_calls import skip_calls
 from looopy.tools.gather import ToolSource
@@ -105,31 +108,49 @@ async def run_turn(
         group that gave way to news (`Group.heard`) is followed by others.
     """
     scope = CancelScope(context.cancel, config.turn_timeout_s)
-    guards = Guards(config, spent or Spent())
-    turn = Turn(context, provider, sources, config, history, scope, guards, open_calls, call_turn)
-    turn.redactor = redactor or Redactor(context.auth_context)
-    turn.call_ids.update(call.id for call in open_calls)
-    turn.resumed, turn.keys = resumed or {}, keys or KeyRing()
-    turn.relief = relief
-    turn.inbox, turn.spoken, turn.view = inbox or turn.inbox, spoken, view or turn.view
+    abilities = abilities_of(provider)
+    native = abilities.structured_output
+    given = Given(
+        context=context,
+        provider=provider,
+        sources=sources,
+        config=config,
+        redactor=redactor or Redactor(context.auth_context),
+        keys=keys or KeyRing(),
+        inbox=inbox or NoInbox(),
+        view=view or View(),
+        wanted=None if output_type is None else Wanted.of(output_type, native=native),
+        auto_compact=auto_compact,
+        spent=spent or Spent(),
+    )
+    plan = TurnPlan(
+        prompts=prompts,
+        user_message=user_message,
+        run=open_calls,
+        call_turn=call_turn,
+        resumed=resumed or {},
+        ends=ends,
+        pending=pending,
+    )
+    guards = Guards(config, given.spent)
+    progress = Progress(history, guards, abilities, open_calls, call_turn, spoken)
+    turn = Turn(given, plan, progress, Outgoing(given, progress), scope, relief)
     if isinstance(inbox, AskedQueues):
         inbox.failed = turn.warn_of_hook
-    if output_type is not None:
-        turn.wanted = Wanted.of(output_type, native=turn.abilities.structured_output)
-    turn.auto_compact = auto_compact
     interrupted: BaseException | None = None
     refused = False
     try:
-        yield _open(turn, prompts, user_message)
-        turn.stop, turn.pending = ends, pending
+        yield _open(turn)
+        if plan.ends is not None:
+            progress.end(plan.ends)
         while True:
             try:
                 await _hear(turn, surely=refused)
-                while turn.stop is None:
-                    if not turn.open_calls and (verdict := turn.guards.before_model_call()):
+                while progress.goes_on:
+                    if not progress.open_calls and (verdict := guards.before_model_call()):
                         turn.give_up(verdict)
                         break
-                    if not turn.in_iteration:
+                    if not progress.in_iteration:
                         turn.begin_iteration()
                     outs = run_iteration(turn)
                     try:
@@ -137,8 +158,8 @@ async def run_turn(
                             yield out
                     finally:
                         await outs.aclose()
-                    if turn.unsaved and turn.inbox.asks_application:
-                        yield turn.close_group()
+                    if turn.out.unsaved and given.inbox.asks_application:
+                        yield turn.out.close_group()
                     await _hear(turn)
             except TurnInterrupted as exc:
                 _stop_early(turn, exc.reason)
@@ -150,15 +171,12 @@ async def run_turn(
             yield last
             if interrupted is not None:
                 raise interrupted
-            refused = turn.inbox.refused()
+            refused = given.inbox.refused()
             if not refused:
                 return
-            turn.reopen(last)
+            turn.out.reopen(last)
     finally:
         scope.close()
-
-
-_NATURAL = (StopReason.STOP, StopReason.LENGTH)
 
 
 async def _hear(turn: Turn, *, surely: bool = False) -> None:
@@ -168,19 +186,20 @@ async def _hear(turn: Turn, *, surely: bool = False) -> None:
     A store that does not answer now is asked again by the next commit, which says if there is news;
     *surely* when it has said so.
     """
-    if turn.stop is None and not (turn.spoken or turn.open_calls):
-        await turn.steered()
-    elif turn.stop in _NATURAL:
-        if turn.context.cancel.reason is not None:
-            raise TurnInterrupted(turn.context.cancel.reason)
+    progress, inbox = turn.progress, turn.given.inbox
+    if progress.stop is None:
+        if not (progress.spoken or progress.open_calls):
+            await turn.steered()
+    elif progress.stop in NATURAL:
+        cancel = turn.given.context.cancel
+        if cancel.reason is not None:
+            raise TurnInterrupted(cancel.reason)
         try:
-            queued = turn.queued or await turn.inbox.steering()
-            turn.queued = queued or await turn.inbox.follow_ups()
+            queued = progress.queued or await inbox.steering()
+            progress.queued = queued or await inbox.follow_ups()
         except StoreError:
             if surely:
                 raise
-        if turn.queued:
-            turn.stop, turn.answered = None, turn.stop
 
 
 def _as_ours(exc: BaseException) -> LooopyError:
@@ -197,62 +216,56 @@ def _break_off(turn: Turn, exc: BaseException) -> BaseException | None:
     """
     error = exc if isinstance(exc, Exception) else foreign(exc)
     if error is None and isinstance(exc, asyncio.CancelledError):
-        turn.stop = StopReason.CANCELLED
+        turn.progress.end(StopReason.CANCELLED)
         return exc
-    _logger.error("turn %s failed", turn.context.turn, exc_info=exc)
-    turn.stop, turn.error = StopReason.ERROR, _as_ours(error or exc)
+    _logger.error("turn %s failed", turn.given.context.turn, exc_info=exc)
+    turn.progress.end(StopReason.ERROR, _as_ours(error or exc))
     return exc if error is None else None
 
 
 def _stop_early(turn: Turn, reason: str) -> None:
-    turn.stop = StopReason.CANCELLED
-    if reason == "deadline":
-        limit = turn.config.turn_timeout_s
-        text = f"the turn took longer than {limit} s (LoopConfig.turn_timeout_s)"
-        turn.stop = StopReason.DEADLINE
-        turn.error = LimitExceeded(text, limit="turn_timeout_s", value=limit)
+    if reason != "deadline":
+        turn.progress.end(StopReason.CANCELLED)
+        return
+    limit = turn.given.config.turn_timeout_s
+    text = f"the turn took longer than {limit} s (LoopConfig.turn_timeout_s)"
+    error = LimitExceeded(text, limit="turn_timeout_s", value=limit)
+    turn.progress.end(StopReason.DEADLINE, error)
 
 
-def _open(turn: Turn, prompts: Sequence[Message], user_message: UserMessage | None) -> Group:
-    turn.emit(
-        turn.make(
-            TurnStart,
-            user_message=user_message,
-            continues=turn.context.continues,
-        )
-    )
+def _open(turn: Turn) -> Group:
+    plan, out = turn.plan, turn.out
+    continues = turn.given.context.continues
+    out.emit(TurnStart, user_message=plan.user_message, continues=continues)
     turn.begin_iteration()
-    for message in prompts:
-        turn.emit(turn.make(MessageStart, message=message))
+    for message in plan.prompts:
+        out.emit(MessageStart, message=message)
         turn.append(message)
-    return turn.close_group()
+    return out.close_group()
 
 
 def _close(turn: Turn) -> Group:
+    progress, out = turn.progress, turn.out
     keep_partial(turn)
-    stop = turn.stop or StopReason.ERROR
-    if turn.open_calls and stop is StopReason.CANCELLED:  # a failed turn may still go on with them
-        skip_calls(turn, turn.open_calls, OUTCOME_UNKNOWN)
+    stop = progress.stop or StopReason.ERROR
+    if progress.open_calls and stop is StopReason.CANCELLED:
+        skip_calls(turn, progress.open_calls, OUTCOME_UNKNOWN)  # a failed turn may yet run them
     outcome = outcome_of(stop)
-    if outcome not in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED):
+    waits = outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)
+    if not waits:
         drop(turn)
-        turn.queued = [one for one in turn.queued if one.number is None]  # others are in the inbox
+        # Those with a number are in the inbox.
+        progress.queued = [one for one in progress.queued if one.number is None]
         turn.say_queued()
-    if turn.in_iteration:
-        end_iteration(turn, None)
-    if outcome is Outcome.INPUT_REQUIRED:
-        turn.emit(turn.make(InputRequired, pending=tuple(turn.pending)))
-    elif outcome is Outcome.AUTH_REQUIRED:
-        turn.emit(turn.make(AuthRequired, pending=tuple(turn.pending)))
+    if progress.in_iteration:
+        turn.end_iteration(None)
+    if waits:
+        kind = InputRequired if outcome is Outcome.INPUT_REQUIRED else AuthRequired
+        out.emit(kind, pending=tuple(requests_of(progress.asked) or turn.plan.pending))
     elif outcome is Outcome.FAILED:
-        error = turn.error or LooopyError(f"the turn failed: {stop}")
+        error = progress.error or LooopyError(f"the turn failed: {stop}")
         text = repair(error.message)  # a server's words may be in it
-        turn.emit(turn.make(TurnError, code=stop.value, text=text, error=error))
-    end = turn.make(
-        TurnEnd,
-        outcome=outcome,
-        stop_reason=stop,
-        messages=tuple(turn.added),
-        usage=turn.usage,
-    )
-    return turn.close(end, natural=stop in _NATURAL)
+        out.emit(TurnError, code=stop.value, text=text, error=error)
+    messages = tuple(progress.added)
+    out.emit(TurnEnd, outcome=outcome, stop_reason=stop, messages=messages, usage=progress.usage)
+    return out.close(natural=stop in NATURAL)

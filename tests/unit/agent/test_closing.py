@@ -7,7 +7,7 @@ import pytest
 from looopy.agent.closing import failed_end
 from looopy.agent.state import state_after
 from looopy.errors import LooopyError
-from looopy.loop.progress import Group
+from looopy.loop.outgoing import Group
 from looopy.stores.records import ContextState
 from looopy.testing.contracts.turns import answer, result
 from looopy.types.event import ToolExecutionEnd, TurnEnd, TurnError

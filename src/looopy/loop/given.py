@@ -1,0 +1,118 @@
+"""
+The given of a turn: what its caller hands over, and what it begins with.
+
+Nothing of this is replaced while the turn runs; `looopy.loop.progress` has what changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from looopy.auth.redaction import Redactor
+from looopy.auth.sealing import KeyRing
+from looopy.history.view import View
+from looopy.llm.provider import LLMProvider
+from looopy.loop.guards import Spent
+from looopy.loop.incoming import Inbox, NoInbox
+from looopy.loop.output import Wanted
+from looopy.tools.gather import ToolSource
+from looopy.types.config import LoopConfig
+from looopy.types.context import TurnContext
+from looopy.types.maker import quick
+from looopy.types.message import Message, StopReason, ToolCall, UserMessage
+from looopy.types.state import HeldCall, PendingKind, PendingRequest
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """
+    What a turn works with.
+
+    Attributes:
+        redactor: Knows the secrets of the turn, at first those of `context.auth_context`.
+        keys: Makes the keys that credentials are encrypted to.
+        inbox: Brings steering and follow-ups.
+        view: Keeps what the model was last shown of the history.
+        wanted: The form of the answer; `None`: any.
+        auto_compact: Whether the turn summarises a history of which the model would not be shown
+            all.
+        spent: What the turns of the context have used before this one.
+    """
+
+    context: TurnContext
+    provider: LLMProvider
+    sources: Sequence[ToolSource]
+    config: LoopConfig
+    redactor: Redactor
+    keys: KeyRing = field(default_factory=KeyRing)
+    inbox: Inbox = field(default_factory=NoInbox)
+    view: View = field(default_factory=View)
+    wanted: Wanted | None = None
+    auto_compact: bool = False
+    spent: Spent = field(default_factory=Spent)
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """
+    What a call that an earlier turn left open brings along.
+
+    Attributes:
+        opened: By `request_id`, the credentials that were answered; they live one turn.
+    """
+
+    held: HeldCall | None = None
+    answered: Sequence[tuple[PendingRequest, Any]] = ()
+    opened: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """By its tool's own keys, what was answered."""
+        keys = self.held.keys if self.held is not None else {}
+        given = {
+            request.request_id: value
+            for request, value in self.answered
+            if request.kind is not PendingKind.AUTH
+        }
+        given.update(self.opened)
+        return {keys[name]: value for name, value in given.items() if name in keys}
+
+    def is_ours(self, request: PendingRequest) -> bool:
+        """Whether *request* asks if the call may run, and is no question of its tool."""
+        own = self.held is not None and request.request_id in self.held.keys
+        return request.kind is PendingKind.APPROVAL and not own
+
+
+NOTHING_ASKED = Resumed()
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPlan:
+    """
+    What a turn begins with.
+
+    Attributes:
+        prompts: Messages that the turn adds first: results of calls that an earlier turn left open,
+            then what the user says. The first group announces them.
+        user_message: The one of *prompts* that `turn_start` names.
+        run: Calls of the last assistant message, to run before the model is asked.
+        call_turn: The turn that announced them; their idempotency keys name it.
+        resumed: What was asked and answered about them, by call id.
+        delivered: Inbox entries that are among *prompts*.
+        ends: The turn ends with this reason after the first group: `input_required` or
+            `auth_required`.
+        pending: What it then waits for.
+    """
+
+    prompts: Sequence[Message] = ()
+    user_message: UserMessage | None = None
+    run: Sequence[ToolCall] = ()
+    call_turn: int | None = None
+    resumed: Mapping[str, Resumed] = field(default_factory=dict)
+    delivered: Sequence[int] = ()
+    ends: StopReason | None = None
+    pending: Sequence[PendingRequest] = ()

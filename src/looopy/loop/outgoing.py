@@ -1,0 +1,137 @@
+"""
+What a turn puts out: single events, which may be shown at once (a delta, a report), and groups.
+
+A `Group` is events that belong together; the durable ones are committed before any is shown. A turn
+collects the events of the next group (`Outgoing.emit`) and closes it where that commit is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from looopy.loop.given import Given
+from looopy.loop.progress import Asked, Progress
+from looopy.types.event import AgentEvent, TurnWarning
+from looopy.types.maker import amended, maker, quick
+from looopy.types.message import NO_USAGE, Usage
+
+_makers: dict[Callable[..., AgentEvent], Callable[..., AgentEvent]] = {}
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Group:
+    """
+    Events to commit together and then show, in this order.
+
+    Attributes:
+        delivered: Inbox entries whose messages are among the events; they leave it with the commit.
+        heard: For the group that ends a turn: commit it only if nothing came into the inbox after
+            this entry. `None`: whatever came.
+        asked: The calls that are left open so far, when that has changed or the turn ends.
+        charged: What the turn's tools have used so far.
+    """
+
+    events: Sequence[AgentEvent]
+    delivered: Sequence[int] = ()
+    heard: int | None = None
+    asked: Sequence[Asked] = ()
+    charged: Usage = NO_USAGE
+
+
+Out: TypeAlias = AgentEvent | Group
+
+
+class Outgoing:
+    """
+    The events of one turn, and the group that is open.
+
+    Attributes:
+        unsaved: A tool has ended since the last group: close one before code of the application is
+            awaited, which may take any time.
+        asks: More calls were left open since the last group.
+    """
+
+    __slots__ = (
+        "_context_id",
+        "_delivered",
+        "_inbox",
+        "_progress",
+        "_redactor",
+        "_turn",
+        "_waiting",
+        "_warned",
+        "asks",
+        "unsaved",
+    )
+
+    def __init__(self, given: Given, progress: Progress) -> None:
+        self._context_id, self._turn = given.context.context_id, given.context.turn
+        self._redactor, self._inbox = given.redactor, given.inbox
+        self._progress = progress
+        self._waiting: list[AgentEvent] = []
+        self._delivered: list[int] = []
+        self._warned: set[str] = set()
+        self.unsaved = self.asks = False
+
+    def make(self, kind: Callable[..., AgentEvent], **fields: Any) -> AgentEvent:
+        """An event of this turn and iteration, for the caller to yield."""
+        make = _makers.get(kind)
+        if make is None:
+            make = _makers[kind] = maker(kind)
+        redactor = self._redactor
+        return make(
+            context_id=self._context_id,
+            turn=self._turn,
+            iteration=self._progress.iteration,
+            **(fields if redactor.free else redactor.fields(fields)),
+        )
+
+    def emit(self, kind: Callable[..., AgentEvent], **fields: Any) -> None:
+        """Add an event to the group that is open."""
+        self._waiting.append(self.make(kind, **fields))
+
+    def warn(self, code: str, text: str, *, once: str | None = None) -> None:
+        """Add a warning; of those with the same *once*, the turn gives the first alone."""
+        if once is not None:
+            if once in self._warned:
+                return
+            self._warned.add(once)
+        self.emit(TurnWarning, code=code, text=text)
+
+    def deliver(self, number: int) -> None:
+        """Have the entry *number* leave the inbox with the group that is open."""
+        self._delivered.append(number)
+
+    @property
+    def delivers(self) -> bool:
+        """Whether the group that is open takes entries out of the inbox."""
+        return bool(self._delivered)
+
+    def close_group(self) -> Group:
+        """Close the group that is open."""
+        progress = self._progress
+        asked = tuple(progress.asked) if self.asks else ()
+        charged = progress.guards.charged
+        group = Group(tuple(self._waiting), tuple(self._delivered), asked=asked, charged=charged)
+        self._waiting.clear()
+        self._delivered.clear()
+        self.asks = self.unsaved = False
+        return group
+
+    def close(self, *, natural: bool) -> Group:
+        """Close the last group; one that ends naturally gives way to what came in meanwhile."""
+        group = self.close_group()
+        heard = self._inbox.heard if natural else None
+        return amended(group, heard=heard, asked=tuple(self._progress.asked))
+
+    def reopen(self, group: Group) -> None:
+        """Take the last group back, without the end."""
+        self._waiting += group.events[:-1]
+        self._delivered += group.delivered
+
+    def take_back(self, group: Group, messages: int) -> None:
+        """Take back *group*, without so many messages at its end and their delivery."""
+        self._waiting += group.events[: -2 * messages]
