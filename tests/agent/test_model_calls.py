@@ -10,7 +10,9 @@ from tests.agent.model_kit import HANGS, TEN, StepByStep, priced
 from tests.loop_time import advance
 
 from looopy import AuthContext, Budget, LoopConfig, RetryPolicy, tool
+from looopy.auth.redaction import Redactor
 from looopy.errors import ContextOverflow, LimitExceeded, LLMError, LLMUnavailable
+from looopy.loop.given import Given, TurnPlan
 from looopy.loop.outgoing import Group
 from looopy.loop.turn import run_turn
 from looopy.stores.owner import Owner
@@ -188,9 +190,15 @@ async def test_the_timeouts_of_a_call_reach_the_provider(make_agent, memory_stor
 async def play(model, relief=None, *, history=()):
     """A bare turn: its events, and how often it would have committed."""
     context = TurnContext(context_id="loop", cancel=CancelToken())
-    outs = run_turn(
-        model, (look,), config(), context, list(history), [UserMessage("go")], relief=relief
+    given = Given(
+        context=context,
+        provider=model,
+        sources=(look,),
+        config=config(),
+        redactor=Redactor(),
     )
+    plan = TurnPlan(prompts=[UserMessage("go")])
+    outs = run_turn(given, list(history), plan, relief)
     events, groups = [], []
     async for out in outs:
         if isinstance(out, Group):

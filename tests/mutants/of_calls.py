@@ -31,7 +31,7 @@ MUTANTS = [
         "failed-attempts-are-free",
         "a budget of money lets retries through that were paid for",
         "looopy.loop.model_call:call_model",
-        "progress.use(attempt.final.message.usage)",
+        "turn.progress.use(attempt.final.message.usage)",
         "pass",
         f"{_CALLS}::test_what_a_failed_attempt_used_counts",
         f"{_CALLS}::test_a_budget_of_money_counts_failed_attempts",

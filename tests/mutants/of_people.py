@@ -41,8 +41,8 @@ MUTANTS = [
         "an-answer-dies-with-its-turn",
         "a person has answered, and is asked again after a crash",
         "looopy.agent.plan:_answer",
-        "return Plan(begun, prompts, user_message, run, origin, resumed, continues)",
-        "return Plan(fresh, prompts, user_message, run, origin, resumed, continues)",
+        "state=begun",
+        "state=fresh",
         f"{_ASKING}::test_an_accepted_answer_survives_its_turn",
     ),
     mutant(

@@ -14,7 +14,7 @@ from looopy.auth.sealing import KeyLost, KeyRing
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.history.open_calls import can_continue
 from looopy.llm.render import OUTCOME_UNKNOWN
-from looopy.loop.given import Resumed
+from looopy.loop.given import Resumed, TurnPlan
 from looopy.loop.pending import waits_for
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.tools.answering import check_answer, refused
@@ -36,30 +36,18 @@ NOT_AGAIN = (
 
 
 @quick
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(TurnPlan):
     """
-    The beginning of a turn.
+    The plan of a turn that is claimed: its prompts are stored with the claim.
 
     Attributes:
-        prompts: Messages to store with the claim: results, then the user's message.
-        run: Calls to run before the model call.
-        call_turn: The turn that announced them.
-        resumed: Their questions and answers, by call id.
-        delivered: Inbox entries that are among `prompts`.
-        ends: Set if the turn ends at once, with this reason and `state.pending`.
         state: The state that the claim stores.
+        continues: The turn that this one goes on from.
     """
 
     state: ContextState
-    prompts: Sequence[Message] = ()
-    user_message: UserMessage | None = None
-    run: Sequence[ToolCall] = ()
-    call_turn: int | None = None
-    resumed: Mapping[str, Resumed] = field(default_factory=dict)
     continues: int | None = None
-    delivered: Sequence[int] = ()
-    ends: StopReason | None = None
 
 
 @quick
@@ -107,15 +95,16 @@ def plan_turn(
         kept = replace(state, pending=remaining, answered=tuple(answers.stored), error=None)
         if remaining and user_message is None:
             refuse_in_part(answers)
-            return Plan(kept, continues=remaining[0].turn, ends=waits_for(remaining))
+            return _waiting(kept, remaining[0].turn, waits_for(remaining))
         plan = _answer(situation, fresh, user_message, answers, remaining)
         if plan.run and user_message is None and _needs_auth(situation, auth_context):
             kept = replace(kept, resumable=_resumable(situation))
-            return Plan(kept, continues=plan.continues, ends=StopReason.AUTH_REQUIRED)
+            return _waiting(kept, plan.continues, StopReason.AUTH_REQUIRED)
         return plan
     if user_message is not None:
         results = [_superseded(situation, c) for c in situation.open_calls]
-        return Plan(fresh, (*results, user_message), user_message)
+        said = user_message
+        return Plan(state=fresh, prompts=(*results, said), user_message=said)
     if state.pending:
         raise CannotContinue(
             "this context is waiting for input: pass inputs={request_id: value}, or say something"
@@ -124,6 +113,11 @@ def plan_turn(
             action="continue",
         )
     return _continue(situation, fresh, auth_context)
+
+
+def _waiting(kept: ContextState, continues: int | None, ends: StopReason) -> Plan:
+    """The plan of a turn that ends at once, with its requests still open."""
+    return Plan(state=kept, pending=kept.pending, continues=continues, ends=ends)
 
 
 def _still(situation: Situation, answered: Answered) -> Answered:
@@ -175,7 +169,15 @@ def _answer(
     origin = next((c.turn for c in situation.open_calls), None)
     resumed, begun = _resume(situation, fresh, run, answers)
     continues = situation.state.resumable or answered[0][0].turn
-    return Plan(begun, prompts, user_message, run, origin, resumed, continues)
+    return Plan(
+        state=begun,
+        prompts=prompts,
+        user_message=user_message,
+        run=run,
+        call_turn=origin,
+        resumed=resumed,
+        continues=continues,
+    )
 
 
 def _resume(
@@ -224,15 +226,21 @@ def _continue(situation: Situation, fresh: ContextState, auth_context: AuthConte
         )
     if _needs_auth(situation, auth_context):
         kept = replace(situation.state, error=None, resumable=_resumable(situation))
-        return Plan(kept, continues=resumable, ends=StopReason.AUTH_REQUIRED)
+        return _waiting(kept, resumable, StopReason.AUTH_REQUIRED)
     if first is not None:
         message = first.message
-        return Plan(fresh, (message,), message, continues=resumable, delivered=(first.number,))
+        return Plan(
+            state=fresh,
+            prompts=(message,),
+            user_message=message,
+            delivered=(first.number,),
+            continues=resumable,
+        )
     run = [c.call for c in open_calls if not c.unknown]
     resumed, begun = _resume(situation, fresh, run, Answers(()))
     return Plan(
-        begun,
-        [_result(c.call, OUTCOME_UNKNOWN) for c in open_calls if c.unknown],
+        state=begun,
+        prompts=[_result(c.call, OUTCOME_UNKNOWN) for c in open_calls if c.unknown],
         run=run,
         call_turn=next((c.turn for c in open_calls), None),
         resumed=resumed,

@@ -17,7 +17,10 @@ from looopy.agent.commit import TurnLog
 from looopy.agent.request import TurnRequest, TurnSetup
 from looopy.agent.state import counted, spent_before
 from looopy.auth.redaction import Redactor
+from looopy.auth.sealing import KeyRing
 from looopy.errors import Fenced, IdempotencyConflict, LooopyError, StoreUnavailable
+from looopy.loop.given import Given
+from looopy.loop.incoming import NoInbox
 from looopy.loop.outgoing import Group
 from looopy.loop.turn import run_turn
 from looopy.stores.owner import Owner
@@ -124,28 +127,20 @@ class RunningTurn:
             state = await counted(
                 known.stores, context.context_id, log.turn, plan.state, config.budget
             )
-            outs = run_turn(
-                self.setup.provider,
-                self.setup.sources,
-                config,
-                context,
-                known.history,
-                plan.prompts,
-                user_message=plan.user_message,
-                open_calls=plan.run,
-                call_turn=plan.call_turn,
-                resumed=plan.resumed,
-                keys=self.setup.keys,
-                ends=plan.ends,
-                pending=plan.state.pending,
+            given = Given(
+                context=context,
+                provider=self.setup.provider,
+                sources=self.setup.sources,
+                config=config,
                 redactor=self.redactor,
-                inbox=log.inbox,
-                spoken=bool(plan.delivered) and config.queue_mode == "one-at-a-time",
+                keys=self.setup.keys or KeyRing(),
+                inbox=log.inbox or NoInbox(),
                 view=known.view,
+                output_type=log.output_type,
                 auto_compact=self.setup.auto_compact,
                 spent=spent_before(state),
-                output_type=log.output_type,
             )
+            outs = run_turn(given, known.history, plan)
             try:
                 async for out in outs:
                     if not isinstance(out, Group):

@@ -15,10 +15,12 @@ from reactivex import Observable
 from reactivex.abc import DisposableBase, ObserverBase, SchedulerBase
 from reactivex.disposable import Disposable
 
+from looopy.auth.redaction import Redactor
 from looopy.errors import CannotContinue
 from looopy.history.open_calls import can_continue, unanswered
 from looopy.llm.provider import LLMProvider
-from looopy.loop.incoming import AskedQueues, GetMessages
+from looopy.loop.given import Given, TurnPlan
+from looopy.loop.incoming import AskedQueues, GetMessages, Inbox, NoInbox
 from looopy.loop.outgoing import Group, Out
 from looopy.loop.turn import run_turn
 from looopy.tools.gather import ToolSource, wrap_tools
@@ -75,17 +77,8 @@ class AgentLoop:
         self, messages: Sequence[Message], context: TurnContext
     ) -> AsyncGenerator[AgentEvent, None]:
         history = list(messages)
-        return _flat(
-            context,
-            lambda own: run_turn(
-                self.llm_provider,
-                self.tools,
-                self.config,
-                own,
-                history,
-                open_calls=unanswered(history),
-            ),
-        )
+        plan = TurnPlan(run=unanswered(history))
+        return _flat(context, lambda own: run_turn(_given(self, own, NoInbox()), history, plan))
 
 
 def agent_loop(
@@ -165,19 +158,19 @@ def _start(
 ) -> AsyncGenerator[AgentEvent, None]:
     loop = AgentLoop(llm_provider, tools, config)
     history = list(messages)
-    return _flat(
-        context,
-        lambda own: run_turn(
-            loop.llm_provider,
-            loop.tools,
-            loop.config,
-            own,
-            history,
-            prompts,
-            user_message=user,
-            open_calls=() if prompts else unanswered(history),
-            inbox=queues,
-        ),
+    run = () if prompts else unanswered(history)
+    plan = TurnPlan(prompts=prompts, user_message=user, run=run)
+    return _flat(context, lambda own: run_turn(_given(loop, own, queues), history, plan))
+
+
+def _given(loop: AgentLoop, context: TurnContext, inbox: Inbox) -> Given:
+    return Given(
+        context=context,
+        provider=loop.llm_provider,
+        sources=loop.tools,
+        config=loop.config,
+        redactor=Redactor(context.auth_context),
+        inbox=inbox,
     )
 
 

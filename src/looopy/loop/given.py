@@ -16,7 +16,7 @@ from looopy.history.view import View
 from looopy.llm.provider import LLMProvider
 from looopy.loop.guards import Spent
 from looopy.loop.incoming import Inbox, NoInbox
-from looopy.loop.output import Wanted
+from looopy.loop.output import OutputType
 from looopy.tools.gather import ToolSource
 from looopy.types.config import LoopConfig
 from looopy.types.context import TurnContext
@@ -36,7 +36,7 @@ class Given:
         keys: Makes the keys that credentials are encrypted to.
         inbox: Brings steering and follow-ups.
         view: Keeps what the model was last shown of the history.
-        wanted: The form of the answer; `None`: any.
+        output_type: The form of the answer; `None`: any.
         auto_compact: Whether the turn summarises a history of which the model would not be shown
             all.
         spent: What the turns of the context have used before this one.
@@ -50,7 +50,7 @@ class Given:
     keys: KeyRing = field(default_factory=KeyRing)
     inbox: Inbox = field(default_factory=NoInbox)
     view: View = field(default_factory=View)
-    wanted: Wanted | None = None
+    output_type: OutputType | None = None
     auto_compact: bool = False
     spent: Spent = field(default_factory=Spent)
 

@@ -32,8 +32,8 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         yield out.close_group()
     with turn.scope:
         tools = await gather_tools(given.sources, given.context, turn.warn_of_tools)
-    if given.wanted is not None:
-        tools = given.wanted.offered(tools)
+    if turn.wanted is not None:
+        tools = turn.wanted.offered(tools)
     assistant: AssistantMessage | None = None
     cut_call: str | None = None
     if progress.open_calls:
@@ -109,7 +109,7 @@ CUT = "it was cut off: give a shorter one"
 
 def judge_answer(turn: Turn, assistant: AssistantMessage | None) -> None:
     """End the turn with an answer that fits; else have it go on, while it may."""
-    wanted, progress = turn.given.wanted, turn.progress
+    wanted, progress = turn.wanted, turn.progress
     if wanted is None or progress.asked:  # what a person says may change the answer
         return
     if any(is_accepted(result) for result in progress.results):

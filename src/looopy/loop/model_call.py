@@ -39,6 +39,7 @@ from looopy.loop.scope import Patience, TurnInterrupted
 from looopy.loop.storable import _clean
 from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig
+from looopy.types.context import TurnContext
 from looopy.types.event import (
     AgentEvent,
     MessageStart,
@@ -102,13 +103,13 @@ class _Attempt:
 
 async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
     """Call the model until it answers or there is no more hope; append its message to the turn."""
-    given, progress, out = turn.given, turn.progress, turn.out
+    out, retry = turn.out, turn.given.config.retry
     attempts, failures, strict = 0, 0, False
     while True:
         attempts += 1
         attempt = _Attempt(attempts)
         request, options = await _request(turn, tools, attempt, strict=strict)
-        if attempt.left_out and not progress.compacted:
+        if attempt.left_out and not turn.progress.compacted:
             with turn.scope:
                 summed_up = await before_call(turn)
             if summed_up:
@@ -137,7 +138,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
                 return
             error, relieved = overflow, True
         if attempt.final is not None and attempt.final.message is not None:
-            progress.use(attempt.final.message.usage)
+            turn.progress.use(attempt.final.message.usage)
         delay: float | None
         if relieved:
             yield out.close_group()
@@ -147,9 +148,9 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
             delay = 0.0  # once, with everything optional left out (rule 11)
         else:
             failures += 1
-            delay = delay_before(failures, given.config.retry, error, _chance)
+            delay = delay_before(failures, retry, error, _chance)
         if delay is None:
-            _fail(turn, explained(error, given.config.retry), attempt)
+            _fail(turn, explained(error, retry), attempt)
             return
         yield out.make(
             StatusChange,
@@ -166,7 +167,7 @@ async def _listen(
     turn: Turn, request: LLMRequest, options: StreamOptions, attempt: _Attempt
 ) -> AsyncGenerator[Out, None]:
     """Show what the model says as it comes, until the stream's last event."""
-    given = turn.given
+    given, iteration = turn.given, turn.progress.iteration
     deltas = None if given.redactor.free else given.redactor.deltas()
     partial: PartialMessage | None = None
     arrived = 0
@@ -201,10 +202,10 @@ async def _listen(
                 attempt.first_delta_s = (utc_now() - attempt.started).total_seconds()
             reach("B5")
             if deltas is None:
-                yield _update(turn, event)
+                yield _update(given.context, iteration, event)
             else:
                 for piece in deltas(event):
-                    yield _update(turn, piece)
+                    yield _update(given.context, iteration, piece)
             arrived += 1
             if arrived % _AT_A_TIME == 0:
                 with turn.scope:
@@ -262,12 +263,11 @@ def _warn_of_lost(turn: Turn, lost: Lost) -> None:
         turn.out.warn("answer_repaired", text)
 
 
-def _update(turn: Turn, event: StreamEvent) -> MessageUpdate:
-    context = turn.given.context
+def _update(context: TurnContext, iteration: int, event: StreamEvent) -> MessageUpdate:
     return _made_update(
         context_id=context.context_id,
         turn=context.turn,
-        iteration=turn.progress.iteration,
+        iteration=iteration,
         delta=event.delta if event.type == "text_delta" else "",
         event=event,
         content_index=event.content_index,
@@ -343,7 +343,7 @@ async def _request(
         api_key=None if several else await key_of(provider),
         key_of=key_of if several else None,
         timeout_s=config.llm_timeout_s,
-        output_schema=None if given.wanted is None else given.wanted.option,
+        output_schema=None if turn.wanted is None else turn.wanted.option,
         connect_timeout_s=config.llm_connect_timeout_s,
         idle_timeout_s=config.llm_idle_timeout_s,
         warn=warn,
@@ -378,10 +378,10 @@ async def _hooked(
 
 
 async def _prompt(turn: Turn) -> BuiltPrompt:
-    given, wanted = turn.given, turn.given.wanted
+    given = turn.given
     with turn.scope:
         prompt = await build_prompt(given.context.system_prompt, given.sources, given.context)
-    if wanted is None or wanted.tool is None:
+    if turn.wanted is None or turn.wanted.tool is None:
         return prompt
     return replace(prompt, before=f"{prompt.before}\n\n{INSTRUCTION}".lstrip())
 

@@ -17,7 +17,16 @@ from looopy.types.event import AgentEvent, TurnWarning
 from looopy.types.maker import amended, maker, quick
 from looopy.types.message import NO_USAGE, Usage
 
-_makers: dict[Callable[..., AgentEvent], Callable[..., AgentEvent]] = {}
+
+class _Makers(dict[Callable[..., AgentEvent], Callable[..., AgentEvent]]):
+    """The quick constructor of each kind of event."""
+
+    def __missing__(self, kind: Callable[..., AgentEvent]) -> Callable[..., AgentEvent]:
+        made = self[kind] = maker(kind)
+        return made
+
+
+_makers = _Makers()
 
 
 @quick
@@ -49,49 +58,46 @@ class Outgoing:
     The events of one turn, and the group that is open.
 
     Attributes:
+        delivered: Inbox entries that the group which is open takes out of the inbox.
         unsaved: A tool has ended since the last group: close one before code of the application is
             awaited, which may take any time.
         asks: More calls were left open since the last group.
     """
 
     __slots__ = (
-        "_context_id",
-        "_delivered",
+        "_facts",
         "_inbox",
         "_progress",
         "_redactor",
-        "_turn",
         "_waiting",
         "_warned",
         "asks",
+        "delivered",
         "unsaved",
     )
 
     def __init__(self, given: Given, progress: Progress) -> None:
-        self._context_id, self._turn = given.context.context_id, given.context.turn
+        context = given.context
+        self._facts: dict[str, Any] = {"context_id": context.context_id, "turn": context.turn}
         self._redactor, self._inbox = given.redactor, given.inbox
         self._progress = progress
         self._waiting: list[AgentEvent] = []
-        self._delivered: list[int] = []
+        self.delivered: list[int] = []
         self._warned: set[str] = set()
         self.unsaved = self.asks = False
 
     def make(self, kind: Callable[..., AgentEvent], **fields: Any) -> AgentEvent:
         """An event of this turn and iteration, for the caller to yield."""
-        make = _makers.get(kind)
-        if make is None:
-            make = _makers[kind] = maker(kind)
-        redactor = self._redactor
-        return make(
-            context_id=self._context_id,
-            turn=self._turn,
-            iteration=self._progress.iteration,
-            **(fields if redactor.free else redactor.fields(fields)),
-        )
+        return self._made(kind, fields)
 
     def emit(self, kind: Callable[..., AgentEvent], **fields: Any) -> None:
         """Add an event to the group that is open."""
-        self._waiting.append(self.make(kind, **fields))
+        self._waiting.append(self._made(kind, fields))
+
+    def _made(self, kind: Callable[..., AgentEvent], fields: dict[str, Any]) -> AgentEvent:
+        if not self._redactor.free:
+            fields = self._redactor.fields(fields)
+        return _makers[kind](iteration=self._progress.iteration, **self._facts, **fields)
 
     def warn(self, code: str, text: str, *, once: str | None = None) -> None:
         """Add a warning; of those with the same *once*, the turn gives the first alone."""
@@ -101,23 +107,14 @@ class Outgoing:
             self._warned.add(once)
         self.emit(TurnWarning, code=code, text=text)
 
-    def deliver(self, number: int) -> None:
-        """Have the entry *number* leave the inbox with the group that is open."""
-        self._delivered.append(number)
-
-    @property
-    def delivers(self) -> bool:
-        """Whether the group that is open takes entries out of the inbox."""
-        return bool(self._delivered)
-
     def close_group(self) -> Group:
         """Close the group that is open."""
         progress = self._progress
         asked = tuple(progress.asked) if self.asks else ()
         charged = progress.guards.charged
-        group = Group(tuple(self._waiting), tuple(self._delivered), asked=asked, charged=charged)
+        group = Group(tuple(self._waiting), tuple(self.delivered), asked=asked, charged=charged)
         self._waiting.clear()
-        self._delivered.clear()
+        self.delivered.clear()
         self.asks = self.unsaved = False
         return group
 
@@ -130,7 +127,7 @@ class Outgoing:
     def reopen(self, group: Group) -> None:
         """Take the last group back, without the end."""
         self._waiting += group.events[:-1]
-        self._delivered += group.delivered
+        self.delivered += group.delivered
 
     def take_back(self, group: Group, messages: int) -> None:
         """Take back *group*, without so many messages at its end and their delivery."""

@@ -236,8 +236,10 @@ class Wanted:
     tool: FinalAnswer | None
 
     @classmethod
-    def of(cls, output_type: OutputType, *, native: bool) -> Wanted:
+    def of(cls, output_type: OutputType | None, *, native: bool) -> Wanted | None:
         """Choose the way; *native*: the provider supports output schemas."""
+        if output_type is None:
+            return None
         return cls(output_type, None if native else FinalAnswer(output_type))
 
     @property

@@ -19,6 +19,7 @@ from looopy.loop.given import NOTHING_ASKED, Given, Resumed, TurnPlan
 from looopy.loop.guards import Verdict
 from looopy.loop.incoming import Queued
 from looopy.loop.outgoing import Group, Outgoing
+from looopy.loop.output import Wanted
 from looopy.loop.progress import Asked, Progress
 from looopy.loop.scope import CancelScope
 from looopy.tools.provider import Tool
@@ -32,6 +33,7 @@ from looopy.types.event import (
     UsageReport,
     utc_now,
 )
+from looopy.types.maker import quick
 from looopy.types.message import AssistantMessage, Message, ToolCall, ToolResultMessage
 from looopy.types.state import Outcome, outcome_of
 
@@ -47,6 +49,7 @@ that is reported: the turn fails with the overflow.
 """
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Turn:
     """
@@ -54,6 +57,7 @@ class Turn:
 
     Attributes:
         scope: Where the turn can be interrupted.
+        wanted: How the model is asked for an answer of a form; `None`: it is not.
         relief: Makes room when a request does not fit; `None`: the turn fails.
     """
 
@@ -62,6 +66,7 @@ class Turn:
     progress: Progress
     out: Outgoing
     scope: CancelScope
+    wanted: Wanted | None = None
     relief: Relief | None = None
 
     # --- iterations ----------------------------------------------------------------------------
@@ -92,14 +97,17 @@ class Turn:
 
     def append(self, message: Message, **facts: Any) -> None:
         """Add a message to the history, with its `message_end`."""
-        message = self.given.redactor.message(message)
-        self.progress.add(message)
+        progress, redactor = self.progress, self.given.redactor
+        if not redactor.free:
+            message = redactor.message(message)
+        progress.history.append(message)
+        progress.added.append(message)
         self.out.emit(MessageEnd, message=message, **facts)
 
     @property
     def says(self) -> bool:
         """Whether something is queued to be said, or said and not stored yet."""
-        return bool(self.progress.queued) or self.out.delivers
+        return bool(self.progress.queued or self.out.delivered)
 
     async def steered(self) -> bool:
         """Whether something is queued to be said before the next model call; taken if it is."""
@@ -115,7 +123,7 @@ class Turn:
             self.out.emit(MessageStart, message=message)
             self.append(message)
             if number is not None:
-                self.out.deliver(number)
+                self.out.delivered.append(number)
         self.progress.queued = ()
 
     def unsay(self, group: Group, said: Sequence[Queued], gone: Collection[int]) -> None:
@@ -158,7 +166,8 @@ class Turn:
     ) -> None:
         """Add the one result of *call*; with *announce*, also the start it never had."""
         out = self.out
-        result = self.given.redactor.value(result)
+        if not self.given.redactor.free:
+            result = self.given.redactor.value(result)
         if announce:
             self._announce(call, has_effects=False)
         ended = utc_now()

@@ -115,10 +115,9 @@ class Progress:
         self.stop = self.error = None
 
     @property
-    def goes_on(self) -> bool:
-        """Whether there is another iteration: no end, or one that queued messages put off."""
-        stop = self.stop
-        return stop is None or (bool(self.queued) and stop in NATURAL)
+    def put_off(self) -> bool:
+        """Whether queued messages put off the end of a turn whose answer stands."""
+        return bool(self.queued) and self.stop in NATURAL
 
     def begin_iteration(self) -> None:
         """Count the next iteration."""
@@ -126,11 +125,6 @@ class Progress:
         self.in_iteration = True
         self.results = []
         self.iteration_usage = NO_USAGE
-
-    def add(self, message: Message) -> None:
-        """Add a message to the history."""
-        self.history.append(message)
-        self.added.append(message)
 
     def take_back(self, said: Sequence[Queued], gone: Collection[int]) -> None:
         """Remove what was *said* last; the part that is not *gone* is queued again."""

@@ -15,30 +15,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 
-from looopy.auth.redaction import Redactor
-from looopy.auth.sealing import KeyRing
 from looopy.errors import LimitExceeded, LooopyError, StoreError, foreign
-from looopy.history.view import View
-from looopy.llm.provider import LLMProvider, abilities_of
+from looopy.llm.provider import abilities_of
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.loop.compaction import relieve
-from looopy.loop.given import Given, Resumed, TurnPlan
-from looopy.loop.guards import Guards, Spent
-from looopy.loop.incoming import AskedQueues, Inbox, NoInbox
+from looopy.loop.given import Given, TurnPlan
+from looopy.loop.guards import Guards
+from looopy.loop.incoming import AskedQueues
 from looopy.loop.iteration import run_iteration
 from looopy.loop.model_call import keep_partial
 from looopy.loop.outgoing import Group, Out, Outgoing
-from looopy.loop.output import OutputType, Wanted
+from looopy.loop.output import Wanted
 from looopy.loop.parts import Relief, Turn
 from looopy.loop.pending import drop, requests_of
 from looopy.loop.progress import NATURAL, Progress
 from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.loop.tool_calls import skip_calls
-from looopy.tools.gather import ToolSource
-from looopy.types.config import LoopConfig
-from looopy.types.context import TurnContext
 from looopy.types.event import (
     AuthRequired,
     InputRequired,
@@ -47,35 +41,17 @@ from looopy.types.event import (
     TurnError,
     TurnStart,
 )
-from looopy.types.message import Message, StopReason, ToolCall, UserMessage
-from looopy.types.state import Outcome, PendingRequest, outcome_of
+from looopy.types.message import Message, StopReason
+from looopy.types.state import Outcome, outcome_of
 from looopy.types.storable import repair
 
 _logger = logging.getLogger("looopy")
 
 
 async def run_turn(
-    provider: LLMProvider,
-    sources: Sequence[ToolSource],
-    config: LoopConfig,
-    context: TurnContext,
+    given: Given,
     history: list[Message],
-    prompts: Sequence[Message] = (),
-    *,
-    user_message: UserMessage | None = None,
-    open_calls: Sequence[ToolCall] = (),
-    call_turn: int | None = None,
-    resumed: Mapping[str, Resumed] | None = None,
-    keys: KeyRing | None = None,
-    ends: StopReason | None = None,
-    pending: Sequence[PendingRequest] = (),
-    redactor: Redactor | None = None,
-    inbox: Inbox | None = None,
-    spoken: bool = False,
-    view: View | None = None,
-    output_type: OutputType | None = None,
-    auto_compact: bool = False,
-    spent: Spent | None = None,
+    plan: TurnPlan,
     relief: Relief | None = relieve,
 ) -> AsyncGenerator[Out, None]:
     """
@@ -83,23 +59,7 @@ async def run_turn(
 
     Args:
         history: What was said before, oldest first; grows with the turn.
-        prompts: What this turn adds first: results of calls that an earlier turn left open, then
-            what the user says. They are announced, and are the first group's messages.
-        user_message: Which of *prompts* is the user's, for `turn_start`.
-        open_calls: Calls of the last assistant message to run before the model is asked again.
-        call_turn: The turn that announced them.
-        resumed: What was asked and answered about them, by call id.
-        keys: Makes the keys that credentials are encrypted to; of this turn alone if not given.
-        ends: End at once with this reason, after the first group: `input_required` or
-            `auth_required`.
-        pending: What the turn then waits for.
-        redactor: Knows the turn's secrets; made of `context.auth_context` when not given.
-        inbox: Where steering and follow-ups come from; `None` for nowhere.
-        spoken: Among *prompts* is the one queued message that the model hears at a time.
-        view: What the model was last shown of *history*, if that is kept from turn to turn.
-        output_type: What the answer has to be; `None`: anything.
-        auto_compact: Summarise a history of which the model would not be shown all.
-        spent: What the context's turns have used before, for the budgets.
+        plan: What the turn begins with.
         relief: Makes room when a request does not fit the model's window, once.
 
     Yields:
@@ -107,34 +67,14 @@ async def run_turn(
         turn, the last one closes it: whatever fails, exactly one `turn_end` is committed. A last
         group that gave way to news (`Group.heard`) is followed by others.
     """
-    scope = CancelScope(context.cancel, config.turn_timeout_s)
-    abilities = abilities_of(provider)
-    native = abilities.structured_output
-    given = Given(
-        context=context,
-        provider=provider,
-        sources=sources,
-        config=config,
-        redactor=redactor or Redactor(context.auth_context),
-        keys=keys or KeyRing(),
-        inbox=inbox or NoInbox(),
-        view=view or View(),
-        wanted=None if output_type is None else Wanted.of(output_type, native=native),
-        auto_compact=auto_compact,
-        spent=spent or Spent(),
-    )
-    plan = TurnPlan(
-        prompts=prompts,
-        user_message=user_message,
-        run=open_calls,
-        call_turn=call_turn,
-        resumed=resumed or {},
-        ends=ends,
-        pending=pending,
-    )
+    config, inbox = given.config, given.inbox
+    scope = CancelScope(given.context.cancel, config.turn_timeout_s)
     guards = Guards(config, given.spent)
-    progress = Progress(history, guards, abilities, open_calls, call_turn, spoken)
-    turn = Turn(given, plan, progress, Outgoing(given, progress), scope, relief)
+    spoken = bool(plan.delivered) and config.queue_mode == "one-at-a-time"
+    abilities = abilities_of(given.provider)
+    progress = Progress(history, guards, abilities, plan.run, plan.call_turn, spoken)
+    wanted = Wanted.of(given.output_type, native=abilities.structured_output)
+    turn = Turn(given, plan, progress, Outgoing(given, progress), scope, wanted, relief)
     if isinstance(inbox, AskedQueues):
         inbox.failed = turn.warn_of_hook
     interrupted: BaseException | None = None
@@ -146,7 +86,7 @@ async def run_turn(
         while True:
             try:
                 await _hear(turn, surely=refused)
-                while progress.goes_on:
+                while progress.stop is None or progress.put_off:
                     if not progress.open_calls and (verdict := guards.before_model_call()):
                         turn.give_up(verdict)
                         break
@@ -158,7 +98,7 @@ async def run_turn(
                             yield out
                     finally:
                         await outs.aclose()
-                    if turn.out.unsaved and given.inbox.asks_application:
+                    if turn.out.unsaved and inbox.asks_application:
                         yield turn.out.close_group()
                     await _hear(turn)
             except TurnInterrupted as exc:
@@ -171,7 +111,7 @@ async def run_turn(
             yield last
             if interrupted is not None:
                 raise interrupted
-            refused = given.inbox.refused()
+            refused = inbox.refused()
             if not refused:
                 return
             turn.out.reopen(last)

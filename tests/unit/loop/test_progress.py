@@ -53,7 +53,7 @@ def test_the_last_end_counts_with_its_error():
     turn.end(StopReason.CANCELLED)
     assert (turn.stop, turn.error) == (StopReason.CANCELLED, None)
     turn.go_on()
-    assert (turn.stop, turn.goes_on) == (None, True)
+    assert (turn.stop, turn.error) == (None, None)
 
 
 @pytest.mark.parametrize("reason", StopReason)
@@ -61,9 +61,9 @@ def test_only_an_answer_that_stands_gives_way_to_what_is_queued(reason):
     """A turn that failed, waits or was stopped ends all the same."""
     turn = progress()
     turn.end(reason)
-    assert not turn.goes_on
+    assert not turn.put_off
     turn.queued = SAID
-    assert turn.goes_on is (reason in (StopReason.STOP, StopReason.LENGTH))
+    assert turn.put_off is (reason in (StopReason.STOP, StopReason.LENGTH))
 
 
 def test_the_ids_of_open_calls_are_taken():
