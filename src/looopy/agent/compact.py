@@ -8,7 +8,6 @@ meantime is not restored.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 
 from looopy.agent.context import Known
@@ -19,6 +18,7 @@ from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.stores.records import NewSummary
 from looopy.stores.settle import settle
+from looopy.tools.call.hooks import value_of
 from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken
@@ -139,6 +139,5 @@ async def _api_key(provider: str, config: LoopConfig) -> str | None:
     hook = config.hooks.get_api_key
     if hook is None:
         return None
-    key = hook(provider, None)
-    found: str | None = await key if inspect.isawaitable(key) else key
+    found: str | None = await value_of(hook(provider, None))  # no turn could warn of its failure
     return found

@@ -10,16 +10,15 @@ first, and the person sees what would run.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from looopy.auth.redaction import Redactor
 from looopy.errors import ToolError
 from looopy.loop.given import Resumed
-from looopy.tools.call.hooks import Decided, ToolHooks
+from looopy.tools.call.hooks import Decided, HookFailed, ToolHooks, ask_hook
 from looopy.tools.call.results import Answer, error_text, failure
 from looopy.tools.provider import Tool, ToolContext
 from looopy.tools.schema import validate
@@ -54,7 +53,7 @@ async def may_run(
     resumed: Resumed,
     hooks: ToolHooks,
     redactor: Redactor,
-    failed: Callable[[str, Exception], object],
+    failed: HookFailed,
     doubt: str | None = None,
 ) -> ToolHooks | AskFirst | None:
     """
@@ -107,17 +106,18 @@ async def _needed(
     tool: Tool,
     arguments: Mapping[str, Any],
     context: ToolContext,
-    failed: Callable[[str, Exception], object],
+    failed: HookFailed,
 ) -> bool:
     asked = tool.needs_approval
     if isinstance(asked, bool):
         return asked
-    try:
-        said = asked(arguments, context)
-        return bool(await said if inspect.isawaitable(said) else said)
-    except Exception as error:  # noqa: BLE001 - what cannot be judged is asked about
-        failed(f"{tool.name}.needs_approval", error)
-        return True
+    return await ask_hook(
+        f"{tool.name}.needs_approval",
+        lambda: asked(arguments, context),
+        bool,
+        default=True,  # what cannot be judged is asked about
+        failed=failed,
+    )
 
 
 def bound_to(tool: Tool, arguments: Mapping[str, Any]) -> str:

@@ -9,12 +9,11 @@ unanswered.
 
 from __future__ import annotations
 
-import inspect
-import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from looopy.errors import ValueRefused
+from looopy.tools.call.hooks import HookFailed, ask_hook
 from looopy.types.message import CustomMessage, ImageContent, UserMessage
 from looopy.types.message_json import message_to_json
 from looopy.types.shapes import check_message
@@ -95,7 +94,6 @@ class NoInbox:
         return ()
 
 
-_logger = logging.getLogger("looopy")
 Said: TypeAlias = "str | UserMessage | CustomMessage | Sequence[str | UserMessage | CustomMessage]"
 GetMessages: TypeAlias = "Callable[[], Said | Awaitable[Said | None] | None]"
 """What brings messages that wait: one, several, or `None` for none. Sync or async."""
@@ -117,7 +115,7 @@ class AskedQueues(NoInbox):
         self._steering = steering
         self._follow_ups = follow_ups
         self.asks_application = self.arrived = steering is not None
-        self.failed: Callable[[str, Exception], object] = lambda _name, _error: None
+        self.failed: HookFailed = lambda _name, _error: None
 
     async def steering(self) -> list[Queued]:
         """The messages for the next model call."""
@@ -130,19 +128,15 @@ class AskedQueues(NoInbox):
     async def _ask(self, name: str, function: GetMessages | None) -> list[Queued]:
         if function is None:
             return []
-        try:
-            said: Any = function()
-            if inspect.isawaitable(said):
-                said = await said
-            if said is None:
-                return []
-            if isinstance(said, (str, UserMessage, CustomMessage)):
-                said = [said]
-            return [Queued(_message(one)) for one in said]
-        except Exception as error:
-            _logger.exception("%s failed", name)
-            self.failed(name, error)
-            return []
+        return await ask_hook(name, function, _queued, default=[], failed=self.failed)
+
+
+def _queued(said: Any) -> list[Queued]:
+    if said is None:
+        return []
+    if isinstance(said, (str, UserMessage, CustomMessage)):
+        said = [said]
+    return [Queued(_message(one)) for one in said]
 
 
 def _message(said: Any) -> UserMessage | CustomMessage:

@@ -8,13 +8,11 @@ not run again. What the model says is made storable here, before anyone sees it 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from looopy._failpoints import reach
 from looopy.errors import (
@@ -305,8 +303,10 @@ async def _request(
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
         chosen = folded(history, config, window_tokens=window_tokens, offset=view.offset)
         attempt.left_out = len(chosen) < len(folded(history, _WHOLE))
-        chosen = await _hooked(turn, "transform_context", hooks.transform_context, chosen, chosen)
-        chosen = await _hooked(turn, "convert_to_llm", hooks.convert_to_llm, chosen, chosen)
+        chosen = await turn.ask(
+            "transform_context", hooks.transform_context, chosen, default=chosen
+        )
+        chosen = await turn.ask("convert_to_llm", hooks.convert_to_llm, chosen, default=chosen)
         shown: Sequence[Message] = render(chosen, provider=provider, model=model, strict=strict)
     else:
         shown = view.of(
@@ -354,27 +354,9 @@ async def _request(
 async def _key_of(turn: Turn, provider: str) -> str | None:
     given = turn.given
     hook, auth = given.config.hooks.get_api_key, given.context.auth_context
-    key: str | None = await _hooked(turn, "get_api_key", hook, None, provider, auth)
+    key: str | None = await turn.ask("get_api_key", hook, provider, auth, default=None)
     given.redactor.add(key)
     return key
-
-
-async def _hooked(
-    turn: Turn, name: str, hook: Callable[..., Any] | None, default: Any, *args: Any
-) -> Any:
-    """What the application's hook says; its failure is a warning and *default* stands."""
-    if hook is None:
-        return default
-    try:
-        with turn.scope:
-            value = hook(*args)
-            return await value if inspect.isawaitable(value) else value
-    except TurnInterrupted:
-        raise
-    except Exception as exc:
-        _logger.exception("hook %s failed", name)
-        turn.warn_of_hook(name, exc)
-        return default
 
 
 async def _prompt(turn: Turn) -> BuiltPrompt:

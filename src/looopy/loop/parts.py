@@ -21,7 +21,8 @@ from looopy.loop.incoming import Queued
 from looopy.loop.outgoing import Group, Outgoing
 from looopy.loop.output import Wanted
 from looopy.loop.progress import Asked, Progress
-from looopy.loop.scope import CancelScope
+from looopy.loop.scope import CancelScope, TurnInterrupted
+from looopy.tools.call.hooks import ask_hook, value_of
 from looopy.tools.provider import Tool
 from looopy.types.event import (
     IterationEnd,
@@ -202,6 +203,35 @@ class Turn:
         if text is not None:
             self.out.warn("cost_unknown", text, once=text)
 
-    def warn_of_hook(self, name: str, error: Exception) -> None:
-        """Say that a function of the application failed; its text is for the log alone."""
+    # --- hooks ---------------------------------------------------------------------------------
+
+    async def ask(
+        self, name: str, hook: Callable[..., Any] | None, *args: Any, default: Any
+    ) -> Any:
+        """The value of a hook; *default* if there is none, or if it fails, which is a warning."""
+        if hook is None:
+            return default
+
+        async def interruptible() -> Any:
+            with self.scope:
+                return await value_of(hook(*args))
+
+        return await ask_hook(
+            name, interruptible, _unread, default=default, failed=self.hook_failed
+        )
+
+    def hook_failed(self, name: str, error: Exception) -> None:
+        """
+        Report a function of the application that failed; its text is for the log alone.
+
+        Raises:
+            TurnInterrupted: It did not fail: the turn was interrupted meanwhile.
+        """
+        if isinstance(error, TurnInterrupted):
+            raise error
+        _logger.error("hook %s failed", name, exc_info=error)
         self.out.warn("hook_failed", f"{name}: {type(error).__name__}")
+
+
+def _unread(said: Any) -> Any:
+    return said

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
@@ -31,7 +29,6 @@ from looopy.types.event import AgentEvent, ToolExecutionUpdate, utc_now
 from looopy.types.maker import amended
 from looopy.types.message import ToolCall, ToolResultMessage, now_ms
 
-_logger = logging.getLogger("looopy")
 _GRACE_S = 5.0  # how long a tool may take to stop before it is left behind
 
 
@@ -87,8 +84,7 @@ class Crew:
         self._reports: deque[tuple[ToolCall, Any] | AgentEvent] = deque()
         self._reporting: set[str] = set()
         self._news = asyncio.Event()
-        self._hook_failed = partial(_hook_failed, turn)
-        self._hooks = ToolHooks(turn.given.config.hooks, self._hook_failed)
+        self._hooks = ToolHooks(turn.given.config.hooks, turn.hook_failed)
         self._decided: dict[str, ToolHooks] = {}  # by call id
 
     def __bool__(self) -> bool:
@@ -150,7 +146,7 @@ class Crew:
         context, redactor = self._context_of(call), turn.given.redactor
         with turn.scope:
             found = await may_run(
-                tool, call, context, resumed, self._hooks, redactor, self._hook_failed, doubt
+                tool, call, context, resumed, self._hooks, redactor, turn.hook_failed, doubt
             )
         if isinstance(found, AskFirst):
             return found
@@ -261,11 +257,6 @@ class Crew:
         for run in left:
             run.task.cancel()
         return left
-
-
-def _hook_failed(turn: Turn, name: str, error: Exception) -> None:
-    _logger.error("hook %s failed", name, exc_info=error)
-    turn.warn_of_hook(name, error)
 
 
 def _progress(turn: Turn, call: ToolCall, value: Any) -> AgentEvent:

@@ -76,7 +76,7 @@ async def run_turn(
     wanted = Wanted.of(given.output_type, native=abilities.structured_output)
     turn = Turn(given, plan, progress, Outgoing(given, progress), scope, wanted, relief)
     if isinstance(inbox, AskedQueues):
-        inbox.failed = turn.warn_of_hook
+        inbox.failed = turn.hook_failed
     interrupted: BaseException | None = None
     refused = False
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from looopy.errors import foreign
 from looopy.tools.call.results import Answer, failure, to_answer
@@ -19,6 +19,9 @@ from looopy.tools.schema import validate
 from looopy.types.config import Hooks
 from looopy.types.message import ToolCall
 
+T = TypeVar("T")
+HookFailed: TypeAlias = Callable[[str, Exception], object]
+"""Told the name of a function of the application that failed, and its error."""
 BLOCKED = "Tool execution was blocked"
 UNJUDGED = "The tool did not run: the application failed to decide whether it may."
 
@@ -34,7 +37,7 @@ class ToolHooks:
     def __init__(
         self,
         hooks: Hooks | None = None,
-        failed: Callable[[str, Exception], object] = lambda _name, _error: None,
+        failed: HookFailed = lambda _name, _error: None,
     ) -> None:
         self._hooks = hooks or Hooks()
         self._failed = failed
@@ -46,14 +49,20 @@ class ToolHooks:
         hook = self._hooks.before_tool_call
         if hook is None:
             return call.arguments
-        try:
-            decided = _decided(await _value(hook(call, context)), call)
+
+        def read(said: Any) -> Mapping[str, Any] | Answer:
+            decided = _decided(said, call)
             if not isinstance(decided, Answer):
                 validate(tool, decided)
-        except Exception as error:  # noqa: BLE001 - a hook never ends a turn
-            self._failed("before_tool_call", error)
-            return failure(UNJUDGED)
-        return decided
+            return decided
+
+        return await ask_hook(
+            "before_tool_call",
+            lambda: hook(call, context),
+            read,
+            default=failure(UNJUDGED),
+            failed=self._failed,
+        )
 
     async def after(self, call: ToolCall, answer: Answer, context: ToolContext) -> Answer:
         """*answer*, or the hook's replacement for it."""
@@ -62,10 +71,13 @@ class ToolHooks:
             return answer
         result = ToolResult(answer.blocks, answer.details, answer.is_error)
         try:
-            return to_answer(_changed(result, await _value(hook(call, result, context))))
-        except Exception as error:  # noqa: BLE001 - a hook never ends a turn
-            self._failed("after_tool_call", error)
-            return answer
+            return await ask_hook(
+                "after_tool_call",
+                lambda: hook(call, result, context),
+                lambda said: to_answer(_changed(result, said)),
+                default=answer,
+                failed=self._failed,
+            )
         except BaseException as error:
             # The tool has run: its result is lost to no exception of the hook's.
             failed = foreign(error)
@@ -123,5 +135,32 @@ def _changed(result: ToolResult, said: Any) -> ToolResult:
     )
 
 
-async def _value(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+async def ask_hook(
+    name: str,
+    hook: Callable[[], Any],
+    read: Callable[[Any], T],
+    *,
+    default: T,
+    failed: HookFailed,
+) -> T:
+    """
+    Call a function of the application, sync or async, which never ends a turn.
+
+    Args:
+        name: What *failed* calls it.
+        hook: The function with its arguments.
+        read: Makes something of its value, or raises: then the function has failed.
+
+    Returns:
+        What *read* makes of its value; *default* if the function failed.
+    """
+    try:
+        return read(await value_of(hook()))
+    except Exception as error:  # noqa: BLE001 - see above
+        failed(name, error)
+        return default
+
+
+async def value_of(said: Any) -> Any:
+    """The value that a function of the application returned, sync or async."""
+    return await said if inspect.isawaitable(said) else said
