@@ -49,7 +49,9 @@ def test_one_method_ends_a_turn_and_one_takes_that_back():
 def test_the_last_end_counts_with_its_error():
     """An error of an end that was overruled is not told."""
     turn = progress()
-    turn.end(StopReason.ERROR, LooopyError("broke"))
+    error = LooopyError("broke")
+    turn.end(StopReason.ERROR, error)
+    assert (turn.stop, turn.error) == (StopReason.ERROR, error)
     turn.end(StopReason.CANCELLED)
     assert (turn.stop, turn.error) == (StopReason.CANCELLED, None)
     turn.go_on()
