@@ -18,7 +18,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from looopy.errors import InvalidLLMResponse, LLMError, ValueRefused
-from looopy.history.window import Backlog, Limits, estimate_tokens, safe_cuts
+from looopy.history.window import (
+    CHARS_PER_TOKEN,
+    UNKNOWN_WINDOW_TOKENS,
+    Backlog,
+    Limits,
+    estimate_tokens,
+    safe_cuts,
+    shorten,
+)
 from looopy.llm.provider import LLMProvider
 from looopy.llm.retry import delay_before
 from looopy.types.config import RetryPolicy
@@ -44,8 +52,6 @@ _INSTRUCTION: Final = (
 )
 _MOST_CHARS: Final = 2_000  # of one message in the transcript
 _QUOTED_CHARS: Final = 8_000  # of the question if its answer is cut in two
-_CHARS_PER_TOKEN: Final = 4
-_UNKNOWN_WINDOW_TOKENS: Final = 32_000
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 
 
@@ -259,8 +265,8 @@ def transcript(part: Part, window_tokens: int | None) -> tuple[str, int]:
     Returns:
         The text, and how many of the oldest messages it leaves out.
     """
-    tokens = (window_tokens or _UNKNOWN_WINDOW_TOKENS) // 2
-    left = tokens * _CHARS_PER_TOKEN
+    tokens = (window_tokens or UNKNOWN_WINDOW_TOKENS) // 2
+    left = tokens * CHARS_PER_TOKEN
     head = ""
     if part.earlier is not None:
         head = f"[earlier summary]\n{shorten(str(part.earlier.content), left // 2)}\n\n"
@@ -296,13 +302,3 @@ def _said(message: Message) -> str:
     if message.text and not is_summary(message):
         return f"[{message.role}]\n{shorten(message.text, _MOST_CHARS)}\n\n"
     return ""
-
-
-def shorten(text: str, most: int) -> str:
-    """*text*, or its beginning and end when it has more than *most* characters."""
-    if len(text) <= most:
-        return text
-    marker = f" [... {len(text) - most:,} characters ...] "
-    kept = max(0, most - len(marker))
-    end = kept // 3
-    return f"{text[: kept - end]}{marker}{text[len(text) - end :]}"

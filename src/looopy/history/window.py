@@ -40,7 +40,7 @@ from looopy.types.message import (
 from looopy.types.summary import find_fold, shown_as
 
 UNKNOWN_WINDOW_TOKENS: Final = 32_000
-_CHARS_PER_TOKEN: Final = 4
+CHARS_PER_TOKEN: Final = 4
 _MESSAGE_TOKENS: Final = 4  # role and separators
 _IMAGE_TOKENS: Final = 1_200
 _LEAST_RESULT_CHARS: Final = 256
@@ -218,7 +218,7 @@ def estimate_tokens(message: Message) -> int:
 
 
 def _tokens(chars: int) -> int:
-    return -(-chars // _CHARS_PER_TOKEN)
+    return -(-chars // CHARS_PER_TOKEN)
 
 
 def _token_limit(config: LoopConfig, window_tokens: int | None) -> int | None:
@@ -410,7 +410,7 @@ def _newest_turn(messages: Sequence[Message], limits: Limits) -> list[Message]:
     # Each result may take a quarter: the model must remember what it read before the last one.
     most_chars = _LEAST_RESULT_CHARS
     if limits.tokens is not None:
-        most_chars = max(most_chars, limits.tokens * _CHARS_PER_TOKEN // 4)
+        most_chars = max(most_chars, limits.tokens * CHARS_PER_TOKEN // 4)
         shown: Sequence[Message] = [_shortened(message, most_chars) for message in answers]
     else:
         shown = answers
@@ -437,8 +437,8 @@ def _newest_group(answers: Sequence[Message]) -> int:
 def _share(group: Sequence[Message], tokens: int) -> int:
     """How many characters each result of *group* may have, so that all of it has *tokens*."""
     lengths = sorted(len(m.text) for m in group if isinstance(m, ToolResultMessage))
-    room = tokens * _CHARS_PER_TOKEN + sum(lengths)
-    room -= sum(map(estimate_tokens, group)) * _CHARS_PER_TOKEN
+    room = tokens * CHARS_PER_TOKEN + sum(lengths)
+    room -= sum(map(estimate_tokens, group)) * CHARS_PER_TOKEN
     for done, length in enumerate(lengths):
         share = room // (len(lengths) - done)
         if length > share:
@@ -451,10 +451,16 @@ def _shortened(message: Message, most_chars: int) -> Message:
     """*message*, or if it is a result with more text than that, one with its beginning and end."""
     if not isinstance(message, ToolResultMessage) or len(message.text) <= most_chars:
         return message
-    text = message.text
-    kept = most_chars - _MARKER_CHARS
-    end = kept // 3
-    marker = f"\n[... {len(text) - kept:,} characters left out ...]\n"
-    shown = TextContent(f"{text[: kept - end]}{marker}{text[len(text) - end :]}")
+    shown = TextContent(shorten(message.text, most_chars))
     images = [block for block in message.content if isinstance(block, ImageContent)]
     return replace(message, content=(shown, *images))
+
+
+def shorten(text: str, most_chars: int) -> str:
+    """*text*, or its beginning and its end if it has more than *most_chars* characters."""
+    if len(text) <= most_chars:
+        return text
+    kept = max(0, most_chars - _MARKER_CHARS)
+    end = kept // 3
+    marker = f"\n[... {len(text) - kept:,} characters left out ...]\n"
+    return f"{text[: kept - end]}{marker}{text[len(text) - end :]}"
