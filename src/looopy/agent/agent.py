@@ -1,11 +1,11 @@
 """
 The stateful agent: one conversation that outlives its process.
 
-An `Agent` owns a context. It starts (reading what there is, ending what a dead process left), runs
+An `Agent` owns a context. It starts (reads the context, ends a turn that a dead process left), runs
 turns, pauses, resumes and shuts down. Everything a turn produces is committed before it is shown.
-`resources` says what an agent opens and closes, `lifecycle` when it may do what; `running` is one
-turn. Whoever changes the agent as a whole does so alone, and lets the turns end first that there
-are.
+`resources` holds what an agent opens and closes, `lifecycle` the statuses that allow each method;
+`running` is one turn. A method that changes the agent as a whole runs alone, and first lets the
+present turns end.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Agent:
     """
     One conversation, kept in stores, continued in any process.
 
-    Constructing does no I/O. `start()` comes first; `async with Agent(...)` is `start()` and
+    Constructing does no I/O. Call `start()` first; `async with Agent(...)` calls `start()` and
     `shutdown()`.
 
     Args:
@@ -80,22 +80,23 @@ class Agent:
         llm_provider: A provider, or a model name such as `"local"` or `"openai/gpt-5-mini"`.
         tools: Functions, `Tool`s or `ToolProvider`s.
         system_prompt: Text, a function of the `TurnContext`, or a list of these and of
-            `PromptPart`s; asked for each model call, never stored.
+            `PromptPart`s; built for each model call, never stored.
         stores: `Stores` that are open, or a URL that `start()` opens and `shutdown()` closes.
         loop_config: Limits and choices of a turn.
         auto_save: `False` keeps turns in memory until `save_state()`, `pause()` or `shutdown()`; a
             crash loses them.
-        auto_compact: Summarise the older part of a history that has outgrown `max_messages` or
-            `history_tokens`, before the model is asked; otherwise there is one warning.
-        on_busy: When a turn runs on the context already: `"reject"` with `AgentBusy`, or `"wait"`
-            up to `LoopConfig.busy_timeout_s`.
+        auto_compact: Summarise the older part of a history that exceeds `max_messages` or
+            `history_tokens`, before the model call; otherwise the turn warns once.
+        on_busy: If a turn already runs on the context: `"reject"` raises `AgentBusy`, `"wait"`
+            waits up to `LoopConfig.busy_timeout_s`.
         agent_name: For people and traces.
-        auth_key: A secret of at least 32 bytes with which the keys of requests for credentials are
-            stored encrypted; `None`: such a request is answered in this process, or asked again.
+        auth_key: A secret of at least 32 bytes that encrypts the stored keys of requests for
+            credentials. `None`: only this process can decrypt the answer to such a request; another
+            one asks again.
 
     Raises:
-        ValueRefused: The context id is not usable.
-        ConfigurationError: An option is not one of its values.
+        ValueRefused: The context id is invalid.
+        ConfigurationError: An option has an invalid value.
     """
 
     def __init__(
@@ -138,10 +139,10 @@ class Agent:
         self._settle_in()
 
     def _settle_in(self) -> None:
-        """Make what belongs to one event loop; none of it is bound to one yet."""
+        """Make the objects that belong to one event loop; they are not bound to one yet."""
         self._turns = Turns(self.agent_name, idle=self._idle, watch=self._watch)
         self._saving = LoopLock()
-        self._summarising: CancelToken | None = None  # what stops `compact`
+        self._summarising: CancelToken | None = None  # cancels `compact`
 
     # --- start and end -------------------------------------------------------------------------
 
@@ -150,12 +151,13 @@ class Agent:
         Make the agent ready: open the stores, read the context, end a turn that a dead process
         left.
 
-        May be called twice. It is also the way back from `shutdown`, `failed` and another process;
-        on a paused agent it is `resume()`. While a living process runs a turn, the status is `busy`
-        after it.
+        May be called twice. It also restarts an agent after `shutdown` or `failed`, and reads what
+        another process has done; on a paused agent it works as `resume()`. If a living process runs
+        a turn, the status is then `busy`.
 
-        An agent belongs to the event loop and the process that it was started in. Where that loop
-        has ended, or this process was forked, it starts anew, without turns that were not saved.
+        An agent belongs to the event loop and the process that it was started in. If that loop has
+        ended, or this process was forked, the agent starts again, without turns that were not
+        saved.
 
         Raises:
             AgentStateError: It was started in another event loop, which has not ended.
@@ -177,19 +179,20 @@ class Agent:
 
     async def pause(self, cancel: bool = False) -> None:
         """
-        Refuse turns and keep everything in memory; `resume()` goes on without loading again.
+        Refuse turns and keep everything in memory; `resume()` continues without loading again.
 
-        Lets a running turn end first; *cancel* asks it to stop.
+        Lets a running turn end first; *cancel* requests it to stop.
 
         Raises:
-            AgentStateError: The agent is not started; or a turn of its own waits for the caller, a
-                tool: it would wait for itself.
+            AgentStateError: The agent is not started; or the caller is a tool of one of the agent's
+                turns, which would then wait for itself.
             StoreConflict: With `auto_save=False`, another process has advanced the context; the
-                buffer is kept. `AgentBusy` when one uses it, or waits for it, right now.
+                buffer is kept. `AgentBusy` if another process uses the context, or waits for it,
+                right now.
         """
         self._check_outside("pause")
         if cancel:
-            self._stop_summarising()  # before the lock: it has it
+            self._stop_summarising()  # before the lock, which `compact` holds
         async with self._lifecycle.alone.held():
             self._lifecycle.after("pause")
             if cancel:
@@ -207,12 +210,12 @@ class Agent:
 
     async def resume(self) -> None:
         """
-        Make a paused agent ready again; reads only what another process added meanwhile.
+        Make a paused agent ready again; reads only what another process has added.
 
         Raises:
             AgentNotStarted: The agent is not started.
-            AgentStateError: A turn of the agent waits for the caller, a tool: whoever pauses the
-                agent may wait for that turn.
+            AgentStateError: The caller is a tool of one of the agent's turns: a `pause()` may wait
+                for that turn.
         """
         self._check_outside("resume")
         async with self._lifecycle.alone.held():
@@ -221,29 +224,29 @@ class Agent:
 
     async def shutdown(self, cancel: bool = False) -> None:
         """
-        Let go of everything; `start()` is the way back. May be called twice.
+        Release everything; `start()` makes the agent ready again. May be called twice.
 
-        Lets a running turn end first; *cancel* asks it to stop.
+        Lets a running turn end first; *cancel* requests it to stop.
 
         Raises:
             StoreConflict: With `auto_save=False`, another process has advanced the context: the
-                buffered turns are dropped. Likewise with `AgentBusy` when one uses it, or waits for
-                it, right now: `save_state()` first keeps them.
-            AgentStateError: A turn of the agent waits for the caller, a tool: it would wait for
-                itself.
+                buffered turns are dropped. Likewise with `AgentBusy` if another process uses the
+                context, or waits for it, right now. To keep the turns, call `save_state()` first.
+            AgentStateError: The caller is a tool of one of the agent's turns, which would then wait
+                for itself.
         """
         if self._lifecycle.home_is_gone:
             self._leave_home()
         self._check_outside("shutdown")
         if cancel:
-            self._stop_summarising()  # before the lock: it has it
+            self._stop_summarising()  # before the lock, which `compact` holds
         async with self._lifecycle.alone.held():
             if cancel:
                 self._turns.cancel()
             with self._lifecycle.last_turns("shutdown"):
                 await self._turns.end()
                 await self._turns.detach()
-                await self._turns.end()  # what views have asked for meanwhile
+                await self._turns.end()  # work that views have started in the meantime
                 self._lifecycle.take("shutdown")
             try:
                 await settle(self._save_last())
@@ -263,7 +266,7 @@ class Agent:
     ) -> None:
         await self.shutdown(cancel=exc_type is not None)
 
-    if not TYPE_CHECKING:  # a type checker refuses `with` by itself
+    if not TYPE_CHECKING:  # a type checker refuses `with` itself
 
         def __enter__(self) -> NoReturn:
             """
@@ -285,15 +288,17 @@ class Agent:
         Wait until no turn of this agent runs.
 
         Raises:
-            AgentStateError: A turn of the agent waits for the caller, a tool: it would wait for
-                itself.
+            AgentStateError: The caller is a tool of one of the agent's turns, which would then wait
+                for itself.
         """
         self._check_outside("wait_for_idle")
         await self._turns.end()
 
     @property
     def state(self) -> AgentState:
-        """A snapshot of what this process knows, or knew before `shutdown()`; does no I/O."""
+        """
+        A snapshot of the context as this process knows it, or knew it before `shutdown()`; no I/O.
+        """
         record = self._known.record if self._known else self._last_record
         return snapshot(self._lifecycle.status, record)
 
@@ -301,18 +306,20 @@ class Agent:
         """
         Call *callback* with every event of every turn, and with changes of the status.
 
-        It must be quick; one that raises is logged and harms nobody.
+        It must be quick. If it raises, the exception is logged, and other subscribers are not
+        affected.
 
         Returns:
-            What unsubscribes it.
+            A function that unsubscribes it.
         """
         return self._subscribers.add(callback)
 
     async def _start(self, action: str) -> None:
         """
-        Start; when that fails, be what the agent was before.
+        Start; if that fails, restore the previous status.
 
-        An agent that takes turns goes on to take them: they wait until it has read the context.
+        An agent that was started before still accepts turns: they wait until it has read the
+        context.
         """
         new, life = self._known is None, self._lifecycle
         before = life.status
@@ -336,7 +343,7 @@ class Agent:
                 life.take("execute_turn")
 
     async def _open(self) -> None:
-        """Open what the agent works with, and read its context."""
+        """Open the agent's resources, and read its context."""
         stores, tools = await self._resources.open(self.loop_config)
         if self._known is None:
             self._known = Known(
@@ -351,7 +358,7 @@ class Agent:
         self._settle()
 
     async def _save_last(self) -> None:
-        """Save what is buffered, after whoever does so now, and forget the context."""
+        """Save the buffered turns, after any other save, and forget the context."""
         async with self._saving.held():
             try:
                 await self._flush()
@@ -366,7 +373,7 @@ class Agent:
             self._last_record, self._known = self._known.record, None
 
     def _leave_home(self) -> None:
-        """Let go of what was bound to an event loop that runs no more, and be as never started."""
+        """Release what was bound to an event loop that has ended, and return to `created`."""
         if self._buffer:
             _logger.warning(
                 "%d turns of context %s were not saved before their event loop ended",
@@ -380,12 +387,12 @@ class Agent:
         self._lifecycle.set(AgentStatus.CREATED)
 
     def _settle(self) -> None:
-        """Take the status that what is known of the context means."""
+        """Set the status that follows from the known context."""
         if self._known is not None:
             self._lifecycle.settle(self._known.busy_turn, self._known.state)
 
     def _check_outside(self, action: str) -> None:
-        """Refuse another event loop, and to wait for a turn that waits for the caller."""
+        """Refuse a call from another event loop, and one from a tool of a running turn."""
         self._lifecycle.check_home(action)
         turn = self._turns.around()
         if turn is not None:
@@ -413,39 +420,39 @@ class Agent:
         output_type: Any = None,
     ) -> TurnStream:
         """
-        Start a turn, at the call; the result is a view of it that nobody has to read.
+        Start a turn, at the call, and return a view of it; the turn runs without viewers too.
 
         Args:
-            user_message: What the user says, or `None` to continue: an interrupted or failed turn,
-                a history that ends in something unanswered, what `steer` or `follow_up` left
-                queued, or, with *inputs*, what waits for them.
+            user_message: The user's message, or `None` to continue: an interrupted or failed turn,
+                a history that ends in something unanswered, messages that `steer` or `follow_up`
+                left queued, or, with *inputs*, the calls that wait for them.
             auth_context: Credentials for this turn alone; never stored.
             inputs: Answers to pending requests, by `request_id`.
-            idempotency_key: Names this request for as long as the context lives. Sent again with
-                the same input, it gives a view of the same turn, which is not run again, whatever
-                the context is doing; 1 to 256 characters.
-            metadata: Kept with the turn; JSON values.
-            output_type: What the answer has to be: a type that pydantic's `TypeAdapter` takes, or a
-                JSON Schema. It is then `TurnResult.output`. A turn that goes on from another is
-                still asked for what that one was; without *output_type* it is given as plain JSON.
+            idempotency_key: Names this request for as long as the context lives. A repeated request
+                with the same input returns a view of the same turn, whatever the state of the
+                context, and does not run it again; 1 to 256 characters.
+            metadata: Stored with the turn; JSON values.
+            output_type: The type of the answer: a type that pydantic's `TypeAdapter` takes, or a
+                JSON Schema. The answer is then `TurnResult.output`. A turn that continues another
+                one keeps that turn's schema; without *output_type* its output is plain JSON.
 
         Returns:
-            `async for` gives its events, `await` its `TurnResult`, `accepted()` waits until the
-            message is safe, `cancel()` stops it.
+            A stream: `async for` yields the turn's events, `await` returns its `TurnResult`,
+            `accepted()` waits until the message is stored, `cancel()` stops the turn.
 
         Raises:
-            AgentNotStarted: `start()` comes first.
+            AgentNotStarted: `start()` was not called.
             AgentStateError: The agent is paused, or about to be paused or shut down, or no event
                 loop runs (use `looopy.sync`).
             AgentBusy: A turn of this agent runs, and `on_busy` is `"reject"`.
-            ValueRefused: The message is empty or cannot be stored; nothing was.
+            ValueRefused: The message is empty or cannot be stored; nothing was stored.
             AccessDenied: The auth context belongs to another tenant.
             ConfigurationError: *output_type* cannot be described to a model.
 
-        What only the store knows comes from the stream: `AgentBusy` elsewhere, `CannotContinue`,
+        Errors that need the store come from the stream: `AgentBusy` elsewhere, `CannotContinue`,
         `IdempotencyConflict`, `InputNotFound`, `Fenced`, `StoreUnavailable`.
         """
-        from looopy.agent.stream import TurnStream  # reactivex: not paid for at start-up
+        from looopy.agent.stream import TurnStream  # reactivex: keeps it out of start-up
 
         try:
             asyncio.get_running_loop()
@@ -497,10 +504,10 @@ class Agent:
         turn = RunningTurn(setup, request, busy_here=busy_here)
         self._turns.start(turn)
         self._lifecycle.set(status)
-        return TurnStream(turn.broadcast, turn.token.cancel)  # not the turn: it has credentials
+        return TurnStream(turn.broadcast, turn.token.cancel)  # not the turn, which has credentials
 
     async def _watch(self, number: int, view: RunningTurn) -> TurnResult:
-        """Show in *view* a turn that was accepted before; cancelling the view cancels that turn."""
+        """Show in *view* an accepted turn; cancelling the view cancels that turn."""
         known = self._require("execute_turn")
         leave = view.token.on_cancel(lambda: self._turns.also(self._ask_cancel(known, number)))
         try:
@@ -516,7 +523,7 @@ class Agent:
             leave()
 
     def _idle(self) -> None:
-        """Be busy no more, unless another turn runs."""
+        """End the status `busy`, unless another turn runs."""
         if self._turns.running is None and self._lifecycle.status is AgentStatus.BUSY:
             self._settle()
 
@@ -530,20 +537,20 @@ class Agent:
         expected_turn: int | None = None,
     ) -> None:
         """
-        Say something to the turn that runs, in whichever process: the model hears it at its next
-        call, and tool calls that have not started give way (`LoopConfig.steering`).
+        Send a message to the running turn, in any process. The model sees it in its next call, and
+        tool calls that have not started are skipped (`LoopConfig.steering`).
 
-        When this returns, the message is stored. What no turn has taken is said by the next one;
+        When this returns, the message is stored. If no turn takes it, the next turn does;
         `execute_turn(None)` begins with it.
 
         Args:
-            auth_context: Of the same actor as the running turn; never stored.
-            expected_turn: Only if this turn runs.
+            auth_context: Must have the same actor as the running turn; never stored.
+            expected_turn: Send it only if this turn runs.
 
         Raises:
-            AgentNotStarted: `start()` comes first.
+            AgentNotStarted: `start()` was not called.
             AccessDenied: The turn, or the context, belongs to another actor.
-            TurnMismatch: Another turn runs, or none.
+            TurnMismatch: Another turn runs, or no turn.
             LimitExceeded: Too many messages wait already.
             ValueRefused: The message is empty or cannot be stored.
             StoreUnavailable: The store did not answer.
@@ -554,9 +561,9 @@ class Agent:
         self, message: str | UserMessage, auth_context: AuthContext | None = None
     ) -> None:
         """
-        Say something once the turn that runs, in whichever process, would end; it then goes on.
+        Send a message for the end of the running turn, in any process; the turn then continues.
 
-        As `steer()` in all else.
+        Otherwise as `steer()`.
         """
         await self._post("follow_up", EntryKind.FOLLOW_UP, message, auth_context, None)
 
@@ -583,26 +590,30 @@ class Agent:
 
     async def clear_steering_queue(self, auth_context: AuthContext | None = None) -> int:
         """
-        Take back what `steer()` has left queued, in any process, and no turn has said.
+        Remove the messages of `steer()` that no turn has taken, in any process.
 
         Args:
-            auth_context: Whose messages: those of the same actor.
+            auth_context: The messages of its actor are removed.
 
         Returns:
-            How many there were. What is not among them was said, or is being said.
+            The number of removed messages. Any other message was delivered, or is being delivered.
 
         Raises:
-            AgentNotStarted: `start()` comes first.
+            AgentNotStarted: `start()` was not called.
             StoreUnavailable: The store did not answer.
         """
         return await self._withdraw("clear_steering_queue", EntryKind.STEER, auth_context)
 
     async def clear_follow_up_queue(self, auth_context: AuthContext | None = None) -> int:
-        """Take back what `follow_up()` has left queued; as `clear_steering_queue()`."""
+        """
+        Remove the messages of `follow_up()` that no turn has taken; as `clear_steering_queue()`.
+        """
         return await self._withdraw("clear_follow_up_queue", EntryKind.FOLLOW_UP, auth_context)
 
     async def clear_all_queues(self, auth_context: AuthContext | None = None) -> int:
-        """Take back what either has left queued; as `clear_steering_queue()`."""
+        """
+        Remove the messages of both queues that no turn has taken; as `clear_steering_queue()`.
+        """
         return await self._withdraw("clear_all_queues", None, auth_context)
 
     async def _withdraw(
@@ -616,10 +627,10 @@ class Agent:
 
     async def has_queued_messages(self, auth_context: AuthContext | None = None) -> bool:
         """
-        Whether a message of this actor waits to be said: `execute_turn(None)` would begin with it.
+        Return true if a message of this actor waits: `execute_turn(None)` would begin with it.
 
         Raises:
-            AgentNotStarted: `start()` comes first.
+            AgentNotStarted: `start()` was not called.
             StoreUnavailable: The store did not answer.
         """
         stores = self._require("has_queued_messages").stores
@@ -629,8 +640,8 @@ class Agent:
 
     async def cancel(self) -> None:
         """
-        Ask the running turn to stop, in whichever process; it ends as `cancelled`, keeping what
-        happened. Harmless when idle.
+        Request that the running turn stop, in any process. It ends as `cancelled`, and keeps its
+        results so far. Has no effect if no turn runs.
 
         Raises:
             StoreUnavailable: The turn runs elsewhere, and the store did not answer.
@@ -651,19 +662,19 @@ class Agent:
         **options: Unpack[AgentToolOptions],
     ) -> AgentTool:
         """
-        A tool behind which agents like this one work, each call in a context of its own.
+        Make a tool that runs agents like this one, each call in its own context.
 
-        This agent is only what they are made after: it need not be started, and its own context is
-        not touched. Theirs are in its stores; or, if those are `"memory:"`, in the stores of the
-        agent that calls.
+        This agent is only their model: it need not be started, and its own context is not used.
+        Their contexts are in its stores; if those are `"memory:"`, in the stores of the calling
+        agent.
 
         Args:
             name: The `agent_name` by default.
-            description: For the model: what the agent is asked for.
+            description: For the model: the tasks for the agent.
             options: See `looopy.tools.AgentTool`.
 
         Raises:
-            InvalidTool: The name or an option will not do.
+            InvalidTool: The name or an option is invalid.
         """
         from looopy.tools.sources.agents import AgentTool
 
@@ -673,7 +684,7 @@ class Agent:
         return made.sharing(self._resources.tools)
 
     def _like_this(self, context_id: str, stores: Stores | None) -> Agent:
-        """Another agent, of that context."""
+        """An agent like this one, for *context_id*."""
         resources = self._resources
         where = resources.where if resources.where != "memory:" or stores is None else stores
         made = Agent(
@@ -683,7 +694,7 @@ class Agent:
             system_prompt=self._system_prompt,
             stores=where,
             loop_config=self.loop_config,
-            auto_save=True,  # or a crash would lose what it has done
+            auto_save=True,  # or a crash would lose its work
             auto_compact=self.auto_compact,
             on_busy="wait",  # an earlier run of the same call may be about to end
             agent_name=self.agent_name,
@@ -719,11 +730,11 @@ class Agent:
 
     def events(self, after: int | None = None) -> AsyncIterator[AgentEvent]:
         """
-        The durable events of the context: those stored, then those to come, from any process.
+        The durable events of the context: the stored ones, then new ones, from any process.
 
         Args:
             after: Start behind this `seq`; 0 for the beginning, `None` for the head at the call:
-                the follower gives every event that this agent makes after it.
+                the follower yields every event that this agent makes after it.
 
         Raises:
             ContextNotFound: While iterating: the context was deleted, or *after* is beyond its
@@ -737,7 +748,7 @@ class Agent:
         config = self.loop_config
         behind: int | Awaitable[int] | None = after
         if after is None:
-            with contextlib.suppress(RuntimeError):  # called in a thread: at the first iteration
+            with contextlib.suppress(RuntimeError):  # without a loop: at the first iteration
                 behind = known.head()
         return follow(
             known.stores,
@@ -755,40 +766,40 @@ class Agent:
         Save the metadata; with `auto_save=False`, first the turns that wait in memory.
 
         Args:
-            metadata: Replaces `state.metadata`; `None` saves it as it is.
+            metadata: Replaces `state.metadata`; `None` saves the present value.
 
         Raises:
-            StoreConflict: Another process has changed the metadata, which are now those of `state`;
-                or it has advanced the context, and what is buffered is kept.
+            StoreConflict: Another process has changed the metadata, and `state` now has the new
+                values; or it has advanced the context, and the buffered turns are kept.
             AgentBusy: With `auto_save=False`, another process uses the context, or waits for it;
-                what is buffered is kept: try again.
+                the buffered turns are kept: try again.
             ValueRefused: The metadata cannot be stored.
         """
         self._require("save_state")
         kept = check_storable(metadata, "/metadata")
         async with self._saving.held():
-            known = self._require("save_state")  # whoever had it may have shut the agent down
+            known = self._require("save_state")  # the last holder may have shut the agent down
             await self._flush()
             if metadata is not None or known.record is None:
                 await known.save_metadata(kept, idle=not self._turns)
 
     async def clear(self, force: bool = False) -> None:
         """
-        Delete the history, artifacts and what is pending; positions and counts go on.
+        Delete the history, artifacts and pending requests; positions and counts continue.
 
         Raises:
             AgentBusy: A turn runs on the context, here or elsewhere; *force* fences it.
-            AgentStateError: With *force*, and a turn of the agent waits for the caller, a tool.
+            AgentStateError: With *force*, and the caller is a tool of one of the agent's turns.
         """
         self._require("clear")
         self._refuse_while_busy(force=force)
         self._check_outside("clear")
-        self._turns.cancel()  # before the lock: who holds it may wait for them
+        self._turns.cancel()  # before the lock, whose holder may wait for them
         self._stop_summarising()
         async with self._lifecycle.alone.held():
             known = self._require("clear")
             self._refuse_while_busy(force=force)
-            with self._turns.held():  # a turn that came now would see half a history
+            with self._turns.held():  # a turn that began now would see half a history
                 self._turns.cancel()
                 await self._turns.end_present()
                 await self._clear(known, force=force)
@@ -797,21 +808,22 @@ class Agent:
 
     async def compact(self, keep_turns: int = 1) -> Compaction | None:
         """
-        Have the model summarise all but the newest *keep_turns* questions and what followed them.
+        Have the model summarise all but the newest *keep_turns* questions and the messages after
+        them.
 
-        The model is from then on shown the summary in place of that part; nothing is taken out of
-        the history, and `get_messages()` reads all of it, the summary included. Nothing of it is
-        counted in `state.usage`.
+        From then on the model sees the summary instead of that part. The history keeps everything,
+        and `get_messages()` returns all of it, the summary included. The use of the summary's model
+        calls is not counted in `state.usage`.
 
         Returns:
-            The event that was stored; `None` when there was nothing to summarise.
+            The event that was stored; `None` if there was nothing to summarise.
 
         Raises:
             AgentBusy: A turn runs on the context, here or elsewhere.
             LLMError: The model wrote no summary; nothing was stored.
-            StoreConflict: The history was cleared, or the context deleted, meanwhile.
-            AgentStateError: The agent is not started, or was stopped meanwhile.
-            ValueRefused: *keep_turns* is no whole number of at least 1.
+            StoreConflict: The history was cleared, or the context deleted, in the meantime.
+            AgentStateError: The agent is not started, or was stopped in the meantime.
+            ValueRefused: *keep_turns* is not a whole number of at least 1.
         """
         known = self._require("compact")
         check_at_least_one(keep_turns, "/keep_turns")
@@ -826,7 +838,7 @@ class Agent:
             tools = await self._resources.gather()
             self._summarising = CancelToken()
             try:
-                with self._turns.held():  # a turn that came now would see half of it
+                with self._turns.held():  # a turn that began now would see half of it
                     return await condense(
                         known,
                         provider,
@@ -840,22 +852,22 @@ class Agent:
 
     async def _clear(self, known: Known, *, force: bool) -> None:
         tools = await self._resources.gather()
-        # What a dead process left is no turn that runs.
+        # A turn that a dead process left does not count as running.
         await end_dead_turn(known, self.loop_config, self._resources.tools)
-        known.stale = True  # whatever becomes of it
+        known.stale = True  # with or without success
         await known.heads_read()
         async with self._saving.held():
-            with contextlib.suppress(ContextNotFound):  # then there is nothing to hide
+            with contextlib.suppress(ContextNotFound):  # then there is nothing to clear
                 await settle(known.stores.journal.clear(self.context_id, force=force))
-            self._buffer.clear()  # not before: a clear that is refused loses nothing
+            self._buffer.clear()  # only now: a refused clear must lose nothing
         known.forget()
         await known.refresh(tools)
 
     async def _flush(self) -> None:
         """
-        Append buffered turns, oldest first; those that are stored leave the buffer one by one.
+        Append buffered turns, oldest first; each stored turn leaves the buffer at once.
 
-        Whoever calls this has `_saving`.
+        The caller holds `_saving`.
         """
         if self.auto_save or not self._buffer or self._known is None:
             return

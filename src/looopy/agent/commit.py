@@ -64,12 +64,12 @@ class TurnLog:
     The events of one turn, stored and shown.
 
     Args:
-        begun: The claim, and what the turn begins with.
+        begun: The claim, and the plan of the turn.
         broadcast: Shows the turn's events.
 
     Attributes:
         inbox: Messages and cancel requests for the turn; `None` with `auto_save=False`.
-        output_type: The type of the answer, as asked for now or by the turn that is continued.
+        output_type: The type of the answer, as requested now or by the turn that is continued.
         open: False once the end of the turn is stored.
         result: Made with the last event.
     """
@@ -108,7 +108,7 @@ class TurnLog:
             turn=claimed.turn,
             ttl_s=setup.config.lease_ttl_s,
         )
-        self._summary = plan.state.summary  # position of the newest one
+        self._summary = plan.state.summary  # position of the newest summary
         self._assistant_position = known.announced_at if plan.run else None
         self._last_position = claimed.first_position - 1
         self._iteration = 0
@@ -122,7 +122,7 @@ class TurnLog:
                 known.context_id,
                 claimed.epoch,
                 setup.config.lease_ttl_s,
-                partial(token.cancel, "fenced"),  # not this log: it holds the lease
+                partial(token.cancel, "fenced"),  # not this log, which holds the lease
             )
             self.inbox = TurnInbox(
                 self._stores,
@@ -135,7 +135,7 @@ class TurnLog:
             )
 
     def close(self) -> None:
-        """Let go of what the turn held."""
+        """Release the lease and the inbox."""
         if self._lease is not None:
             self._lease.let_go()
         if self.inbox is not None:
@@ -181,7 +181,7 @@ class TurnLog:
         while self._known.heads:
             try:
                 await self._known.heads_read()
-            except asyncio.CancelledError:  # as below: what has happened is stored all the same
+            except asyncio.CancelledError:  # as below: the results so far are stored all the same
                 self._token.cancel()
         reach("B6" if end is None else "B13")
         await self._writing.take(self._token.cancel)
@@ -241,7 +241,7 @@ class TurnLog:
         position: int,
         state: ContextState | None = None,
     ) -> None:
-        """Give *durable*, which are stored, their numbers, take them over, and show the group."""
+        """Number the stored *durable* events, update the known context, and show the group."""
         for event in durable:
             if isinstance(event, MessageEnd):
                 stamp(event, seq=seq or None, position=position)
@@ -266,8 +266,8 @@ class TurnLog:
             self.show(event)
 
     def show(self, event: AgentEvent) -> None:
-        """Show an event to the agent's subscribers and to whoever views the turn."""
-        if not event.path:  # another agent's is shown here and no more
+        """Show an event to the agent's subscribers and to the viewers of the turn."""
+        if not event.path:  # another agent's event is only shown
             self._iteration = event.iteration
             if event.__class__ in COUNTED:
                 self._tally.see(event)
@@ -285,8 +285,8 @@ class TurnLog:
         held = {one.tool_call_id for one in state.held}
         self._known.open_calls, self._known.last = [], None
         if state.pending or state.answered or state.resumable is not None:
-            self._known.stale = True  # open calls are found by reading
-            if self._buffer is not None:  # where there is nothing to read
+            self._known.stale = True  # open calls are found by reading the store
+            if self._buffer is not None:  # without a store to read
                 self._known.last = TurnRecord(
                     turn=self.turn,
                     had_auth=self._buffer[-1].had_auth,
@@ -312,7 +312,7 @@ class TurnLog:
 
     async def fail(self, exc: Exception) -> None:
         """
-        End a turn whose step could not be stored: read back what was, answer what is open, say why.
+        End a turn whose step could not be stored: answer its open calls, and report the error.
         """
         _logger.warning("turn %s could not go on: %s", self.turn, type(exc).__name__)
         error = exc if isinstance(exc, LooopyError) else LooopyError(repr(exc))
@@ -338,7 +338,7 @@ class TurnLog:
 
         Raises:
             Fenced: Another owner has the context; nothing was changed.
-            ArtifactNotFound: There is no artifact to delete.
+            ArtifactNotFound: There is no such artifact.
         """
         deleted = isinstance(change, ArtifactDeletion)
         event = ArtifactUpdate(
@@ -346,12 +346,13 @@ class TurnLog:
             turn=self.turn,
             iteration=self._iteration,
             artifact_id=change.artifact_id,
-            kind=ArtifactKind.FILE,  # kind and version are what the store finds
+            kind=ArtifactKind.FILE,  # the store replaces kind and version
             version=0,
             deleted=deleted,
         )
         commit = self._commit(events=[event], artifact=change)
-        # Its task is one that `settle` has made: told of nothing, it only waits for the end.
+        # `settle` runs this in a task of its own: no cancellation reaches it, and it waits for the
+        # end.
         await self._writing.take(_nobody)
         try:
             done = await settle_write(
@@ -373,4 +374,4 @@ class TurnLog:
 
 
 def _nobody() -> None:
-    """Be told of a cancellation."""
+    """Ignore a cancellation."""

@@ -1,11 +1,10 @@
 """
-What an agent knows of its context: the record, the part of the history the model may see, what was
-left open.
+An agent's view of its context: the record, the history for the model, the open calls.
 
-Loading reads a bounded window, newest first, and grows it only while the model could see more; what
-it can see no more is let go now and then, so that an agent may live as long as it likes. Reading
-again fetches only what another process added. Whoever finds a turn whose owner is dead ends
-it here, in one fenced commit, before anything else happens.
+Loading reads a bounded window, newest first, and grows it only while the model could see more.
+Messages that the model can no longer see are dropped from memory now and then, so that an agent may
+live as long as it likes. Reading again fetches only what another process added. If the turn's owner
+is dead, this process ends the turn here, in one fenced commit, before anything else happens.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ from looopy.types.message import AssistantMessage, Message, UserMessage
 from looopy.types.summary import find_fold, kept_by
 
 _WINDOW = 256  # messages read at first; doubled while the model could see more
-_BEFORE = 32  # read beside `max_messages`: what is shown begins with a turn
+_BEFORE = 32  # read beyond `max_messages`: the visible part begins with a turn
 _MOST_READ = 1024  # messages read at once for a summary
-_TRIM_ABOVE = 4 * _WINDOW  # messages in memory from which on the oldest are let go
+_TRIM_ABOVE = 4 * _WINDOW  # messages in memory above which the oldest are dropped
 
 
 class LogReader:
     """
     Reads the log of a context backwards from the history that is in memory; see `Backlog`.
 
-    The history stays as it is: the model is shown no more because of this.
+    The history itself stays the same: the model sees no more because of this.
 
     Attributes:
-        log: What is read so far, oldest first.
-        left: How many messages come before, which no summary in *log* speaks for.
+        log: The messages read so far, oldest first.
+        left: The number of earlier messages that no summary in *log* covers.
     """
 
     def __init__(self, known: Known) -> None:
@@ -85,7 +84,7 @@ class LogReader:
         after = max(self._begin - 1, self._first - 1 - self._page)
         page = await self._read(self._context_id, after=after, limit=self._first - 1 - after)
         older = [r for r in page if r.position < self._first]
-        if not older:  # hidden meanwhile
+        if not older:  # hidden in the meantime
             return False
         self._page = min(2 * self._page, _MOST_READ)
         self._first = older[0].position
@@ -103,19 +102,18 @@ class LogReader:
 
 class Known:
     """
-    One context as this process last saw it.
+    One context as this process last read it.
 
     Attributes:
         record: `None` while the context is not known to exist.
-        history: Visible messages, oldest first: at least all that the model may be shown.
-        view: What the model was last shown of it.
+        history: Visible messages, oldest first: at least all that the model may see.
+        view: The part of the history that the model saw last.
         open_calls: Calls of the last answer that have no result; `announced_at` is its position.
         busy_turn: The turn that a living owner elsewhere runs, or `None`.
-        stale: Whether another process may have advanced the context since.
-        window_tokens: What the model's window holds, if known.
-        saved_epoch, saved_position: Where the store stood when it was last read (for
-            `auto_save=False`).
-        heads: Readings by `head` that the store has not answered yet.
+        stale: True if another process may have advanced the context since.
+        window_tokens: The size of the model's window, if known.
+        saved_epoch, saved_position: The store's values at the last read (for `auto_save=False`).
+        heads: Reads by `head` that the store has not answered yet.
     """
 
     def __init__(
@@ -150,7 +148,7 @@ class Known:
 
     @property
     def epoch(self) -> int:
-        """The epoch that a claim has to name."""
+        """The epoch that a claim must name."""
         return self.record.epoch if self.record else 0
 
     @property
@@ -165,7 +163,7 @@ class Known:
 
     @property
     def situation(self) -> Situation:
-        """What a plan for the next turn is made from."""
+        """The input for the plan of the next turn."""
         return Situation(
             self.state, self.history, self.open_calls, self.last, context_id=self.context_id
         )
@@ -176,12 +174,12 @@ class Known:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         """
-        Read what changed; end a turn that its owner has left.
+        Read the changes; end a turn that its owner has left.
 
         Args:
             tools: By name, for their `on_resume`.
-            pause: Waits so many seconds, before another look at a lease that has expired: half of
-                its life in all.
+            pause: Waits so many seconds before the next read of an expired lease; half of the
+                lease's life in all.
         """
         self.stale = True  # until all of it is read: the store may fail in between
         while True:
@@ -201,19 +199,19 @@ class Known:
             try:
                 await self._close(record, record.open_turn, tools)
             except (StoreConflict, AgentBusy, Fenced):
-                continue  # somebody else was closing it
+                continue  # another process was closing it
         await self._find_open_calls(tools)
         self.saved_epoch, self.saved_position = self.epoch, self._position
         self.stale = False
 
     async def _read(self, record: ContextRecord | None) -> None:
-        """Bring the history up to date."""
+        """Read the changes of the history."""
         if record is None:
             self.forget()
             return
-        same = self._born in (None, record.created_at)  # else deleted, and made anew since
+        same = self._born in (None, record.created_at)  # else deleted, and created again since
         if same and self._position and record.visible_from == self._visible_from:
-            # Of a context that was made here, the last message tells whether it is the same one.
+            # For a context created by this process, the last message tells if it is the same one.
             again = int(self._born is None)
             found = await self.stores.messages.records(
                 self.context_id, after=self._position - again
@@ -224,12 +222,12 @@ class Known:
                 self._born = record.created_at
                 self._extend(found[again:])
                 return
-        self.forget()  # at once: were it kept by a reading that fails, the next would build on it
+        self.forget()  # at once: after a failed read, the next one would build on it
         self._visible_from, self._born = record.visible_from, record.created_at
         self._replace(await self._read_anew(record.visible_from, record.state.summary))
 
     async def _read_anew(self, visible_from: int, summary: int | None) -> Sequence[MessageRecord]:
-        """The newest messages: at least all that the model may be shown, each read once."""
+        """The newest messages: at least all that the model may see, each read once."""
         records = await self._read_newest(visible_from)
         if summary is not None and records and records[0].position > summary >= visible_from:
             read = self.stores.messages.records
@@ -251,8 +249,8 @@ class Known:
             page = await self.stores.messages.records(
                 self.context_id, after=after, limit=first - 1 - after
             )
-            # Was the history cleared in between, there are none, or those that came since: this
-            # process is about to find out, and what it has read till then was said all the same.
+            # If the history was cleared in between, the page is empty, or has only later messages.
+            # This process will notice soon, and the messages read so far were valid until then.
             older = [r for r in page if r.position < first]
             if not older:
                 break
@@ -260,7 +258,7 @@ class Known:
         return records
 
     def _holds_what_is_seen(self, records: Sequence[MessageRecord]) -> bool:
-        """Whether the model would be shown nothing of what was said before *records*."""
+        """True if the model would see nothing before *records*."""
         messages = [r.message for r in records]
         fold = find_fold(messages)
         if fold is not None and fold.place >= kept_by(fold.summary):
@@ -269,12 +267,12 @@ class Known:
         return asked and self._seen(messages, records[0].position - 1) < len(messages)
 
     def backlog(self) -> LogReader:
-        """Read back beyond the history, which may be only the end of the log."""
+        """A reader of the log before the history, which may be only the log's end."""
         return LogReader(self)
 
     @property
     def first_position(self) -> int:
-        """Position of the oldest message from which on the history has no gap; 0: nothing."""
+        """Position of the oldest message after which the history has no gap; 0: no message."""
         positions = [position for position, _ in self._places[:2]]
         apart = len(positions) == 2 and positions[0] + 1 < positions[1]  # a summary, read alone
         return positions[apart] if positions else 0
@@ -292,20 +290,20 @@ class Known:
         self._extend(records)
 
     def forget(self) -> None:
-        """Keep nothing of the history: the next `refresh` reads it anew."""
+        """Drop the history: the next `refresh` reads it again."""
         self._replace(())
         self._born = None
 
     def forgive(self) -> None:
-        """Take the last turn's failure as seen; what it left can still be continued."""
+        """Clear the error of the last turn; an unfinished turn can still be continued."""
         if self.record is not None and self.record.state.error is not None:
             self.record = replace(self.record, state=replace(self.record.state, error=None))
 
     def head(self) -> asyncio.Task[int]:
         """
-        Begin to read the newest `seq`; a commit that awaits `heads_read` first comes behind it.
+        Start to read the newest `seq`; a commit that awaits `heads_read` first comes after it.
 
-        Nobody has to await the task: a follower may never be iterated.
+        The task need not be awaited: a follower may never be iterated.
 
         Raises:
             RuntimeError: No event loop runs in this thread.
@@ -323,18 +321,18 @@ class Known:
     def _head_read(self, task: asyncio.Task[int]) -> None:
         self.heads.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at, or asyncio reports one that nobody awaits
+            task.exception()  # an unread exception would be logged
 
     async def heads_read(self) -> None:
-        """Wait until each `head` is read, or could not be."""
+        """Wait until each read of `head` has succeeded or failed."""
         while self.heads:
             await asyncio.wait(self.heads)
 
     def _append(self, messages: Sequence[Message]) -> None:
-        """Put *messages* behind what is committed, in place of what a turn of ours has said."""
+        """Put *messages* behind the committed ones, in place of the running turn's own."""
         said = self.history[len(self._places) :]
         if len(said) != len(messages) or not all(map(is_, said, messages)):
-            if said:  # not all of it could be stored, or it is stored as something else
+            if said:  # not all was stored, or it was stored in another form
                 self.view.drop()
             self.history[len(self._places) :] = messages
 
@@ -343,16 +341,20 @@ class Known:
         self._places += [(r.position, r.turn) for r in records]
         if records:
             self._position = records[-1].position
-        # Counted from the end, it is the same for all who know that, however little they have read.
+        # Counted from the end, the offset is the same for all processes, however little they have
+        # read.
         self.view.offset = max(self._position, self.last_position) - len(self._places)
 
     @property
     def committed(self) -> Sequence[Message]:
-        """The history without what a running turn has added."""
+        """The history without the messages that a running turn has added."""
         return self.history[: len(self._places)]
 
     def advance(self, messages: Sequence[Message], turn: int, position: int) -> None:
-        """Take over what a turn of this process has committed; *position* is the last one's."""
+        """
+        Take over the messages that a turn of this process has committed; *position* is the last
+        one's.
+        """
         self._append(messages)
         first = position - len(messages) + 1
         self._places += [(first + i, turn) for i in range(len(messages))]
@@ -362,15 +364,15 @@ class Known:
             self._trim()
 
     def _seen(self, messages: Sequence[Message], offset: int) -> int:
-        """How many of *messages*, before which come so many, the model is shown."""
+        """The number of *messages*, preceded by *offset* others, that the model sees."""
         reader: dict[str, Any] = {"window_tokens": self.window_tokens, "offset": offset}
         return len(folded(messages, self.config, **reader))
 
     def _trim(self) -> None:
-        """Let go of the oldest messages, down to twice what fits."""
+        """Drop the oldest messages, down to twice what fits."""
         fits = fitting(self.history, self.config, window_tokens=self.window_tokens)
         asked = (i for i, m in enumerate(reversed(self.history), 1) if isinstance(m, UserMessage))
-        # One more than fits, so that what is left is known to be too much.
+        # One more than fits, so that the rest is known to be too much.
         gone = len(self.history) - max(2 * fits, fits + 1, _WINDOW, next(asked, 0))
         if gone > 0:
             fold = find_fold(self.history)
@@ -380,11 +382,11 @@ class Known:
             self._places[:gone] = self._places[kept_at]
             self.view.offset = self._position - len(self._places)
             self.view.drop()
-        # Where the model sees all, nothing goes: looked at ever more rarely.
+        # If the model sees all, no message is dropped, and the next check comes later and later.
         self._trim_above = max(_TRIM_ABOVE, 2 * len(self.history))
 
     async def _find_open_calls(self, tools: Mapping[str, Tool]) -> None:
-        """Find the calls that the last turn left open, and whether they had started."""
+        """Find the calls that the last turn left open, and which of them had started."""
         self.open_calls, self.announced_at, self.last = [], None, None
         record, resumable, held = self.record, self.state.resumable, self.state.held
         if record is None:
@@ -414,10 +416,10 @@ class Known:
 
     def _without_texts_of(self, turn: TurnRecord | None) -> Sequence[Message]:
         """
-        The history without what the user said in *turn*, if that turn went on from another.
+        The history without the user's messages in *turn*, if that turn continued another one.
 
-        Such a turn may have stored a text beside an approval, and died before the approved call
-        had its result: the text then stands between the two. So it does while a call is held.
+        Such a turn may have stored a text beside an approval, and died before the approved call had
+        its result. The text then stands between the two. The same holds while a call is held.
         """
         places = zip(self.history, self._places, strict=True)
         if self.state.held:
@@ -430,7 +432,10 @@ class Known:
     async def _close(
         self, record: ContextRecord, turn: TurnRecord, tools: Mapping[str, Tool]
     ) -> None:
-        """End a dead turn: take it over, answer what must not run again, write its `turn_end`."""
+        """
+        End a dead turn: take it over, answer the calls that must not run again, write its
+        `turn_end`.
+        """
         owner, ttl_s, holder = Owner.new(), self.config.lease_ttl_s, record.holder
         try:
             claimed = await self.stores.state.claim(
@@ -439,13 +444,13 @@ class Known:
                     holder=owner.token(ttl_s),
                     ttl_s=ttl_s,
                     expected_epoch=record.epoch,
-                    # Any other may have renewed its lease since.
+                    # Any other holder may have renewed its lease since.
                     displace=holder if holder is not None and provably_dead(holder) else None,
                     recover=True,
                 )
             )
             reach("R2")
-            # The dead owner's last commit may have come in before the claim.
+            # The dead owner's last commit may have arrived before the claim.
             self.record = found = await self.stores.state.load(self.context_id)
             if found is None:
                 raise StoreConflict("the context was deleted while its last turn was being closed")
@@ -468,7 +473,8 @@ class Known:
                 except ValueRefused:
                     if not (ask and left.pending):
                         raise
-                    # The arguments of a call are too large to be stored once more, in a question.
+                    # The arguments of a call are too large to be stored a second time, in a
+                    # request.
             reach("R3")
         finally:
             owner.retire()
@@ -478,11 +484,11 @@ class Known:
         Replace the metadata.
 
         Args:
-            idle: No turn runs, so the record may be read anew.
+            idle: No turn runs, so the record may be read again.
 
         Raises:
-            StoreConflict: Another process has changed them; they are now those of the record, so
-                that saving again may succeed.
+            StoreConflict: Another process has changed the metadata. The record now has the new
+                values, so that saving again may succeed.
         """
         record, store = self.record, self.stores.state
         try:
@@ -505,7 +511,7 @@ class Known:
             self.remember(now=record.last_activity, version=version, metadata=metadata)
 
     def remember(self, **changes: Any) -> None:
-        """Take over what a commit of this process has changed in the record."""
+        """Take over the changes of the record by a commit of this process."""
         now = changes.pop("now")
         if self.record is None:
             self.record = ContextRecord(
