@@ -130,7 +130,7 @@ MUTANTS = [
         "results-wait-for-a-source",
         "a tool that has finished runs again, as its process died while a server listed its tools",
         "looopy.loop.iteration:run_iteration",
-        "if out.unsaved:  # else it would be closed behind this: that is as many commits",
+        "if out.unsaved:  # else it closes later: the number of commits is the same",
         "if False:",
         f"{_SLOW_CODE}::test_a_result_is_stored_before_code_of_the_application_runs",
     ),

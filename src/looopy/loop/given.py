@@ -1,7 +1,7 @@
 """
-The given of a turn: what its caller hands over, and what it begins with.
+The input of a turn: the caller's objects, and the plan of its beginning.
 
-Nothing of this is replaced while the turn runs; `looopy.loop.progress` has what changes.
+None of these is replaced while the turn runs; `looopy.loop.progress` has the parts that change.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from looopy.types.state import HeldCall, PendingKind, PendingRequest
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """
-    What a turn works with.
+    The objects that a turn works with.
 
     Attributes:
         redactor: Knows the secrets of the turn, at first those of `context.auth_context`.
         keys: Makes the keys that credentials are encrypted to.
         inbox: Brings steering and follow-ups.
-        view: Keeps what the model was last shown of the history.
-        output_type: The form of the answer; `None`: any.
-        auto_compact: Whether the turn summarises a history of which the model would not be shown
-            all.
-        spent: What the turns of the context have used before this one.
+        view: Remembers the part of the history that the model saw last.
+        output_type: The type of the answer; `None`: any.
+        auto_compact: True if the turn summarises a history that the model would not see whole.
+        spent: The use of the context's turns before this one.
     """
 
     context: TurnContext
@@ -58,10 +57,10 @@ class Given:
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """
-    What a call that an earlier turn left open brings along.
+    The answers for a call that an earlier turn left open.
 
     Attributes:
-        opened: By `request_id`, the credentials that were answered; they live one turn.
+        opened: The decrypted credentials, by `request_id`; they live one turn.
     """
 
     held: HeldCall | None = None
@@ -70,7 +69,7 @@ class Resumed:
 
     @property
     def answers(self) -> dict[str, Any]:
-        """By its tool's own keys, what was answered."""
+        """The answers, by the tool's own keys."""
         keys = self.held.keys if self.held is not None else {}
         given = {
             request.request_id: value
@@ -81,7 +80,7 @@ class Resumed:
         return {keys[name]: value for name, value in given.items() if name in keys}
 
     def is_ours(self, request: PendingRequest) -> bool:
-        """Whether *request* asks if the call may run, and is no question of its tool."""
+        """True if *request* asks if the call may run, and is not a question of its tool."""
         own = self.held is not None and request.request_id in self.held.keys
         return request.kind is PendingKind.APPROVAL and not own
 
@@ -93,19 +92,19 @@ NOTHING_ASKED = Resumed()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnPlan:
     """
-    What a turn begins with.
+    The beginning of a turn.
 
     Attributes:
         prompts: Messages that the turn adds first: results of calls that an earlier turn left open,
-            then what the user says. The first group announces them.
+            then the user's message. The first group announces them.
         user_message: The one of *prompts* that `turn_start` names.
-        run: Calls of the last assistant message, to run before the model is asked.
+        run: Calls of the last assistant message, to run before the model call.
         call_turn: The turn that announced them; their idempotency keys name it.
-        resumed: What was asked and answered about them, by call id.
+        resumed: Their questions and answers, by call id.
         delivered: Inbox entries that are among *prompts*.
         ends: The turn ends with this reason after the first group: `input_required` or
             `auth_required`.
-        pending: What it then waits for.
+        pending: The requests that it then waits for.
     """
 
     prompts: Sequence[Message] = ()

@@ -1,12 +1,13 @@
 """
-One iteration: a model call, and the tools it asked for.
+One iteration: a model call, and the tool calls of its answer.
 
-Written top to bottom as an async generator. What it yields is either one event that may be shown at
-once (a delta, a report), or a `Group`: events that belong together, of which the durable ones are
-committed before any is shown and before the generator goes on. A group closes before each model
-call, before a tool runs, and at the end of the turn; so an effect in the world is always preceded
-by its durable intent. While it holds the result of a tool, it also closes before code of the
-application is awaited: a source that lists its tools, an approval's predicate, a hook.
+It is an async generator, written top to bottom. It yields either one event that may be shown at
+once (a delta, a report), or a `Group`: events that belong together. The caller commits the durable
+events of a group before it shows any and before it pulls again.
+
+A group closes before each model call, before a tool runs, and at the end of the turn. So every
+effect in the world follows its stored intent. A group with the result of a tool also closes before
+code of the application is awaited: a source that lists its tools, an approval's predicate, a hook.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from looopy.types.message import AssistantMessage, StopReason, ToolCall, UserMes
 
 
 async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
-    """Call the model once and run what it asks for; ends the turn's progress when it is over."""
+    """Call the model once and run its tool calls; ends the turn's progress if the turn is over."""
     given, progress, out = turn.given, turn.progress, turn.out
-    if out.unsaved:  # else it would be closed behind this: that is as many commits
+    if out.unsaved:  # else it closes later: the number of commits is the same
         yield out.close_group()
     with turn.scope:
         tools = await gather_tools(given.sources, given.context, turn.warn_of_tools)
@@ -39,18 +40,18 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
     if progress.open_calls:
         calls, progress.open_calls = progress.open_calls, ()
     else:
-        progress.call_turn = None  # what is called from now on is this turn's own
+        progress.call_turn = None  # calls from now on are this turn's own
         progress.spoken = progress.spoken or bool(progress.queued)
         if turn.says:
             async for one in _say(turn):
                 yield one
-        else:  # as nearly always
+        else:  # the usual case
             yield out.close_group()
         if not progress.spoken and await turn.steered():  # that commit brought news
             async for one in _say(turn):
                 yield one
         progress.spoken = False
-        if progress.stop is not None:  # what the turn went on for was withdrawn
+        if progress.stop is not None:  # the messages that continued the turn were withdrawn
             turn.end_iteration(None)
             return
         async for one in call_model(turn, tools):
@@ -71,7 +72,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
 
 
 async def _say(turn: Turn) -> AsyncGenerator[Out, None]:
-    """Say what is queued, but for what is withdrawn before it is stored."""
+    """Say the queued messages, except those that are withdrawn before they are stored."""
     said = tuple(turn.progress.queued)
     while True:
         turn.say_queued()
@@ -87,7 +88,7 @@ async def _say(turn: Turn) -> AsyncGenerator[Out, None]:
 
 
 def _cut_call_of(assistant: AssistantMessage) -> str | None:
-    """The call that an answer broke off in: its arguments may be short of some, even of all."""
+    """The call in which an answer broke off: some or all of its arguments may be missing."""
     last = assistant.content[-1] if assistant.content else None
     is_cut = assistant.stop_reason in (StopReason.LENGTH, StopReason.SENSITIVE)
     return last.id if is_cut and isinstance(last, ToolCall) else None
@@ -95,7 +96,8 @@ def _cut_call_of(assistant: AssistantMessage) -> str | None:
 
 def _stop_of(assistant: AssistantMessage) -> StopReason:
     """
-    Why a turn ends whose last answer asks for no tool. A `toolUse` without a call is an answer.
+    The reason for the end of a turn whose last answer has no tool call. A `toolUse` without a call
+    is an answer.
     """
     if assistant.stop_reason is StopReason.LENGTH:
         return StopReason.LENGTH
@@ -108,9 +110,9 @@ CUT = "it was cut off: give a shorter one"
 
 
 def judge_answer(turn: Turn, assistant: AssistantMessage | None) -> None:
-    """End the turn with an answer that fits; else have it go on, while it may."""
+    """End the turn if its answer fits; else continue it, within the limit of tries."""
     wanted, progress = turn.wanted, turn.progress
-    if wanted is None or progress.asked:  # what a person says may change the answer
+    if wanted is None or progress.asked:  # a person's answer may change the model's
         return
     if any(is_accepted(result) for result in progress.results):
         progress.end(StopReason.STOP)

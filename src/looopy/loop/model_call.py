@@ -1,8 +1,8 @@
 """
-The model call of an iteration: made until the model answers or there is no more hope.
+The model call of an iteration: repeated until the model answers or the retries are used up.
 
-Retry wraps the call, never the turn: nothing of a failed attempt enters the history, and tools do
-not run again. What the model says is made storable here, before anyone sees it as final.
+Retry repeats the call, never the turn: nothing of a failed attempt enters the history, and tools do
+not run again. The model's answer is made storable here, before any subscriber sees it as final.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from looopy.types.storable import repair
 
 _logger = logging.getLogger("looopy")
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
-_GRACE_S = 5.0  # how long a stream may take to stop before it is left behind
-_AT_A_TIME = 64  # deltas after which others come to run, readers among them, whatever the provider
+_GRACE_S = 5.0  # how long the turn waits for a stream to close
+_AT_A_TIME = 64  # deltas after which other tasks, such as readers, run, whatever the provider
 _made_update = maker(MessageUpdate)
 _WHOLE = LoopConfig(max_messages=None, history_tokens=None)
 
@@ -64,16 +64,16 @@ _WHOLE = LoopConfig(max_messages=None, history_tokens=None)
 @dataclass(slots=True)
 class _Attempt:
     """
-    One request, and what came of it.
+    One request, and its outcome.
 
     Attributes:
-        number: From 1; how many there were of the same call.
+        number: From 1; counts the attempts of the same call.
         first_delta_s: Seconds from the start to the first delta.
-        shown: Whether the message was announced.
-        warnings: What the provider wants told, and was not told yet: codes and sentences.
-        held: The turn, while the call goes on: a provider may keep its options for ever, and is not
-            to keep the turn's credentials with them.
-        left_out: Whether the limits kept the model from being shown all of the history.
+        shown: True if the message was announced.
+        warnings: Warnings of the provider that were not emitted yet: codes and sentences.
+        held: The turn, during the call. A provider may keep its options for ever, and must not keep
+            the turn's credentials with them.
+        left_out: True if the limits kept a part of the history from the model.
         final: The stream's last event, `done` or `error`.
     """
 
@@ -88,19 +88,21 @@ class _Attempt:
 
     @property
     def answer(self) -> AssistantMessage | None:
-        """What the model answered, if it came to that."""
+        """The model's answer, if there is one."""
         final = self.final
         return final.message if final is not None and final.type == "done" else None
 
     def told(self, turn: Turn) -> list[AgentEvent]:
-        """The warnings that wait; they do so no longer."""
+        """Take the waiting warnings, as events."""
         waiting = [turn.out.make(TurnWarning, code=c, text=text) for c, text in self.warnings]
         self.warnings.clear()
         return waiting
 
 
 async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
-    """Call the model until it answers or there is no more hope; append its message to the turn."""
+    """
+    Call the model until it answers or the retries are used up; append its message to the turn.
+    """
     out, retry = turn.out, turn.given.config.retry
     attempts, failures, strict = 0, 0, False
     while True:
@@ -164,7 +166,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
 async def _listen(
     turn: Turn, request: LLMRequest, options: StreamOptions, attempt: _Attempt
 ) -> AsyncGenerator[Out, None]:
-    """Show what the model says as it comes, until the stream's last event."""
+    """Show the model's output as it arrives, until the stream's last event."""
     given, iteration = turn.given, turn.progress.iteration
     deltas = None if given.redactor.free else given.redactor.deltas()
     partial: PartialMessage | None = None
@@ -195,7 +197,7 @@ async def _listen(
             if attempt.first_delta_s is None or event.type == "start":
                 for warning in attempt.told(turn):
                     yield warning
-                if event.type == "start":  # of a provider that begins anew, too
+                if event.type == "start":  # also of a provider that begins again
                     continue
                 attempt.first_delta_s = (utc_now() - attempt.started).total_seconds()
             reach("B5")
@@ -226,7 +228,7 @@ async def _listen(
 
 
 def _final(turn: Turn, event: StreamEvent) -> StreamEvent:
-    """The last event of a stream, with a message whose fields have the types that they should."""
+    """The last event of a stream, with a message whose fields have the right types."""
     if event.message is None:
         return event
     lost: Lost = []
@@ -274,15 +276,15 @@ def _update(context: TurnContext, iteration: int, event: StreamEvent) -> Message
 
 
 def _cut_in_silence(turn: Turn, message: AssistantMessage) -> ContextOverflow | None:
-    """The overflow that the provider kept to itself, if the model saw only a part."""
+    """The overflow that the provider did not report, if the model saw only a part."""
     progress = turn.progress
-    if progress.abilities.window_tokens is None:  # known since this call, if nobody prepared it
+    if progress.abilities.window_tokens is None:  # an unprepared provider knows it only now
         progress.abilities = abilities_of(turn.given.provider)
     return silent_overflow(message, progress.abilities.window_tokens)
 
 
 async def _close(stream: object) -> None:
-    """Close the provider's stream; one that cannot be closed costs neither answer nor turn."""
+    """Close the provider's stream; a failure to close costs neither answer nor turn."""
     close = getattr(stream, "aclose", None)
     if close is None:
         return
@@ -327,7 +329,7 @@ async def _request(
     held[:] = [turn]
 
     async def key_of(provider: str) -> str | None:
-        """What the application's hook says; no text, log or store may show it."""
+        """The key from the application's hook; it must not appear in a text, log or store."""
         return await _key_of(held[0], provider) if held else None
 
     def warn(code: str, text: str) -> None:
@@ -384,7 +386,7 @@ def _tell_of_overflow(turn: Turn, overflow: ContextOverflow) -> None:
 
 
 async def _relieved(turn: Turn, attempt: _Attempt, error: ContextOverflow) -> bool:
-    """Whether room was made; asked once a turn, as what did not help will not help again."""
+    """Request room, at most once a turn; return true if room was made."""
     relief, asked = turn.relief, turn.progress.relieved
     if relief is None or asked:
         return False
@@ -416,7 +418,7 @@ def _failure(final: StreamEvent | None) -> LLMError:
 
 
 def _fail(turn: Turn, error: LLMError, attempt: _Attempt) -> None:
-    """End the turn; what the model did say is kept, marked as failed."""
+    """End the turn; keep the model's text so far, marked as failed."""
     message = None if attempt.final is None else attempt.final.message
     turn.progress.end(StopReason.ERROR, error)
     if message is not None and message.text.strip():
@@ -431,7 +433,7 @@ def _fail(turn: Turn, error: LLMError, attempt: _Attempt) -> None:
 
 
 def keep_partial(turn: Turn) -> None:
-    """Keep what the model had said when the turn was cut short, marked as aborted."""
+    """Keep the model's text so far when the turn was cut short, marked as aborted."""
     partial, turn.progress.partial = turn.progress.partial, None
     if partial is not None:
         turn.progress.use(partial.usage)
@@ -446,5 +448,5 @@ def keep_partial(turn: Turn) -> None:
 
 
 def _texts(message: AssistantMessage) -> tuple[TextContent, ...]:
-    """What is kept of a cut answer: its calls never ran, its thinking may be half a thought."""
+    """The texts of a cut answer: its calls never ran, and its thinking may be incomplete."""
     return tuple(block for block in message.content if isinstance(block, TextContent))

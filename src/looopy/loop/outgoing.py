@@ -1,8 +1,8 @@
 """
-What a turn puts out: single events, which may be shown at once (a delta, a report), and groups.
+The output of a turn: single events, which may be shown at once (a delta, a report), and groups.
 
 A `Group` is events that belong together; the durable ones are committed before any is shown. A turn
-collects the events of the next group (`Outgoing.emit`) and closes it where that commit is due.
+collects the events of the next group (`Outgoing.emit`) and closes it when that commit is due.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ class Group:
     Events to commit together and then show, in this order.
 
     Attributes:
-        delivered: Inbox entries whose messages are among the events; they leave it with the commit.
-        heard: For the group that ends a turn: commit it only if nothing came into the inbox after
-            this entry. `None`: whatever came.
-        asked: The calls that are left open so far, when that has changed or the turn ends.
-        charged: What the turn's tools have used so far.
+        delivered: Inbox entries whose messages are among the events; the commit removes them from
+            the inbox.
+        heard: For the group that ends a turn: commit it only if this is still the newest inbox
+            entry. `None`: commit it in any case.
+        asked: The calls left open so far, if that has changed or the turn ends.
+        charged: The use of the turn's tools so far.
     """
 
     events: Sequence[AgentEvent]
@@ -55,13 +56,13 @@ Out: TypeAlias = AgentEvent | Group
 
 class Outgoing:
     """
-    The events of one turn, and the group that is open.
+    The events of one turn, and its open group.
 
     Attributes:
-        delivered: Inbox entries that the group which is open takes out of the inbox.
-        unsaved: A tool has ended since the last group: close one before code of the application is
-            awaited, which may take any time.
-        asks: More calls were left open since the last group.
+        delivered: Inbox entries that the open group removes from the inbox.
+        unsaved: A tool has ended since the last group. Close a group before awaiting code of the
+            application, which may take any time.
+        asks: True if more calls were left open since the last group.
     """
 
     __slots__ = (
@@ -91,7 +92,7 @@ class Outgoing:
         return self._made(kind, fields)
 
     def emit(self, kind: Callable[..., AgentEvent], **fields: Any) -> None:
-        """Add an event to the group that is open."""
+        """Add an event to the open group."""
         self._waiting.append(self._made(kind, fields))
 
     def _made(self, kind: Callable[..., AgentEvent], fields: dict[str, Any]) -> AgentEvent:
@@ -100,7 +101,7 @@ class Outgoing:
         return _makers[kind](iteration=self._progress.iteration, **self._facts, **fields)
 
     def warn(self, code: str, text: str, *, once: str | None = None) -> None:
-        """Add a warning; of those with the same *once*, the turn gives the first alone."""
+        """Add a warning; of those with the same *once*, the turn emits only the first."""
         if once is not None:
             if once in self._warned:
                 return
@@ -108,7 +109,7 @@ class Outgoing:
         self.emit(TurnWarning, code=code, text=text)
 
     def close_group(self) -> Group:
-        """Close the group that is open."""
+        """Close the open group."""
         progress = self._progress
         asked = tuple(progress.asked) if self.asks else ()
         charged = progress.guards.charged
@@ -119,16 +120,16 @@ class Outgoing:
         return group
 
     def close(self, *, natural: bool) -> Group:
-        """Close the last group; one that ends naturally gives way to what came in meanwhile."""
+        """Close the last group; a *natural* end is committed only if there is no news."""
         group = self.close_group()
         heard = self._inbox.heard if natural else None
         return amended(group, heard=heard, asked=tuple(self._progress.asked))
 
     def reopen(self, group: Group) -> None:
-        """Take the last group back, without the end."""
+        """Reopen the last group, without the end."""
         self._waiting += group.events[:-1]
         self.delivered += group.delivered
 
     def take_back(self, group: Group, messages: int) -> None:
-        """Take back *group*, without so many messages at its end and their delivery."""
+        """Reopen *group*, without the last *messages* and their delivery."""
         self._waiting += group.events[: -2 * messages]

@@ -1,8 +1,8 @@
 """
-A turn as its functions see it: what was given, what has happened so far, and what goes out.
+A turn in its three parts: `given` (the input), `progress` (the state) and `out` (the output).
 
-Its methods are the steps that touch more than one of the three, such as a message, which enters the
-history and is an event.
+The methods of `Turn` are the steps that change more than one part, such as adding a message, which
+is also an event.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Turn:
     One turn as it runs.
 
     Attributes:
-        scope: Where the turn can be interrupted.
-        wanted: How the model is asked for an answer of a form; `None`: it is not.
-        relief: Makes room when a request does not fit; `None`: the turn fails.
+        scope: The section in which the turn can be interrupted.
+        wanted: The way to get a typed answer from the model; `None`: any answer will do.
+        relief: Makes room if a request does not fit; `None`: the turn fails.
     """
 
     given: Given
@@ -78,7 +78,7 @@ class Turn:
         self.out.emit(IterationStart)
 
     def end_iteration(self, assistant: AssistantMessage | None) -> None:
-        """Report what the iteration used and close it."""
+        """Report the use of the iteration and close it."""
         progress, out = self.progress, self.out
         progress.in_iteration = False
         usage = progress.iteration_usage
@@ -87,7 +87,7 @@ class Turn:
         out.emit(IterationEnd, message=assistant, tool_results=results, usage=usage)
 
     def give_up(self, verdict: Verdict) -> None:
-        """End the turn as a guard says."""
+        """End the turn, or warn, as a guard's *verdict* says."""
         self.out.warn(verdict.code, verdict.text)
         if verdict.stop is not None:
             failed = outcome_of(verdict.stop) is Outcome.FAILED
@@ -107,19 +107,19 @@ class Turn:
 
     @property
     def says(self) -> bool:
-        """Whether something is queued to be said, or said and not stored yet."""
+        """True if a message is queued, or was said and is not stored yet."""
         return bool(self.progress.queued or self.out.delivered)
 
     async def steered(self) -> bool:
-        """Whether something is queued to be said before the next model call; taken if it is."""
+        """True if a message is queued for the next model call; takes it from the inbox first."""
         progress, inbox = self.progress, self.given.inbox
         if not progress.queued and inbox.arrived:
-            with contextlib.suppress(StoreError):  # the next commit will tell, if it lasts
+            with contextlib.suppress(StoreError):  # if it lasts, the next commit raises
                 progress.queued = await inbox.steering()
         return bool(progress.queued)
 
     def say_queued(self) -> None:
-        """Say what is queued."""
+        """Add the queued messages to the history."""
         for message, number in self.progress.queued:
             self.out.emit(MessageStart, message=message)
             self.append(message)
@@ -128,14 +128,17 @@ class Turn:
         self.progress.queued = ()
 
     def unsay(self, group: Group, said: Sequence[Queued], gone: Collection[int]) -> None:
-        """Take back *group*, which ended with what was *said*; what is not *gone* is queued."""
+        """
+        Reopen *group*, which ended with the messages *said*; those that are not *gone* are queued
+        again.
+        """
         self.progress.take_back(said, gone)
         self.out.take_back(group, len(said))
 
     # --- tool calls ----------------------------------------------------------------------------
 
     def resumed(self, call: ToolCall) -> Resumed:
-        """What *call* brings along from an earlier turn."""
+        """The answers that *call* has from an earlier turn."""
         return self.plan.resumed.get(call.id, NOTHING_ASKED)
 
     @property
@@ -145,7 +148,7 @@ class Turn:
         return self.given.context.turn if earlier is None else earlier
 
     def begin(self, call: ToolCall, tool: Tool | None) -> None:
-        """Announce that *call* runs now; durable when it may have effects."""
+        """Announce that *call* runs now; the event is durable if the call may have effects."""
         self._announce(call, has_effects=tool is not None and tool.effects != "none")
 
     def _announce(self, call: ToolCall, *, has_effects: bool) -> None:
@@ -165,7 +168,7 @@ class Turn:
         started: datetime | None = None,
         announce: bool = False,
     ) -> None:
-        """Add the one result of *call*; with *announce*, also the start it never had."""
+        """Add the one result of *call*; with *announce*, also its missing start event."""
         out = self.out
         if not self.given.redactor.free:
             result = self.given.redactor.value(result)
@@ -187,18 +190,18 @@ class Turn:
         self.progress.results.append(result)
 
     def leave_open(self, asked: Asked) -> None:
-        """Keep a call for a later turn, once somebody has answered."""
+        """Keep a call for a later turn, which has the answers."""
         self.progress.asked.append(asked)
         self.out.asks = True
 
     # --- warnings ------------------------------------------------------------------------------
 
     def warn_of_tools(self, text: str) -> None:
-        """Say, once a turn, that tools are missing."""
+        """Warn, once a turn, that tools are missing."""
         self.out.warn("tools_unavailable", text, once=text)
 
     def warn_of_cost(self) -> None:
-        """Say, once a turn, that a budget of money cannot be kept."""
+        """Warn, once a turn, that a budget of money cannot be kept."""
         text = self.progress.guards.unpriced()
         if text is not None:
             self.out.warn("cost_unknown", text, once=text)
@@ -208,7 +211,9 @@ class Turn:
     async def ask(
         self, name: str, hook: Callable[..., Any] | None, *args: Any, default: Any
     ) -> Any:
-        """The value of a hook; *default* if there is none, or if it fails, which is a warning."""
+        """
+        The value of a hook; *default* if there is none, or if it fails, which emits a warning.
+        """
         if hook is None:
             return default
 
@@ -222,10 +227,10 @@ class Turn:
 
     def hook_failed(self, name: str, error: Exception) -> None:
         """
-        Report a function of the application that failed; its text is for the log alone.
+        Report a failed function of the application; only the log gets its text.
 
         Raises:
-            TurnInterrupted: It did not fail: the turn was interrupted meanwhile.
+            TurnInterrupted: It did not fail: the turn was interrupted.
         """
         if isinstance(error, TurnInterrupted):
             raise error

@@ -1,7 +1,7 @@
 """
-The progress of a turn: what has happened so far, and whether the turn goes on.
+The progress of a turn: its state so far, and the reason for its end.
 
-One method ends a turn, `Progress.end`, and one takes that back, `Progress.go_on`. Nobody else
+One method ends a turn, `Progress.end`, and one takes that back, `Progress.go_on`. No other code
 writes `stop` and `error`.
 """
 
@@ -34,11 +34,11 @@ NATURAL: Final = (StopReason.STOP, StopReason.LENGTH)
 @dataclass(frozen=True, slots=True)
 class Asked:
     """
-    A call that is left open: what it waits for, and what is kept of it meanwhile.
+    A call that is left open, with its requests and its stored record.
 
     Attributes:
-        pending: [] when it waits for fresh credentials of the turn.
-        started: Whether it was announced as running.
+        pending: [] if it waits for fresh credentials of the turn.
+        started: True if it was announced as running.
     """
 
     call: ToolCall
@@ -51,31 +51,32 @@ class Asked:
 @dataclass(slots=True)
 class Progress:
     """
-    What one turn has done so far.
+    The state of one turn so far.
 
     Attributes:
-        history: What was said before and in this turn, oldest first.
-        guards: Count what the turn does, and say when it is too much.
-        abilities: Of the provider, read when the turn begins; and again after a model call while
-            the window is unknown, as a provider that nobody prepared learns it in its first call.
-        open_calls: Calls that an earlier turn left open, as long as they have not begun.
-        call_turn: The earlier turn that announced the calls which run now; `None`: this one did.
-        spoken: What there is to hear before the next model call has been said: the rest waits.
-        iteration: Number of the newest one, from 1.
-        added: Messages of this turn.
-        results: Of this iteration.
-        usage: Of all model calls so far, also of those that failed or were cut short.
-        iteration_usage: The same of this iteration.
-        queued: What is said before the model is asked again.
-        asked: Calls of this iteration that are left open until somebody answers.
-        answer: Of the newest model call.
-        partial: What the model had said when its call was cut short.
-        options: Of the newest model call.
-        refused: How many answers did not have the form that was wanted.
-        compacted: Whether a history that is too long was seen to: once a turn is enough.
-        relieved: Whether room was asked for after a request did not fit: once, too.
-        stop: Why the turn ends, unless something is said first that keeps it going.
-        error: Why it failed.
+        history: The messages before and in this turn, oldest first.
+        guards: Count the turn's actions, and end it at a limit.
+        abilities: The provider's, read when the turn begins. While the window is unknown, they are
+            read again after each model call, because a provider that was not prepared learns it in
+            its first call.
+        open_calls: Calls that an earlier turn left open and that have not begun.
+        call_turn: The earlier turn that announced the running calls; `None`: this turn did.
+        spoken: True if the messages for the next model call have been said: later ones wait.
+        iteration: The number of the newest one, from 1.
+        added: The messages of this turn.
+        results: The tool results of this iteration.
+        usage: The use of all model calls so far, also of those that failed or were cut short.
+        iteration_usage: The same for this iteration.
+        queued: The messages to say before the next model call.
+        asked: The calls of this iteration that wait for an answer.
+        answer: The answer of the newest model call.
+        partial: The model's output so far when its call was cut short.
+        options: The options of the newest model call.
+        refused: The number of answers that did not fit the output type.
+        compacted: True once a too long history was handled, which happens at most once a turn.
+        relieved: True once room was requested because a request did not fit; also at most once.
+        stop: The reason for the end of the turn, unless a queued message continues it.
+        error: The error of a failed turn.
     """
 
     history: list[Message]
@@ -107,16 +108,16 @@ class Progress:
             self._call_ids[call.id] = 1
 
     def end(self, reason: StopReason, error: LooopyError | None = None) -> None:
-        """End the turn with *reason*; where it fails, *error* says why."""
+        """End the turn with *reason*, and with *error* if it fails."""
         self.stop, self.error = reason, error
 
     def go_on(self) -> None:
-        """Take the end back: there is more to do."""
+        """Take the end back: the turn continues."""
         self.stop = self.error = None
 
     @property
     def put_off(self) -> bool:
-        """Whether queued messages put off the end of a turn whose answer stands."""
+        """True if queued messages continue a turn that would end naturally."""
         return bool(self.queued) and self.stop in NATURAL
 
     def begin_iteration(self) -> None:
@@ -127,19 +128,19 @@ class Progress:
         self.iteration_usage = NO_USAGE
 
     def take_back(self, said: Sequence[Queued], gone: Collection[int]) -> None:
-        """Remove what was *said* last; the part that is not *gone* is queued again."""
+        """Remove the messages *said* last; those that are not *gone* are queued again."""
         count = len(said)
         del self.history[-count:], self.added[-count:]
         self.queued = [one for one in said if one.number not in gone]
 
     def use(self, usage: Usage) -> None:
-        """Count what a model call used."""
+        """Count the use of a model call."""
         self.iteration_usage += usage
         self.usage += usage
         self.guards.usage = self.usage
 
     def own_call_id(self, wanted: str) -> str:
-        """*wanted*, or something like it that no call of this turn has; never blank."""
+        """*wanted*, or a similar id that no other call of this turn has; never blank."""
         wanted = wanted if wanted.strip() else "call"
         ids = self._call_ids
         call_id, n = wanted, ids.get(wanted, 1)

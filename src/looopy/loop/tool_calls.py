@@ -1,8 +1,7 @@
 """
-The tools of an iteration: each call with exactly one result, whatever happens.
+The tool calls of an iteration: each gets exactly one result, in every case.
 
-A group closes before a tool runs, so an effect in the world is always preceded by its durable
-intent.
+A group closes before a tool runs, so an effect in the world always follows its stored intent.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ async def run_tools(
     turn: Turn, calls: Sequence[ToolCall], tools: dict[str, Tool], cut_call: str | None
 ) -> AsyncGenerator[Out, None]:
     """
-    Run the calls; each gets exactly one result, whatever happens.
+    Run the calls; each gets exactly one result, in every case.
 
-    One after the other, but for neighbours that are marked `parallel`: those overlap. A result is
-    stored as soon as it is there; the model is shown them in the order of the calls.
+    They run one after the other, but neighbours that are marked `parallel` overlap. A result is
+    stored as soon as it is available; the model sees the results in the order of the calls.
 
     Args:
-        cut_call: The id of the call that the model's answer broke off in, if it did.
+        cut_call: The id of the call in which the model's answer broke off, if it did.
     """
     verdict = turn.progress.guards.on_batch(len(calls))
     if verdict is not None:
@@ -50,7 +49,7 @@ async def run_tools(
             saves_first = await _begin(turn, crew, rest)
             if saves_first or rest.begun:
                 yield turn.out.close_group()
-            if rest.begun:  # from here on they are known to have started
+            if rest.begun:  # from here on, their start is stored
                 await _start(turn, crew, rest)
             if saves_first:
                 continue
@@ -69,14 +68,14 @@ async def run_tools(
         skip_calls(turn, rest.calls, CANCELLED)
         raise
     except (Exception, KeyboardInterrupt, SystemExit):
-        # Of ours, or of the application, not of a tool: it may have had its effect all the same.
+        # An error of looopy or the application, not of a tool: the tools may have had their effect.
         for run in crew.let_go():
             turn.answer(run.call, synthetic_result(run.call, OUTCOME_UNKNOWN, timestamp=now_ms()))
         _skip_begun(turn, rest, NOT_STARTED)
         skip_calls(turn, rest.calls, NOT_STARTED)
         raise
     finally:
-        crew.let_go()  # when nobody pulls any more
+        crew.let_go()  # if the caller has stopped pulling
     order = {call.id: i for i, call in enumerate(calls)}
     turn.progress.results.sort(key=lambda result: order.get(result.tool_call_id, 0))
     _deal_with(turn, rest)
@@ -101,8 +100,9 @@ class _Rest:
     Calls that have not started.
 
     Attributes:
-        begun: Those that were announced, and are about to start.
-        told: Set once none of them will: what they are answered, and the guard that ends the turn.
+        begun: Calls that were announced, and are about to start.
+        told: Set once no other call will start: the text of their results, and the verdict that
+            ends the turn.
     """
 
     calls: deque[ToolCall]
@@ -112,11 +112,11 @@ class _Rest:
 
 async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
     """
-    Announce the calls that may start now, and leave them to be started.
+    Announce the calls that may start now; `_start` starts them.
 
     Returns:
-        Whether results have to be stored before it goes on, because code of the application comes
-        next: that may take any time, and a kill meanwhile would lose what a tool has returned.
+        True if results have to be stored first, because code of the application comes next. It may
+        take any time, and a kill during it would lose the results.
     """
     while rest.calls and rest.told is None and crew.takes(rest.calls[0], rest.begun):
         call = rest.calls[0]
@@ -124,7 +124,7 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
             break
         asks = crew.asks_application(call)
         if asks and crew:
-            break  # results that come meanwhile would wait as well
+            break  # results that arrive in the meantime would wait as well
         if turn.out.unsaved and (asks or turn.given.inbox.asks_application):
             return True
         rest.told = await _refused(turn, call)
@@ -149,7 +149,7 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
 
 
 async def _start(turn: Turn, crew: Crew, rest: _Rest) -> None:
-    """Start the calls that were announced, unless that commit brought news."""
+    """Start the announced calls, unless that commit brought news."""
     reach("B8")
     begun = rest.begun
     if await _steered(turn):
@@ -161,20 +161,20 @@ async def _start(turn: Turn, crew: Crew, rest: _Rest) -> None:
 
 
 def _died(turn: Turn, call: ToolCall) -> bool:
-    """Whether it was running when its process ended, and may have had its effect."""
+    """True if it was running when its process ended, and may have had its effect."""
     held = turn.resumed(call).held
     return held is not None and held.died
 
 
 def _skip_begun(turn: Turn, rest: _Rest, text: str) -> None:
-    """Answer the calls that were announced and do not run."""
+    """Answer the announced calls that do not run."""
     begun, rest.begun = rest.begun, []
     for call in begun:
         turn.answer(call, synthetic_result(call, text, timestamp=now_ms()))
 
 
 def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
-    """Answer the calls that are over; whether there was one."""
+    """Answer the calls that are over; return true if there was one."""
     answered = False
     for run in crew.done():
         reach("B9")
@@ -197,7 +197,10 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
 
 
 async def _refused(turn: Turn, call: ToolCall) -> tuple[str, Verdict | None] | None:
-    """What keeps *call* and those behind it from starting: a text for them, and a guard's word."""
+    """
+    The reason not to start *call* and those behind it: a text for their results, and a guard's
+    verdict.
+    """
     verdict = turn.progress.guards.before_tool_call(call)
     if verdict is not None and verdict.stop is not None:
         return verdict.text, verdict
@@ -208,9 +211,9 @@ async def _refused(turn: Turn, call: ToolCall) -> tuple[str, Verdict | None] | N
 
 async def _steered(turn: Turn) -> bool:
     """
-    Whether the user has said something that the calls which have not started give way to.
+    True if a message of the user replaces the calls that have not started.
 
-    Calls of an earlier turn, which this one was asked to go on with, give way to nothing.
+    Calls of an earlier turn that this one continues are never replaced.
     """
     if turn.given.config.steering != "skip_remaining" or turn.progress.call_turn is not None:
         return False

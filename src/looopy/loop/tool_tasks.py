@@ -2,7 +2,7 @@
 The tool calls that run now: each in a task of its own, watched together.
 
 Exclusive tools run alone; those marked `parallel` overlap, up to `LoopConfig.max_parallel_tools`.
-What they report, and that they are done, is news that one loop waits for.
+One loop waits for their reports and their ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from looopy.types.event import AgentEvent, ToolExecutionUpdate, utc_now
 from looopy.types.maker import amended
 from looopy.types.message import ToolCall, ToolResultMessage, now_ms
 
-_GRACE_S = 5.0  # how long a tool may take to stop before it is left behind
+_GRACE_S = 5.0  # how long the turn waits for a tool to stop
 
 
 @dataclass(slots=True)
@@ -44,19 +44,21 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether there is a result, or no more waiting for one."""
+        """True if there is a result, or no more waiting for one."""
         return self.overdue is not None or self.task.done()
 
     @property
     def asks(self) -> NeedsInput | None:
-        """What it asks a person for, instead of a result."""
+        """The tool's questions to a person, instead of a result."""
         task = self.task
         done = task.done() and not task.cancelled() and self.overdue is None
         error = task.exception() if done else None
         return error if isinstance(error, NeedsInput) else None
 
     def result(self) -> ToolResultMessage:
-        """The call's result as every store keeps it, or what is known of a call without one."""
+        """
+        The call's result in a form that every store keeps, or a text about the missing result.
+        """
         task = self.task
         if self.overdue is not None:
             return _storable(self.overdue)
@@ -69,11 +71,11 @@ class Run:
 
 class Crew:
     """
-    The calls of one iteration that run now; false when none does.
+    The calls of one iteration that run now; false if there are none.
 
     Args:
-        tools: On offer, by name.
-        cut_call: The id of the call that the model's answer broke off in, if it did.
+        tools: The tools on offer, by name.
+        cut_call: The id of the call in which the model's answer broke off, if it did.
     """
 
     def __init__(self, turn: Turn, tools: dict[str, Tool], cut_call: str | None) -> None:
@@ -91,12 +93,12 @@ class Crew:
         return bool(self._runs)
 
     def tool_of(self, call: ToolCall) -> Tool | None:
-        """The tool that the model meant, if there is one."""
+        """The tool that the model named, if there is one."""
         name = resolve_name(call.name, self._tools)
         return None if name is None else self._tools.get(name)
 
     def takes(self, call: ToolCall, beside: Sequence[ToolCall]) -> bool:
-        """Whether *call* may start now, with those *beside* it that are about to."""
+        """True if *call* may start now, with those *beside* it that are about to."""
         others = [*(run.call for run in self._runs), *beside]
         if not others:
             return True
@@ -108,23 +110,23 @@ class Crew:
         return tool is not None and tool.parallel
 
     def start(self, calls: Sequence[ToolCall]) -> None:
-        """Run *calls*, whose start is known."""
+        """Run *calls*, whose start is stored."""
         for call in calls:
             task = asyncio.create_task(self._run_and_tell(call), name=f"looopy tool {call.name}")
             self._runs.append(Run(call, self.tool_of(call), task))
             task.add_done_callback(lambda _: self._news.set())
 
     def lacks_credentials(self, call: ToolCall) -> bool:
-        """Whether the credentials of the turn have expired, so that *call* must not run."""
+        """True if the credentials of the turn have expired, so that *call* must not run."""
         auth = self._turn.given.context.auth_context
         return auth is not None and auth.expired() and not self._is_ours(call)
 
     def _is_ours(self, call: ToolCall) -> bool:
-        """Whether it is a call that the application knows nothing of."""
+        """True if the call's tool is looopy's own, and not one of the application."""
         return isinstance(self.tool_of(call), FinalAnswer)
 
     def asks_application(self, call: ToolCall) -> bool:
-        """Whether code of the application may be awaited before *call* is announced."""
+        """True if code of the application may be awaited before *call* is announced."""
         config, tool = self._turn.given.config, self.tool_of(call)
         if tool is None or call.id == self._cut_call:
             return False
@@ -134,7 +136,7 @@ class Crew:
         return callable(tool.needs_approval) or (hooked and (asked or doubted))
 
     async def may_run(self, call: ToolCall) -> AskFirst | None:
-        """Whether a person has to be asked before *call* runs, and with what."""
+        """The request to a person before *call* runs, or `None` if it needs none."""
         turn, tool = self._turn, self.tool_of(call)
         resumed = turn.resumed(call)
         doubt = turn.progress.guards.doubt_about(call)
@@ -157,9 +159,9 @@ class Crew:
     async def _run_and_tell(self, call: ToolCall) -> ToolResultMessage:
         result = await self._run(call)
         if call.id in self._reporting:
-            with contextlib.suppress(asyncio.CancelledError):  # it is over, whoever cancels it
-                await asyncio.sleep(0)  # what it reported last comes before its end
-        self._news.set()  # one round before the task tells: by then it is done
+            with contextlib.suppress(asyncio.CancelledError):  # it is over, even if cancelled now
+                await asyncio.sleep(0)  # its last report comes before its end
+        self._news.set()  # the waiter runs one step later, when the task is done
         return result
 
     async def _run(self, call: ToolCall) -> ToolResultMessage:
@@ -183,7 +185,7 @@ class Crew:
         )
 
     def _leave_behind(self, call: ToolCall, result: ToolResultMessage) -> None:
-        """Go on without a tool that does not stop; *result* is what is known of its call."""
+        """Continue without a tool that does not stop; *result* becomes the result of its call."""
         for run in self._runs:
             if run.call is call and not run.task.done():
                 run.overdue = result
@@ -222,37 +224,38 @@ class Crew:
         )
 
     async def news(self) -> None:
-        """Wait until one has reported or is done."""
+        """Wait until a call has reported or is done."""
         await self._news.wait()
         self._news.clear()
 
     def reports(self) -> Iterator[AgentEvent]:
-        """What was reported or shown since the last time."""
+        """The reports and shown events since the last time."""
         while self._reports:
             news = self._reports.popleft()
             yield _progress(self._turn, *news) if isinstance(news, tuple) else news
 
     def done(self) -> Iterator[Run]:
-        """Those that are over, in the order of their calls; each is gone once it was dealt with."""
+        """
+        The calls that are over, in the order of the calls; each is removed after the caller has
+        handled it.
+        """
         for run in [run for run in self._runs if run.over]:
             yield run
             self._runs.remove(run)
             if not run.task.done():
-                run.task.cancel()  # once more; nobody waits for it
+                run.task.cancel()  # a second time; the turn no longer waits for it
 
     async def stop(self) -> Sequence[Run]:
-        """
-        Cancel those that run; what they still return within the grace period counts.
-        """
+        """Cancel the running calls; a result that arrives within the grace period counts."""
         stopped = self.let_go()
         running = {run.task for run in stopped if not run.task.done()}
         if running:
-            with contextlib.suppress(asyncio.CancelledError):  # asked again: wait no longer
+            with contextlib.suppress(asyncio.CancelledError):  # cancelled again: wait no longer
                 await asyncio.wait(running, timeout=_GRACE_S)
         return stopped
 
     def let_go(self) -> Sequence[Run]:
-        """Cancel those that run, and wait for none of them."""
+        """Cancel the running calls, without waiting for them."""
         left, self._runs = self._runs, []
         for run in left:
             run.task.cancel()

@@ -2,13 +2,14 @@
 One turn, from its first event to its last: stateless, and written like the algorithm.
 
     turn_start
-    until the answer stands or a limit says stop:
+    until the answer is complete or a limit ends the turn:
         one iteration: call the model, run the tools it asks for
     turn_end
 
 `run_turn` is the primitive: an async generator of events and commit groups (see
-`looopy.loop.iteration`), which `Agent` pulls, committing each group before it goes on. `AgentLoop`
-and `agent_loop` are the same without a store, for those who keep their messages elsewhere.
+`looopy.loop.outgoing`). `Agent` pulls it, and commits each group before it pulls the next one.
+`AgentLoop` and `agent_loop` are the same without a store, for applications that keep their messages
+elsewhere.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ async def run_turn(
     Run one turn.
 
     Args:
-        history: What was said before, oldest first; grows with the turn.
-        plan: What the turn begins with.
-        relief: Makes room when a request does not fit the model's window, once.
+        history: The earlier messages, oldest first; grows with the turn.
+        plan: The beginning of the turn.
+        relief: Makes room, once, if a request does not fit the model's window.
 
     Yields:
-        Events to show at once, and groups to commit before going on. The first group opens the
-        turn, the last one closes it: whatever fails, exactly one `turn_end` is committed. A last
-        group that gave way to news (`Group.heard`) is followed by others.
+        Events to show at once, and groups to commit before the next pull. The first group opens the
+        turn, the last one closes it. Exactly one `turn_end` is committed, even if the turn fails.
+        If news refuses the last group (`Group.heard`), others follow.
     """
     config, inbox = given.config, given.inbox
     scope = CancelScope(given.context.cancel, config.turn_timeout_s)
@@ -121,10 +122,10 @@ async def run_turn(
 
 async def _hear(turn: Turn, *, surely: bool = False) -> None:
     """
-    Take what came in: steering before a model call, follow-ups where the turn would end.
+    Take new messages: steering before a model call, follow-ups when the turn would end.
 
-    A store that does not answer now is asked again by the next commit, which says if there is news;
-    *surely* when it has said so.
+    If the store does not answer now, the next commit reports the news. *surely*: a commit has
+    reported news, so an error of the store is raised.
     """
     progress, inbox = turn.progress, turn.given.inbox
     if progress.stop is None:
@@ -151,8 +152,8 @@ def _break_off(turn: Turn, exc: BaseException) -> BaseException | None:
     End the turn because of *exc*.
 
     Returns:
-        What is to be raised once the turn is closed: asyncio's cancellation, or what wants the
-        program to end.
+        The exception to raise once the turn is closed: asyncio's cancellation, or one that ends the
+        program.
     """
     error = exc if isinstance(exc, Exception) else foreign(exc)
     if error is None and isinstance(exc, asyncio.CancelledError):
@@ -189,12 +190,12 @@ def _close(turn: Turn) -> Group:
     keep_partial(turn)
     stop = progress.stop or StopReason.ERROR
     if progress.open_calls and stop is StopReason.CANCELLED:
-        skip_calls(turn, progress.open_calls, OUTCOME_UNKNOWN)  # a failed turn may yet run them
+        skip_calls(turn, progress.open_calls, OUTCOME_UNKNOWN)  # a failed turn leaves them open
     outcome = outcome_of(stop)
     waits = outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)
     if not waits:
         drop(turn)
-        # Those with a number are in the inbox.
+        # Messages with a number are still in the inbox.
         progress.queued = [one for one in progress.queued if one.number is None]
         turn.say_queued()
     if progress.in_iteration:
@@ -204,7 +205,7 @@ def _close(turn: Turn) -> Group:
         out.emit(kind, pending=tuple(requests_of(progress.asked) or turn.plan.pending))
     elif outcome is Outcome.FAILED:
         error = progress.error or LooopyError(f"the turn failed: {stop}")
-        text = repair(error.message)  # a server's words may be in it
+        text = repair(error.message)  # it may quote a server
         out.emit(TurnError, code=stop.value, text=text, error=error)
     messages = tuple(progress.added)
     out.emit(TurnEnd, outcome=outcome, stop_reason=stop, messages=messages, usage=progress.usage)
