@@ -218,9 +218,9 @@ MUTANTS = [
     mutant(
         "an-answer-is-cancelled",
         "whoever is cancelled during a commit does not know whether it was made",
-        "looopy.stores.settle:_Arrival.cancel",
+        "looopy.stores.settle:_Uncut.cancel",
         "return False",
-        "return super().cancel(msg)",
+        "return self.get_loop.__self__.cancel(msg)",
         "tests/unit/stores/test_settle.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
         "tests/unit/stores/test_settle.py::"
         "test_a_write_may_let_others_go_on_and_wait_for_several_things",

@@ -62,35 +62,33 @@ async def settle_write(
 @coroutine
 def _led(work: Coroutine[Any, Any, T], cancelled: Callable[[], object]) -> Generator[Any, None, T]:
     """Lead *work* from one wait to the next, as a task would, and cut none of them short."""
-    loop = asyncio.get_running_loop()
     while True:
         try:
             awaited: asyncio.Future[Any] | None = work.send(None)
         except StopIteration as stop:
             result: T = stop.value
             return result
-        arrival = _Arrival(loop=loop)
-        if awaited is None:  # as in `asyncio.sleep(0)`
-            loop.call_soon(arrival.arrived)
-        else:
-            awaited.add_done_callback(arrival.arrived)
-        while not arrival.done():
-            try:
-                yield from arrival
-            except asyncio.CancelledError:
+        try:
+            yield None if awaited is None else _Uncut(awaited)  # `None`: as in `sleep(0)`
+        except asyncio.CancelledError:
+            if awaited is None or not awaited.cancelled():
                 cancelled()
+        except Exception:  # noqa: BLE001, S110 - the future's own: it raises in *work*, too
+            pass
 
 
-class _Arrival(asyncio.Future[None]):
-    """The end of a wait. Cancelling the task that waits for it does not reach it."""
+class _Uncut:
+    """A future as its waiting task sees it: cancelling that task does not reach the future."""
 
-    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - as in the base
+    _asyncio_future_blocking = True  # thus a task knows a future
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self.get_loop = future.get_loop
+        self.add_done_callback = future.add_done_callback
+
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - as in a future
         """Do nothing: the task learns of its cancellation when the wait is over."""
         return False
-
-    def arrived(self, _: object = None) -> None:
-        """Have the task go on."""
-        self.set_result(None)
 
 
 class WriteLock:

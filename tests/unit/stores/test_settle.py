@@ -87,6 +87,32 @@ async def test_a_write_may_let_others_go_on_and_wait_for_several_things():
     assert told
 
 
+async def test_a_write_learns_what_its_driver_raises(driver):
+    """It may handle that; a future that the driver cancels is no cancellation of the task."""
+    told = []
+
+    async def work() -> list[str]:
+        with pytest.raises(ValueError, match="refused"):
+            await driver.run()
+        with pytest.raises(asyncio.CancelledError):
+            await driver.run()
+        return [await driver.run()]
+
+    waiting = asyncio.create_task(settle_write(work(), lambda: told.append(True), outlasts=True))
+    (await driver.asked(1)).set_exception(ValueError("refused"))
+    (await driver.asked(2)).cancel()
+    (await driver.asked(3)).set_result("written")
+    assert (await waiting, told) == (["written"], [])
+
+
+async def test_a_write_that_is_given_up_ends(driver):
+    """As a coroutine does that nobody awaits any more."""
+    waiting = settle_write(driver.run(), list, outlasts=True)
+    waiting.send(None)
+    waiting.close()
+    assert not driver.answers[0].done()
+
+
 async def test_a_write_that_waits_for_nothing_is_made_at_once():
     """No turn of the event loop comes in between."""
     turns = []
