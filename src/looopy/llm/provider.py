@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from looopy.errors import ConfigurationError
+from looopy.types.maker import quick
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
     """

@@ -277,10 +277,10 @@ def _update(context: TurnContext, iteration: int, event: StreamEvent) -> Message
 
 def _cut_in_silence(turn: Turn, message: AssistantMessage) -> ContextOverflow | None:
     """The overflow that the provider did not report, if the model saw only a part."""
-    progress = turn.progress
-    if progress.abilities.window_tokens is None:  # an unprepared provider knows it only now
-        progress.abilities = abilities_of(turn.given.provider)
-    return silent_overflow(message, progress.abilities.window_tokens)
+    known = turn.progress.abilities
+    if known.window_tokens is None and known.prepare is not None:  # the call may have prepared it
+        known = turn.progress.abilities = abilities_of(turn.given.provider)
+    return silent_overflow(message, known.window_tokens)
 
 
 async def _close(stream: object) -> None:

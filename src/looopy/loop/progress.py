@@ -57,8 +57,8 @@ class Progress:
         history: The messages before and in this turn, oldest first.
         guards: Count the turn's actions, and end it at a limit.
         abilities: The provider's, read when the turn begins. While the window is unknown, they are
-            read again after each model call, because a provider that was not prepared learns it in
-            its first call.
+            read again after each model call, because a provider that can prepare itself may have
+            done so in its first call.
         open_calls: Calls that an earlier turn left open and that have not begun.
         call_turn: The earlier turn that announced the running calls; `None`: this turn did.
         spoken: True if the messages for the next model call have been said: later ones wait.

@@ -184,4 +184,5 @@ def after(seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
     Raises:
         RuntimeError: No event loop runs.
     """
-    return asyncio.get_running_loop().call_later(seconds, call, context=Context())
+    loop = asyncio.get_running_loop()
+    return loop.call_at(loop.time() + seconds, call, context=Context())
