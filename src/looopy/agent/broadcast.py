@@ -95,7 +95,7 @@ class _Reader:
         queue = self.queue
         last = queue[-1]
         newest = last.newest if isinstance(last, _Deltas) else last
-        if newest.context_id != event.context_id:  # of an agent that works for a call
+        if newest.context_id != event.context_id:  # another agent, which works for a call
             return False
         if isinstance(event, MessageUpdate) and isinstance(newest, MessageUpdate):
             if not _of_one_block(newest, event):

@@ -43,7 +43,7 @@ class Plan(TurnPlan):
 
     Attributes:
         state: The state that the claim stores.
-        continues: The turn that this one goes on from.
+        continues: The turn that this one continues.
     """
 
     state: ContextState
@@ -258,7 +258,7 @@ def _superseded(situation: Situation, open_call: OpenCall) -> ToolResultMessage:
     call = open_call.call
     held = next((h for h in situation.state.held if h.tool_call_id == call.id), None)
     if _of(call, situation.state.pending):
-        died = held is None or held.died  # what was stored before there were others has none
+        died = held is None or held.died  # a call stored by an old version has no record
         return _result(call, SUPERSEDED if died else UNANSWERED)
     return _result(call, _untold(open_call, held))
 

@@ -24,7 +24,7 @@ _logger = logging.getLogger("looopy")
 # The tasks of the turns around a tool call: its own agent's turn, and those it works for.
 _around: ContextVar[tuple[asyncio.Task[Any], ...]] = ContextVar("looopy_around", default=())
 Watch: TypeAlias = Callable[[int, RunningTurn], Awaitable[TurnResult]]
-"""Shows the turn of a number to whoever views the request, to its end."""
+"""Shows the turn of a number, to its end, to the viewers of the request."""
 
 
 class Turns:

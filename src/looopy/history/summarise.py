@@ -67,7 +67,7 @@ class Part:
         question: The user's, if its answer is cut in two: it is quoted.
         tokens_before: Estimated length of the visible history without a new summary.
         tokens_kept: Estimated length of the part of it that stays.
-        before: How many messages before *covered* nobody has read and no summary covers.
+        before: The number of messages before *covered* that were not read and have no summary.
     """
 
     earlier: CustomMessage | None

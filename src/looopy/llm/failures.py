@@ -88,7 +88,7 @@ def failure_of(
         body: The content: an error object, or text, or nothing.
         provider: Its name, for the message.
         model: The requested model.
-        headers: Of the response.
+        headers: The headers of the response.
         secrets: Texts that must not show, such as the API key.
         sources: For each message as it was sent, its position in the request's list, from 0.
         key_hint: How to set the key, for a refused one.
@@ -236,7 +236,7 @@ def server_delay_s(headers: Mapping[str, str], text: str, now: datetime) -> floa
     How long a server asks the client to wait.
 
     Args:
-        headers: Of its response, names in lower case.
+        headers: The headers of its response, names in lower case.
         text: The text of its error; read only if no header has a delay.
         now: Aware; compared with dates and reset times.
 

@@ -115,7 +115,7 @@ async def _needed(
         f"{tool.name}.needs_approval",
         lambda: asked(arguments, context),
         bool,
-        default=True,  # what cannot be judged is asked about
+        default=True,  # if the predicate fails, ask the person
         failed=failed,
     )
 

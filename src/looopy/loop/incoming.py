@@ -96,7 +96,7 @@ class NoInbox:
 
 Said: TypeAlias = "str | UserMessage | CustomMessage | Sequence[str | UserMessage | CustomMessage]"
 GetMessages: TypeAlias = "Callable[[], Said | Awaitable[Said | None] | None]"
-"""What brings messages that wait: one, several, or `None` for none. Sync or async."""
+"""Returns waiting messages: one, several, or `None`. Sync or async."""
 
 
 class AskedQueues(NoInbox):

@@ -42,11 +42,11 @@ _logger = logging.getLogger("looopy")
 
 Relief: TypeAlias = "Callable[[Turn, ContextOverflow], Awaitable[bool]]"
 """
-Makes room when a request does not fit the model's window, such as by compacting the history.
+Makes room if a request does not fit the model's window, for example by compacting the history.
 
-Asked at most once a turn, between two model calls. It may emit events: they are committed before
-the model is asked again. `True`: there is room, try again. `False`, or an error that it raises and
-that is reported: the turn fails with the overflow.
+Called at most once a turn, between two model calls. It may emit events: they are committed before
+the next model call. `True`: there is room, try again. `False`, or an error, which is reported: the
+turn fails with the overflow.
 """
 
 

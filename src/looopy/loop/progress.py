@@ -28,7 +28,7 @@ from looopy.types.request import StreamOptions
 from looopy.types.state import HeldCall, PendingRequest
 
 NATURAL: Final = (StopReason.STOP, StopReason.LENGTH)
-"""Why a turn ends whose answer stands: messages that came meanwhile keep it going."""
+"""The reasons of a natural end: the answer is complete, and queued messages continue the turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ async def _shared_here(url: str) -> AsyncIterator[_Shared]:
 async def acquire_shared(url: str) -> Stores:
     """
     The stores that all agents with *url* on this event loop share; opened for the first of them.
-    When the event loop ends, they are closed even if nobody has released them.
+    When the event loop ends, they are closed even if they were not released.
 
     Raises:
         ConfigurationError: The URL names no known store.

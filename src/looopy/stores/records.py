@@ -278,7 +278,8 @@ class Commit:
     One step of a turn, applied whole or not at all.
 
     Attributes:
-        epoch: Of the claim. Another one in the store: nothing is written and `Fenced` is raised.
+        epoch: The epoch of the claim. If the store has another one, nothing is written and
+            `Fenced` is raised.
         turn: The turn the events belong to.
         events: Durable events in order. A `MessageEnd` also appends its message; a `TurnEnd` closes
             the turn; each takes the next `seq`.

@@ -239,7 +239,7 @@ def check_post(
     Decide if a message may enter an inbox.
 
     Args:
-        open_turn: Of the context, running or left behind.
+        open_turn: The context's open turn, running or left behind.
         belongs_to: The actor of the open turn; if no turn is open, the owner of the context.
         waiting: How many messages of this actor the inbox holds.
 

@@ -37,10 +37,10 @@ class Stores:
     The three stores of one tenant, and their journal.
 
     Args:
-        messages: Of the same backend as the others.
-        artifacts: Of the same backend.
-        state: Of the same backend.
-        journal: Of the same backend; `None` asks the state store for it.
+        messages: The message store. All four are of the same backend.
+        artifacts: The artifact store.
+        state: The state store.
+        journal: The journal; `None` asks the state store for it.
         tenant: The owner of these contexts.
         lifetime: Opened by `async with`; `None` for stores that need no opening.
         bind: Makes the same stores for another tenant.

@@ -25,9 +25,9 @@ class Budget:
     call, so the call that reaches a limit is the last one.
 
     Attributes:
-        tokens: Of one turn; its seconds are limited by `LoopConfig.turn_timeout_s`.
-        cost_usd: Of one turn.
-        context_tokens: Of all turns of the context together, those before this one included.
+        tokens: The limit for one turn; its seconds are limited by `LoopConfig.turn_timeout_s`.
+        cost_usd: The limit for one turn.
+        context_tokens: The limit for all turns of the context, earlier ones included.
         context_cost_usd: Likewise.
         context_s: Seconds that turns of the context have run, together.
         unknown_cost: The effect of a limit in dollars if the price is unknown (no `prices` extra,

@@ -256,7 +256,7 @@ class Compaction(Event):
 
     Attributes:
         covers: First and last position of that part; (0, 0) in a bare loop.
-        position: Of the summary; `None` in a bare loop.
+        position: The position of the summary; `None` in a bare loop.
         tokens_before, tokens_after: The estimated length of the history for the model.
         unread: How many messages of that part the summary covers without mentioning them: the
             oldest, for which the model that wrote it had no room.

@@ -200,7 +200,7 @@ class Agent:
         run are affected.
 
         Raises:
-            ConfigurationError: It is a coroutine function, which nobody would await.
+            ConfigurationError: It is a coroutine function, which would never be awaited.
         """
         return self._listeners.add(listener)
 

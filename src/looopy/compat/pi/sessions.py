@@ -58,8 +58,8 @@ class Entry:
 
     Attributes:
         raw: The line, as it came.
-        message: Of a `message` entry, ours; of `custom_message` and the summaries a `CustomMessage`
-            with their type as its role; else `None`.
+        message: For a `message` entry, looopy's message. For `custom_message` and the summaries, a
+            `CustomMessage` with their type as its role. Else `None`.
         line: Its number in the file, from 1.
     """
 
@@ -248,8 +248,8 @@ def write_session(
     Args:
         path: The file; it is written whole or not at all. `None`: only return the lines.
         source: A session, which is written as it is; or messages, which become a new one.
-        session_id: Of a new one; a random one by default.
-        cwd: Of a new one: the folder that it is about.
+        session_id: The id of a new session; a random one by default.
+        cwd: The folder of a new session.
         overwrite: True to replace an existing file.
 
     Returns:

@@ -98,7 +98,7 @@ class Listeners:
         Call *listener* with every event; returns a function that ends that.
 
         Raises:
-            ConfigurationError: It is a coroutine function, which nobody would await.
+            ConfigurationError: It is a coroutine function, which would never be awaited.
         """
         if inspect.iscoroutinefunction(listener):
             raise ConfigurationError("subscribe() takes a plain function: it is not awaited")

@@ -190,7 +190,7 @@ class TurnEndEvent:
     """
     One model call and its tools are done.
 
-    `message` is `None` if a run went on with tool calls that an earlier one had announced.
+    `message` is `None` if a run continued with tool calls that an earlier one had announced.
     """
 
     type: ClassVar[str] = "turn_end"
@@ -285,7 +285,7 @@ class ToolHookContext:
 
     Attributes:
         messages: The history up to the call.
-        result: Of the call; `None` before it.
+        result: The result of the call; `None` before it.
     """
 
     assistant_message: AssistantMessage | None

@@ -37,8 +37,8 @@ class AnthropicProvider(SDKProvider):
         api_key: A key, or a function (also a coroutine function) called for one before each call.
             `StreamOptions.api_key` wins over it. `None`: `ANTHROPIC_API_KEY`, read before each
             call. `""`: every call brings its own.
-        base_url: Of another server that speaks this API; needs no key. `None`:
-            `ANTHROPIC_BASE_URL`, or Anthropic itself.
+        base_url: Another server that speaks this API; needs no key. `None`: `ANTHROPIC_BASE_URL`,
+            or Anthropic itself.
         client: An `anthropic.AsyncAnthropic` of yours, used as it is and never closed; give it
             `max_retries=0`. The clients for other clouds do as well.
         cache_ttl: How long the API keeps the beginning of a conversation: `"5m"`, `"1h"`, or `None`

@@ -31,7 +31,7 @@ class Part:
         wheel_sha256: Hex digest of the package.
         path: The piece's file inside the installed package, with `/`.
         sha256: Hex digest of the piece.
-        size_bytes: Of the piece.
+        size_bytes: The size of the piece.
     """
 
     requirement: str
@@ -52,7 +52,7 @@ class LocalModel:
         licence: SPDX identifier of the weights' licence.
         memory_bytes: The most that the child process needs.
         file: Its name in the cache folder.
-        size_bytes: Of the joined file.
+        size_bytes: The size of the joined file.
         sha256: Hex digest of the joined file.
         note: Its best use, in a few words.
         parts: In the order in which they are joined.

@@ -74,14 +74,14 @@ def _decoded(inside: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """
-    What an answer was, once it ended.
+    The content of an answer that has ended.
 
     Attributes:
-        kind: `"unknown"` when it broke off too early to tell.
+        kind: `"unknown"` if it broke off too early to tell.
         complete: It was not cut off.
         text: The rest of a reply that `AnswerReader.feed` has not given yet.
-        tool_name: Of a complete call.
-        arguments: Of a complete call, as JSON.
+        tool_name: The tool of a complete call.
+        arguments: The arguments of a complete call, as JSON.
     """
 
     kind: Literal["reply", "call", "unknown"]

@@ -117,7 +117,7 @@ def answer_schema(
     Args:
         tools: The tools that may be called.
         tool_choice: `None` or `"auto"`, `"none"`, `"required"`, or a tool's name.
-        output_schema: Of the reply; without it, text.
+        output_schema: The schema of the reply; without it, text.
         loose: Require only that a tool's arguments are a JSON object.
     """
     calls = [

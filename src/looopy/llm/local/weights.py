@@ -80,7 +80,7 @@ def fetch(
     Blocks for as long as the download takes; run it in a thread beside an event loop.
 
     Args:
-        name: Of the catalogue, or a `LocalModel` of your own.
+        name: A name in the catalogue, or a `LocalModel` of your own.
         consent: Called once before anything is downloaded; `ask_first` by default.
         progress: Receives the progress; by default the standard error stream shows it.
         stop: Once set, the fetch ends early with `ConfigurationError`.

@@ -38,7 +38,7 @@ class _Format:
     Attributes:
         name: Its name in messages.
         to_body: Writes a request in this format.
-        reader: Of an answer.
+        reader: Reads an answer in this format.
         always: Fields of every body, unless the user sets them.
         without: A body without one of the optional parts.
         optional: Parts that some servers or models refuse, and the pattern of such a refusal.

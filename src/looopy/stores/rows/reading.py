@@ -97,7 +97,7 @@ def read_message(body: str, words: _Words | None = None, *, position: int | None
 
     Args:
         words: One dictionary for all messages that are read together.
-        position: Of the message, for the log; `None`: it waits in an inbox.
+        position: The message's position, for the log; `None`: it waits in an inbox.
     """
     try:
         return decode_message(body, words)

@@ -147,12 +147,12 @@ async def ask_hook(
     Call a function of the application, sync or async, which never ends a turn.
 
     Args:
-        name: What *failed* calls it.
+        name: The name for *failed*.
         hook: The function with its arguments.
-        read: Makes something of its value, or raises: then the function has failed.
+        read: Reads its value, or raises: then the function has failed.
 
     Returns:
-        What *read* makes of its value; *default* if the function failed.
+        The result of *read*; *default* if the function failed.
     """
     try:
         return read(await value_of(hook()))

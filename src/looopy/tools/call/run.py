@@ -112,7 +112,7 @@ async def run_call(
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # Nobody cancelled us: a task that the tool awaited was cancelled from elsewhere.
+        # This call was not cancelled: a task that the tool awaited was cancelled from elsewhere.
         answer = failure("The tool failed: something that it waited for was cancelled.")
     except (NeedsInput, KeyboardInterrupt, GeneratorExit):
         raise
@@ -149,7 +149,7 @@ class _Attempt:
 
     Attributes:
         ran: True once the tool began to run.
-        left_behind: True if nobody waits for it any more.
+        left_behind: True if its caller no longer waits for it.
     """
 
     def __init__(

@@ -119,7 +119,7 @@ class Decoder:
     Convert JSON arguments to the types of the function's annotations.
 
     Args:
-        signature: Of the function; its context parameters are left out.
+        signature: The signature of the function; its context parameters are left out.
 
     Raises:
         InvalidTool: A parameter that no model can send, or a type that JSON cannot express.

@@ -182,7 +182,7 @@ class PostgresDriver:
         write: bool,
         ring: Ring | None,
     ) -> None:
-        """Carry it out and report its outcome, unless nobody waits any more."""
+        """Carry it out and report its outcome, unless its caller no longer waits."""
         # Not when the task is done: that would take another round of the event loop.
         try:
             found = await self._carry_out(pool, work, write=write, ring=ring)

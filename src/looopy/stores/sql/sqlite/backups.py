@@ -24,7 +24,7 @@ def back_up(path: Path, revision: str | None) -> None:
     Copy the file at *path* beside itself, while other processes cannot write to it.
 
     Args:
-        revision: Of its schema, for the name of the copy.
+        revision: The revision of its schema, for the name of the copy.
 
     Raises:
         StoreUnavailable: The copy cannot be made.

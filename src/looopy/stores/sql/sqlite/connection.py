@@ -123,7 +123,7 @@ class Connection(sqlite3.Connection):
         data.
 
         Args:
-            wait: Whether to wait a moment for those who read or write now.
+            wait: True to wait a moment for present readers and writers.
 
         Returns:
             True if it is empty; other processes may block it.

@@ -334,7 +334,7 @@ class _Worker:
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
-            # The loop is closed: nobody waits. The commits stay committed.
+            # The loop is closed: no caller waits. The commits stay committed.
             return
 
 
