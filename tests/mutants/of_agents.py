@@ -147,7 +147,7 @@ MUTANTS = [
     mutant(
         "type-forgotten-by-a-crash",
         "a turn that is gone on with answers in any form",
-        "looopy.agent.closing:dead_end",
+        "looopy.agent.dead_turns:dead_end",
         "left, usage",
         "left, output=None, usage",
         f"{_OUTPUT}::test_a_killed_turn_is_still_asked",

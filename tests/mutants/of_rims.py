@@ -80,10 +80,10 @@ MUTANTS = [
     mutant(
         "failed-end-usage-lost",
         "what a turn used is not counted when its store ends it",
-        "looopy.agent.closing:_end",
+        "looopy.agent.dead_turns:_end",
         "usage=sum((m.usage for m in added if isinstance(m, AssistantMessage)), Usage()),",
         "usage=Usage(),",
-        "tests/unit/agent/test_closing.py::test_a_turn_whose_store_failed_reports_what_its_calls_used",
+        "tests/unit/agent/test_dead_turns.py::test_a_turn_whose_store_failed_reports_what_its_calls_used",
     ),
     mutant(
         "answers-lost-by-failure",
@@ -91,7 +91,7 @@ MUTANTS = [
         "looopy.agent.state:state_after",
         "answered=[(r, value) for r, value in begun.answered if r.tool_call_id not in done],",
         "",
-        "tests/unit/agent/test_closing.py::test_an_answer_whose_call_did_not_run_outlives_a_failure",
+        "tests/unit/agent/test_dead_turns.py::test_an_answer_whose_call_did_not_run_outlives_a_failure",
     ),
     mutant(
         "patience-not-closed",

@@ -268,7 +268,7 @@ MUTANTS = [
     mutant(
         "every-call-runs-again",
         "a payment that may have been made is made again",
-        "looopy.agent.closing:close_dead_turn",
+        "looopy.agent.dead_turns:close_dead_turn",
         'tool is not None and (not open_call.started or tool.on_resume == "rerun")',
         'tool is not None and (not open_call.started or tool.on_resume != "ask")',
         f"{_CONTINUING}::test_continuing_runs_what_may_run_again_and_never_what_may_not",
@@ -345,7 +345,7 @@ MUTANTS = [
     mutant(
         "a-dead-turn-took-no-time",
         "a budget of time lets a context through whose turns die",
-        "looopy.agent.closing:dead_end",
+        "looopy.agent.dead_turns:dead_end",
         "run_us=run_us_after(left, turn.started_at, end.timestamp),",
         "run_us=left.run_us,",
         "tests/agent/test_sharing.py::test_a_turn_that_died_counts_for_the_budgets",

@@ -10,14 +10,15 @@ is stored. Any other process may own the context at any time. The room may impor
 - One turn: `request` (check the arguments), `turns` (order within this process), `running` (the
   turn from its claim to its end), `claim` (take the context), `plan` (what the turn begins with),
   `commit` (store a group, then show it), `result`.
-- Ownership: `lease` (renew a claim; notice an abandoned one), `line` (wait for a busy context).
-- After a crash: `context` (load what is stored; find a dead turn), `closing` (end that turn; decide
-  which of its tool calls may run again).
+- Ownership: `lease` (renew a claim; judge if another owner's lease has run out), `line` (wait for a
+  busy context).
+- After a crash: `context` (load what is stored; find a dead turn), `dead_turns` (end that turn;
+  decide which of its tool calls may run again).
 - Watching: `broadcast` (one turn, many views), `stream` (`TurnStream`), `events` (follow the log).
 - Beside a turn: `inbox` (messages and cancel requests from any process, for the running turn),
   `compact`, `artifacts` (the writer that tools use), `buffer` (`auto_save=False`), `state` (counts,
   and the snapshot that callers see).
 
 Exports: `Agent` and `TurnStream`, through `looopy`. Read `agent`, `running`, `claim`, `commit`,
-`context`, `closing`.
+`context`, `dead_turns`.
 """

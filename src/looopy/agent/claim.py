@@ -30,7 +30,7 @@ from looopy.errors import (
     StoreError,
     TurnIncomplete,
 )
-from looopy.loop.scope import CancelScope, TurnInterrupted
+from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim, Claimed, ContextState
 from looopy.stores.settle import settle_write

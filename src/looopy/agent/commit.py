@@ -19,7 +19,7 @@ from looopy._failpoints import reach
 from looopy.agent.artifacts import TurnArtifacts
 from looopy.agent.broadcast import Broadcast
 from looopy.agent.claim import Begun
-from looopy.agent.closing import OpenCall, failed_end
+from looopy.agent.dead_turns import OpenCall, failed_end
 from looopy.agent.inbox import TurnInbox
 from looopy.agent.lease import Lease
 from looopy.agent.request import TurnRequest, TurnSetup

@@ -15,7 +15,7 @@ from looopy.auth.redaction import Redactor
 from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict
 from looopy.history.summarise import read_part, summarise
 from looopy.llm.provider import LLMProvider, abilities_of
-from looopy.loop.scope import CancelScope, TurnInterrupted
+from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.stores.records import NewSummary
 from looopy.stores.settle import settle
 from looopy.tools.call.hooks import value_of

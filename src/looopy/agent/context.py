@@ -17,7 +17,7 @@ from operator import is_
 from typing import Any
 
 from looopy._failpoints import reach
-from looopy.agent.closing import OpenCall, close_dead_turn, dead_end, runs_again
+from looopy.agent.dead_turns import OpenCall, close_dead_turn, dead_end, runs_again
 from looopy.agent.lease import left_in_s
 from looopy.agent.plan import Situation
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused

@@ -18,7 +18,7 @@ from functools import partial
 
 from looopy.errors import StoreError
 from looopy.loop.incoming import Queued
-from looopy.loop.scope import after
+from looopy.loop.interrupt import after
 from looopy.stores.records import Entry, EntryKind, InboxHead
 from looopy.stores.stores import Stores
 from looopy.types.config import LoopConfig

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 
 from looopy.errors import StoreError
-from looopy.loop.scope import after
+from looopy.loop.interrupt import after
 from looopy.stores.base import StateStore
 from looopy.stores.owner import provably_alive, provably_dead, ttl_of
 from looopy.stores.records import ContextRecord

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from looopy.agent.closing import OpenCall, _of, _result, _untold
+from looopy.agent.dead_turns import OpenCall, _of, _result, _untold
 from looopy.auth.sealing import KeyLost, KeyRing
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.history.open_calls import can_continue

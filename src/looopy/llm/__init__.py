@@ -12,7 +12,8 @@ it loads no vendor's SDK; making a provider does. Exports: the names in `__all__
   `accumulate` builds the message and its stream events, `thoughts` finds `<think>` tags, `prices`
   adds the cost.
 - Failure: `failures` turns the status, headers and text of an HTTP error into a typed error;
-  `overflow` notices a window that overflowed silently; `retry` decides if the loop calls again.
+  `overflow` notices a window that overflowed silently; `retry` decides if the loop calls again,
+  and after how many seconds.
 - `sdk`: the client, key, waits and errors that the providers over an SDK share.
 
 Read `provider`, `render`, `accumulate`, `sdk`, `openai/chat`, `failures`.

@@ -29,11 +29,11 @@ from looopy.llm.provider import abilities_of
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
 from looopy.loop.compaction import before_call
+from looopy.loop.interrupt import Patience, TurnInterrupted
 from looopy.loop.outgoing import Out
 from looopy.loop.output import INSTRUCTION
 from looopy.loop.parts import Turn
 from looopy.loop.prompts import BuiltPrompt, build_prompt
-from looopy.loop.scope import Patience, TurnInterrupted
 from looopy.loop.storable import _clean
 from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig

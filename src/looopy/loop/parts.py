@@ -18,10 +18,10 @@ from looopy.errors import ContextOverflow, LimitExceeded, StoreError
 from looopy.loop.given import NOTHING_ASKED, Given, Resumed, TurnPlan
 from looopy.loop.guards import Verdict
 from looopy.loop.incoming import Queued
+from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.loop.outgoing import Group, Outgoing
 from looopy.loop.output import Wanted
 from looopy.loop.progress import Asked, Progress
-from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.tools.call.hooks import ask_hook, value_of
 from looopy.tools.provider import Tool
 from looopy.types.event import (

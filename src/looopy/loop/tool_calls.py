@@ -15,10 +15,10 @@ from looopy._failpoints import reach
 from looopy.errors import MissingExtra, ValueRefused
 from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop.guards import Verdict
+from looopy.loop.interrupt import TurnInterrupted
 from looopy.loop.outgoing import Out
 from looopy.loop.parts import Turn
 from looopy.loop.pending import hold, hold_for_approval, hold_for_credentials, refusal_of, wait
-from looopy.loop.scope import TurnInterrupted
 from looopy.loop.tool_tasks import Crew
 from looopy.tools.provider import Tool
 from looopy.types.message import ToolCall, now_ms

@@ -25,6 +25,7 @@ from looopy.loop.compaction import relieve
 from looopy.loop.given import Given, TurnPlan
 from looopy.loop.guards import Guards
 from looopy.loop.incoming import AskedQueues
+from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.loop.iteration import run_iteration
 from looopy.loop.model_call import keep_partial
 from looopy.loop.outgoing import Group, Out, Outgoing
@@ -32,7 +33,6 @@ from looopy.loop.output import Wanted
 from looopy.loop.parts import Relief, Turn
 from looopy.loop.pending import drop, requests_of
 from looopy.loop.progress import NATURAL, Progress
-from looopy.loop.scope import CancelScope, TurnInterrupted
 from looopy.loop.tool_calls import skip_calls
 from looopy.types.event import (
     AuthRequired,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from looopy import AuthContext, tool
-from looopy.agent.closing import OpenCall, close_dead_turn
+from looopy.agent.dead_turns import OpenCall, close_dead_turn
 from looopy.agent.plan import DENIED, SUPERSEDED, Situation, plan_turn
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 import pytest
 from tests.loop_time import advance
 
-from looopy.loop.scope import after
+from looopy.loop.interrupt import after
 
 VAR = ContextVar("VAR", default="nobody")
 

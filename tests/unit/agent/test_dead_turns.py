@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from looopy.agent.closing import failed_end
+from looopy.agent.dead_turns import failed_end
 from looopy.agent.state import state_after
 from looopy.errors import LooopyError
 from looopy.loop.outgoing import Group

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from looopy.loop.scope import CancelScope, TurnInterrupted
+from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.types.context import CancelToken
 
 
