@@ -181,7 +181,7 @@ class Agent:
         """
         Refuse turns and keep everything in memory; `resume()` continues without loading again.
 
-        Lets a running turn end first; *cancel* requests it to stop.
+        Lets a running turn end first; *cancel* requests that it stop.
 
         Raises:
             AgentStateError: The agent is not started; or the caller is a tool of one of the agent's
@@ -226,7 +226,7 @@ class Agent:
         """
         Release everything; `start()` makes the agent ready again. May be called twice.
 
-        Lets a running turn end first; *cancel* requests it to stop.
+        Lets a running turn end first; *cancel* requests that it stop.
 
         Raises:
             StoreConflict: With `auto_save=False`, another process has advanced the context: the
@@ -812,8 +812,8 @@ class Agent:
         them.
 
         From then on the model sees the summary instead of that part. The history keeps everything,
-        and `get_messages()` returns all of it, the summary included. The use of the summary's model
-        calls is not counted in `state.usage`.
+        and `get_messages()` returns all of it, the summary included. The usage of these model calls
+        is not counted in `state.usage`.
 
         Returns:
             The event that was stored; `None` if there was nothing to summarise.

@@ -2,10 +2,10 @@
 The events of one turn, kept and passed to any number of views.
 
 A turn must not depend on its views. So it passes its events to a `Broadcast`, which keeps all but
-deltas and never waits. Every view begins at `turn_start`, and gets deltas from the moment of
-attachment. A view that raises or leaves disturbs no other. A slow reader loses only granularity:
-when many events wait for it, the deltas among them are merged, and only the newest report of a tool
-is kept.
+deltas and reports, and never waits. Every view begins at `turn_start`, and gets deltas from the
+moment of attachment. A view that raises or leaves disturbs no other. A slow reader loses only
+granularity: when many events wait for it, the deltas among them are merged, and only the newest
+report of a tool is kept.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class TurnInbox:
         actor_id: The turn takes only its own actor's messages. Messages of other actors wait for a
             turn of theirs.
         head: The head of the inbox, from the claim.
-        token: Cancelled when the turn is requested to stop.
+        token: Cancelled by a request to stop the turn.
     """
 
     asks_application = False

@@ -30,7 +30,7 @@ def state_after(
     The state for the next turn, once *group*, which *end* closes, is stored.
 
     Args:
-        begun: The state that the turn began with, with the use of its tools.
+        begun: The state that the turn began with, with the usage of its tools.
         started_at: The time when it began.
     """
     sums: dict[str, Any] = {

@@ -38,7 +38,7 @@ class Given:
         view: Remembers the part of the history that the model saw last.
         output_type: The type of the answer; `None`: any.
         auto_compact: True if the turn summarises a history that the model would not see whole.
-        spent: The use of the context's turns before this one.
+        spent: The usage of the context's turns before this one.
     """
 
     context: TurnContext

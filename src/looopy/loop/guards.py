@@ -40,7 +40,7 @@ class Verdict:
 @quick
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The use of the context's earlier turns: tokens, cost, seconds."""
+    """The usage of the context's earlier turns: tokens, cost, seconds."""
 
     usage: Usage = NO_USAGE
     seconds: float = 0.0
@@ -52,10 +52,10 @@ class Guards:
     Counts the actions of one turn against its `LoopConfig`.
 
     Attributes:
-        spent: The use of earlier turns of the context.
+        spent: The usage of earlier turns of the context.
         clock: Seconds from an arbitrary start.
-        usage: The use of the turn's own model calls.
-        charged: The use of the model calls that its tools made.
+        usage: The usage of the turn's own model calls.
+        charged: The usage of the model calls that its tools made.
     """
 
     config: LoopConfig
@@ -78,7 +78,7 @@ class Guards:
 
     def charge(self, usage: Usage) -> None:
         """
-        Count the use of a tool.
+        Count the usage of a tool.
 
         Raises:
             ValueRefused: *usage* is not a `Usage`, or has a number of another type.

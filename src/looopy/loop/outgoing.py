@@ -41,7 +41,7 @@ class Group:
         heard: For the group that ends a turn: commit it only if this is still the newest inbox
             entry. `None`: commit it in any case.
         asked: The calls left open so far, if that has changed or the turn ends.
-        charged: The use of the turn's tools so far.
+        charged: The usage of the turn's tools so far.
     """
 
     events: Sequence[AgentEvent]

@@ -78,7 +78,7 @@ class Turn:
         self.out.emit(IterationStart)
 
     def end_iteration(self, assistant: AssistantMessage | None) -> None:
-        """Report the use of the iteration and close it."""
+        """Report the usage of the iteration and close it."""
         progress, out = self.progress, self.out
         progress.in_iteration = False
         usage = progress.iteration_usage

@@ -65,7 +65,7 @@ class Progress:
         iteration: The number of the newest one, from 1.
         added: The messages of this turn.
         results: The tool results of this iteration.
-        usage: The use of all model calls so far, also of those that failed or were cut short.
+        usage: The usage of all model calls so far, also of those that failed or were cut short.
         iteration_usage: The same for this iteration.
         queued: The messages to say before the next model call.
         asked: The calls of this iteration that wait for an answer.
@@ -134,7 +134,7 @@ class Progress:
         self.queued = [one for one in said if one.number not in gone]
 
     def use(self, usage: Usage) -> None:
-        """Count the use of a model call."""
+        """Count the usage of a model call."""
         self.iteration_usage += usage
         self.usage += usage
         self.guards.usage = self.usage
