@@ -278,8 +278,8 @@ class Commit:
     One step of a turn, applied whole or not at all.
 
     Attributes:
-        epoch: The epoch of the claim. If the store has another one, nothing is written and
-            `Fenced` is raised.
+        epoch: The epoch of the claim. If the store has another one, nothing is written and `Fenced`
+            is raised.
         turn: The turn the events belong to.
         events: Durable events in order. A `MessageEnd` also appends its message; a `TurnEnd` closes
             the turn; each takes the next `seq`.
@@ -342,7 +342,7 @@ class NewSummary:
 
     Attributes:
         message: See `looopy.types.summary`.
-        epoch: That the context was read at.
+        epoch: The epoch at which the context was read.
         tokens_before, tokens_after, unread: For its event.
     """
 
