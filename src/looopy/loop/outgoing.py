@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from looopy.loop.given import Given
 from looopy.loop.progress import Asked, Progress
 from looopy.types.event import AgentEvent, TurnWarning
-from looopy.types.maker import amended, maker, quick
+from looopy.types.maker import maker, quick
 from looopy.types.message import NO_USAGE, Usage
 
 
@@ -67,7 +67,6 @@ class Outgoing:
 
     __slots__ = (
         "_facts",
-        "_inbox",
         "_progress",
         "_redactor",
         "_waiting",
@@ -80,7 +79,7 @@ class Outgoing:
     def __init__(self, given: Given, progress: Progress) -> None:
         context = given.context
         self._facts: dict[str, Any] = {"context_id": context.context_id, "turn": context.turn}
-        self._redactor, self._inbox = given.redactor, given.inbox
+        self._redactor = given.redactor
         self._progress = progress
         self._waiting: list[AgentEvent] = []
         self.delivered: list[int] = []
@@ -108,22 +107,16 @@ class Outgoing:
             self._warned.add(once)
         self.emit(TurnWarning, code=code, text=text)
 
-    def close_group(self) -> Group:
-        """Close the open group."""
+    def close_group(self, *, last: bool = False, heard: int | None = None) -> Group:
+        """Close the open group; the *last* one names every call that is left open."""
         progress = self._progress
-        asked = tuple(progress.asked) if self.asks else ()
+        asked = tuple(progress.asked) if self.asks or last else ()
         charged = progress.guards.charged
-        group = Group(tuple(self._waiting), tuple(self.delivered), asked=asked, charged=charged)
+        group = Group(tuple(self._waiting), tuple(self.delivered), heard, asked, charged)
         self._waiting.clear()
         self.delivered.clear()
         self.asks = self.unsaved = False
         return group
-
-    def close(self, *, natural: bool) -> Group:
-        """Close the last group; a *natural* end is committed only if there is no news."""
-        group = self.close_group()
-        heard = self._inbox.heard if natural else None
-        return amended(group, heard=heard, asked=tuple(self._progress.asked))
 
     def reopen(self, group: Group) -> None:
         """Reopen the last group, without the end."""

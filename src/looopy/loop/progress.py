@@ -29,6 +29,7 @@ from looopy.types.state import HeldCall, PendingRequest
 
 NATURAL: Final = (StopReason.STOP, StopReason.LENGTH)
 """The reasons of a natural end: the answer is complete, and queued messages continue the turn."""
+_NO_OPTIONS: Final = StreamOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Progress:
     asked: list[Asked] = field(default_factory=list)
     answer: AssistantMessage | None = None
     partial: AssistantMessage | None = None
-    options: StreamOptions = field(default_factory=StreamOptions)
+    options: StreamOptions = _NO_OPTIONS
     refused: int = 0
     compacted: bool = False
     relieved: bool = False

@@ -209,4 +209,5 @@ def _close(turn: Turn) -> Group:
         out.emit(TurnError, code=stop.value, text=text, error=error)
     messages = tuple(progress.added)
     out.emit(TurnEnd, outcome=outcome, stop_reason=stop, messages=messages, usage=progress.usage)
-    return out.close(natural=stop in NATURAL)
+    heard = turn.given.inbox.heard if stop in NATURAL else None  # else whatever comes, it ends
+    return out.close_group(last=True, heard=heard)
