@@ -91,7 +91,8 @@ class TurnLog:
         self.result: TurnResult | None = None
         self.inbox: TurnInbox | None = None
         self._lease: Lease | None = None
-        self._setup = setup
+        self._ended = setup.ended
+        self._subscribers = setup.subscribers
         self._known = known
         self._stores = known.stores
         self._begun = begun
@@ -273,9 +274,8 @@ class TurnLog:
                 self._tally.see(event)
             elif isinstance(event, TurnEnd):
                 self._finish(event)
-        subscribers = self._setup.subscribers
-        if subscribers.present:
-            subscribers.tell(event)
+        if self._subscribers.present:
+            self._subscribers.tell(event)
         self._broadcast.push(event)
 
     def _finish(self, end: TurnEnd) -> None:
@@ -308,7 +308,7 @@ class TurnLog:
             error=failure.error if failure is not None else None,
             output_type=self.output_type,
         )
-        self._setup.ended()
+        self._ended()
 
     async def fail(self, exc: Exception) -> None:
         """
