@@ -81,11 +81,13 @@ def abilities_of(provider: object) -> Abilities:
     Raises:
         ConfigurationError: One has a value of a wrong type; the message names it.
     """
-    read = {name: getattr(provider, name, None) for name in _ABILITIES}
-    found: dict[str, Any] = {name: value for name, value in read.items() if value is not None}
-    for name, value in found.items():
-        if not isinstance(value, _ABILITIES[name]):
-            raise _wrong(provider, name, value)
+    found: dict[str, Any] = {}
+    for name, kind in _ABILITIES.items():
+        value = getattr(provider, name, None)
+        if value is not None:
+            if not isinstance(value, kind):
+                raise _wrong(provider, name, value)
+            found[name] = value
     window = found.get("window_tokens")
     if window is not None and (window is True or window < 1):
         raise _wrong(provider, "window_tokens", window)
