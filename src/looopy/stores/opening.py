@@ -49,13 +49,13 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
 
 
 # A URL may be malformed in any way: the password ends no later than at the last @.
-_PASSWORD = re.compile(r"(://[^:/?#]*:).*@")
-_OPTION = re.compile(r"((?:password|passwd|secret|token)=)[^&#]*", re.IGNORECASE)
+_LOGIN = r"(://[^:/?#]*:).*@"
+_OPTION = r"(?i)((?:password|passwd|secret|token)=)[^&#]*"
 
 
 def mask(url: object) -> str:
     """A URL fit for showing: without its password, which may also be an option."""
-    return _OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", str(url)))
+    return re.sub(_OPTION, r"\1***", re.sub(_LOGIN, r"\1***@", str(url)))
 
 
 def _memory(tenant: str) -> Stores:
