@@ -140,14 +140,26 @@ CHILD = """
 import asyncio
 import inspect
 import sys
+import threading
 from looopy.sync import Agent
 from looopy.testing import ScriptedProvider, text
+
+async def until_looopy_waits():
+    # Ctrl-C reaches whatever code the main thread runs: this program's own, between two events.
+    seen = 0
+    while seen < 5:
+        frame = sys._current_frames().get(threading.main_thread().ident)
+        here = frame is not None and frame.f_code.co_filename == "<string>"
+        seen = 0 if here else seen + 1
+        await asyncio.sleep(0.01)
 
 class Hanging(ScriptedProvider):
     async def stream(self, request, options=None):
         async for event in super().stream(request, options):
             yield event
             if event.type == "text_delta":
+                if "ctrl-c" in sys.argv:
+                    await until_looopy_waits()
                 print("speaking", flush=True)
                 await asyncio.Event().wait()
 
@@ -156,10 +168,10 @@ agent.start()
 """
 
 
-def child(url, code):
+def child(url, code, *options):
     """A process that runs the agent as *code* says, once it speaks."""
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", CHILD + textwrap.dedent(code), url],
+        [sys.executable, "-W", "error", "-c", CHILD + textwrap.dedent(code), url, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -182,7 +194,7 @@ except KeyboardInterrupt:
     print("interrupted", agent.state.status, flush=True)
     agent.shutdown()
 """
-    process = child(sqlite_url, code)
+    process = child(sqlite_url, code, "ctrl-c")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (out, err, process.returncode) == ("interrupted ready\n", "", 0)
