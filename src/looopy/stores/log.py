@@ -44,6 +44,8 @@ _MANY = 5_000  # objects of a list, from which on full collections are kept away
 _PUT_OFF_AT_MOST = 4_000_000  # objects between two full collections
 # Python 3.14 collects old objects in steps, and freezing may take long there.
 _HAS_FULL_COLLECTIONS = sys.version_info < (3, 14)
+# CPython 3.12 starts with a few hundred objects frozen; an application freezes thousands.
+_FROZEN_AT_START = 1_000
 
 
 def is_little(count: int, bodies: Iterable[object]) -> bool:
@@ -96,7 +98,7 @@ class _Collections:
             return
         self._due = taken + _CHUNK
         # An application that has frozen its own objects keeps them frozen.
-        self._on = self._may_put_off() and not gc.get_freeze_count()
+        self._on = self._may_put_off() and gc.get_freeze_count() < _FROZEN_AT_START
         if self._on:
             gc.freeze()
             gc.unfreeze()
