@@ -366,7 +366,7 @@ class SDKProvider:
 
     @property
     def _key_hint(self) -> str:
-        """What to check if the server refuses the key."""
+        """Advice for an error in which the server refuses the key."""
         return f"check {self._key_variable or 'the key'}"
 
     def _missing_key(self) -> str:
