@@ -39,7 +39,7 @@ def test_a_script_runs_turns(store_url):
         assert [m.text for m in agent.get_messages(limit=2)] == ["hi", "hello"]
         assert agent.state.turn_count == 2
         agent.save_state({"title": "sums"})
-        assert agent.state.metadata == {"title": "sums"}
+        assert agent.refresh().metadata == {"title": "sums"}
         agent.pause()
         assert agent.state.status is AgentStatus.PAUSED
         agent.resume()

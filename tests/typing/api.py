@@ -204,6 +204,7 @@ async def a_service(url: str, token: str) -> None:
         assert_type(await agent.has_queued_messages(), bool)
         assert_type(await agent.get_messages(after=2, limit=10), list[Message])
         assert_type(await agent.get_artifacts(), list[Artifact])
+        assert_type(await agent.refresh(), AgentState)
         await agent.save_state({"title": "sums"})
         await agent.clear(force=True)
         await agent.pause(cancel=True)

@@ -705,6 +705,30 @@ class Agent:
 
     # --- reading -------------------------------------------------------------------------------
 
+    async def refresh(self) -> AgentState:
+        """
+        Read what other processes have done to the context, and return the new `state`.
+
+        While a turn of this agent runs, the agent owns the context and reads nothing. As `start()`
+        does, this ends a turn that a dead process left. It keeps the error of a failed turn. On a
+        paused agent it brings the counts up to date, and the agent stays paused.
+
+        Raises:
+            AgentNotStarted: `start()` was not called.
+            StoreUnavailable: The store did not answer; `state` is as before.
+        """
+        self._require("refresh")
+        if self._turns.running is None:
+            async with self._lifecycle.alone.held():
+                known = self._require("refresh")
+                if self._turns.running is None and not self._buffer:
+                    tools = await self._resources.gather()
+                    with self._turns.held():  # a turn that began now would read at the same time
+                        await known.refresh(tools)
+                    if self._turns.running is None:
+                        self._lifecycle.reread(known.busy_turn, known.state)
+        return self.state
+
     async def get_messages(
         self, *, after: int = 0, limit: int | None = None, include_hidden: bool = False
     ) -> list[Message]:

@@ -68,6 +68,7 @@ TRANSITIONS: Final[dict[tuple[AgentStatus, str], AgentStatus]] = {
     (_S.SHUTDOWN, "shutdown"): _S.SHUTDOWN,
 }
 _NOT_STARTED = frozenset({_S.CREATED, _S.STARTING, _S.SHUTDOWN})
+_STARTED = frozenset({_S.READY, _S.BUSY, _S.WAITING, _S.FAILED})
 
 
 def after(status: AgentStatus, action: str) -> AgentStatus:
@@ -93,6 +94,15 @@ def after(status: AgentStatus, action: str) -> AgentStatus:
         status=status.value,
         action=action,
     )
+
+
+def _status_of(busy_turn: int | None, state: ContextState) -> AgentStatus:
+    """The status that follows from a context: *busy_turn* runs, or *state* is left."""
+    if busy_turn is not None:
+        return AgentStatus.BUSY
+    if state.pending:
+        return AgentStatus.WAITING
+    return AgentStatus.READY if state.error is None else AgentStatus.FAILED
 
 
 class LoopLock:
@@ -159,14 +169,12 @@ class Lifecycle:
 
     def settle(self, busy_turn: int | None, state: ContextState) -> None:
         """Set the status that follows from the context: *busy_turn* runs, or *state* is left."""
-        target = AgentStatus.READY
-        if busy_turn is not None:
-            target = AgentStatus.BUSY
-        elif state.pending:
-            target = AgentStatus.WAITING
-        elif state.error is not None:
-            target = AgentStatus.FAILED
-        self.take(f"to {target}")
+        self.take(f"to {_status_of(busy_turn, state)}")
+
+    def reread(self, busy_turn: int | None, state: ContextState) -> None:
+        """Set the status as `settle` does, on a started agent that has read its context again."""
+        if self.status in _STARTED:
+            self.set(_status_of(busy_turn, state))
 
     def with_turn(self) -> AgentStatus:
         """
