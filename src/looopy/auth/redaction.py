@@ -50,10 +50,6 @@ T = TypeVar("T")
 _MAX_DEPTH = 64
 _MARKS = "\\&%"  # of escaped text
 _CUT = (StopReason.ERROR, StopReason.ABORTED, StopReason.LENGTH)
-# Made of messages, which were searched when they were added to the turn; or of numbers.
-_SEARCHED = frozenset(
-    {"message", "messages", "user_message", "result", "tool_results", "usage", "turn_usage"}
-)
 _DELTA_OF: dict[StreamEventType, StreamEventType] = {
     "text_end": "text_delta",
     "thinking_end": "thinking_delta",
@@ -161,12 +157,6 @@ class Redactor:
                     f"/{name}: it holds a credential of this turn; nothing was written",
                     path=f"/{name}",
                 )
-
-    def fields(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of an event without secrets; its messages were searched when they came."""
-        if not self._forms:
-            return fields
-        return {n: v if n in _SEARCHED else self._value(v, 1) for n, v in fields.items()}
 
     def _compiled(self) -> re.Pattern[str]:
         if self._pattern is None:  # the longest form first: none is left half behind

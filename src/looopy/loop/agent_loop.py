@@ -159,8 +159,13 @@ def _start(
     loop = AgentLoop(llm_provider, tools, config)
     history = list(messages)
     run = () if prompts else unanswered(history)
-    plan = TurnPlan(prompts=prompts, user_message=user, run=run)
-    return _flat(context, lambda own: run_turn(_given(loop, own, queues), history, plan))
+
+    def begin(own: TurnContext) -> AsyncGenerator[Out, None]:
+        given = _given(loop, own, queues)
+        said = given.redactor.value(prompts)  # results among them may show a secret
+        return run_turn(given, history, TurnPlan(prompts=said, user_message=user, run=run))
+
+    return _flat(context, begin)
 
 
 def _given(loop: AgentLoop, context: TurnContext, inbox: Inbox) -> Given:

@@ -371,7 +371,7 @@ async def _prompt(turn: Turn) -> BuiltPrompt:
 
 
 def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
-    answer = turn.progress.answer = _clean(turn, turn.given.redactor.value(message))
+    answer = turn.progress.answer = _clean(turn, message)
     turn.append(
         answer,
         started=attempt.started,

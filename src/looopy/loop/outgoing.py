@@ -13,9 +13,34 @@ from typing import Any, TypeAlias
 
 from looopy.loop.given import Given
 from looopy.loop.progress import Asked, Progress
-from looopy.types.event import AgentEvent, TurnWarning
+from looopy.types.event import (
+    AgentEvent,
+    IterationEnd,
+    IterationStart,
+    MessageEnd,
+    MessageStart,
+    ToolExecutionEnd,
+    TurnEnd,
+    TurnStart,
+    TurnWarning,
+    UsageReport,
+)
 from looopy.types.maker import maker, quick
 from looopy.types.message import NO_USAGE, Usage
+
+# Events of messages, which were searched for secrets before the turn added them, and of numbers.
+_SEARCHED = frozenset(
+    {
+        IterationEnd,
+        IterationStart,
+        MessageEnd,
+        MessageStart,
+        ToolExecutionEnd,
+        TurnEnd,
+        TurnStart,
+        UsageReport,
+    }
+)
 
 
 class _Makers(dict[Callable[..., AgentEvent], Callable[..., AgentEvent]]):
@@ -95,8 +120,8 @@ class Outgoing:
         self._waiting.append(self._made(kind, fields))
 
     def _made(self, kind: Callable[..., AgentEvent], fields: dict[str, Any]) -> AgentEvent:
-        if not self._redactor.free:
-            fields = self._redactor.fields(fields)
+        if not (self._redactor.free or kind in _SEARCHED):
+            fields = {name: self._redactor.value(value) for name, value in fields.items()}
         return _makers[kind](iteration=self._progress.iteration, **self._facts, **fields)
 
     def warn(self, code: str, text: str, *, once: str | None = None) -> None:

@@ -97,12 +97,9 @@ class Turn:
     # --- messages ------------------------------------------------------------------------------
 
     def append(self, message: Message, **facts: Any) -> None:
-        """Add a message to the history, with its `message_end`."""
-        progress, redactor = self.progress, self.given.redactor
-        if not redactor.free:
-            message = redactor.message(message)
-        progress.history.append(message)
-        progress.added.append(message)
+        """Add a message without secrets to the history, with its `message_end`."""
+        self.progress.history.append(message)
+        self.progress.added.append(message)
         self.out.emit(MessageEnd, message=message, **facts)
 
     @property
@@ -170,8 +167,6 @@ class Turn:
     ) -> None:
         """Add the one result of *call*; with *announce*, also its missing start event."""
         out = self.out
-        if not self.given.redactor.free:
-            result = self.given.redactor.value(result)
         if announce:
             self._announce(call, has_effects=False)
         ended = utc_now()

@@ -149,9 +149,10 @@ def _in(seconds: float | None) -> datetime | None:
     return None if seconds is None else utc_now() + timedelta(seconds=seconds)
 
 
-def refusal_of(call: ToolCall, error: LooopyError) -> str:
+def refusal_of(turn: Turn, call: ToolCall, error: LooopyError) -> str:
     """The text for the model if the question of *call* cannot be asked."""
-    return f"{call.name!r} needed an answer of the user, but could not ask: {error.message}"
+    why = turn.given.redactor.text(error.message)
+    return f"{call.name!r} needed an answer of the user, but could not ask: {why}"
 
 
 def wait(turn: Turn) -> None:

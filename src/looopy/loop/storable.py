@@ -76,9 +76,10 @@ def _details(value: Any) -> Any:
 
 def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
     """
-    The message in a form that can be stored and replayed: storable text, call ids unique within the
-    turn.
+    The message in a form that can be stored and replayed: without secrets, storable text, call ids
+    unique within the turn.
     """
+    message = turn.given.redactor.value(message)
     blocks: list[AssistantBlock] = [_clean_block(turn, block) for block in message.content]
     changes: dict[str, Any] = {}
     if not all(new is old for new, old in zip(blocks, message.content, strict=True)):

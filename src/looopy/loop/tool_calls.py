@@ -136,7 +136,7 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
             if tool is not None and first is not None:
                 hold_for_approval(turn, call, tool, first)
         except ValueRefused as error:
-            problem = refusal_of(call, error)
+            problem = refusal_of(turn, call, error)
         rest.calls.popleft()
         if tool is None and _died(turn, call):
             problem = OUTCOME_UNKNOWN
@@ -185,7 +185,7 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
                 turn.out.unsaved = True
                 continue
             except (ValueRefused, MissingExtra) as error:
-                text = refusal_of(run.call, error)
+                text = refusal_of(turn, run.call, error)
                 result = synthetic_result(run.call, text, timestamp=now_ms())
         answered = turn.out.unsaved = True
         turn.answer(run.call, result, started=run.started)
