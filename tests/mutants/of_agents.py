@@ -130,9 +130,9 @@ MUTANTS = [
     mutant(
         "another-turn-ends-this-one",
         "a turn is over for its viewers when an agent that works for it is done",
-        "looopy.agent.commit:TurnLog.show",
-        "if not event.path:  # another",
-        "if True:  # another",
+        "looopy.agent.running:RunningTurn._drive",
+        "self.broadcast.push(out)",
+        "log._announce(Group((out,)), (), 0, 0)",
         "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
     ),
     # --- an answer in a type ---

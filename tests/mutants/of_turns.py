@@ -119,11 +119,13 @@ MUTANTS = [
         "saved-at-the-end",
         "a crash takes the whole turn, with the effects of its tools",
         "looopy.agent.commit:TurnLog.commit",
-        "events = self._placed(group.events)",
+        "group = self._placed(group)",
         "if not isinstance(group.events[-1], TurnEnd):\n"
         "    self.__dict__.setdefault('late', []).extend(group.events)\n"
         "    return\n"
-        "events = self._placed((*self.__dict__.get('late', ()), *group.events))",
+        "group = self._placed(\n"
+        "    replace(group, events=(*self.__dict__.get('late', ()), *group.events))\n"
+        ")",
         f"{_TURNS}::test_the_start_of_a_tool_is_stored_before_the_tool_runs",
     ),
     mutant(
@@ -166,13 +168,13 @@ MUTANTS = [
                 "looopy.agent.commit:TurnLog.commit",
                 "try: done = await settle_write(",
                 "seq = self._known.record.last_seq + 1 if self._known.record else 1\n"
-                "self._announce(events, durable, seq, self._last_position + 1, state=state)\n"
+                "self._announce(group, stored, seq, self._known.last_position + 1, state)\n"
                 "try:\n"
                 "    done = await settle_write(",
             ),
             Edit(
                 "looopy.agent.commit:TurnLog.commit",
-                "self._announce(events, durable, done.first_seq, done.first_position, state=state)",
+                "self._announce(group, stored, done.first_seq, done.first_position, state)",
                 "",
             ),
         ),
@@ -198,9 +200,9 @@ MUTANTS = [
             ),
             Edit(
                 "looopy.agent.running:RunningTurn._drive",
-                "if not isinstance(out, Group): log.show(out)",
+                "if not isinstance(out, Group): self.broadcast.push(out)",
                 "if not isinstance(out, Group):\n"
-                "    await log.commit(Group((out,)), state)",
+                "    await log.commit(Group((out,)))",
             ),
         ),
         (f"{_TURNS}::test_a_turn_costs_few_commits",),

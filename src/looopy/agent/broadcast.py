@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -138,9 +138,14 @@ class Broadcast:
     The events of one turn, for any number of views.
 
     All but deltas and reports are kept until the turn is forgotten; the turn's limits bound them.
+
+    Attributes:
+        subscribers: The agent's, who see each event before the views; `None` if another turn is
+            shown.
     """
 
     def __init__(self) -> None:
+        self.subscribers: Subscribers | None = None
         self._log: list[AgentEvent] = []
         self._readers: list[_Reader] = []
         self._observers: list[Observer] = []
@@ -161,8 +166,15 @@ class Broadcast:
         self._turn = turn
         _resolve(self._accepted, turn)
 
+    def show(self, events: Iterable[AgentEvent]) -> None:
+        """Show events in order; see `push`."""
+        for event in events:
+            self.push(event)
+
     def push(self, event: AgentEvent) -> None:
-        """Show an event to every view."""
+        """Show an event to the subscribers and to every view."""
+        if self.subscribers is not None and self.subscribers.present:
+            self.subscribers.tell(event)
         if event.__class__ not in _PASSING:
             self._log.append(event)
         for reader in self._readers:

@@ -23,7 +23,7 @@ from looopy.agent.dead_turns import OpenCall, failed_end
 from looopy.agent.inbox import TurnInbox
 from looopy.agent.lease import Lease
 from looopy.agent.request import TurnRequest, TurnSetup
-from looopy.agent.result import COUNTED, Tally
+from looopy.agent.result import Tally
 from looopy.agent.state import state_after, state_beside
 from looopy.auth.redaction import Redactor
 from looopy.errors import LooopyError, StoreConflict, StoreError, StoreUnavailable
@@ -49,10 +49,10 @@ from looopy.types.event import (
     Compaction,
     MessageEnd,
     TurnEnd,
-    is_durable,
+    durable,
+    number,
     utc_now,
 )
-from looopy.types.maker import stamp
 from looopy.types.message import NO_USAGE, AssistantMessage
 from looopy.types.result import TurnResult
 
@@ -71,6 +71,7 @@ class TurnLog:
         inbox: Messages and cancel requests for the turn; `None` with `auto_save=False`.
         output_type: The type of the answer, as requested now or by the turn that is continued.
         open: False once the end of the turn is stored.
+        state: The state that the turn began with, and the position of its newest summary.
         result: Made with the last event.
     """
 
@@ -89,16 +90,17 @@ class TurnLog:
         self.open = True
         self.output_type = request.output_type or output_type_of(plan.state.output)
         self.result: TurnResult | None = None
+        self.state = plan.state
         self.inbox: TurnInbox | None = None
         self._lease: Lease | None = None
         self._ended = setup.ended
-        self._subscribers = setup.subscribers
         self._known = known
         self._stores = known.stores
         self._begun = begun
         self._token = token
         self._redactor = redactor
         self._broadcast = broadcast
+        broadcast.subscribers = setup.subscribers
         self._buffer = setup.buffer
         self._tally = Tally()
         self._writing = WriteLock()
@@ -109,13 +111,15 @@ class TurnLog:
             turn=claimed.turn,
             ttl_s=setup.config.lease_ttl_s,
         )
-        self._summary = plan.state.summary  # position of the newest summary
         self._assistant_position = known.announced_at if plan.run else None
-        self._last_position = claimed.first_position - 1
         self._iteration = 0
         self._asked: Sequence[Asked] = ()
         known.remember(
-            now=utc_now(), epoch=claimed.epoch, turn_count=claimed.turn, state=plan.state
+            now=utc_now(),
+            epoch=claimed.epoch,
+            turn_count=claimed.turn,
+            last_position=claimed.first_position - 1,
+            state=plan.state,
         )
         if self._buffer is None:
             self._lease = Lease(
@@ -151,51 +155,46 @@ class TurnLog:
 
     def opened(self, group: Group) -> None:
         """Show the first group, which the claim has stored."""
-        durable = [e for e in group.events if is_durable(e)]
-        for event, same in zip(durable, self._begun.events, strict=True):
-            stamp(event, timestamp=same.timestamp)
-        claimed = self._begun.claimed
-        self._announce(group.events, durable, claimed.first_seq, claimed.first_position)
+        claimed, stored = self._begun.claimed, durable(group.events)
+        self._announce(group, stored, claimed.first_seq, claimed.first_position, claimed=True)
 
-    async def commit(self, group: Group, begun: ContextState) -> None:
+    async def commit(self, group: Group) -> None:
         """Store a group's durable events, then show the whole group, unless news came first."""
-        events = self._placed(group.events)
-        durable = [e for e in events if is_durable(e)]
-        if not durable and not group.asked:
-            self._announce(events, (), 0, 0)
+        group = self._placed(group)
+        stored = durable(group.events)
+        if not stored and not group.asked:
+            self._announce(group, (), 0, 0)
             return
-        end = durable[-1] if durable and isinstance(durable[-1], TurnEnd) else None
+        ends = bool(stored) and isinstance(stored[-1], TurnEnd)
         self._asked = group.asked
-        changed = self._summary != begun.summary
-        if changed:
-            begun = replace(begun, summary=self._summary)
+        begun = self.state
         if group.charged is not NO_USAGE:
             begun = replace(begun, charged=begun.charged + group.charged)
-            changed = True
+        changed = begun is not self.state or begun.summary != self._begun.plan.state.summary
         state = begun if changed else None
-        if end is not None:
-            state = state_after(end, group, begun, self._begun.events[0].timestamp)
+        if ends:
+            state = state_after(group, begun, self._begun.events[0].timestamp)
         if self._buffer is not None:
-            self.open = end is None
-            self._announce(events, durable, 0, self._last_position + 1, state=state)
+            self.open = not ends
+            self._announce(group, stored, 0, self._known.last_position + 1, state)
             return
         while self._known.heads:
             try:
                 await self._known.heads_read()
             except asyncio.CancelledError:  # as below: the results so far are stored all the same
                 self._token.cancel()
-        reach("B6" if end is None else "B13")
+        reach("B13" if ends else "B6")
         await self._writing.take(self._token.cancel)
         try:
             commit = self._commit(
-                events=durable,
+                events=stored,
                 assistant_position=self._assistant_position,
-                state=state_beside(begun, group.asked) if group.asked and end is None else state,
+                state=state_beside(begun, group.asked) if group.asked and not ends else state,
                 delivered=group.delivered,
                 heard=group.heard,
-                release=end is not None,
+                release=ends,
             )
-            if end is not None and self.inbox is not None:
+            if ends and self.inbox is not None:
                 self.inbox.ending()
             try:
                 done = await settle_write(
@@ -210,10 +209,10 @@ class TurnLog:
                 if not await self._was_withdrawn(group):
                     raise
                 return
-            reach("B7" if end is None else "B14")
-            self.open = end is None
+            reach("B14" if ends else "B7")
+            self.open = not ends
             self._hear(done)
-            self._announce(events, durable, done.first_seq, done.first_position, state=state)
+            self._announce(group, stored, done.first_seq, done.first_position, state)
         finally:
             self._writing.give_back()
 
@@ -223,12 +222,13 @@ class TurnLog:
         looking = self.inbox.look_for_withdrawn(group.delivered)
         return await settle_write(looking, self._token.cancel, outlasts=self._stores.outlasts)
 
-    def _placed(self, events: Sequence[AgentEvent]) -> Sequence[AgentEvent]:
-        if Compaction not in {event.__class__ for event in events}:
-            return events
+    def _placed(self, group: Group) -> Group:
+        if Compaction not in {event.__class__ for event in group.events}:
+            return group
         first = 1 if self._known.record is None else self._known.record.visible_from
-        events, self._summary = placed(events, self._last_position, first)
-        return events
+        events, summary = placed(group.events, self._known.last_position, first)
+        self.state = replace(self.state, summary=summary)
+        return replace(group, events=events)
 
     def _hear(self, done: Committed) -> None:
         if self.inbox is not None:
@@ -236,51 +236,50 @@ class TurnLog:
 
     def _announce(
         self,
-        events: Sequence[AgentEvent],
-        durable: Sequence[AgentEvent],
+        group: Group,
+        stored: Sequence[AgentEvent],
         seq: int,
         position: int,
         state: ContextState | None = None,
+        *,
+        claimed: bool = False,
     ) -> None:
-        """Number the stored *durable* events, update the known context, and show the group."""
-        for event in durable:
+        """
+        Number the *stored* events, update the known context, and show the group.
+
+        Args:
+            claimed: The claim has stored them.
+        """
+        number(stored, seq, position, self._begun.events if claimed else ())
+        changes: dict[str, Any] = {}
+        for event in stored:
             if isinstance(event, MessageEnd):
-                stamp(event, seq=seq or None, position=position)
+                changes["last_position"] = event.position
                 if isinstance(event.message, AssistantMessage):
-                    self._assistant_position = position
-                self._last_position = position
-                position += 1
-            elif seq:
-                stamp(event, seq=seq)
-            seq += 1 if seq else 0
-        changes: dict[str, Any] = {"last_position": self._last_position}
-        if seq:
-            changes["last_seq"] = seq - 1
+                    self._assistant_position = event.position
+        if seq and stored:
+            changes["last_seq"] = stored[-1].seq
         if state is not None:
             changes["state"] = state
         if self._buffer is not None:
             buffered = self._buffer[-1]
-            buffered.events += durable
+            buffered.events += stored
             buffered.state = state or buffered.state
         self._known.remember(now=utc_now(), **changes)
-        for event in events:
-            self.show(event)
-
-    def show(self, event: AgentEvent) -> None:
-        """Show an event to the agent's subscribers and to the viewers of the turn."""
-        if not event.path:  # another agent's event is only shown
-            self._iteration = event.iteration
-            if event.__class__ in COUNTED:
-                self._tally.see(event)
-            elif isinstance(event, TurnEnd):
-                self._finish(event)
-        if self._subscribers.present:
-            self._subscribers.tell(event)
-        self._broadcast.push(event)
+        if not group.events:
+            return
+        *events, last = group.events
+        self._iteration = last.iteration
+        self._tally.see(group.events)
+        self._broadcast.show(events)
+        if isinstance(last, TurnEnd):
+            self._finish(last)
+        self._broadcast.push(last)
 
     def _finish(self, end: TurnEnd) -> None:
         """Make the result, and leave the agent ready, before the last event is shown."""
-        self._known.advance(self._tally.messages, self.turn, self._last_position)
+        position = self._known.last_position
+        self._known.advance(self._tally.messages, self.turn, position)
         state, left = self._known.state, self._known.open_calls
         held = {one.tool_call_id for one in state.held}
         self._known.open_calls, self._known.last = [], None
@@ -291,8 +290,8 @@ class TurnLog:
                     turn=self.turn,
                     had_auth=self._buffer[-1].had_auth,
                     start_seq=0,
-                    first_position=self._last_position - len(self._tally.messages) + 1,
-                    last_position=self._last_position,
+                    first_position=position - len(self._tally.messages) + 1,
+                    last_position=position,
                     started_at=end.timestamp,
                 )
                 asked = [OpenCall(one.call, one.held.origin, started=False) for one in self._asked]
@@ -326,7 +325,8 @@ class TurnLog:
             error=error,
         )
         try:
-            await self.commit(Group(events), self._known.state)
+            self.state = self._known.state
+            await self.commit(Group(events))
         except StoreError:
             self._known.stale = True
             raise exc from None
@@ -367,7 +367,7 @@ class TurnLog:
             else:
                 self._tally.artifacts.append(artifact)
             event = replace(event, kind=artifact.kind, version=artifact.version)
-            self._announce([event], [event], done.first_seq, done.first_position)
+            self._announce(Group([event]), [event], done.first_seq, done.first_position)
         finally:
             self._writing.give_back()
         return artifact

@@ -114,7 +114,7 @@ async def watch_turn(
     async with aclosing(events(record.start_seq - 1)) as log:
         async for event in log:
             if event.turn == turn and not isinstance(event, HistoryCleared):
-                tally.see(event)
+                tally.see([event])
                 broadcast.push(event)
                 if isinstance(event, TurnEnd):
                     break

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from looopy.errors import LooopyError
-from looopy.loop.output import OutputType, with_output
+from looopy.loop.output import OutputType, output_in
 from looopy.types.artifact import Artifact
 from looopy.types.event import (
     AgentEvent,
@@ -19,9 +19,6 @@ from looopy.types.event import (
 from looopy.types.message import AssistantMessage, Message, StopReason, Usage
 from looopy.types.result import ExecutedCall, IterationResult, TurnResult
 from looopy.types.state import Outcome, PendingRequest
-
-COUNTED = frozenset({MessageEnd, ToolExecutionStart, ToolExecutionEnd, TurnError})
-"""Kinds of events that a result is counted from."""
 
 
 @dataclass(slots=True)
@@ -49,18 +46,19 @@ class Tally:
         self.failure: TurnError | None = None
         self._parts: dict[int, _Part] = {}
 
-    def see(self, event: AgentEvent) -> None:
-        """Count *event*, the turn's next own event, if it is one of `COUNTED`."""
-        if isinstance(event, MessageEnd):
-            self.messages.append(event.message)
-            if isinstance(event.message, AssistantMessage):
-                self._part(event).message = event.message
-        elif isinstance(event, ToolExecutionStart):
-            self._part(event).arguments[event.tool_call_id] = event.args
-        elif isinstance(event, ToolExecutionEnd):
-            self._part(event).ended.append(event)
-        elif isinstance(event, TurnError):
-            self.failure = event
+    def see(self, events: Iterable[AgentEvent]) -> None:
+        """Count *events*, the turn's next own ones."""
+        for event in events:
+            if isinstance(event, MessageEnd):
+                self.messages.append(event.message)
+                if isinstance(event.message, AssistantMessage):
+                    self._part(event).message = event.message
+            elif isinstance(event, ToolExecutionStart):
+                self._part(event).arguments[event.tool_call_id] = event.args
+            elif isinstance(event, ToolExecutionEnd):
+                self._part(event).ended.append(event)
+            elif isinstance(event, TurnError):
+                self.failure = event
 
     def drop(self, artifact_id: str) -> None:
         """Drop the versions of a deleted artifact."""
@@ -87,7 +85,10 @@ class Tally:
         texts = [m.text for m in self.messages if isinstance(m, AssistantMessage) and m.text]
         waits = outcome in (Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED)
         iterations = (_iteration(part) for _, part in sorted(self._parts.items()))
-        result = TurnResult(
+        output = None
+        if output_type is not None and stop_reason is StopReason.STOP:
+            output = output_in(output_type, self.messages)
+        return TurnResult(
             turn=turn,
             outcome=outcome,
             stop_reason=stop_reason,
@@ -98,8 +99,8 @@ class Tally:
             pending=tuple(pending) if waits else (),
             artifacts=tuple(self.artifacts),
             error=error if outcome is Outcome.FAILED else None,
+            output=output,
         )
-        return with_output(result, output_type)
 
     def _part(self, event: AgentEvent) -> _Part:
         part = self._parts.get(event.iteration)

@@ -124,8 +124,8 @@ class RunningTurn:
         )
         first = True
         try:
-            state = await counted(
-                known.stores, context.context_id, log.turn, plan.state, config.budget
+            log.state = await counted(
+                known.stores, context.context_id, log.turn, log.state, config.budget
             )
             given = Given(
                 context=context,
@@ -138,18 +138,18 @@ class RunningTurn:
                 view=known.view,
                 output_type=log.output_type,
                 auto_compact=self.setup.auto_compact,
-                spent=spent_before(state),
+                spent=spent_before(log.state),
             )
             outs = run_turn(given, known.history, plan)
             try:
                 async for out in outs:
                     if not isinstance(out, Group):
-                        log.show(out)
+                        self.broadcast.push(out)
                     elif first:
                         first = False
                         log.opened(out)
                     else:
-                        await log.commit(out, state)
+                        await log.commit(out)
             finally:
                 await outs.aclose()
         except asyncio.CancelledError:

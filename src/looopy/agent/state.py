@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from looopy import errors
 from looopy.errors import LooopyError
@@ -23,16 +23,15 @@ from looopy.types.message import ToolResultMessage
 from looopy.types.state import AgentState, AgentStatus, Outcome
 
 
-def state_after(
-    end: TurnEnd, group: Group, begun: ContextState, started_at: datetime
-) -> ContextState:
+def state_after(group: Group, begun: ContextState, started_at: datetime) -> ContextState:
     """
-    The state for the next turn, once *group*, which *end* closes, is stored.
+    The state for the next turn, once *group*, the last one of its turn, is stored.
 
     Args:
         begun: The state that the turn began with, with the usage of its tools.
         started_at: The time when it began.
     """
+    end = cast("TurnEnd", group.events[-1])
     sums: dict[str, Any] = {
         "usage": begun.usage + end.usage,
         "charged": begun.charged,

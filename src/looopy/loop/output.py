@@ -21,14 +21,13 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from looopy.errors import ConfigurationError, InvalidTool, LooopyError, ValueRefused
 from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.tools.schema import check_schema, problems, show_path
-from looopy.types.message import AssistantMessage, Message, StopReason, ToolResultMessage
-from looopy.types.result import TurnResult
+from looopy.types.message import AssistantMessage, Message, ToolResultMessage
 from looopy.types.storable import dump
 
 if TYPE_CHECKING:
@@ -281,13 +280,6 @@ def output_in(wanted: OutputType, messages: Sequence[Message]) -> Any:
             except OutputRefused:
                 return None
     return None
-
-
-def with_output(result: TurnResult, wanted: OutputType | None) -> TurnResult:
-    """*result* with the turn's answer, if there is one."""
-    if wanted is None or result.stop_reason is not StopReason.STOP:
-        return result
-    return replace(result, output=output_in(wanted, result.messages))
 
 
 def is_accepted(message: Message) -> bool:

@@ -14,7 +14,7 @@ each); the assistant's `message_start`, `message_update`*, `message_end`; per to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum
@@ -338,6 +338,33 @@ def is_durable(event: Event) -> bool:
     if isinstance(event, ToolExecutionStart):
         return event.has_effects
     return event.durable
+
+
+def durable(events: Iterable[AgentEvent]) -> list[AgentEvent]:
+    """Those of *events* that are stored and numbered."""
+    return [event for event in events if is_durable(event)]
+
+
+def number(stored: Sequence[Event], seq: int, position: int, same: Sequence[Event] = ()) -> None:
+    """
+    Complete durable events once they are stored and before anybody sees them.
+
+    Args:
+        seq: The number of the first one; 0: they have no numbers yet.
+        position: The position of the first message among them.
+        same: The same events as they were stored, with their timestamps; empty: *stored* itself.
+    """
+    for event, original in zip(stored, same or stored, strict=True):
+        _set(event, "timestamp", original.timestamp)
+        if seq:
+            _set(event, "seq", seq)
+            seq += 1
+        if isinstance(event, MessageEnd):
+            _set(event, "position", position)
+            position += 1
+
+
+_set = object.__setattr__  # events are frozen
 
 
 _HIDDEN = frozenset({"event", "partial", "has_effects", "error"})

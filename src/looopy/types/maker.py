@@ -56,17 +56,6 @@ def amended(known: T, /, **changes: Any) -> T:
     return cast("T", copy(known, changes))
 
 
-def stamp(made: object, /, **facts: Any) -> None:
-    """
-    Set fields of a frozen object before anybody sees it, such as a number that is assigned late.
-
-    Raises:
-        AttributeError: It has no such field.
-    """
-    for name, fact in facts.items():
-        _set(made, name, fact)
-
-
 _set = object.__setattr__
 
 

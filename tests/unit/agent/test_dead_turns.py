@@ -36,15 +36,15 @@ def ended(outcome, *messages, error=None):
     stop = StopReason.ERROR if outcome is Outcome.FAILED else StopReason.STOP
     end = TurnEnd(**common, outcome=outcome, stop_reason=stop, messages=messages, usage=USED)
     if error is None:
-        return end, Group([end])
-    return end, Group([TurnError(**common, code="error", text=str(error), error=error), end])
+        return Group([end])
+    return Group([TurnError(**common, code="error", text=str(error), error=error), end])
 
 
 def test_an_answer_whose_call_did_not_run_outlives_a_failure():
     """The person is not asked again; what had its result is over."""
     begun = ContextState(answered=[(asked(ONE), True), (asked(TWO), False)], usage=USED)
-    end, group = ended(Outcome.FAILED, result(ONE, "done"), error=LooopyError("broke"))
-    state = state_after(end, group, begun, end.timestamp)
+    group = ended(Outcome.FAILED, result(ONE, "done"), error=LooopyError("broke"))
+    state = state_after(group, begun, group.events[-1].timestamp)
     assert state.answered == [(asked(TWO), False)]
     assert state.error == ("LooopyError", "broke")
     assert state.resumable == 2
@@ -55,8 +55,8 @@ def test_an_answer_whose_call_did_not_run_outlives_a_failure():
 def test_an_end_without_a_failure_leaves_what_was_used_and_no_more(outcome):
     """There is nothing to go on with."""
     begun = ContextState(answered=[(asked(ONE), True)], summary=4, usage=USED)
-    end, group = ended(outcome)
-    state = state_after(end, group, begun, end.timestamp)
+    group = ended(outcome)
+    state = state_after(group, begun, group.events[-1].timestamp)
     assert state == ContextState(usage=USED + USED, summary=4)
 
 
