@@ -22,6 +22,7 @@ def disk(tmp_path, monkeypatch):
     for name in ("TMPDIR", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    tempfile.tempdir = None  # another test of this process may have looked it up
     yield tmp_path
     tempfile.tempdir = None
 
