@@ -395,20 +395,17 @@ class StoresAgree(RuleBasedStateMachine):
 
 
 async def _outcomes(ask: Callable[[Stores], Awaitable[Any]], *both: Stores) -> list[Any]:
-    return [await _outcome(ask, stores) for stores in both]
-
-
-async def _outcome(ask: Callable[[Stores], Awaitable[Any]], stores: Stores) -> Any:
-    try:
-        return await ask(stores)
-    except (LooopyError, InboxNews) as error:
-        return error
+    found: list[Any] = []
+    for stores in both:
+        try:
+            found.append(await ask(stores))
+        except (LooopyError, InboxNews) as error:
+            found.append(error)
+    return found
 
 
 def _plain(value: Any) -> Any:
-    """
-    *value* in a form that compares its type, distinguishes -0.0 from 0.0, and leaves times out.
-    """
+    """*value* in a form that compares types, tells -0.0 from 0.0, and leaves times out."""
     if isinstance(value, LooopyError):
         return type(value).__name__, value.message, repr(value.facts)
     if isinstance(value, InboxNews):

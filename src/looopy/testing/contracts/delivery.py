@@ -10,7 +10,18 @@ import pytest
 from looopy.errors import Fenced, StoreConflict
 from looopy.stores.records import Claimed, ContextState, EntryKind, InboxHead, InboxNews
 from looopy.stores.stores import Stores
-from looopy.testing.contracts.turns import CONTEXT, WHEN, answer, begin, commit, ends, said, user
+from looopy.testing.contracts.turns import (
+    AT,
+    CONTEXT,
+    Contract,
+    answer,
+    begin,
+    commit,
+    ends,
+    record_of,
+    said,
+    user,
+)
 from looopy.types.event import MessageEnd
 
 STEER = EntryKind.STEER
@@ -38,7 +49,7 @@ async def head_of(stores: Stores, context_id: str = CONTEXT) -> InboxHead:
 
 def says(text: str) -> MessageEnd:
     """The `message_end` of a user's message, in the first iteration."""
-    return MessageEnd(context_id=CONTEXT, timestamp=WHEN, iteration=1, message=user(text))
+    return MessageEnd(message=user(text), iteration=1, **AT)
 
 
 async def news_of(stores: Stores, claimed: Claimed, heard: int) -> InboxHead:
@@ -48,21 +59,13 @@ async def news_of(stores: Stores, claimed: Claimed, heard: int) -> InboxHead:
     return news.value.inbox
 
 
-class DeliveryContract:
+class DeliveryContract(Contract):
     """Messages reach a turn, and a turn ends only when it has read everything."""
-
-    @pytest.fixture
-    async def stores(self) -> Stores:
-        """Open stores on an empty database."""
-        raise NotImplementedError("give your class a fixture named `stores`")
 
     # --- delivery ---
 
     async def test_a_commit_that_says_messages_takes_them_out(self, stores: Stores) -> None:
-        """
-        Delivered messages leave the inbox and enter the history in one step; numbers are not
-        reused.
-        """
+        """One step takes messages out of the inbox into the history; numbers are not reused."""
         claimed = await begin(stores)
         await leave(stores, "a", "b", "c")
         done = await commit(stores, claimed, [says("a"), says("c")], delivered=[1, 3])
@@ -147,8 +150,7 @@ class DeliveryContract:
         assert await stores.journal.events(CONTEXT) == events
         done = await commit(stores, claimed, [ends()], heard=1, release=True)
         assert done.inbox == InboxHead(last=1, waiting=1)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.open_turn, found.holder) == (None, None)
 
     async def test_only_the_end_is_held_up(self, stores: Stores) -> None:
@@ -184,9 +186,7 @@ class DeliveryContract:
             await commit(stores, taken, [ends()], context_id="nobody", heard=0)
 
     async def test_nothing_slips_in_between_hearing_and_ending(self, stores: Stores) -> None:
-        """
-        The turn reads each message that arrives before its end; a later one waits in the inbox.
-        """
+        """The turn reads each message that arrives before its end; later ones wait."""
         claimed = await begin(stores)
 
         async def end() -> InboxHead:

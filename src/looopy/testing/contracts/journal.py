@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,17 +21,22 @@ from looopy.stores.rules import artifact_deletion, artifact_write
 from looopy.stores.stores import Stores
 from looopy.testing.contracts.state import STATE
 from looopy.testing.contracts.turns import (
+    AT,
     CONTEXT,
     LONG_S,
     WHEN,
+    Contract,
     a_claim,
     a_turn,
     answer,
+    at_once,
     begin,
     commit,
     ends,
     finishes,
     opening,
+    record_of,
+    refuses,
     result,
     said,
     starts,
@@ -65,21 +69,14 @@ from looopy.types.summary import summary_message
 _ADD = ToolCall("call-1", "add", {"a": 1, "b": [2.5]})
 _SEND = ToolCall("call-2", "send", {"to": "bob"})
 _DELETED = ArtifactUpdate(
-    context_id=CONTEXT,
-    timestamp=WHEN,
-    artifact_id="report",
-    kind=ArtifactKind.FILE,
-    version=0,
-    deleted=True,
+    artifact_id="report", kind=ArtifactKind.FILE, version=0, deleted=True, **AT
 )
 
 
 def _as_replayed(
     committed: Sequence[AgentEvent], *, turn: int, messages: Sequence[Message], position: int = 1
 ) -> list[AgentEvent]:
-    """
-    The events of one turn as they must come back: numbered, placed, the end with its messages.
-    """
+    """The events of a turn as they must come back: numbered, placed, the end with messages."""
     shown: list[AgentEvent] = []
     for seq, event in enumerate(committed, start=1):
         changed: dict[str, Any] = {"turn": turn, "seq": seq}
@@ -94,22 +91,15 @@ def _as_replayed(
 
 
 async def _epoch(stores: Stores) -> int:
-    found = await stores.state.load(CONTEXT)
-    assert found is not None
-    return found.epoch
+    return (await record_of(stores)).epoch
 
 
 def _seqs(events: Sequence[AgentEvent]) -> list[int | None]:
     return [event.seq for event in events]
 
 
-class JournalContract:
+class JournalContract(Contract):
     """Commits, the fence, the log, and clearing."""
-
-    @pytest.fixture
-    async def stores(self) -> Stores:
-        """Open stores on an empty database."""
-        raise NotImplementedError("give your class a fixture named `stores`")
 
     # --- commits ---
 
@@ -123,33 +113,21 @@ class JournalContract:
             [said(answer("let me see", _ADD, _SEND)), starts(_ADD), starts(_SEND)],
             [
                 ArtifactUpdate(
-                    context_id=CONTEXT,
-                    timestamp=WHEN,
                     iteration=1,
                     artifact_id="doc",
                     kind=ArtifactKind.DATA,
                     version=3,
                     append=True,
                     last_chunk=False,
+                    **AT,
                 ),
                 *finishes(_SEND, "sent"),
             ],
             finishes(_ADD, "3.5"),
             [
-                InputRequired(
-                    context_id=CONTEXT, timestamp=WHEN, iteration=1, pending=STATE.pending
-                ),
-                AuthRequired(
-                    context_id=CONTEXT, timestamp=WHEN, iteration=2, pending=STATE.pending
-                ),
-                TurnError(
-                    context_id=CONTEXT,
-                    timestamp=WHEN,
-                    iteration=2,
-                    code="budget",
-                    text="too dear",
-                    fatal=True,
-                ),
+                InputRequired(iteration=1, pending=STATE.pending, **AT),
+                AuthRequired(iteration=2, pending=STATE.pending, **AT),
+                TurnError(iteration=2, code="budget", text="too dear", fatal=True, **AT),
             ],
             [
                 said(answer("done"), iteration=2),
@@ -185,8 +163,7 @@ class JournalContract:
         group: list[AgentEvent] = [said(answer("hi")), ends(usage=usage)]
         done = await commit(stores, claimed, group, state=STATE, release=True)
         assert done == Committed(first_seq=3, first_position=2)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.last_seq, found.last_position, found.open_turn) == (4, 2, None)
         assert (found.holder, found.lease_live, found.state) == (None, False, STATE)
         (turn,) = await stores.journal.turns(CONTEXT)
@@ -200,8 +177,7 @@ class JournalContract:
         claimed = await begin(stores, ttl_s=0)
         done = await commit(stores, claimed, state=STATE)
         assert done == Committed(first_seq=3, first_position=2)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.lease_live, found.last_seq, found.state) == (True, 2, STATE)
 
     async def test_an_owner_that_is_late_but_not_displaced_may_write(self, stores: Stores) -> None:
@@ -293,11 +269,7 @@ class JournalContract:
         """Nothing of it is written and no number is used up."""
         claimed = await begin(stores)
         bad = result(_ADD, "nul \0")
-        group: list[AgentEvent] = [
-            said(answer("fine")),
-            MessageEnd(context_id=CONTEXT, timestamp=WHEN, message=bad),
-            ends(),
-        ]
+        group: list[AgentEvent] = [said(answer("fine")), MessageEnd(message=bad, **AT), ends()]
         with pytest.raises(ValueRefused) as refused:
             await commit(stores, claimed, group, state=STATE)
         assert (refused.value.path or "").startswith("/1/content")
@@ -318,18 +290,14 @@ class JournalContract:
         claimed = await begin(stores)
         calls = [ToolCall(f"c{n}", "t", {"n": n}) for n in range(16)]
         await commit(stores, claimed, [said(answer("", *calls)), *map(starts, calls)])
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(commit(stores, claimed, finishes(call, call.id)))
-                for call in calls
-            ]
+        done = await at_once(*(commit(stores, claimed, finishes(one, one.id)) for one in calls))
         events = await stores.journal.events(CONTEXT)
         assert _seqs(events) == list(range(1, 2 + 17 + 32 + 1))
-        for call, task in zip(calls, tasks, strict=True):
-            end, message = events[task.result().first_seq - 1 :][:2]
+        for call, numbers in zip(calls, done, strict=True):
+            end, message = events[numbers.first_seq - 1 :][:2]
             assert getattr(end, "tool_call_id", None) == call.id
             assert isinstance(message, MessageEnd)
-            assert message.position == task.result().first_position
+            assert message.position == numbers.first_position
             assert isinstance(message.message, ToolResultMessage)
             assert message.message.tool_call_id == call.id
 
@@ -398,9 +366,8 @@ class JournalContract:
                 stores.journal.turns(context_id, limit=limit),
                 stores.journal.events(context_id, limit=limit),
             ):
-                with pytest.raises(ValueRefused) as refused:
+                with refuses(ValueRefused, path="/limit"):
                     await asked
-                assert refused.value.path == "/limit"
 
     async def test_started_calls_are_those_of_their_turn(self, stores: Stores) -> None:
         """Calls without a stored start, and those of other turns, are not among them."""
@@ -441,15 +408,13 @@ class JournalContract:
     async def test_a_summary_is_appended_with_its_event(self, stores: Stores) -> None:
         """It takes the next numbers and raises the epoch, and the state has its position."""
         await a_turn(stores)
-        before = await stores.state.load(CONTEXT)
-        assert before is not None
+        before = await record_of(stores)
         message = summary_message("hi was said", kept=1)
         new = NewSummary(message=message, epoch=before.epoch, tokens_before=9, tokens_after=4)
         epoch, event = await stores.journal.compact(CONTEXT, new)
         assert epoch > before.epoch
         assert (event.covers, event.position, event.seq) == ((1, 1), 3, before.last_seq + 2)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.epoch, found.turn_count, found.last_position) == (epoch, 1, 3)
         assert found.state == replace(before.state, summary=3)
         said, told = await stores.journal.events(CONTEXT, after=before.last_seq)
@@ -463,12 +428,9 @@ class JournalContract:
         assert again.first_position == 4
 
     async def test_a_summary_of_another_epoch_is_refused(self, stores: Stores) -> None:
-        """
-        A wrong epoch, an invalid text, an unknown context or an open turn: nothing is written.
-        """
+        """Another epoch, an invalid text, no context or an open turn: nothing is written."""
         await a_turn(stores)
-        before = await stores.state.load(CONTEXT)
-        assert before is not None
+        before = await record_of(stores)
         message = summary_message("x", kept=0)
         for epoch in (before.epoch - 1, before.epoch + 1):
             with pytest.raises(StoreConflict):
@@ -483,22 +445,18 @@ class JournalContract:
             with pytest.raises(ContextNotFound):
                 await stores.journal.compact(context_id, NewSummary(message=message, epoch=0))
         claimed = await begin(stores, before.epoch)
-        with pytest.raises(AgentBusy) as refused:
+        with refuses(AgentBusy, turn=2):
             await stores.journal.compact(CONTEXT, NewSummary(message=message, epoch=claimed.epoch))
-        assert refused.value.turn == 2
 
     async def test_clearing_hides_everything_and_goes_on(self, stores: Stores) -> None:
-        """
-        History, artifacts and pending requests are deleted; numbers, counts and usage continue.
-        """
+        """History, artifacts and requests are deleted; numbers, counts and usage continue."""
         await a_turn(stores)
         await stores.artifacts.save(CONTEXT, "doc", b"x")
         second = await stores.state.claim(a_claim(1, state=STATE))
         await commit(stores, second, [ends(StopReason.INPUT_REQUIRED)], release=True)
         await stores.state.save(CONTEXT, {"title": "kept"}, version=0)
         assert await stores.journal.clear(CONTEXT) == 3
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.epoch, found.turn_count, found.last_position, found.last_seq) == (3, 2, 3, 8)
         assert (found.visible_from, found.cleared_seq, found.holder) == (4, 8, None)
         assert found.state == ContextState(**STATE.sums)
@@ -540,7 +498,7 @@ class JournalContract:
         pending = replace(STATE.pending[0], prompt="canary?")
         state = replace(STATE, pending=(pending,), answered=(), held=())
         second = await begin(stores, await _epoch(stores), state=state)
-        asked = InputRequired(context_id=CONTEXT, timestamp=WHEN, pending=(pending,))
+        asked = InputRequired(pending=(pending,), **AT)
         await commit(stores, second, [asked])
         await stores.journal.post(CONTEXT, EntryKind.FOLLOW_UP, user("canary posted"))
         if not force:
@@ -580,9 +538,8 @@ class JournalContract:
         for context_id, ttl_s in (("live", LONG_S), ("dead", 0.0)):
             await begin(stores, context_id=context_id, ttl_s=ttl_s)
             before = await stores.state.load(context_id)
-            with pytest.raises(AgentBusy) as refused:
+            with refuses(AgentBusy, turn=1):
                 await stores.journal.clear(context_id)
-            assert refused.value.turn == 1
             assert await stores.state.load(context_id) == before
 
     async def test_clearing_by_force_ends_the_turn_and_fences_its_owner(
@@ -595,8 +552,7 @@ class JournalContract:
         with pytest.raises(Fenced):
             await commit(stores, claimed, finishes(_ADD, "late"), assistant_position=2)
         assert not await stores.state.renew(CONTEXT, claimed.epoch, LONG_S)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.open_turn, found.holder, found.last_seq) == (None, None, 6)
         (turn,) = await stores.journal.turns(CONTEXT)
         assert (turn.outcome, turn.stop_reason) == (Outcome.INTERRUPTED, StopReason.INTERRUPTED)

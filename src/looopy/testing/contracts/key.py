@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from looopy.errors import AgentBusy, StoreConflict, ValueRefused
 from looopy.stores.records import Claimed
 from looopy.stores.stores import Stores
-from looopy.testing.contracts.turns import CONTEXT, begin, commit, ends
+from looopy.testing.contracts.turns import CONTEXT, Contract, at_once, begin, commit, ends, refuses
 
 _LONGEST = 256
 _ODD = ("k", " ", "é😀\u2028", "'; --", "K", "k\n", "x" * _LONGEST, "😀" * _LONGEST)
@@ -26,13 +25,8 @@ async def _turn(stores: Stores, epoch: int, key: str | None, **others: Any) -> C
     return claimed
 
 
-class KeyContract:
+class KeyContract(Contract):
     """Keys of turns: a second use is refused, and the key leads to the first turn."""
-
-    @pytest.fixture
-    async def stores(self) -> Stores:
-        """Open stores on an empty database."""
-        raise NotImplementedError("give your class a fixture named `stores`")
 
     async def test_a_key_names_its_turn_from_the_claim_on(self, stores: Stores) -> None:
         """The key gives the turn and the hash of its input, during the turn and after it."""
@@ -64,9 +58,8 @@ class KeyContract:
     async def test_what_cannot_name_a_turn_is_refused(self, stores: Stores) -> None:
         """An invalid key, or a key without a hash, is refused before anything is written."""
         for key in _BAD:
-            with pytest.raises(ValueRefused) as refused:
+            with refuses(ValueRefused, path="/idempotency_key"):
                 await begin(stores, key=key, input_hash="h")
-            assert refused.value.path == "/idempotency_key"
         with pytest.raises(ValueError, match="hash"):
             await begin(stores, key="k")
         assert await stores.state.load(CONTEXT) is None
@@ -97,9 +90,7 @@ class KeyContract:
                 assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "h")
                 return None
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(attempt(n)) for n in range(12)]
-        assert [turn for task in tasks if (turn := task.result())] == [1]
+        assert [turn for turn in await at_once(*map(attempt, range(12))) if turn] == [1]
 
     async def test_a_refused_claim_leaves_its_key_free(self, stores: Stores) -> None:
         """A claim that is refused as busy or out of date does not use its key."""

@@ -4,7 +4,6 @@ The line of waiting claims: part of the contract of a `StateStore`; see `looopy.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,18 @@ import pytest
 from looopy.errors import AgentBusy, StoreConflict, ValueRefused
 from looopy.stores.records import Claimed, Waiter
 from looopy.stores.stores import Stores
-from looopy.testing.contracts.turns import CONTEXT, LONG_S, a_turn, begin, commit, ends
+from looopy.testing.contracts.turns import (
+    CONTEXT,
+    LONG_S,
+    Contract,
+    a_turn,
+    at_once,
+    begin,
+    commit,
+    ends,
+    record_of,
+    refuses,
+)
 
 
 async def _join(stores: Stores, *ttls: float, context_id: str = CONTEXT) -> list[int]:
@@ -41,13 +51,8 @@ async def _served(stores: Stores, epoch: int, ticket: int | None = None) -> Clai
     return claimed
 
 
-class LineContract:
+class LineContract(Contract):
     """The order in which several waiters get a context."""
-
-    @pytest.fixture
-    async def stores(self) -> Stores:
-        """Open stores on an empty database."""
-        raise NotImplementedError("give your class a fixture named `stores`")
 
     # --- places ---
 
@@ -57,15 +62,13 @@ class LineContract:
         assert await _line(stores) == [(1, True), (2, True), (3, False)]
         (first, *_) = await stores.state.line(CONTEXT)
         assert first == Waiter(ticket=1, holder="holder-3600", alive=True)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.epoch, found.turn_count, found.last_seq) == (0, 0, 0)
 
     async def test_concurrent_waiters_get_a_place_each(self, stores: Stores) -> None:
         """Each waiter gets its own ticket, even if joining creates the context."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_join(stores, LONG_S)) for _ in range(16)]
-        assert sorted(t for task in tasks for t in task.result()) == list(range(1, 17))
+        tickets = await at_once(*(_join(stores, LONG_S) for _ in range(16)))
+        assert sorted(tickets) == [[n] for n in range(1, 17)]
         assert await _line(stores) == [(n, True) for n in range(1, 17)]
 
     async def test_an_unknown_context_has_no_line(self, stores: Stores) -> None:
@@ -88,9 +91,7 @@ class LineContract:
             assert not await stores.state.keep_place(CONTEXT, ticket, LONG_S)
 
     async def test_a_lapsed_place_is_dropped_when_the_next_one_comes(self, stores: Stores) -> None:
-        """
-        Dead waiters do not fill the line; a waiter that renewed its place too late must join again.
-        """
+        """Dead waiters do not fill the line; one that renews too late must join again."""
         await _join(stores, 0, LONG_S, 0)
         assert await _join(stores, LONG_S) == [4]
         assert await _line(stores) == [(2, True), (4, True)]
@@ -188,9 +189,8 @@ class LineContract:
         claimed = await begin(stores)
         (ticket,) = await _join(stores, LONG_S)
         for mine in (None, ticket):
-            with pytest.raises(AgentBusy) as refused:
+            with refuses(AgentBusy, turn=1):
                 await begin(stores, 1, holder="h2", ticket=mine)
-            assert refused.value.turn == 1
         await commit(stores, claimed, [ends()], release=True)
         for mine in (None, ticket):
             with pytest.raises(StoreConflict):
@@ -234,10 +234,8 @@ class LineContract:
         plain = await begin(stores, context_id="beside", actor_id="u1")
         (ticket,) = await _join(stores, LONG_S)
         assert await begin(stores, ticket=ticket, actor_id="u1") == plain
-        found = await stores.state.load(CONTEXT)
-        beside = await stores.state.load("beside")
-        assert found is not None
-        assert beside is not None
+        found = await record_of(stores)
+        beside = await record_of(stores, "beside")
         assert found == replace(
             beside,
             context_id=CONTEXT,

@@ -13,11 +13,15 @@ from looopy.stores.stores import Stores
 from looopy.testing import hostile
 from looopy.testing.contracts.turns import (
     CONTEXT,
+    Contract,
     a_turn,
     answer,
+    at_once,
     begin,
     commit,
     ends,
+    record_of,
+    refuses,
     result,
     said,
     user,
@@ -48,13 +52,8 @@ _EVERY_KIND: tuple[Message, ...] = (
 )
 
 
-class MessageStoreContract:
+class MessageStoreContract(Contract):
     """Positions, order, atomicity, and equality after reading."""
-
-    @pytest.fixture
-    async def stores(self) -> Stores:
-        """Open stores on an empty database."""
-        raise NotImplementedError("give your class a fixture named `stores`")
 
     async def test_messages_of_every_kind_are_read_back_equal(self, stores: Stores) -> None:
         """Messages are read as they were appended, field for field."""
@@ -131,9 +130,8 @@ class MessageStoreContract:
                 stores.messages.records(context_id, limit=limit),
                 stores.messages.recent(context_id, limit=limit),
             ):
-                with pytest.raises(ValueRefused) as refused:
+                with refuses(ValueRefused, path="/limit"):
                     await asked
-                assert refused.value.path == "/limit"
 
     async def test_messages_of_a_turn_carry_its_number(self, stores: Stores) -> None:
         """A record has the turn and the iteration of its message, and its place in the log."""
@@ -149,8 +147,7 @@ class MessageStoreContract:
     ) -> None:
         """The append raises the epoch: a claim with the earlier one is refused."""
         await stores.messages.append(CONTEXT, [user("one")])
-        known = await stores.state.load(CONTEXT)
-        assert known is not None
+        known = await record_of(stores)
         await stores.messages.append(CONTEXT, [user("two")])
         with pytest.raises(StoreConflict):
             await begin(stores, known.epoch)
@@ -159,9 +156,8 @@ class MessageStoreContract:
     async def test_appending_while_a_turn_is_open_is_refused(self, stores: Stores) -> None:
         """A turn owns the end of its context; the refusal names it."""
         claimed = await begin(stores)
-        with pytest.raises(AgentBusy) as refused:
+        with refuses(AgentBusy, turn=claimed.turn):
             await stores.messages.append(CONTEXT, [user("me too")])
-        assert refused.value.turn == claimed.turn
         assert await stores.messages.count(CONTEXT) == 1
         await commit(stores, claimed, [said(answer("x")), ends()], release=True)
         assert await stores.messages.append(CONTEXT, [user("now")]) == 3
@@ -169,9 +165,8 @@ class MessageStoreContract:
     async def test_one_bad_message_refuses_them_all(self, stores: Stores) -> None:
         """No message is written; the path names the invalid one."""
         await stores.messages.append(CONTEXT, [user("first")])
-        with pytest.raises(ValueRefused) as refused:
+        with refuses(ValueRefused, path="/1/content"):
             await stores.messages.append(CONTEXT, [user("fine"), user("a\0b")])
-        assert refused.value.path == "/1/content"
         assert await stores.messages.list(CONTEXT) == [user("first")]
 
     async def test_a_refused_first_message_creates_no_context(self, stores: Stores) -> None:
@@ -183,9 +178,8 @@ class MessageStoreContract:
     @pytest.mark.parametrize("context_id", ["", " ", "a b", "a/b", "a\n", "é", "\ud800", "x" * 129])
     async def test_a_context_needs_a_usable_id(self, stores: Stores, context_id: str) -> None:
         """Ids end up in URLs and logs: the set of characters is small."""
-        with pytest.raises(ValueRefused) as refused:
+        with refuses(ValueRefused, path="/context_id"):
             await stores.messages.append(context_id, [user("a")])
-        assert refused.value.path == "/context_id"
 
     async def test_what_was_appended_cannot_be_changed_through_a_reference(
         self, stores: Stores
@@ -203,19 +197,15 @@ class MessageStoreContract:
         async def write(n: int) -> int:
             return await stores.messages.append(CONTEXT, [user(f"{n}.0"), user(f"{n}.1")])
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(write(n)) for n in range(_WRITERS)]
-        ends_at = {n: task.result() for n, task in enumerate(tasks)}
+        ends_at = await at_once(*map(write, range(_WRITERS)))
         found = await stores.messages.records(CONTEXT)
         assert [r.position for r in found] == list(range(1, 2 * _WRITERS + 1))
         assert [r.seq for r in found] == [r.position for r in found]
-        for n, end in ends_at.items():
+        for n, end in enumerate(ends_at):
             assert [r.message for r in found[end - 2 : end]] == [user(f"{n}.0"), user(f"{n}.1")]
 
     async def test_a_cancelled_append_is_kept_whole_or_not_at_all(self, stores: Stores) -> None:
-        """
-        Cancelling the caller leaves no partial append, and nothing that blocks the next writer.
-        """
+        """A cancelled caller leaves no partial append and does not block the next writer."""
         for _ in range(5):
             task = asyncio.create_task(stores.messages.append(CONTEXT, [user("x"), user("y")]))
             await asyncio.sleep(0)

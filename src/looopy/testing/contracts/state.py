@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,14 +16,18 @@ from looopy.testing.contracts.turns import (
     CONTEXT,
     LONG_S,
     WHEN,
+    Contract,
     a_claim,
     a_turn,
     answer,
+    at_once,
     begin,
     commit,
     ends,
     finishes,
     opening,
+    record_of,
+    refuses,
     said,
     starts,
     user,
@@ -91,13 +94,8 @@ STATE = ContextState(
 )
 
 
-class StateStoreContract:
+class StateStoreContract(Contract):
     """Contexts, their metadata, and who may write to them."""
-
-    @pytest.fixture
-    async def stores(self) -> Stores:
-        """Open stores on an empty database."""
-        raise NotImplementedError("give your class a fixture named `stores`")
 
     # --- metadata ---
 
@@ -111,23 +109,19 @@ class StateStoreContract:
         """Version 0 means no metadata so far, also without a context; each save raises it by 1."""
         assert await stores.state.save(CONTEXT, {"b": 1, "a": [None]}, version=0) == 1
         assert await stores.state.save(CONTEXT, {"b": 2}, version=1) == 2
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.version, found.metadata, found.epoch, found.turn_count) == (2, {"b": 2}, 0, 0)
 
     async def test_saving_over_another_writer_is_a_conflict(self, stores: Stores) -> None:
         """Nothing is written; the error has the actual version."""
-        with pytest.raises(StoreConflict) as refused:
+        with refuses(StoreConflict, expected=3, actual=0):
             await stores.state.save(CONTEXT, {}, version=3)
-        assert (refused.value.expected, refused.value.actual) == (3, 0)
         assert await stores.state.load(CONTEXT) is None
         await stores.state.save(CONTEXT, {"mine": 1}, version=0)
         for version in (0, 2, -1):
-            with pytest.raises(StoreConflict) as refused:
+            with refuses(StoreConflict, expected=version, actual=1):
                 await stores.state.save(CONTEXT, {"other": 1}, version=version)
-            assert (refused.value.expected, refused.value.actual) == (version, 1)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert found.metadata == {"mine": 1}
 
     async def test_metadata_of_a_context_that_only_has_messages_can_be_saved(
@@ -143,8 +137,7 @@ class StateStoreContract:
         """Numbers, key order and depth survive."""
         value = {"v": hostile.KEPT[name]}
         await stores.state.save(CONTEXT, value, version=0)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert json.dumps(found.metadata) == json.dumps(value)
 
     @pytest.mark.parametrize("name", hostile.REFUSED)
@@ -157,9 +150,10 @@ class StateStoreContract:
 
     async def test_contexts_are_listed_by_id_in_pages(self, stores: Stores) -> None:
         """After an id, in order of code points, at most a limit."""
-        for name in ("b", "a", "Z", "a.b", "10", "9", "_", "a-b", "a:b"):
+        names = ["b", "a", "Z", "a.b", "10", "9", "_", "a-b", "a:b"]
+        for name in names:
             await stores.state.save(name, {}, version=0)
-        names = sorted(("b", "a", "Z", "a.b", "10", "9", "_", "a-b", "a:b"))
+        names = sorted(names)
         assert [c.context_id for c in await stores.state.list()] == names
         assert [c.context_id for c in await stores.state.list(limit=2)] == names[:2]
         assert [c.context_id for c in await stores.state.list(after="a", limit=2)] == ["a-b", "a.b"]
@@ -173,18 +167,16 @@ class StateStoreContract:
     async def test_a_limit_that_is_no_count_is_refused(self, stores: Stores, limit: Any) -> None:
         """A negative limit, a fraction, a truth value or text is refused."""
         await stores.state.save("a", {}, version=0)
-        with pytest.raises(ValueRefused) as refused:
+        with refuses(ValueRefused, path="/limit"):
             await stores.state.list(limit=limit)
-        assert refused.value.path == "/limit"
 
     @pytest.mark.parametrize("actor_id", ["a\0b", "\ud800", "x" * 513, "漢" * 171, 7])
     async def test_an_actor_who_cannot_be_stored_claims_nothing(
         self, stores: Stores, actor_id: Any
     ) -> None:
         """NUL, a lone surrogate, another type, or more than 512 bytes: nothing is written."""
-        with pytest.raises(ValueRefused) as refused:
+        with refuses(ValueRefused, path="/actor_id"):
             await begin(stores, actor_id=actor_id)
-        assert refused.value.path == "/actor_id"
         assert await stores.state.load(CONTEXT) is None
         longest = "漢" * 170 + "ab"
         await begin(stores, actor_id=longest)
@@ -195,11 +187,9 @@ class StateStoreContract:
         """A context has the time of its creation and of its last use."""
         earliest = datetime.now(UTC) - timedelta(seconds=5)
         await stores.messages.append(CONTEXT, [user("a")])
-        first = await stores.state.load(CONTEXT)
+        first = await record_of(stores)
         await stores.messages.append(CONTEXT, [user("b")])
-        second = await stores.state.load(CONTEXT)
-        assert first is not None
-        assert second is not None
+        second = await record_of(stores)
         assert earliest < first.created_at == second.created_at
         assert first.created_at <= first.last_activity <= second.last_activity
         assert second.last_activity < datetime.now(UTC) + timedelta(seconds=5)
@@ -229,9 +219,8 @@ class StateStoreContract:
     async def test_a_running_turn_keeps_its_context(self, stores: Stores) -> None:
         """Deleting under a live lease is refused and names the turn; a dead turn is deleted too."""
         await begin(stores, context_id="live")
-        with pytest.raises(AgentBusy) as refused:
+        with refuses(AgentBusy, turn=1):
             await stores.state.delete("live")
-        assert refused.value.turn == 1
         await begin(stores, context_id="dead", ttl_s=0)
         await stores.state.delete("dead")
         assert [c.context_id for c in await stores.state.list()] == ["live"]
@@ -254,8 +243,7 @@ class StateStoreContract:
         )
         claimed = await stores.state.claim(claim)
         assert claimed == Claimed(epoch=2, turn=1, first_seq=2, first_position=2)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.epoch, found.turn_count, found.last_position, found.last_seq) == (2, 1, 2, 3)
         assert (found.holder, found.lease_live, found.owner_actor) == ("holder-1", True, "u1")
         assert found.state == STATE
@@ -272,20 +260,15 @@ class StateStoreContract:
         first = await stores.state.claim(a_claim(0, state=STATE))
         await commit(stores, first, [ends()], release=True)
         await begin(stores, 1)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert found.state == STATE
 
     async def test_the_owner_is_the_actor_of_the_first_turn(self, stores: Stores) -> None:
-        """
-        The first actor becomes the owner; later actors do not change it, and anonymous turns do not
-        count.
-        """
+        """Later actors do not change the owner, and anonymous turns do not count."""
         for epoch, actor in enumerate((None, "u1", "u2")):
             claimed = await begin(stores, epoch, actor_id=actor)
             await commit(stores, claimed, [ends()], release=True)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert found.owner_actor == "u1"
         turns = await stores.journal.turns(CONTEXT)
         assert [t.actor_id for t in turns] == [None, "u1", "u2"]
@@ -296,9 +279,8 @@ class StateStoreContract:
         before = await stores.state.load(CONTEXT)
         for expected in (0, claimed.epoch):
             for recover in (False, True):
-                with pytest.raises(AgentBusy) as refused:
+                with refuses(AgentBusy, turn=1):
                     await begin(stores, expected, holder="holder-2", recover=recover)
-                assert refused.value.turn == 1
         assert await stores.state.load(CONTEXT) == before
 
     async def test_one_of_two_claimers_wins(self, stores: Stores) -> None:
@@ -310,24 +292,18 @@ class StateStoreContract:
             except (AgentBusy, StoreConflict):
                 return None
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(attempt(n)) for n in range(16)]
-        won = [n for n, task in enumerate(tasks) if task.result() is not None]
-        assert len(won) == 1
-        assert await stores.messages.list(CONTEXT) == [user(str(won[0]))]
+        tried = await at_once(*map(attempt, range(16)))
+        (won,) = [n for n, claimed in enumerate(tried) if claimed is not None]
+        assert await stores.messages.list(CONTEXT) == [user(str(won))]
 
     async def test_a_stale_epoch_is_a_conflict(self, stores: Stores) -> None:
-        """
-        A claimer that has not read the newest state may not begin; the error has the actual epoch.
-        """
+        """A claimer must have read the newest state; the error has the actual epoch."""
         claimed = await a_turn(stores)
         for expected in (0, claimed.epoch + 1, -1):
-            with pytest.raises(StoreConflict) as refused:
+            with refuses(StoreConflict, expected=expected, actual=claimed.epoch):
                 await begin(stores, expected, text="stale")
-            assert (refused.value.expected, refused.value.actual) == (expected, claimed.epoch)
-        with pytest.raises(StoreConflict) as refused:
+        with refuses(StoreConflict, expected=3, actual=0):
             await begin(stores, 3, context_id="new")
-        assert (refused.value.expected, refused.value.actual) == (3, 0)
         assert await stores.state.load("new") is None
 
     async def test_an_open_turn_must_be_recovered_first(self, stores: Stores) -> None:
@@ -342,14 +318,11 @@ class StateStoreContract:
         await commit(stores, taken, [ends(StopReason.INTERRUPTED)], release=True)
         with pytest.raises(StoreConflict):
             await begin(stores, taken.epoch, recover=True)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.turn_count, found.open_turn, found.epoch) == (1, None, taken.epoch)
 
     async def test_a_holder_that_is_proved_dead_is_displaced(self, stores: Stores) -> None:
-        """
-        A claim that names the holder takes over its live lease; naming another holder does not.
-        """
+        """A claim that names the holder takes over its live lease; another name does not."""
         claimed = await begin(stores, holder="dead")
         with pytest.raises(AgentBusy):
             await begin(stores, claimed.epoch, holder="h2", displace="other", recover=True)
@@ -359,8 +332,7 @@ class StateStoreContract:
             await commit(stores, claimed, [said(answer("too late")), ends()])
         assert not await stores.state.renew(CONTEXT, claimed.epoch, LONG_S)
         await stores.state.release(CONTEXT, claimed.epoch)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.holder, found.lease_live) == ("h2", True)
 
     async def test_a_refused_claim_writes_nothing(self, stores: Stores) -> None:
@@ -379,8 +351,7 @@ class StateStoreContract:
         events = opening(None, continues=1)
         claimed = await stores.state.claim(a_claim(1, text=None, events=events))
         assert claimed == Claimed(epoch=2, turn=2, first_seq=5, first_position=3)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert found.open_turn is not None
         assert found.open_turn.continues == 1
 
@@ -399,16 +370,12 @@ class StateStoreContract:
         assert [e.type for e in shown[1:]] == ["tool_execution_end", "message_end", "message_end"]
 
     async def test_renewing_prolongs_the_lease_of_its_epoch(self, stores: Stores) -> None:
-        """
-        An expired lease that was not taken is live again; another epoch, or no context, is refused.
-        """
+        """It revives an expired lease that was not taken; another epoch is refused."""
         claimed = await begin(stores, ttl_s=0)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert not found.lease_live
         assert await stores.state.renew(CONTEXT, claimed.epoch, LONG_S)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert found.lease_live
         assert not await stores.state.renew(CONTEXT, claimed.epoch + 1, LONG_S)
         assert not await stores.state.renew(CONTEXT, claimed.epoch - 1, LONG_S)
@@ -417,10 +384,7 @@ class StateStoreContract:
     async def test_a_lease_that_was_prolonged_is_told_from_one_that_was_not(
         self, stores: Stores
     ) -> None:
-        """
-        Each renewal and each commit moves `lease_until`, even of an expired lease. So a watcher
-        sees that the owner is alive.
-        """
+        """Each renewal and commit moves `lease_until`, so a watcher sees that the owner lives."""
         claimed = await begin(stores, ttl_s=0)
         seen = [await stores.state.load(CONTEXT), await stores.state.load(CONTEXT)]
         await stores.state.renew(CONTEXT, claimed.epoch, 0)
@@ -435,13 +399,11 @@ class StateStoreContract:
         """Another epoch changes nothing; under a released lease, renewal and commit are refused."""
         claimed = await begin(stores)
         await stores.state.release(CONTEXT, claimed.epoch + 1)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert found.lease_live
         await stores.state.release(CONTEXT, claimed.epoch)
         await stores.state.release("nobody", 1)
-        found = await stores.state.load(CONTEXT)
-        assert found is not None
+        found = await record_of(stores)
         assert (found.holder, found.lease_live, found.epoch) == (None, False, claimed.epoch)
         assert not await stores.state.renew(CONTEXT, claimed.epoch, LONG_S)
         with pytest.raises(Fenced):
@@ -468,9 +430,8 @@ class StateStoreContract:
         assert await other.journal.events(CONTEXT) == []
         assert await other.journal.turns(CONTEXT) == []
         assert await other.journal.started_calls(CONTEXT, 1) == set()
-        with pytest.raises(StoreConflict) as refused:
+        with refuses(StoreConflict, actual=0):
             await other.state.save(CONTEXT, {"theirs": 1}, version=1)
-        assert refused.value.actual == 0
         assert await other.state.save(CONTEXT, {"theirs": 1}, version=0) == 1
         assert (await begin(other)).epoch == 1
         assert await stores.state.load(CONTEXT) == before

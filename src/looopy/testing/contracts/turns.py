@@ -1,12 +1,20 @@
-"""Short ways to write turns into stores, for the contracts and the state machines."""
+"""
+Short ways to write turns into stores, and to check the answers of stores.
+
+For the contracts and the state machines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from looopy.stores.records import Claim, Claimed, Commit, Committed, ContextState
+import pytest
+
+from looopy.stores.records import Claim, Claimed, Commit, Committed, ContextRecord
 from looopy.stores.stores import Stores
 from looopy.types.event import (
     AgentEvent,
@@ -30,6 +38,40 @@ from looopy.types.state import outcome_of
 CONTEXT = "ada"
 LONG_S = 3600.0
 WHEN = datetime(2026, 11, 21, 12, 30, 15, 123456, tzinfo=UTC)
+AT: dict[str, Any] = {"context_id": CONTEXT, "timestamp": WHEN}
+_IN_TURN: dict[str, Any] = {**AT, "iteration": 1}
+T = TypeVar("T")
+
+
+class Contract:
+    """The base of every contract: its tests get open stores."""
+
+    @pytest.fixture
+    async def stores(self) -> Stores:
+        """Open stores on an empty database."""
+        raise NotImplementedError("give your class a fixture named `stores`")
+
+
+@contextmanager
+def refuses(error: type[BaseException], **facts: Any) -> Iterator[None]:
+    """Expect *error*, and *facts* as its attributes."""
+    with pytest.raises(error) as refused:
+        yield
+    assert {name: getattr(refused.value, name) for name in facts} == facts
+
+
+async def record_of(stores: Stores, context_id: str = CONTEXT) -> ContextRecord:
+    """The record of a context, which must exist."""
+    found = await stores.state.load(context_id)
+    assert found is not None
+    return found
+
+
+async def at_once(*calls: Coroutine[Any, Any, T]) -> list[T]:
+    """Run *calls* at the same time; return their results in order."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(call) for call in calls]
+    return [task.result() for task in tasks]
 
 
 def user(text: str) -> UserMessage:
@@ -65,30 +107,19 @@ def opening(
     text: str | None = "hello", *, context_id: str = CONTEXT, continues: int | None = None
 ) -> list[AgentEvent]:
     """The first events of a turn; without *text* it has no user message."""
-    if text is None:
-        return [TurnStart(context_id=context_id, timestamp=WHEN, continues=continues)]
-    message = user(text)
-    start = TurnStart(
-        context_id=context_id, timestamp=WHEN, user_message=message, continues=continues
-    )
-    return [start, MessageEnd(context_id=context_id, timestamp=WHEN, message=message)]
+    message = None if text is None else user(text)
+    place = {**AT, "context_id": context_id}
+    start = TurnStart(user_message=message, continues=continues, **place)
+    return [start] if message is None else [start, MessageEnd(message=message, **place)]
 
 
 def a_claim(
-    expected_epoch: int = 0,
-    *,
-    context_id: str = CONTEXT,
-    text: str | None = "hello",
-    holder: str = "holder-1",
-    ttl_s: float = LONG_S,
-    **others: Any,
+    expected_epoch: int = 0, *, context_id: str = CONTEXT, text: str | None = "hello", **others: Any
 ) -> Claim:
-    """A claim that begins a turn with *text*."""
+    """A claim that begins a turn with *text*; *others*: see `Claim`."""
     events = () if others.get("recover") else opening(text, context_id=context_id)
-    given: dict[str, Any] = {"events": events, **others}
-    return Claim(
-        context_id=context_id, holder=holder, ttl_s=ttl_s, expected_epoch=expected_epoch, **given
-    )
+    given = {"events": events, "holder": "holder-1", "ttl_s": LONG_S, **others}
+    return Claim(context_id=context_id, expected_epoch=expected_epoch, **given)
 
 
 async def begin(stores: Stores, expected_epoch: int = 0, **others: Any) -> Claimed:
@@ -96,88 +127,59 @@ async def begin(stores: Stores, expected_epoch: int = 0, **others: Any) -> Claim
     return await stores.state.claim(a_claim(expected_epoch, **others))
 
 
-def said(message: AssistantMessage, *, context_id: str = CONTEXT, iteration: int = 1) -> MessageEnd:
-    """The `message_end` of a model's answer."""
+def said(message: AssistantMessage, **place: Any) -> MessageEnd:
+    """The `message_end` of a model's answer, in the first iteration unless *place* says another."""
     return MessageEnd(
-        context_id=context_id,
-        timestamp=WHEN,
-        iteration=iteration,
         message=message,
         started=WHEN,
         first_delta_s=0.25,
         attempts=2,
         usage=message.usage,
+        **{**_IN_TURN, **place},
     )
 
 
-def starts(call: ToolCall, *, context_id: str = CONTEXT, iteration: int = 1) -> ToolExecutionStart:
+def starts(call: ToolCall, **place: Any) -> ToolExecutionStart:
     """The `tool_execution_start` of *call*."""
     return ToolExecutionStart(
-        context_id=context_id,
-        timestamp=WHEN,
-        iteration=iteration,
-        tool_call_id=call.id,
-        tool_name=call.name,
-        args=call.arguments,
+        tool_call_id=call.id, tool_name=call.name, args=call.arguments, **{**_IN_TURN, **place}
     )
 
 
-def finishes(
-    call: ToolCall, text: str, *, context_id: str = CONTEXT, iteration: int = 1
-) -> list[AgentEvent]:
+def finishes(call: ToolCall, text: str, **place: Any) -> list[AgentEvent]:
     """The events after *call* has its result: its `tool_execution_end` and the message."""
     message = result(call, text)
+    place = {**_IN_TURN, **place}
     ended = ToolExecutionEnd(
-        context_id=context_id,
-        timestamp=WHEN,
-        iteration=iteration,
         tool_call_id=call.id,
         tool_name=call.name,
         result=message,
         started=WHEN,
         duration_s=0.125,
+        **place,
     )
-    stored = MessageEnd(context_id=context_id, timestamp=WHEN, iteration=iteration, message=message)
-    return [ended, stored]
+    return [ended, MessageEnd(message=message, **place)]
 
 
 def ends(
-    stop_reason: StopReason = StopReason.STOP,
-    *,
-    context_id: str = CONTEXT,
-    usage: Usage | None = None,
+    stop_reason: StopReason = StopReason.STOP, *, usage: Usage | None = None, **place: Any
 ) -> TurnEnd:
     """The `turn_end` for *stop_reason*."""
     return TurnEnd(
-        context_id=context_id,
-        timestamp=WHEN,
         outcome=outcome_of(stop_reason),
         stop_reason=stop_reason,
         usage=usage or Usage(),
+        **{**AT, **place},
     )
 
 
 async def commit(
-    stores: Stores,
-    claimed: Claimed,
-    events: Sequence[AgentEvent] = (),
-    *,
-    context_id: str = CONTEXT,
-    state: ContextState | None = None,
-    release: bool = False,
-    **others: Any,
+    stores: Stores, claimed: Claimed, events: Sequence[AgentEvent] = (), **others: Any
 ) -> Committed:
-    """Commit *events* under the epoch and the turn of *claimed*."""
+    """Commit *events* under the epoch and the turn of *claimed*; *others*: see `Commit`."""
+    given = {"context_id": CONTEXT, "ttl_s": LONG_S, **others}
     return await stores.commit(
-        Commit(
-            context_id=context_id,
-            epoch=claimed.epoch,
-            turn=claimed.turn,
-            events=events,
-            state=state,
-            release=release,
-            **{"ttl_s": LONG_S, **others},
-        )
+        Commit(epoch=claimed.epoch, turn=claimed.turn, events=events, **given)
     )
 
 

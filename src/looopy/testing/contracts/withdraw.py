@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
 from looopy.errors import StoreConflict, ValueRefused
 from looopy.stores.records import EntryKind, InboxHead, InboxNews
 from looopy.stores.stores import Stores
-from looopy.testing.contracts.turns import CONTEXT, WHEN, answer, begin, commit, ends, said, user
-from looopy.types.event import AgentEvent, MessageEnd
+from looopy.testing.contracts.turns import (
+    AT,
+    CONTEXT,
+    Contract,
+    answer,
+    begin,
+    commit,
+    ends,
+    refuses,
+    said,
+    user,
+)
+from looopy.types.event import MessageEnd
 
 _STEER, _FOLLOW_UP = EntryKind.STEER, EntryKind.FOLLOW_UP
 
@@ -22,18 +32,11 @@ async def _waiting(stores: Stores) -> list[tuple[str, str | None]]:
     return [(str(entry.message.content), entry.actor_id) for entry in entries]
 
 
-class WithdrawContract:
+class WithdrawContract(Contract):
     """Messages that their sender takes back."""
 
-    @pytest.fixture
-    async def stores(self) -> Stores:
-        """Open stores on an empty database."""
-        raise NotImplementedError("give your class a fixture named `stores`")
-
     async def test_messages_are_withdrawn_by_kind_and_by_actor(self, stores: Stores) -> None:
-        """
-        Messages of other actors stay; each withdrawal that removes messages takes a number too.
-        """
+        """Messages of other actors stay; each withdrawal that removes any takes a number."""
         for number, (kind, actor) in enumerate(
             [(_STEER, None), (_FOLLOW_UP, None), (_STEER, "u1"), (_STEER, None)]
         ):
@@ -51,9 +54,8 @@ class WithdrawContract:
         """Every store refuses an actor with NUL, a lone surrogate or more than 512 bytes."""
         await stores.journal.post(CONTEXT, EntryKind.STEER, user("mine"))
         for bad in ("a\0", "\ud800", "x" * 513):
-            with pytest.raises(ValueRefused) as refused:
+            with refuses(ValueRefused, path="/actor_id"):
                 await stores.journal.withdraw(CONTEXT, actor_id=bad)
-            assert refused.value.path == "/actor_id"
         assert len((await stores.journal.inbox(CONTEXT))[1]) == 1
 
     async def test_withdrawing_nothing_writes_nothing(self, stores: Stores) -> None:
@@ -71,16 +73,13 @@ class WithdrawContract:
         claimed = await begin(stores)
         number = await stores.journal.post(CONTEXT, _STEER, user("a"))
         await stores.journal.withdraw(CONTEXT)
-        group: Sequence[AgentEvent] = [
-            MessageEnd(context_id=CONTEXT, timestamp=WHEN, iteration=1, message=user("a"))
-        ]
+        group = [MessageEnd(message=user("a"), iteration=1, **AT)]
         before = await stores.state.load(CONTEXT)
         with pytest.raises(StoreConflict):
             await commit(stores, claimed, group, delivered=[number])
         assert await stores.state.load(CONTEXT) == before
-        with pytest.raises(InboxNews) as news:
+        with refuses(InboxNews, inbox=InboxHead(last=2)):
             await commit(stores, claimed, [said(answer("x")), ends()], heard=number, release=True)
-        assert news.value.inbox == InboxHead(last=2)
         await commit(stores, claimed, [said(answer("x")), ends()], heard=2, release=True)
 
     async def test_each_message_is_withdrawn_once(self, stores: Stores) -> None:
