@@ -12,11 +12,10 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from looopy.cli.contexts import read_past
@@ -34,32 +33,26 @@ _LOCAL_HISTORY_TOKENS = 2_400  # the embedded model's window also has to hold to
 _PAST_MESSAGES = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOptions:
+def chat(
+    *,
+    context_id: str,
+    url: str | None,
+    model: str | None,
+    messages: Sequence[str],
+    as_json: bool,
+    agreed: bool,
+    with_tools: bool,
+    go_on: bool,
+) -> int:
     """
-    The options of the command line.
+    Hold a conversation.
 
-    Attributes:
-        db: A URL, or `None` for the one in the data folder.
-        messages: The messages to send, a turn each; empty for a prompt.
+    Args:
+        url: The database, or `None` for the one in the data folder.
+        messages: The messages to send, a turn each; empty for a prompt. `-` is standard input.
         as_json: One event a line on standard output, and nothing else.
         agreed: True to download without asking.
         go_on: Continue an interrupted turn without asking.
-    """
-
-    context_id: str
-    db: str | None
-    model: str | None
-    messages: Sequence[str]
-    as_json: bool
-    agreed: bool
-    with_tools: bool
-    go_on: bool
-
-
-def chat(options: ChatOptions) -> int:
-    """
-    Hold a conversation.
 
     Returns:
         The exit status: 0, or 1 if a turn did not complete (for a person at a terminal always 0).
@@ -67,38 +60,39 @@ def chat(options: ChatOptions) -> int:
     Raises:
         LooopyError: The conversation could not begin, or a message cannot be stored.
     """
-    terminal = Terminal(quiet_out=options.as_json or bool(options.messages))
-    model, reason = _choose_model(options.model)
-    url = options.db or default_url()
+    messages = [sys.stdin.read().removesuffix("\n") if m == "-" else m for m in messages]
+    terminal = Terminal(quiet_out=as_json or bool(messages))
+    model, reason = _choose_model(model)
+    place = url or default_url()
     local = model.partition("/")[0] == "local"
     agent = Agent(
-        options.context_id,
+        context_id,
         llm_provider=model,
-        tools=BUILTIN_TOOLS if options.with_tools else (),
+        tools=BUILTIN_TOOLS if with_tools else (),
         system_prompt=SYSTEM_PROMPT,
-        stores=url,
+        stores=place,
         loop_config=LoopConfig(history_tokens=_LOCAL_HISTORY_TOKENS if local else "auto"),
     )
     terminal.notice(f"Model: {model}. {reason}")
     if local:
-        _fetch_weights(model, terminal, agreed=options.agreed)
-    terminal.notice(f"Database: {shown_place(url)}")
-    terminal.notice(f"Conversation: {options.context_id}")
-    if options.db is None:
+        _fetch_weights(model, terminal, agreed=agreed)
+    terminal.notice(f"Database: {shown_place(place)}")
+    terminal.notice(f"Conversation: {context_id}")
+    if url is None:
         make_data_folder()
-    renderer = (JsonRenderer if options.as_json else TextRenderer)(terminal)
+    renderer = (JsonRenderer if as_json else TextRenderer)(terminal)
     conversation = Conversation(agent, terminal, renderer)
-    if options.messages:
+    if messages:
         with agent:
-            return conversation.recite(options.messages, go_on=options.go_on)
-    past = asyncio.run(read_past(url, options.context_id, _PAST_MESSAGES + 1))
-    if past.messages and not options.as_json:
+            return conversation.recite(messages, go_on=go_on)
+    past = asyncio.run(read_past(place, context_id, _PAST_MESSAGES + 1))
+    if past.messages and not as_json:
         terminal.line()
         earlier = len(past.messages) > _PAST_MESSAGES
         show_history(terminal, past.messages[-_PAST_MESSAGES:], earlier=earlier)
         terminal.line()
     with agent:
-        return conversation.converse(failure=past.failure, go_on=options.go_on)
+        return conversation.converse(failure=past.failure, go_on=go_on)
 
 
 def _choose_model(named: str | None) -> tuple[str, str]:
@@ -294,28 +288,22 @@ class Conversation:
         return completed
 
 
-class _Interrupts:
-    """Ctrl-C while a turn runs: a thread that may wait asks the agent to cancel it."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._pressed = False
-
-    def press(self, _signal: int, _frame: FrameType | None) -> None:
-        self._pressed = True
-        threading.Thread(target=self._agent.cancel, daemon=True).start()
-
-    def check(self) -> None:
-        """Cancel the turn that began after the key was pressed."""
-        if self._pressed:
-            self._agent.cancel()
-
-
 @contextmanager
-def _interrupts_cancel(agent: Agent) -> Iterator[Any]:
-    interrupts = _Interrupts(agent)
-    before = signal.signal(signal.SIGINT, interrupts.press)
+def _interrupts_cancel(agent: Agent) -> Iterator[Callable[[], None]]:
+    """
+    Let Ctrl-C cancel the turn: a thread asks the agent, which may take a moment.
+
+    Call the function that this yields once the turn has begun: the key may have come before it.
+    """
+    pressed = False
+
+    def press(*_: object) -> None:
+        nonlocal pressed
+        pressed = True
+        threading.Thread(target=agent.cancel, daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, press)
     try:
-        yield interrupts.check
+        yield lambda: agent.cancel() if pressed else None
     finally:
         signal.signal(signal.SIGINT, before)

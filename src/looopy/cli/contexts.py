@@ -24,7 +24,7 @@ from looopy.stores.rules import check_context_id
 from looopy.stores.stores import Stores
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
 from looopy.types.message_json import message_to_json, usage_to_json
-from looopy.types.state import AgentStatus, PendingRequest, pending_to_json
+from looopy.types.state import AgentStatus, pending_to_json
 
 _PAGE = 200
 
@@ -115,7 +115,10 @@ async def _show(url: str, context_id: str, *, as_json: bool) -> int:
             raise ContextNotFound(f"there is no conversation {context_id!r} in {shown_place(url)}")
         if as_json:
             turns = [_turn_to_json(turn) async for turn in _turns(stores, context_id)]
-            messages = [_message_to_json(m) async for m in _messages(stores, context_id)]
+            messages = [
+                {"position": m.position, "turn": m.turn, "message": message_to_json(m.message)}
+                async for m in _messages(stores, context_id)
+            ]
             whole = {**_context_to_json(record), "turns": turns, "messages": messages}
             terminal.raw_line(json_line(whole))
             return 0
@@ -215,17 +218,13 @@ def _context_to_json(record: ContextRecord) -> dict[str, Any]:
         "status": status.value,
         "turn_count": record.turn_count,
         "interrupted_turn": interrupted,
-        "pending": [_pending_to_json(request) for request in record.state.pending],
+        "pending": [{**pending_to_json(r), "args": dict(r.args)} for r in record.state.pending],
         "error": None if record.state.error is None else record.state.error[1],
         "created_at": record.created_at.isoformat(),
         "last_activity": record.last_activity.isoformat(),
         "usage": usage_to_json(record.state.usage),
         "metadata": dict(record.metadata),
     }
-
-
-def _pending_to_json(request: PendingRequest) -> dict[str, Any]:
-    return {**pending_to_json(request), "args": dict(request.args)}
 
 
 def _turn_to_json(turn: TurnRecord) -> dict[str, Any]:
@@ -239,12 +238,4 @@ def _turn_to_json(turn: TurnRecord) -> dict[str, Any]:
         "ended_at": turn.ended_at.isoformat() if turn.ended_at else None,
         "usage": usage_to_json(turn.usage),
         "metadata": dict(turn.metadata),
-    }
-
-
-def _message_to_json(record: MessageRecord) -> dict[str, Any]:
-    return {
-        "position": record.position,
-        "turn": record.turn,
-        "message": message_to_json(record.message),
     }

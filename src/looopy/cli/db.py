@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.terminal import Terminal
+from looopy.errors import ConfigurationError
+from looopy.stores.sql import migrate
+from looopy.stores.sql.postgres.url import is_postgres
+from looopy.stores.sql.revision import is_newer
+from looopy.stores.sql.sqlite import backups as copies
+from looopy.stores.sql.sqlite.connection import sqlite_path
 
 BEHIND = 1
 NEWER = 3
@@ -11,8 +17,6 @@ NEWER = 3
 
 def upgrade(url: str | None, revision: str) -> int:
     """Migrate up to *revision*; a database that is not there is made."""
-    from looopy.stores.sql import migrate
-
     if url is None:
         make_data_folder()
     target = url or default_url()
@@ -22,8 +26,6 @@ def upgrade(url: str | None, revision: str) -> int:
 
 def downgrade(url: str | None, revision: str) -> int:
     """Migrate down to *revision*."""
-    from looopy.stores.sql import migrate
-
     target = url or default_url()
     migrate.downgrade(target, revision)
     return _say_where(target)
@@ -37,9 +39,6 @@ def check(url: str | None) -> int:
         0 when it is the one this version needs, `BEHIND` when it has to be migrated first (or has
         none), `NEWER` when this version is too old for it.
     """
-    from looopy.stores.sql import migrate
-    from looopy.stores.sql.revision import is_newer
-
     target = url or default_url()
     found, expected = migrate.check(target)
     if found == expected:
@@ -55,8 +54,6 @@ def check(url: str | None) -> int:
 
 def secure(url: str | None, role: str) -> int:
     """Turn row-level security on, and let *role* use the tables."""
-    from looopy.stores.sql import migrate
-
     target = url or default_url()
     migrate.secure(target, role)
     Terminal().line(
@@ -68,11 +65,6 @@ def secure(url: str | None, role: str) -> int:
 
 def backups(url: str | None, *, remove: bool) -> int:
     """List the copies that migrations left beside a SQLite file, or remove them."""
-    from looopy.errors import ConfigurationError
-    from looopy.stores.sql.postgres.url import is_postgres
-    from looopy.stores.sql.sqlite import backups as copies
-    from looopy.stores.sql.sqlite.connection import sqlite_path
-
     target = url or default_url()
     if is_postgres(target):
         raise ConfigurationError("looopy makes no backups of a Postgres database: it is yours")
@@ -91,15 +83,11 @@ def backups(url: str | None, *, remove: bool) -> int:
 
 def sql(url: str | None) -> int:
     """Print the statements that make the schema from nothing."""
-    from looopy.stores.sql import migrate
-
     Terminal().write(migrate.sql(url or default_url()))
     return 0
 
 
 def _say_where(url: str) -> int:
-    from looopy.stores.sql import migrate
-
     found, _ = migrate.check(url)
     Terminal().line(f"The schema of {shown_place(url)} is now {found or 'nothing'}.")
     return 0

@@ -7,9 +7,11 @@ Each command is imported only when it runs, so that `looopy --help` loads next t
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 FAILED = 1
 USAGE = 2
@@ -34,16 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     prepare_streams()
     parser = _parser()
-    options = parser.parse_args(argv)
-    if options.version:
+    options = vars(parser.parse_args(argv))
+    if options.pop("version"):
         return _version()
-    if not hasattr(options, "run"):
+    if (run := options.pop("run", None)) is None:
         parser.print_help()
         return USAGE
     debug = os.environ.get("LOOOPY_DEBUG", "") not in ("", "0")
     _prepare_logs(debug)
     try:
-        status: int = options.run(options)
+        status: int = run(**options)  # each option has the name of a parameter
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -69,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     models = commands.add_parser(
         "models", help="show which model would answer, and which can be fetched"
     )
-    models.set_defaults(run=_run_models)
+    models.set_defaults(run=_command("models", "list_models"))
     return parser
 
 
@@ -88,27 +90,32 @@ def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         metavar="CONTEXT_ID",
         help=f"names the conversation, {_DEFAULT_CONTEXT!r} by default",
     )
-    chat.add_argument("--db", metavar="URL", help=_DB_HELP)
+    chat.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
     chat.add_argument(
         "--model", metavar="NAME", help="such as openai/gpt-5-mini, ollama/llama3.2 or local"
     )
     chat.add_argument(
         "--message",
+        dest="messages",
         metavar="TEXT",
         action="append",
+        default=[],
         type=_message,
         help="say this instead of asking for it; may be repeated; - is all of standard input",
     )
-    chat.add_argument("--json", action="store_true", help="print one event a line, as JSON")
-    chat.add_argument("--yes", action="store_true", help="agree to the download of a local model")
-    chat.add_argument("--no-tools", action="store_true", help="offer the model no tools")
+    for flag, name, action, about in (
+        ("--json", "as_json", "store_true", "print one event a line, as JSON"),
+        ("--yes", "agreed", "store_true", "agree to the download of a local model"),
+        ("--no-tools", "with_tools", "store_false", "offer the model no tools"),
+    ):
+        chat.add_argument(flag, dest=name, action=action, help=about)
     chat.add_argument(
         "--continue",
         dest="go_on",
         action="store_true",
         help="continue an interrupted or failed turn first, without asking",
     )
-    chat.set_defaults(run=_run_chat)
+    chat.set_defaults(run=_command("chat", "chat"))
 
 
 def _message(text: str) -> str:
@@ -123,10 +130,12 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     listing = actions.add_parser("list", help="list all of them")
     show = actions.add_parser("show", help="print one with its turns and messages")
     show.add_argument("context_id", metavar="CONTEXT_ID")
-    for action, run in ((listing, _run_contexts_list), (show, _run_contexts_show)):
-        action.add_argument("--db", metavar="URL", help=_DB_HELP)
-        action.add_argument("--json", action="store_true", help="print one JSON object")
-        action.set_defaults(run=run)
+    for action, function in ((listing, "list_contexts"), (show, "show_context")):
+        action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+        action.add_argument(
+            "--json", dest="as_json", action="store_true", help="print one JSON object"
+        )
+        action.set_defaults(run=_command("contexts", function))
 
 
 def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -136,7 +145,7 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     upgrade.add_argument("revision", nargs="?", default="head", metavar="REVISION")
     downgrade = actions.add_parser("downgrade", help="migrate down; 'base' removes everything")
     downgrade.add_argument("revision", metavar="REVISION")
-    check = actions.add_parser(
+    actions.add_parser(
         "check",
         help="check if the schema is the one that this version needs",
         description="Check if the schema is the one that this version needs; change nothing.",
@@ -144,7 +153,7 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         " so that `looopy db upgrade` comes first; 3 if it is newer, so that this version must not"
         " be started; 2 for a database that cannot be read.",
     )
-    sql = actions.add_parser("sql", help="print the statements that make the schema")
+    actions.add_parser("sql", help="print the statements that make the schema")
     secure = actions.add_parser(
         "secure",
         help="let Postgres itself keep the tenants apart",
@@ -164,94 +173,22 @@ def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         " data of that time, deleted data included.",
     )
     backups.add_argument("--remove", action="store_true", help="remove all of them")
-    for action, run in (
-        (upgrade, _run_db_upgrade),
-        (downgrade, _run_db_downgrade),
-        (check, _run_db_check),
-        (sql, _run_db_sql),
-        (backups, _run_db_backups),
-        (secure, _run_db_secure),
-    ):
-        action.add_argument("--db", metavar="URL", help=_DB_HELP)
-        action.set_defaults(run=run)
+    for name, action in actions.choices.items():
+        action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+        action.set_defaults(run=_command("db", name))
 
 
 # --- the commands ------------------------------------------------------------------------------
 
 
-def _run_chat(options: argparse.Namespace) -> int:
-    from looopy.cli.chat import ChatOptions, chat
+def _command(module: str, name: str) -> Callable[..., int]:
+    """The function *name* of `looopy.cli.MODULE`, which is imported when the command runs."""
 
-    messages = [
-        sys.stdin.read().removesuffix("\n") if message == "-" else message
-        for message in options.message or ()
-    ]
-    return chat(
-        ChatOptions(
-            context_id=options.context_id,
-            db=options.db,
-            model=options.model,
-            messages=messages,
-            as_json=options.json,
-            agreed=options.yes,
-            with_tools=not options.no_tools,
-            go_on=options.go_on,
-        )
-    )
+    def run(**options: Any) -> int:
+        status: int = getattr(importlib.import_module(f"looopy.cli.{module}"), name)(**options)
+        return status
 
-
-def _run_contexts_list(options: argparse.Namespace) -> int:
-    from looopy.cli.contexts import list_contexts
-
-    return list_contexts(options.db, as_json=options.json)
-
-
-def _run_contexts_show(options: argparse.Namespace) -> int:
-    from looopy.cli.contexts import show_context
-
-    return show_context(options.db, options.context_id, as_json=options.json)
-
-
-def _run_db_upgrade(options: argparse.Namespace) -> int:
-    from looopy.cli import db
-
-    return db.upgrade(options.db, options.revision)
-
-
-def _run_db_downgrade(options: argparse.Namespace) -> int:
-    from looopy.cli import db
-
-    return db.downgrade(options.db, options.revision)
-
-
-def _run_db_check(options: argparse.Namespace) -> int:
-    from looopy.cli import db
-
-    return db.check(options.db)
-
-
-def _run_db_sql(options: argparse.Namespace) -> int:
-    from looopy.cli import db
-
-    return db.sql(options.db)
-
-
-def _run_db_backups(options: argparse.Namespace) -> int:
-    from looopy.cli import db
-
-    return db.backups(options.db, remove=options.remove)
-
-
-def _run_db_secure(options: argparse.Namespace) -> int:
-    from looopy.cli import db
-
-    return db.secure(options.db, options.role)
-
-
-def _run_models(_options: argparse.Namespace) -> int:
-    from looopy.cli.models import list_models
-
-    return list_models()
+    return run
 
 
 def _version() -> int:

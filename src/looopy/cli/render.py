@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from looopy.cli.terminal import Terminal, one_line
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN
@@ -49,14 +49,6 @@ _WHY = {
 }
 # The result text of a call that was cut short, in words for a person.
 _STOPPED = {CANCELLED: "", OUTCOME_UNKNOWN: ", outcome unknown"}
-
-
-class Renderer(Protocol):
-    """Shows the events of turns, in order."""
-
-    def show(self, event: AgentEvent) -> None:
-        """Show *event* at once."""
-        ...
 
 
 class JsonRenderer:
@@ -165,6 +157,9 @@ class TextRenderer:
             self._terminal.notice(f"[turn {event.turn} was cancelled]")
         elif why := _WHY.get(event.stop_reason):
             self._terminal.notice(f"[{why}]")
+
+
+Renderer: TypeAlias = JsonRenderer | TextRenderer
 
 
 def shown_call(name: str, args: Mapping[str, Any]) -> str:
