@@ -18,7 +18,7 @@ from typing import Any
 from looopy.auth.redaction import Redactor
 from looopy.errors import ToolError
 from looopy.loop.given import Resumed
-from looopy.tools.call.hooks import Decided, HookFailed, ToolHooks, ask_hook
+from looopy.tools.call.hooks import HookFailed, ToolHooks, ask_hook
 from looopy.tools.call.results import Answer, error_text, failure
 from looopy.tools.provider import Tool, ToolContext
 from looopy.tools.schema import validate
@@ -76,29 +76,29 @@ async def may_run(
         return None
     try:
         if call.invalid_arguments is not None:
-            return Decided(hooks, failure(_UNFIT))
+            return hooks.after_deciding(failure(_UNFIT))
         if tool.coerce:  # as the executor does: arguments that do not fit yet may fit then
             from looopy.tools.call.coerce import coerce  # most tools do not
 
             call = replace(call, arguments=dict(coerce(tool, call.arguments)))
         validate(tool, call.arguments)
     except ToolError as error:
-        return Decided(hooks, failure(error_text(error)))
+        return hooks.after_deciding(failure(error_text(error)))
     if tool.needs_approval is False and approved:
         bound = bound_to(tool, call.arguments)
         if resumed.held is None or resumed.held.bound in (None, bound):
             return None
     arguments = await hooks.before(tool, call, context)
     if isinstance(arguments, Answer):
-        return Decided(hooks, arguments)
+        return hooks.after_deciding(arguments)
     shown = redactor.value(arguments)
     dump(shown, "")
     bound = bound_to(tool, shown)
     if approved:
         same = resumed.held is not None and resumed.held.bound == bound
-        return Decided(hooks, arguments) if same else AskFirst(shown, bound, changed=True)
+        return hooks.after_deciding(arguments) if same else AskFirst(shown, bound, changed=True)
     if doubt is None and not await _needed(tool, arguments, context, failed):
-        return Decided(hooks, arguments)
+        return hooks.after_deciding(arguments)
     return AskFirst(shown, bound, doubt=doubt)
 
 

@@ -50,10 +50,10 @@ class SpyStores:
         self.done: list[str] = []
         self.hook: Any = None
         self.stores = Stores(
-            _Proxy(self, stores.messages, ("records", "recent", "list", "count")),
-            _Proxy(self, stores.artifacts, ("save", "load", "list")),
-            _Proxy(self, stores.state, (*_LEASE, *_LINE, "load", "save")),
-            _Proxy(self, stores.journal, (*_LOG, *_INBOX)),
+            _before(self, stores.messages, ("records", "recent", "list", "count")),
+            _before(self, stores.artifacts, ("save", "load", "list")),
+            _before(self, stores.state, (*_LEASE, *_LINE, "load", "save")),
+            _before(self, stores.journal, (*_LOG, *_INBOX)),
             tenant=stores.tenant,
         )
 
@@ -65,6 +65,10 @@ class SpyStores:
     def writes(self) -> int:
         """Claims and commits that were made."""
         return sum(1 for name in self.done if name in ("claim", "commit"))
+
+
+def _before(spy: SpyStores, inner: Any, names: Sequence[str]) -> Any:
+    return _Proxy(spy, inner, names)
 
 
 class _Proxy:

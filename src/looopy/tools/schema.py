@@ -61,16 +61,8 @@ def validate(tool: Described, arguments: Mapping[str, Any]) -> None:
         InvalidToolArguments: They do not fit; the message is for the model.
         InvalidTool: The schema itself is invalid.
     """
-    validator = validator_of(tool)
-    try:
-        errors = list(validator.iter_errors(dict(arguments)))
-    except ValueError as error:  # too deep, a lone surrogate, a value that JSON does not know
-        raise refusal(
-            tool.name, [f"(arguments): cannot be read as JSON: {error}"], arguments
-        ) from None
-    if errors:
-        lines = [line for error in errors for line in _explain(error, tool.parameters)]
-        raise refusal(tool.name, list(dict.fromkeys(lines)), arguments)
+    if lines := _lines(validator_of(tool), tool.parameters, dict(arguments)):
+        raise refusal(tool.name, lines, arguments)
 
 
 def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
@@ -80,8 +72,12 @@ def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     Raises:
         InvalidTool: *schema* is invalid.
     """
+    return _lines(_compile(schema), schema, value)
+
+
+def _lines(validator: Validator, schema: Mapping[str, Any], value: Any) -> list[str]:
     try:
-        errors = list(_compile(schema).iter_errors(value))
+        errors = list(validator.iter_errors(value))
     except ValueError as error:  # too deep, a lone surrogate, a value that JSON does not know
         return [f"{show_path(())}: cannot be read as JSON: {error}"]
     return list(dict.fromkeys(line for error in errors for line in _explain(error, schema)))
@@ -105,12 +101,10 @@ def misfits(schema: Mapping[str, Any], value: Any) -> list[tuple[Sequence[PathPa
         kind: Any = error.kind
         if kind.name == "required":
             path.append(kind.property)
-        found += [(path, _without(path, line)) for line in _explain(error, schema)]
+        place = f"{show_path(path)}: "
+        lines = (line.removeprefix(place) for line in _explain(error, schema))
+        found += [(path, line.removeprefix("(arguments): ")) for line in lines]
     return found
-
-
-def _without(path: Sequence[PathPart], line: str) -> str:
-    return line.removeprefix(f"{show_path(path)}: ").removeprefix("(arguments): ")
 
 
 def refusal(tool_name: str, lines: Sequence[str], received: Any) -> InvalidToolArguments:

@@ -32,20 +32,30 @@ class ToolHooks:
 
     Args:
         failed: Told the name of a hook that failed, and its error.
+        decided: The decision of a `before_tool_call` that was called before the call was announced:
+            arguments, or the result that replaces the call.
     """
 
     def __init__(
         self,
         hooks: Hooks | None = None,
         failed: HookFailed = lambda _name, _error: None,
+        decided: Mapping[str, Any] | Answer | None = None,
     ) -> None:
         self._hooks = hooks or Hooks()
         self._failed = failed
+        self._decided_before = decided
+
+    def after_deciding(self, arguments: Mapping[str, Any] | Answer) -> ToolHooks:
+        """These hooks, whose decision on a call is *arguments*."""
+        return ToolHooks(self._hooks, self._failed, arguments)
 
     async def before(
         self, tool: Tool, call: ToolCall, context: ToolContext
     ) -> Mapping[str, Any] | Answer:
         """The arguments for *tool*, or the result that replaces the call."""
+        if self._decided_before is not None:
+            return self._decided_before
         hook = self._hooks.before_tool_call
         if hook is None:
             return call.arguments
@@ -85,28 +95,6 @@ class ToolHooks:
                 raise
             self._failed("after_tool_call", failed)
             return answer
-
-
-class Decided(ToolHooks):
-    """
-    Hooks that were called before the call was announced.
-
-    Args:
-        arguments: Their decision: arguments, or the result that replaces the call.
-    """
-
-    def __init__(self, hooks: ToolHooks, arguments: Mapping[str, Any] | Answer) -> None:
-        super().__init__(hooks._hooks, hooks._failed)  # noqa: SLF001 - of one kind
-        self._arguments = arguments
-
-    async def before(
-        self,
-        tool: Tool,  # noqa: ARG002 - as it was asked about
-        call: ToolCall,  # noqa: ARG002
-        context: ToolContext,  # noqa: ARG002
-    ) -> Mapping[str, Any] | Answer:
-        """The decision."""
-        return self._arguments
 
 
 def _decided(said: Any, call: ToolCall) -> Mapping[str, Any] | Answer:

@@ -181,21 +181,25 @@ def limit_blocks(
 
 
 def _size_of(block: UserBlock, enough: int) -> int:
+    if isinstance(block, ImageContent):
+        return len(block.data)
     # A character is 1 to 4 bytes, so most blocks need not be encoded to be measured.
-    return len(block.data) if isinstance(block, ImageContent) else _size(block.text, enough)
-
-
-def _size(text: str, enough: int) -> int:
-    return len(text) if len(text) > enough else len(text.encode("utf-8", "surrogatepass"))
+    chars = len(block.text)
+    return chars if chars > enough else len(block.text.encode("utf-8", "surrogatepass"))
 
 
 def _cut(text: str, max_bytes: int) -> str:
     data = text.encode("utf-8", "surrogatepass")
-    end = max_bytes
-    while end and data[end] & 0xC0 == _CONTINUATION:
-        end -= 1
+    end = _between_characters(data, max_bytes)
     head = data[:end].decode("utf-8", "surrogatepass")
     return f"{head}\n[{len(data) - end:,} of {len(data):,} bytes were left out]"
+
+
+def _between_characters(data: bytes, end: int) -> int:
+    """The last place up to *end* where UTF-8 may be cut."""
+    while 0 < end < len(data) and data[end] & 0xC0 == _CONTINUATION:
+        end -= 1
+    return min(end, len(data))
 
 
 _logger = logging.getLogger("looopy")
@@ -246,8 +250,6 @@ def _parts(data: bytes) -> Iterator[bytes]:
     """*data* in pieces that one artifact may hold, cut between characters."""
     start = 0
     while start < len(data):
-        end = min(start + _PART_BYTES, len(data))
-        while end < len(data) and data[end] & 0xC0 == _CONTINUATION:
-            end -= 1
+        end = _between_characters(data, start + _PART_BYTES)
         yield data[start:end]
         start = end

@@ -25,6 +25,7 @@ _PARAMETERS = frozenset(
         "params",
     }
 )
+_PARAMETER_FIELDS = frozenset({"param", "parameter", "arg", "argument"})
 _DROPPED = frozenset({"raises", "return", "returns", "yield", "yields"})
 _DROPPED_FIELDS = _DROPPED | {"raise", "except", "exception", "rtype", "type", "ytype"}
 _GOOGLE_ITEM = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:(?:\s+|$)(.*)")
@@ -64,12 +65,7 @@ def parse_docstring(text: str | None) -> Docstring:
             body, at = _indented(lines, at + 1)
             if title in _PARAMETERS:
                 parameters |= _items(body, _google_names)
-        elif (match := _FIELD.fullmatch(line)) and match[1] in {
-            "param",
-            "parameter",
-            "arg",
-            "argument",
-        }:
+        elif (match := _FIELD.fullmatch(line)) and match[1] in _PARAMETER_FIELDS:
             body, at = _indented(lines, at + 1)
             # ":param int count:" may name the type first.
             parameters[match[2].split()[-1] if match[2].split() else ""] = _fold([match[3], *body])

@@ -17,7 +17,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from looopy.errors import InvalidTool
 from looopy.tools.provider import ToolContext
@@ -275,16 +275,12 @@ def _blame(name: str, fields: Mapping[str, Any]) -> None:
         try:
             _adapter_of(name, {key: annotation}, blame=False)
         except InvalidTool as error:
-            _no_schema(name, key, error)
-
-
-def _no_schema(name: str, key: str, error: InvalidTool) -> NoReturn:
-    # pydantic's first sentence names the problem, the rest is advice for pydantic itself.
-    why = str(error.__cause__).partition("\n")[0].partition(". ")[0]
-    raise InvalidTool(
-        f"tool function {name}(): the type of {key!r} cannot be sent as JSON ({why}):"
-        " use plain types, dataclasses or pydantic models"
-    ) from error
+            # pydantic's first sentence names the problem, the rest is advice for pydantic itself.
+            why = str(error.__cause__).partition("\n")[0].partition(". ")[0]
+            raise InvalidTool(
+                f"tool function {name}(): the type of {key!r} cannot be sent as JSON ({why}):"
+                " use plain types, dataclasses or pydantic models"
+            ) from error
 
 
 def _tidy(node: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from looopy.tools.answering import is_tool_result
 from looopy.tools.asking import Ask, NeedsInput
+from looopy.tools.call.results import to_json_text
 from looopy.tools.provider import NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.schema import check_schema
 from looopy.types.state import PendingKind
@@ -105,7 +106,7 @@ class ClientTool(Tool):
             return value
         content = value.get("content", "")
         return ToolResult(
-            content if isinstance(content, str) else _text(content),
+            content if isinstance(content, str) else to_json_text(content),
             details=value.get("details"),
             is_error=value["is_error"],
         )
@@ -151,9 +152,3 @@ def client_tool(
     check_schema(made.parameters)
     made.expires_s = expires_s
     return made
-
-
-def _text(content: Any) -> str:
-    from looopy.tools.call.results import to_json_text
-
-    return to_json_text(content)

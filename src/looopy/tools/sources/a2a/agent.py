@@ -17,7 +17,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from looopy.auth.redaction import Redactor
@@ -36,9 +36,6 @@ from looopy.tools.sources.mcp.listing import usable_name
 from looopy.types.context import AuthContext, TurnContext
 from looopy.types.event import MessageUpdate
 from looopy.types.state import PendingKind
-
-if TYPE_CHECKING:
-    from looopy.tools.sources.a2a.sdk import Outcome
 
 _MAX_PROMPT_CHARS = 4000
 _MAX_DESCRIPTION_CHARS = 4000
@@ -319,7 +316,7 @@ def _key(asked: int) -> str:
     return f"question {asked}"
 
 
-def _question(outcome: Outcome, asked: int, prompt: str) -> NeedsInput:
+def _question(outcome: Any, asked: int, prompt: str) -> NeedsInput:
     kind = PendingKind.AUTH if outcome.wants_credentials else PendingKind.INPUT
     if len(prompt) > _MAX_PROMPT_CHARS:
         prompt = f"{prompt[:_MAX_PROMPT_CHARS]}..."

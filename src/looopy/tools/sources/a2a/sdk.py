@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -34,6 +34,9 @@ from looopy.errors import ToolServerError
 from looopy.tools.sources.headers import origin_of
 from looopy.types.message import ImageContent, TextContent, UserBlock
 
+if TYPE_CHECKING:
+    from looopy.tools.sources.a2a.agent import RemoteAgent
+
 _MAX_CARD_BYTES = 256 * 1024  # a card is read at once, while other turns wait
 _MAX_ELSEWHERE = 5
 _BINDINGS = ["JSONRPC", "HTTP+JSON"]
@@ -54,30 +57,6 @@ _WORDS: dict[int, str] = {
     TaskState.TASK_STATE_CANCELED: "cancelled its task",
     TaskState.TASK_STATE_REJECTED: "refused the task",
 }
-
-
-class Peer(Protocol):
-    """
-    The remote agent.
-
-    Attributes:
-        url: The address of the agent, or of its card.
-        name: For errors.
-        card_timeout_s: For the card, and for each connection.
-        max_bytes: The longest answer that is read.
-        origins: Scheme, host and port of the places where the agent may be.
-    """
-
-    url: str
-    name: str
-    card_timeout_s: float
-    max_bytes: int
-    origins: frozenset[tuple[str, str, int | None]]
-
-    @property
-    def where(self) -> str:
-        """The agent as a message may name it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +170,7 @@ class Outcome:
         self.text = "\n".join(b.text for b in _blocks(self._parts) if isinstance(b, TextContent))
 
 
-async def fetch_card(agent: Peer, headers: Mapping[str, str] | None) -> AgentCard:
+async def fetch_card(agent: RemoteAgent, headers: Mapping[str, str] | None) -> AgentCard:
     """
     The agent's card.
 
@@ -215,7 +194,7 @@ async def fetch_card(agent: Peer, headers: Mapping[str, str] | None) -> AgentCar
 
 
 async def converse(
-    agent: Peer,
+    agent: RemoteAgent,
     card: AgentCard,
     headers: Mapping[str, str] | None,
     request: Request,
@@ -252,7 +231,7 @@ async def _settle_stream() -> None:
 
 
 async def _listen(
-    agent: Peer,
+    agent: RemoteAgent,
     client: Client,
     request: Request,
     outcome: Outcome,
@@ -281,7 +260,7 @@ async def _listen(
         raise _failure(agent, text, outcome_known=known) from None
 
 
-async def _wait(agent: Peer, client: Client, outcome: Outcome) -> None:
+async def _wait(agent: RemoteAgent, client: Client, outcome: Outcome) -> None:
     """Read the task until it is over; a stream may end before."""
     pause_s, silent = _PAUSE_S, 0
     while not outcome.over:
@@ -309,7 +288,7 @@ async def _cancel(client: Client, outcome: Outcome) -> None:
             await client.cancel_task(CancelTaskRequest(id=outcome.task_id))
 
 
-def _choose(agent: Peer, card: AgentCard) -> AgentCard:
+def _choose(agent: RemoteAgent, card: AgentCard) -> AgentCard:
     """*card* with the interfaces at allowed origins only."""
     usable = AgentCard()
     usable.CopyFrom(card)
@@ -360,7 +339,7 @@ class _Bounded(httpx.AsyncByteStream):
 
 
 def _http(
-    agent: Peer, headers: Mapping[str, str] | None, max_bytes: int
+    agent: RemoteAgent, headers: Mapping[str, str] | None, max_bytes: int
 ) -> httpx.AsyncClient:
     async def bound(response: httpx.Response) -> None:
         response.stream = _Bounded(response.stream, max_bytes)
@@ -418,5 +397,5 @@ def _said(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _failure(agent: Peer, text: str, *, outcome_known: bool = True) -> ToolServerError:
+def _failure(agent: RemoteAgent, text: str, *, outcome_known: bool = True) -> ToolServerError:
     return ToolServerError(f"{agent.where} {text}", server=agent.name, outcome_known=outcome_known)

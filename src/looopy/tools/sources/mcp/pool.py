@@ -15,8 +15,9 @@ import copy
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from looopy.auth.redaction import Redactor
@@ -32,6 +33,7 @@ _logger = logging.getLogger("looopy")
 _RETRY_S = 10.0  # after a failed connection, the next attempt to list the tools waits so long
 
 
+@dataclass(slots=True)
 class RawListing:
     """
     A server's list: the SDK's tools, the problems, and how long it is valid.
@@ -40,11 +42,10 @@ class RawListing:
         read: The looopy tools made from it, set by the reader.
     """
 
-    def __init__(self, tools: list[Any], problems: list[str], until: float) -> None:
-        self.tools = tools
-        self.problems = tuple(problems)
-        self.until = until
-        self.read: Any = None
+    tools: list[Any]
+    problems: Sequence[str]
+    until: float
+    read: Any = None
 
 
 class Link:
@@ -172,7 +173,7 @@ class Link:
             self.leave()
         self._failed, self._listed_by = None, connection
         until = time.monotonic() + self.target.cache_s
-        self._listing = RawListing(tools, connection.problems, until)
+        self._listing = RawListing(tools, tuple(connection.problems), until)
         return self._listing
 
     def _note(self, error: LooopyError) -> None:

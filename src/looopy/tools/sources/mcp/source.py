@@ -20,7 +20,7 @@ from looopy.tools.provider import NeedsApproval, Tool, refuse_unknown
 from looopy.tools.sources.headers import Headers, make_headers
 from looopy.tools.sources.mcp.listing import read_listing
 from looopy.tools.sources.mcp.pool import Pool, RawListing
-from looopy.tools.sources.mcp.target import Limits, make_target
+from looopy.tools.sources.mcp.target import Limits, Target
 from looopy.tools.sources.mcp.tool import MCPTool
 from looopy.types.context import AuthContext, TurnContext
 
@@ -74,6 +74,7 @@ class MCPTools:
             - `max_sessions`: Connections with different headers at a time. 8 by default.
 
     Attributes:
+        pool: The connections of this source.
         problems: The tools of the last list that were left out or repaired, and why.
 
     Raises:
@@ -102,11 +103,11 @@ class MCPTools:
         refuse_unknown("MCPTools", options, MCPOptions.__annotations__)
         of_calls: dict[str, Any] = dict(options)
         limits = {name: of_calls.pop(name) for name in Limits.__annotations__ if name in options}
-        self.target = make_target(
-            name=name,
+        self.target = Target(
+            name=name or "",
             command=command,
             args=args,
-            env=env,
+            env=env or {},
             cwd=cwd,
             url=url,
             protocol=protocol,
@@ -123,7 +124,7 @@ class MCPTools:
         self._trust = trust_annotations
         self._required = required
         self._options = of_calls
-        self._pool = Pool(self.target)
+        self.pool = Pool(self.target)
         self._users = 0
         self.problems: Sequence[str] = ()
 
@@ -160,7 +161,7 @@ class MCPTools:
 
     async def aclose(self) -> None:
         """Leave the server, even if it is in use; the next use connects again."""
-        await self._pool.close()
+        await self.pool.close()
 
     async def __aenter__(self) -> Self:
         self.acquire()
@@ -190,11 +191,6 @@ class MCPTools:
             self._headers, auth_context, where=self.target.where, server=self.target.name
         )
 
-    @property
-    def pool(self) -> Pool:
-        """The connections of this source."""
-        return self._pool
-
     async def _list(
         self, auth_context: AuthContext | None, warn: Callable[[str], object], *, patient: bool
     ) -> Sequence[Tool]:
@@ -202,7 +198,7 @@ class MCPTools:
         redactor = Redactor()
         try:
             headers = await self._headers_for(auth_context)
-            async with self._pool.link(headers) as link:
+            async with self.pool.link(headers) as link:
                 redactor = link.redactor
                 try:
                     found = await link.tools(patient=patient)
@@ -233,7 +229,7 @@ class MCPTools:
                 redactor=redactor,
             )
             found.read = [
-                MCPTool(self._pool, self._headers_for, offer, **self._options)
+                MCPTool(self.pool, self._headers_for, offer, **self._options)
                 for offer in listing.offers
             ]
             self.problems = listing.problems

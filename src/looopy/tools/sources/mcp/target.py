@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 from urllib.parse import SplitResult, urlsplit
 
 from looopy.auth.redaction import Redactor
@@ -34,11 +34,13 @@ class Target:
         max_bytes: The longest message of the server.
         max_tools: The longest list.
         max_sessions: Connections with different credentials at a time.
-        legacy: The server knows the protocol of 2025 only: the newer one is not tried.
         elicitation: The server may ask the user.
+
+    Raises:
+        ConfigurationError: Not exactly one of *command* and *url*, or an invalid option.
     """
 
-    name: str
+    name: str = ""  # by default the command or the host
     command: str | None = None
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -50,76 +52,59 @@ class Target:
     max_bytes: int = 16 * 1024 * 1024
     max_tools: int = 256
     max_sessions: int = 8
-    legacy: bool = False
+    protocol: Literal["auto", "legacy"] = "auto"
     elicitation: bool = True
+
+    def __post_init__(self) -> None:
+        command, url, args = self.command, self.url, self.args
+        if (command is None) == (url is None):
+            raise ConfigurationError(
+                "MCPTools takes command=, which starts a server, or url=, where one listens"
+            )
+        if command is not None and not _is_program(command, self.cwd):
+            raise ConfigurationError(
+                "MCPTools: command= is the program alone, and its arguments go into args=, as in"
+                ' command="uvx", args=["mcp-server-time"]'
+            )
+        if self.protocol not in ("auto", "legacy"):
+            raise ConfigurationError("MCPTools: protocol must be 'auto' or 'legacy'")
+        for key in (*Limits.__annotations__, "elicitation"):
+            value = getattr(self, key)
+            if not isinstance(value, (int, float)) or (key != "elicitation" and value <= 0):
+                raise ConfigurationError(f"MCPTools: {key} must be more than 0")
+        default = Path(command).stem if command is not None else ""
+        if url is not None:
+            if args or self.env or self.cwd:
+                raise ConfigurationError(
+                    "MCPTools: args, env and cwd go with command=, not with url="
+                )
+            parts = _address(url)
+            if parts is None:
+                raise ConfigurationError("MCPTools: url must be an http or https address")
+            if parts.username or parts.password:
+                raise ConfigurationError("MCPTools: credentials go into headers=, not into url=")
+            default = str(parts.hostname)
+        if isinstance(args, str) or not all(isinstance(arg, str) for arg in args):
+            raise ConfigurationError("MCPTools: args must be a list of texts")
+        if not all(isinstance(text, str) for pair in self.env.items() for text in pair):
+            raise ConfigurationError("MCPTools: env takes texts by name")
+        object.__setattr__(self, "name", self.name or default)
+        object.__setattr__(self, "args", tuple(args))
+        object.__setattr__(self, "env", dict(self.env))
 
     @property
     def where(self) -> str:
         """The server as a message may name it."""
         return f"the MCP server {self.name!r}"
 
+    @property
+    def legacy(self) -> bool:
+        """True if the server knows the protocol of 2025 only: the newer one is not tried."""
+        return self.protocol == "legacy"
+
     def redactor(self, headers: Mapping[str, str] | None = None) -> Redactor:
         """A redactor of the secrets that this server was given, found by their names."""
         return redactor_of(self.env, headers)
-
-
-def make_target(
-    *,
-    name: str | None,
-    command: str | None,
-    args: Sequence[str],
-    env: Mapping[str, str] | None,
-    cwd: str | Path | None,
-    url: str | None,
-    protocol: Literal["auto", "legacy"],
-    **limits: Any,
-) -> Target:
-    """
-    Check the address and the options of a server.
-
-    Raises:
-        ConfigurationError: Not exactly one of *command* and *url*, or an invalid option.
-    """
-    if (command is None) == (url is None):
-        raise ConfigurationError(
-            "MCPTools takes command=, which starts a server, or url=, where one listens"
-        )
-    if command is not None and not _is_program(command, cwd):
-        raise ConfigurationError(
-            "MCPTools: command= is the program alone, and its arguments go into args=, as in"
-            ' command="uvx", args=["mcp-server-time"]'
-        )
-    if protocol not in ("auto", "legacy"):
-        raise ConfigurationError("MCPTools: protocol must be 'auto' or 'legacy'")
-    for key, value in limits.items():
-        number = isinstance(value, (int, float)) and (key == "elicitation" or value > 0)
-        if not number:
-            raise ConfigurationError(f"MCPTools: {key} must be more than 0")
-    if url is not None:
-        if args or env or cwd:
-            raise ConfigurationError("MCPTools: args, env and cwd go with command=, not with url=")
-        parts = _address(url)
-        if parts is None:
-            raise ConfigurationError("MCPTools: url must be an http or https address")
-        if parts.username or parts.password:
-            raise ConfigurationError("MCPTools: credentials go into headers=, not into url=")
-        default = str(parts.hostname)
-    else:
-        default = Path(str(command)).stem
-    if isinstance(args, str) or not all(isinstance(arg, str) for arg in args):
-        raise ConfigurationError("MCPTools: args must be a list of texts")
-    if not all(isinstance(text, str) for pair in (env or {}).items() for text in pair):
-        raise ConfigurationError("MCPTools: env takes texts by name")
-    return Target(
-        name=name or default,
-        command=command,
-        args=tuple(args),
-        env=dict(env or {}),
-        cwd=cwd,
-        url=url,
-        legacy=protocol == "legacy",
-        **limits,
-    )
 
 
 def _address(url: str) -> SplitResult | None:

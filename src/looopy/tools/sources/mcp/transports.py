@@ -15,10 +15,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self, TextIO, cast
+from dataclasses import dataclass
+from typing import Any, TextIO, cast
 
 import httpx2
+from anyio import EndOfStream
+from anyio.abc import ObjectReceiveStream
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
@@ -35,6 +37,7 @@ _READ_TIMEOUT_S = 24 * 3600.0  # of HTTP: calls have their own timeouts
 HeadersNow = Callable[[], "Mapping[str, str] | None"]
 
 
+@dataclass(slots=True, kw_only=True)
 class Watch:
     """
     Callbacks and notes of a connection for its owner.
@@ -48,19 +51,11 @@ class Watch:
         stderr: The end of the standard error of a server that is a process.
     """
 
-    def __init__(
-        self,
-        *,
-        lost: Callable[[], object],
-        changed: Callable[[], object],
-        elicit: Callable[[Any], Awaitable[Any]] | None,
-        problems: list[str],
-    ) -> None:
-        self.lost = lost
-        self.changed = changed
-        self.elicit = elicit
-        self.problems = problems
-        self.stderr = b""
+    lost: Callable[[], object]
+    changed: Callable[[], object]
+    elicit: Callable[[Any], Awaitable[Any]] | None
+    problems: list[str]
+    stderr: bytes = b""
 
 
 @asynccontextmanager
@@ -188,7 +183,7 @@ def _refusal(
     )
 
 
-class _Reading:
+class _Reading(ObjectReceiveStream[Any]):
     """The messages of a server, on their way to the SDK; implements its `ReadStream`."""
 
     def __init__(self, stream: Any, target: Target, watch: Watch) -> None:
@@ -201,33 +196,14 @@ class _Reading:
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:
-        return self._read(await self._stream.receive())
+        try:
+            return self._read(await self._stream.receive())
+        except EndOfStream:
+            self._watch.lost()
+            raise
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            item = await self._stream.__anext__()
-        except StopAsyncIteration:
-            self._watch.lost()
-            raise
-        return self._read(item)
-
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> Any:
-        return await self._stream.__aexit__(exc_type, exc, tb)
 
     def _read(self, item: Any) -> Any:
         if isinstance(item, SessionMessage) and isinstance(item.message, types.JSONRPCResponse):
