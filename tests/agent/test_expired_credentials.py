@@ -187,6 +187,26 @@ async def test_an_answer_and_fresh_credentials_go_on_with_all_calls(make_agent, 
     await assert_whole(stores)
 
 
+@pytest.mark.parametrize("missing", ["none", "old"])
+async def test_an_answer_beside_a_text_needs_fresh_credentials_too(
+    make_agent, stores, desk, missing
+):
+    """Nothing runs and nothing is stored; the request still waits for its answer."""
+    agent = await make_agent([tool_call("sign"), text("ok")], tools=desk.tools, stores=stores)
+    [request] = (await agent.execute_turn("go", valid())).pending
+    inputs = {request.request_id: True}
+    old = valid()
+    expire(old)
+    before = await stores.journal.events("ada")
+    with pytest.raises(CannotContinue, match="fresh auth_context"):
+        await agent.execute_turn("yes", old if missing == "old" else None, inputs=inputs)
+    assert await stores.journal.events("ada") == before
+    assert desk.names == []
+    result = await agent.execute_turn("yes", valid(), inputs=inputs)
+    assert (result.outcome, desk.names) == (Outcome.COMPLETED, ["sign"])
+    assert results(result.messages) == [("sign", "signed")]
+
+
 async def test_a_call_that_was_announced_and_not_run_is_not_of_unknown_outcome(
     make_agent, stores, desk
 ):

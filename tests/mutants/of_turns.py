@@ -294,6 +294,14 @@ MUTANTS = [
         "tests/unit/agent/test_plan.py::test_what_had_credentials_needs_fresh_ones",
     ),
     mutant(
+        "a-text-stands-in-for-credentials",
+        "an approved call runs without the credentials it had, because a text came with the answer",
+        "looopy.agent.plan:plan_turn",
+        "if user_message is not None:\n                raise",
+        "if False:\n                raise",
+        f"{_EXPIRED}::test_an_answer_beside_a_text_needs_fresh_credentials_too",
+    ),
+    mutant(
         "calls-without-credentials-are-lost",
         "a turn whose credentials expired goes on, and fresh ones cannot carry out what it left",
         "looopy.loop.tool_calls:_deal_with",

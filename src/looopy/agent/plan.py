@@ -80,7 +80,8 @@ def plan_turn(
         keys: Opens the credentials among *inputs*.
 
     Raises:
-        CannotContinue: There is neither text nor input, and nothing to continue.
+        CannotContinue: There is neither text nor input, and nothing to continue. Or text and
+            *inputs* came without fresh credentials, and the calls to run had some.
         InputNotFound: An id in *inputs* is not pending, or has expired.
         ValueRefused: A value does not answer its request.
     """
@@ -97,7 +98,14 @@ def plan_turn(
             refuse_in_part(answers)
             return _waiting(kept, remaining[0].turn, waits_for(remaining))
         plan = _answer(situation, fresh, user_message, answers, remaining)
-        if plan.run and user_message is None and _needs_auth(situation, auth_context):
+        if plan.run and _needs_auth(situation, auth_context):
+            if user_message is not None:
+                raise CannotContinue(
+                    "the calls that these inputs answer had credentials: pass a fresh auth_context"
+                    " with them, or only the text",
+                    status="waiting",
+                    action="continue",
+                )
             kept = replace(kept, resumable=_resumable(situation))
             return _waiting(kept, plan.continues, StopReason.AUTH_REQUIRED)
         return plan
