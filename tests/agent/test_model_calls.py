@@ -12,6 +12,7 @@ from tests.loop_time import advance
 from looopy import AuthContext, Budget, LoopConfig, RetryPolicy, tool
 from looopy.auth.redaction import Redactor
 from looopy.errors import ContextOverflow, LimitExceeded, LLMError, LLMUnavailable
+from looopy.history.view import View
 from looopy.loop.given import Given, TurnPlan
 from looopy.loop.outgoing import Group
 from looopy.loop.turn import run_turn
@@ -196,9 +197,10 @@ async def play(model, relief=None, *, history=()):
         sources=(look,),
         config=config(),
         redactor=Redactor(),
+        view=View(list(history)),
     )
     plan = TurnPlan(prompts=[UserMessage("go")])
-    outs = run_turn(given, list(history), plan, relief)
+    outs = run_turn(given, plan, relief)
     events, groups = [], []
     async for out in outs:
         if isinstance(out, Group):
@@ -219,7 +221,7 @@ class Relief:
     async def __call__(self, turn, error):
         """Make room."""
         self.asked.append(error)
-        history = turn.progress.history
+        history = turn.given.view.history
         history[:-1] = [UserMessage("brief") for _ in history[:-1]]
         turn.out.warn("compacted", "made room")
         return self.helps

@@ -105,9 +105,9 @@ async def test_a_history_that_was_let_go_is_cut_where_it_was(memory_stores):
         await agent.execute_turn(f"Is it so, for the {n}th time?")
     known = agent._known
     options = {"provider": "p", "model": "m", "window_tokens": None}
-    before = list(known.view.of(known.history, config, **options))
+    before = list(known.view.of(config, **options))
     length = len(known.history)
     known._trim()
     assert len(known.history) < length
-    assert list(known.view.of(known.history, config, **options)) == before
+    assert list(known.view.of(config, **options)) == before
     await agent.shutdown()

@@ -103,7 +103,7 @@ def assert_shown(agent):
     """What is kept of the last call equals what would be chosen and rendered from scratch."""
     known, provider = agent._known, agent._resources.provider
     reader = {"provider": provider.name, "model": provider.model}
-    shown = known.view.of(known.history, agent.loop_config, **reader)
+    shown = known.view.of(agent.loop_config, **reader)
     assert shown == render(visible(known.history, agent.loop_config), **reader)
 
 

@@ -78,9 +78,9 @@ MUTANTS = [
     mutant(
         "said-though-taken-back",
         "the model is told what the user took back in time",
-        "looopy.loop.progress:Progress.take_back",
-        "self.queued = [one for one in said if one.number not in gone]",
-        "self.queued = [one._replace(number=None) for one in said]",
+        "looopy.loop.parts:Turn.unsay",
+        "self.progress.queued = [one for one in said if one.number not in gone]",
+        "self.progress.queued = [one._replace(number=None) for one in said]",
         f"{_QUEUES}::test_what_is_cleared_at_the_commit_that_says_it_is_not_said",
     ),
     mutant(

@@ -40,9 +40,9 @@ def scratch(history: Sequence[Message], config: LoopConfig, reader: tuple[str, s
     return render(folded(history, config), provider=reader[0], model=reader[1])
 
 
-def seen(view: View, history: list[Message], config: LoopConfig, reader: tuple[str, str]) -> Any:
+def seen(view: View, config: LoopConfig, reader: tuple[str, str]) -> Any:
     """The fast one."""
-    return view.of(history, config, provider=reader[0], model=reader[1])
+    return view.of(config, provider=reader[0], model=reader[1])
 
 
 @longer
@@ -51,12 +51,13 @@ def test_a_log_that_grows_is_shown_as_from_scratch(
     log: list[Message], config: LoopConfig, reader: tuple[str, str], data: Any
 ) -> None:
     """Asked at any moments; and what was handed out stays what it was."""
-    view, history = View(), list[Message]()
+    history: list[Message] = []
+    view = View(history)
     handed: list[tuple[Sequence[Message], list[Message]]] = []
     rest = list(log)
     while True:
         expected = scratch(history, config, reader)
-        shown = seen(view, history, config, reader)
+        shown = seen(view, config, reader)
         assert shown == expected
         assert len(shown) == len(expected)
         handed.append((shown, expected))
@@ -73,12 +74,13 @@ def test_a_log_that_grows_is_shown_as_from_scratch(
 @given(valid(turns=8), limits)
 def test_a_valid_history_is_shown_object_for_object(log: list[Message], config: LoopConfig) -> None:
     """What there is nothing to mend in is not copied."""
-    view, history = View(), list[Message]()
+    history: list[Message] = []
+    view = View(history)
     for message in log:
         history.append(message)
-        seen(view, history, config, READERS[0])
+        seen(view, config, READERS[0])
     if visible(log, config) == log:
-        shown = seen(view, history, config, READERS[0])
+        shown = seen(view, config, READERS[0])
         assert all(a is b for a, b in zip(shown, log, strict=True))
 
 
@@ -88,11 +90,12 @@ def test_another_reader_or_other_limits_are_answered_anew(
     log: list[Message], ways: list[tuple[LoopConfig, tuple[str, str]]], data: Any
 ) -> None:
     """A model may be changed between any two calls, and back."""
-    view, history = View(), list[Message]()
+    history: list[Message] = []
+    view = View(history)
     for message in log:
         history.append(message)
         config, reader = data.draw(st.sampled_from(ways))
-        assert seen(view, history, config, reader) == scratch(history, config, reader)
+        assert seen(view, config, reader) == scratch(history, config, reader)
 
 
 @search
@@ -101,15 +104,16 @@ def test_a_history_that_was_shortened_or_replaced_is_noticed(
     log: list[Message], config: LoopConfig, data: Any
 ) -> None:
     """Dropped where it was said so; and a tail that was taken back is seen without being told."""
-    view, history = View(), list(log)
+    history = list(log)
+    view = View(history)
     for _ in range(4):
-        assert seen(view, history, config, READERS[1]) == scratch(history, config, READERS[1])
+        assert seen(view, config, READERS[1]) == scratch(history, config, READERS[1])
         if data.draw(st.booleans()):
-            history = data.draw(damaged())
+            history[:] = data.draw(damaged())
             view.drop()
         else:
             del history[data.draw(st.integers(0, len(history))) :]
-            assert seen(view, history, config, READERS[1]) == scratch(history, config, READERS[1])
+            assert seen(view, config, READERS[1]) == scratch(history, config, READERS[1])
             history += data.draw(damaged(turns=1))
 
 
@@ -128,13 +132,13 @@ def test_what_an_agent_knows_is_shown_as_from_scratch(
         for message in said:
             known.history.append(message)
             if data.draw(st.booleans()):
-                seen(known.view, known.history, config, READERS[1])
+                seen(known.view, config, READERS[1])
         stored = data.draw(
             st.sampled_from([said, said, said[:-1], [*said[1::-1], *said[2:]], said[::-1]])
         )
         position += len(stored)
         known.advance(stored, 1, position)
-        shown = seen(known.view, known.history, config, READERS[1])
+        shown = seen(known.view, config, READERS[1])
         assert shown == scratch(known.history, config, READERS[1])
         assert list(known.committed) == known.history
 
@@ -177,9 +181,9 @@ def test_who_has_read_only_the_end_cuts_at_the_same_place(
     if (fold and fold.place < gone) or (asked and asked[-1] < gone):
         return  # an agent keeps both
     assert folded(log[gone:], config, offset=before + gone) == shown
-    view = View()
+    view = View(log[gone:])
     view.offset = before + gone
-    assert seen(view, log[gone:], config, READERS[1]) == render(
+    assert seen(view, config, READERS[1]) == render(
         shown, provider=READERS[1][0], model=READERS[1][1]
     )
 

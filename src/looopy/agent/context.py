@@ -130,7 +130,7 @@ class Known:
         self.window_tokens = window_tokens
         self.record: ContextRecord | None = None
         self.history: list[Message] = []
-        self.view = View()
+        self.view = View(self.history)
         self.view.backlog = self.backlog
         self.open_calls: list[OpenCall] = []
         self.announced_at: int | None = None

@@ -140,7 +140,7 @@ class RunningTurn:
                 auto_compact=self.setup.auto_compact,
                 spent=spent_before(log.state),
             )
-            outs = run_turn(given, known.history, plan)
+            outs = run_turn(given, plan)
             try:
                 async for out in outs:
                     if not isinstance(out, Group):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from looopy.history.window import Backlog, Limits, Window, folded
 from looopy.llm.render import Rendering, render
 from looopy.types.config import LoopConfig
-from looopy.types.message import Message
+from looopy.types.message import CustomMessage, Message
 from looopy.types.summary import find_fold, is_summary, shown_as
 
 
@@ -26,6 +26,7 @@ class View:
     Contract: between two calls of `of` the history only grows at its end, or `drop` is called.
 
     Attributes:
+        history: The messages, oldest first; the turn that runs adds to it.
         told: True once a warning said that the model does not see everything.
         offset: How many messages of the log come before the history. It changes together with the
             beginning of the history.
@@ -43,11 +44,13 @@ class View:
         "_summary",
         "_window",
         "backlog",
+        "history",
         "offset",
         "told",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, history: list[Message]) -> None:
+        self.history = history
         self.told = False
         self.offset = 0
         self.backlog: Callable[[], Backlog] | None = None
@@ -65,32 +68,26 @@ class View:
         self._last: Message | None = None  # the last one of them
 
     def of(
-        self,
-        history: list[Message],
-        config: LoopConfig,
-        *,
-        provider: str,
-        model: str,
-        window_tokens: int | None = None,
+        self, config: LoopConfig, *, provider: str, model: str, window_tokens: int | None = None
     ) -> Sequence[Message]:
         """
-        The messages of *history* to send: `folded`, then `render`, at the cost of the new ones.
+        The messages to send: the history `folded`, then `render`, at the cost of the new ones.
 
         Returns:
             Messages in a sequence that does not change when the history grows.
         """
-        limits = Limits.of(config, window_tokens)
+        history, limits = self.history, Limits.of(config, window_tokens)
         reader = (limits, provider, model, self.offset)
         window = self._window
         new: Sequence[Message] = history[self._read :]
         if (
             window is None
             or self._for != reader
-            or not self._continued_by(history)
-            or any(map(is_summary, new))
+            or not self._is_continued()
+            or any(isinstance(message, CustomMessage) and is_summary(message) for message in new)
         ):
             self.drop()
-            window, new = self._begin(history, limits)
+            window, new = self._begin(limits)
         self._for = None  # after a failure half-way it starts from scratch
         window.extend(new)
         cut = window.cut()
@@ -118,21 +115,21 @@ class View:
         self._for = reader
         return shown
 
-    def _begin(self, history: list[Message], limits: Limits) -> tuple[Window, Sequence[Message]]:
+    def _begin(self, limits: Limits) -> tuple[Window, Sequence[Message]]:
         """Start from scratch, behind the newest summary: a window, and the messages for it."""
-        fold = find_fold(history)
+        fold = find_fold(self.history)
         if fold is not None:
             self._summary, self._start = shown_as(fold.summary), fold.start
             limits = limits.beside(self._summary)
         self._window = Window(limits, self.offset + self._start)
-        return self._window, history[self._start :]
+        return self._window, self.history[self._start :]
 
     @property
     def leaves_out(self) -> bool:
         """True if the limits hide messages from the model that no summary covers."""
         return self._window is not None and (self._rendering is None or self._cut > 0)
 
-    def _continued_by(self, history: list[Message]) -> bool:
-        """True if *history* may continue the processed one: a guard against a forgotten `drop`."""
+    def _is_continued(self) -> bool:
+        """True if the processed part may still be there: a guard against a forgotten `drop`."""
         read = self._read
-        return read == 0 or (len(history) >= read and history[read - 1] is self._last)
+        return read == 0 or (len(self.history) >= read and self.history[read - 1] is self._last)

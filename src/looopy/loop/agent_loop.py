@@ -18,6 +18,7 @@ from reactivex.disposable import Disposable
 from looopy.auth.redaction import Redactor
 from looopy.errors import CannotContinue
 from looopy.history.open_calls import can_continue, unanswered
+from looopy.history.view import View
 from looopy.llm.provider import LLMProvider
 from looopy.loop.given import Given, TurnPlan
 from looopy.loop.incoming import AskedQueues, GetMessages, Inbox, NoInbox
@@ -78,7 +79,7 @@ class AgentLoop:
     ) -> AsyncGenerator[AgentEvent, None]:
         history = list(messages)
         plan = TurnPlan(run=unanswered(history))
-        return _flat(context, lambda own: run_turn(_given(self, own, NoInbox()), history, plan))
+        return _flat(context, lambda own: run_turn(_given(self, own, history, NoInbox()), plan))
 
 
 def agent_loop(
@@ -161,20 +162,23 @@ def _start(
     run = () if prompts else unanswered(history)
 
     def begin(own: TurnContext) -> AsyncGenerator[Out, None]:
-        given = _given(loop, own, queues)
+        given = _given(loop, own, history, queues)
         said = given.redactor.value(prompts)  # results among them may show a secret
-        return run_turn(given, history, TurnPlan(prompts=said, user_message=user, run=run))
+        return run_turn(given, TurnPlan(prompts=said, user_message=user, run=run))
 
     return _flat(context, begin)
 
 
-def _given(loop: AgentLoop, context: TurnContext, inbox: Inbox) -> Given:
+def _given(
+    loop: AgentLoop, context: TurnContext, history: list[Message], inbox: Inbox
+) -> Given:
     return Given(
         context=context,
         provider=loop.llm_provider,
         sources=loop.tools,
         config=loop.config,
         redactor=Redactor(context.auth_context),
+        view=View(history),
         inbox=inbox,
     )
 

@@ -64,11 +64,11 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         room: The room for the messages that stay; `None`: little.
         surely: Also if the model writes no summary: a sentence replaces it.
     """
-    given, progress, out = turn.given, turn.progress, turn.out
+    given, progress, out, view = turn.given, turn.progress, turn.out, turn.given.view
     abilities = progress.abilities
     window = abilities.window_tokens
-    backlog = None if given.view.backlog is None else given.view.backlog()
-    part = await read_part(progress.history, backlog, window_tokens=window, room=room, split=True)
+    backlog = None if view.backlog is None else view.backlog()
+    part = await read_part(view.history, backlog, window_tokens=window, room=room, split=True)
     if part is None:
         return False
     level = progress.options.thinking_level

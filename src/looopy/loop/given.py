@@ -33,9 +33,9 @@ class Given:
 
     Attributes:
         redactor: Knows the secrets of the turn, at first those of `context.auth_context`.
+        view: The history, and the part of it that the model saw last. The turn adds to the history.
         keys: Makes the keys that credentials are encrypted to.
         inbox: Brings steering and follow-ups.
-        view: Remembers the part of the history that the model saw last.
         output_type: The type of the answer; `None`: any.
         auto_compact: True if the turn summarises a history that the model would not see whole.
         spent: The usage of the context's turns before this one.
@@ -46,9 +46,9 @@ class Given:
     sources: Sequence[ToolSource]
     config: LoopConfig
     redactor: Redactor
+    view: View
     keys: KeyRing = field(default_factory=KeyRing)
     inbox: Inbox = field(default_factory=NoInbox)
-    view: View = field(default_factory=View)
     output_type: OutputType | None = None
     auto_compact: bool = False
     spent: Spent = field(default_factory=Spent)

@@ -298,22 +298,20 @@ async def _close(stream: object) -> None:
 async def _request(
     turn: Turn, tools: dict[str, Tool], attempt: _Attempt, *, strict: bool
 ) -> tuple[LLMRequest, StreamOptions]:
-    given, history = turn.given, turn.progress.history
-    hooks, config, view = given.config.hooks, given.config, given.view
+    given, config, view = turn.given, turn.given.config, turn.given.view
+    hooks = config.hooks
     abilities = turn.progress.abilities
     provider, model, window_tokens = abilities.name, abilities.model, abilities.window_tokens
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
-        chosen = folded(history, config, window_tokens=window_tokens, offset=view.offset)
-        attempt.left_out = len(chosen) < len(folded(history, _WHOLE))
+        chosen = folded(view.history, config, window_tokens=window_tokens, offset=view.offset)
+        attempt.left_out = len(chosen) < len(folded(view.history, _WHOLE))
         chosen = await turn.ask(
             "transform_context", hooks.transform_context, chosen, default=chosen
         )
         chosen = await turn.ask("convert_to_llm", hooks.convert_to_llm, chosen, default=chosen)
         shown: Sequence[Message] = render(chosen, provider=provider, model=model, strict=strict)
     else:
-        shown = view.of(
-            history, config, provider=provider, model=model, window_tokens=window_tokens
-        )
+        shown = view.of(config, provider=provider, model=model, window_tokens=window_tokens)
         attempt.left_out = view.leaves_out
     prompt = await _prompt(turn)
     request = LLMRequest(

@@ -98,7 +98,7 @@ class Turn:
 
     def append(self, message: Message, **facts: Any) -> None:
         """Add a message without secrets to the history, with its `message_end`."""
-        self.progress.history.append(message)
+        self.given.view.history.append(message)
         self.progress.added.append(message)
         self.out.emit(MessageEnd, message=message, **facts)
 
@@ -129,7 +129,8 @@ class Turn:
         Reopen *group*, which ended with the messages *said*; those that are not *gone* are queued
         again.
         """
-        self.progress.take_back(said, gone)
+        del self.given.view.history[-len(said) :], self.progress.added[-len(said) :]
+        self.progress.queued = [one for one in said if one.number not in gone]
         self.out.take_back(group, len(said))
 
     # --- tool calls ----------------------------------------------------------------------------

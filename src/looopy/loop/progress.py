@@ -7,7 +7,7 @@ writes `stop` and `error`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -55,7 +55,6 @@ class Progress:
     The state of one turn so far.
 
     Attributes:
-        history: The messages before and in this turn, oldest first.
         guards: Count the turn's actions, and end it at a limit.
         abilities: The provider's, read when the turn begins. While the window is unknown, they are
             read again after each model call, because a provider that can prepare itself may have
@@ -80,7 +79,6 @@ class Progress:
         error: The error of a failed turn.
     """
 
-    history: list[Message]
     guards: Guards
     abilities: Abilities
     open_calls: Sequence[ToolCall] = ()
@@ -127,12 +125,6 @@ class Progress:
         self.in_iteration = True
         self.results = []
         self.iteration_usage = NO_USAGE
-
-    def take_back(self, said: Sequence[Queued], gone: Collection[int]) -> None:
-        """Remove the messages *said* last; those that are not *gone* are queued again."""
-        count = len(said)
-        del self.history[-count:], self.added[-count:]
-        self.queued = [one for one in said if one.number not in gone]
 
     def use(self, usage: Usage) -> None:
         """Count the usage of a model call."""

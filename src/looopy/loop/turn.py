@@ -42,7 +42,7 @@ from looopy.types.event import (
     TurnError,
     TurnStart,
 )
-from looopy.types.message import Message, StopReason
+from looopy.types.message import StopReason
 from looopy.types.state import Outcome, outcome_of
 from looopy.types.storable import repair
 
@@ -50,16 +50,12 @@ _logger = logging.getLogger("looopy")
 
 
 async def run_turn(
-    given: Given,
-    history: list[Message],
-    plan: TurnPlan,
-    relief: Relief | None = relieve,
+    given: Given, plan: TurnPlan, relief: Relief | None = relieve
 ) -> AsyncGenerator[Out, None]:
     """
     Run one turn.
 
     Args:
-        history: The earlier messages, oldest first; grows with the turn.
         plan: The beginning of the turn.
         relief: Makes room, once, if a request does not fit the model's window.
 
@@ -73,7 +69,7 @@ async def run_turn(
     guards = Guards(config, given.spent)
     spoken = bool(plan.delivered) and config.queue_mode == "one-at-a-time"
     abilities = abilities_of(given.provider)
-    progress = Progress(history, guards, abilities, plan.run, plan.call_turn, spoken)
+    progress = Progress(guards, abilities, plan.run, plan.call_turn, spoken)
     wanted = Wanted.of(given.output_type, native=abilities.structured_output)
     turn = Turn(given, plan, progress, Outgoing(given, progress), scope, wanted, relief)
     if isinstance(inbox, AskedQueues):

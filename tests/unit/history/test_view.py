@@ -45,20 +45,20 @@ def turn(n: int, stop: StopReason = StopReason.STOP) -> list[Message]:
     ]
 
 
-def look(view: View, history: list[Message], config: LoopConfig) -> Any:
-    return view.of(history, config, provider="p", model="m")
+def look(view: View, config: LoopConfig) -> Any:
+    return view.of(config, provider="p", model="m")
 
 
 @pytest.mark.parametrize("stop", [StopReason.STOP, StopReason.ABORTED])
 def test_a_call_looks_at_what_is_new(stop: StopReason) -> None:
     """However long the history, and also where turns were aborted."""
-    view, config = View(), LoopConfig(history_tokens=None)
     history = Watched(message for n in range(2000) for message in turn(n, stop))
-    assert len(look(view, history, config)) == 4000
+    view, config = View(history), LoopConfig(history_tokens=None)
+    assert len(look(view, config)) == 4000
     for n in range(50):
         history.read = 0
         history += turn(2000 + n, stop)
-        assert len(look(view, history, config)) == 4002 + 2 * n
+        assert len(look(view, config)) == 4002 + 2 * n
         assert history.read <= 5
 
 
@@ -67,45 +67,47 @@ def test_a_call_looks_at_what_is_new(stop: StopReason) -> None:
 )
 def test_a_window_that_moves_is_looked_at_a_few_times(config: LoopConfig) -> None:
     """The cut moves in steps, so each message is rendered about as often as there are steps."""
-    view, history = View(), Watched()
+    history = Watched()
+    view = View(history)
     for n in range(4000):
         history += turn(n)
-        look(view, history, config)
+        look(view, config)
     assert history.read <= 12 * len(history)
 
 
 def test_a_long_window_is_not_walked_for_a_call_between_two_cuts() -> None:
     """Most calls of a window that is full touch nothing but what is new."""
-    view, history, config = View(), Watched(), LoopConfig(history_tokens=None, max_messages=1000)
+    history, config = Watched(), LoopConfig(history_tokens=None, max_messages=1000)
+    view = View(history)
     reads: list[int] = []
     for n in range(4000):
         history += turn(n)
         history.read = 0
-        look(view, history, config)
+        look(view, config)
         reads.append(history.read)
     assert sorted(reads)[len(reads) * 98 // 100] <= 5
 
 
 def test_the_same_call_again_looks_at_nothing() -> None:
     """As when a call is tried again."""
-    view, config = View(), LoopConfig(history_tokens=None)
     history = Watched(turn(1))
-    first = look(view, history, config)
+    view, config = View(history), LoopConfig(history_tokens=None)
+    first = look(view, config)
     history.read = 0
-    assert look(view, history, config) == first
+    assert look(view, config) == first
     assert history.read <= 2
 
 
 def test_what_fails_half_way_is_begun_anew() -> None:
     """A message that cannot be weighed does not leave the view half-fed."""
-    view, config = View(), LoopConfig(history_tokens=30)
     history = turn(1)
-    look(view, history, config)
+    view, config = View(history), LoopConfig(history_tokens=30)
+    look(view, config)
     history += [*turn(2), "no message"]  # type: ignore[list-item]  # on purpose
     with pytest.raises(AttributeError):
-        look(view, history, config)
+        look(view, config)
     del history[-1]
-    assert look(view, history, config) == history
+    assert look(view, config) == history
 
 
 def test_a_cut_that_was_lost_and_found_again_shows_all_that_came_between() -> None:
@@ -115,10 +117,10 @@ def test_a_cut_that_was_lost_and_found_again_shows_all_that_came_between() -> No
         "A": AssistantMessage((ToolCall("x", "look"),), timestamp=2),
         "R": ToolResultMessage(tool_call_id="x", tool_name="look", timestamp=3),
     }
-    view, config = View(), LoopConfig(history_tokens=None, max_messages=4)
     history: list[Message] = []
+    view, config = View(history), LoopConfig(history_tokens=None, max_messages=4)
     for kind in "AARAURAR":
         history.append(kinds[kind])
-        assert look(view, history, config) == render(
+        assert look(view, config) == render(
             visible(history, config), provider="p", model="m"
         )

@@ -23,7 +23,7 @@ SAID = [Queued(UserMessage("more"))]
 
 def progress(**fields):
     """A turn that has only begun."""
-    return Progress([], Guards(LoopConfig()), abilities_of(ScriptedProvider([])), **fields)
+    return Progress(Guards(LoopConfig()), abilities_of(ScriptedProvider([])), **fields)
 
 
 def _written(tree):
