@@ -98,6 +98,7 @@ class Received:
     headers: dict[str, str]
     body: dict[str, Any]
     path: str
+    raw: bytes = b""
 
 
 class FakeOpenAI:
@@ -168,8 +169,9 @@ class FakeOpenAI:
         while (line := await reader.readline()).strip():
             name, _, value = line.decode().partition(":")
             headers[name.strip().lower()] = value.strip()
-        body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"{}")
-        received = Received(headers, body, path)
+        raw = await reader.readexactly(int(headers.get("content-length", 0)))
+        body = json.loads(raw or b"{}")
+        received = Received(headers, body, path, raw)
         self.received.append(received)
         self.asked.set()
         problems = self._check(body)

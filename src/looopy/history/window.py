@@ -7,9 +7,9 @@ The log only grows, the window of a model does not. Three rules make the cut:
   newest user message with everything after it is too large, that message stays and the oldest
   complete groups (an assistant message with its results) behind it go. If the newest group alone is
   too large, the text of its results is shortened, never the pair.
-- It moves in steps: the place of the cut is a multiple of a quarter of the kept part, counted from
-  the beginning of the log, even if only its end was read. So many requests in a row begin with the
-  same message, in any process, and prompt caches stay valid.
+- It moves in steps: up to half of the tokens that fit, or a quarter of the messages, go at a time.
+  The place is chosen by its number in the log alone, even if only the log's end was read. So many
+  requests in a row begin with the same message, in any process, and prompt caches stay valid.
 - It is found from the end, so its cost is that of the kept part, however long the log is. Callers
   that ask again and again while the log grows keep a `Window`, which processes each message once.
 
@@ -177,7 +177,7 @@ def _within(messages: Sequence[Message], limits: Limits, offset: int) -> list[Me
     scan = _scan(messages, limits)
     if scan.first == 0:
         return list(messages)
-    start = _stepped(scan.first, len(messages), limits, offset)
+    start = _stepped(scan.first, scan.half, len(messages), limits, offset)
     cuts = [i for i in scan.users if i >= start]
     if cuts:
         return list(messages[cuts[-1] :])
@@ -236,12 +236,14 @@ class _Scan:
 
     Attributes:
         first: Index of the oldest message that still fits; 0 if all do.
+        half: Index of the oldest message that fits into half of the tokens.
         users: Indices of user messages before which the log may be cut, newest first: no call
             between `first` and such an index has its result behind it.
         groups: The same for assistant messages.
     """
 
     first: int
+    half: int
     users: list[int] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
 
@@ -253,7 +255,7 @@ class _Scan:
 
 
 def _scan(messages: Sequence[Message], limits: Limits) -> _Scan:
-    scan = _Scan(len(messages))
+    scan = _Scan(len(messages), len(messages))
     count = tokens = 0
     results: dict[str, int] = {}
     for i in range(len(messages) - 1, -1, -1):
@@ -267,6 +269,8 @@ def _scan(messages: Sequence[Message], limits: Limits) -> _Scan:
                 if tokens > limits.tokens:
                     break
         scan.first = i
+        if limits.tokens is None or tokens <= limits.tokens // 2:
+            scan.half = i
         if isinstance(message, ToolResultMessage):
             results.setdefault(message.tool_call_id, i)
         elif isinstance(message, AssistantMessage):
@@ -298,6 +302,8 @@ class Window:
         "_announced",
         "_count",
         "_first",
+        "_half",
+        "_half_tokens",
         "_limits",
         "_offset",
         "_tokens",
@@ -313,6 +319,7 @@ class Window:
         self._offset = offset
         self._first = 0  # index of the oldest message that fits
         self._count = self._tokens = 0  # of the part that fits
+        self._half = self._half_tokens = 0  # the same for half of the tokens
         self._weights: list[int] = []  # tokens of each message; -1: is not counted
         self._users: list[int] = []  # indices of user messages
         self._torn: list[int] = []  # the newest call that each parts from its result; -1: none
@@ -332,6 +339,7 @@ class Window:
             self._weights.append(weight)
             self._count += 1
             self._tokens += weight
+            self._half_tokens += weight
             if isinstance(message, UserMessage):
                 self._users.append(here)
                 self._torn.append(-1)
@@ -351,7 +359,7 @@ class Window:
         if first == 0:
             return 0
         users = self._users
-        start = _stepped(first, self.length, self._limits, self._offset)
+        start = _stepped(first, self._half, self.length, self._limits, self._offset)
         for i in range(bisect_left(users, start), len(users)):
             if self._torn[i] < first:
                 return users[i]
@@ -374,28 +382,37 @@ class Window:
             if weight >= 0:
                 self._count -= 1
                 self._tokens -= weight
+        while tokens is not None and self._half_tokens > tokens // 2:
+            self._half_tokens -= max(0, weights[self._half])
+            self._half += 1
 
 
-def _stepped(first: int, length: int, limits: Limits, offset: int = 0) -> int:
+def _stepped(first: int, half: int, length: int, limits: Limits, offset: int = 0) -> int:
     """
-    *first* or a little later: a place that stays while the log grows by a quarter.
+    *first* or a little later: a place that stays while the log grows.
 
     Args:
+        half: The last place to choose, where half of the tokens are left.
         offset: The place of index 0 in the log, so that it is the same one for all who know its
             end.
     """
-    kept = max(1, length - first)
-    if limits.messages is not None and kept >= limits.messages:
+    if limits.messages is not None and length - first >= limits.messages:
         step = max(1, limits.messages // 4)
-    else:
-        # How many messages fit into so many tokens varies from cut to cut: be coarse.
-        step = _power_of_two(kept // 4)
-    return min(-(-(first + offset) // step) * step - offset, length)
+        return min(-(-(first + offset) // step) * step - offset, length)
+    return _roundest(first + offset, max(first, half) + offset) - offset
 
 
-def _power_of_two(number: int) -> int:
-    """The largest power of two up to *number*; at least 1."""
-    return 1 << max(0, number.bit_length() - 1)
+def _roundest(first: int, last: int) -> int:
+    """
+    The number from *first* to *last* that the highest power of two divides.
+
+    There is exactly one. While both ends grow, it stays until it is less than *first* or a rounder
+    number comes, and it never decreases.
+    """
+    if first == 0:
+        return 0
+    zeros = ((first - 1) ^ last).bit_length() - 1
+    return last >> zeros << zeros
 
 
 def _newest_turn(messages: Sequence[Message], limits: Limits) -> list[Message]:
@@ -415,7 +432,7 @@ def _newest_turn(messages: Sequence[Message], limits: Limits) -> list[Message]:
     else:
         shown = answers
     scan = _scan(shown, limits)
-    start = _stepped(scan.first, len(shown), limits)
+    start = _stepped(scan.first, scan.half, len(shown), limits)
     for group in reversed(scan.groups):
         if group >= start:
             return [*question, *shown[group:]]
