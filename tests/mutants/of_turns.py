@@ -287,9 +287,9 @@ MUTANTS = [
     mutant(
         "old-credentials",
         "a turn goes on with an identity that nobody has shown again",
-        "looopy.agent.plan:_needs_auth",
-        "return had_auth and (auth_context is None or auth_context.expired())",
-        "return had_auth and auth_context is not None and auth_context.expired()",
+        "looopy.agent.request:TurnRequest.has_auth",
+        "return self.auth_context is not None and not self.auth_context.expired()",
+        "return self.auth_context is None or not self.auth_context.expired()",
         f"{_CONTINUING}::test_a_turn_with_credentials_goes_on_only_with_fresh_ones",
         "tests/unit/agent/test_plan.py::test_what_had_credentials_needs_fresh_ones",
     ),

@@ -247,8 +247,8 @@ class Claiming:
             situation,
             request.user_message,
             request.inputs,
-            request.auth_context,
-            self._setup.keys,
+            has_auth=request.has_auth,
+            keys=self._setup.keys,
         )
         asked = {one.request_id for one in known.state.pending if one.kind is PendingKind.AUTH}
         request.secret.update(asked & request.inputs.keys())

@@ -18,7 +18,6 @@ from looopy.loop.given import Resumed, TurnPlan
 from looopy.loop.pending import waits_for
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.tools.answering import check_answer, refused
-from looopy.types.context import AuthContext
 from looopy.types.maker import quick
 from looopy.types.message import Message, StopReason, ToolCall, ToolResultMessage, UserMessage
 from looopy.types.state import HeldCall, PendingKind, PendingRequest
@@ -70,13 +69,15 @@ def plan_turn(
     situation: Situation,
     user_message: UserMessage | None,
     inputs: Mapping[str, Any] | None,
-    auth_context: AuthContext | None,
+    *,
+    has_auth: bool = False,
     keys: KeyRing | None = None,
 ) -> Plan:
     """
     Decide how a turn begins.
 
     Args:
+        has_auth: The turn has credentials that have not expired.
         keys: Opens the credentials among *inputs*.
 
     Raises:
@@ -98,7 +99,7 @@ def plan_turn(
             refuse_in_part(answers)
             return _waiting(kept, remaining[0].turn, waits_for(remaining))
         plan = _answer(situation, fresh, user_message, answers, remaining)
-        if plan.run and _needs_auth(situation, auth_context):
+        if plan.run and _had_auth(situation) and not has_auth:
             if user_message is not None:
                 raise CannotContinue(
                     "the calls that these inputs answer had credentials: pass a fresh auth_context"
@@ -120,7 +121,7 @@ def plan_turn(
             status="waiting",
             action="continue",
         )
-    return _continue(situation, fresh, auth_context)
+    return _continue(situation, fresh, has_auth=has_auth)
 
 
 def _waiting(kept: ContextState, continues: int | None, ends: StopReason) -> Plan:
@@ -218,7 +219,7 @@ def _resume(
     return resumed, begun
 
 
-def _continue(situation: Situation, fresh: ContextState, auth_context: AuthContext | None) -> Plan:
+def _continue(situation: Situation, fresh: ContextState, *, has_auth: bool) -> Plan:
     resumable = situation.state.resumable
     open_calls = situation.open_calls
     first: Entry | None = None
@@ -232,7 +233,7 @@ def _continue(situation: Situation, fresh: ContextState, auth_context: AuthConte
             status="ready",
             action="continue",
         )
-    if _needs_auth(situation, auth_context):
+    if _had_auth(situation) and not has_auth:
         kept = replace(situation.state, error=None, resumable=_resumable(situation))
         return _waiting(kept, resumable, StopReason.AUTH_REQUIRED)
     if first is not None:
@@ -256,10 +257,9 @@ def _continue(situation: Situation, fresh: ContextState, auth_context: AuthConte
     )
 
 
-def _needs_auth(situation: Situation, auth_context: AuthContext | None) -> bool:
-    """True if the turn to continue had credentials, and fresh ones are missing."""
-    had_auth = situation.last is not None and situation.last.had_auth
-    return had_auth and (auth_context is None or auth_context.expired())
+def _had_auth(situation: Situation) -> bool:
+    """True if the turn to continue had credentials: it needs fresh ones."""
+    return situation.last is not None and situation.last.had_auth
 
 
 def _superseded(situation: Situation, open_call: OpenCall) -> ToolResultMessage:

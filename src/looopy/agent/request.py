@@ -126,6 +126,11 @@ class TurnRequest:
         return input_hash(self.user_message, self.inputs, self.metadata, schema, secret)
 
     @property
+    def has_auth(self) -> bool:
+        """True if it has credentials that have not expired."""
+        return self.auth_context is not None and not self.auth_context.expired()
+
+    @property
     def actor_id(self) -> str | None:
         """The actor of the turn."""
         return self.auth_context.actor_id if self.auth_context else None

@@ -35,18 +35,16 @@ from looopy.loop.output import INSTRUCTION
 from looopy.loop.parts import Turn
 from looopy.loop.prompts import BuiltPrompt, build_prompt
 from looopy.loop.storable import _clean
+from looopy.tools.gather import prompts_of
 from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig
-from looopy.types.context import TurnContext
 from looopy.types.event import (
     AgentEvent,
     MessageStart,
-    MessageUpdate,
     StatusChange,
     TurnWarning,
     utc_now,
 )
-from looopy.types.maker import maker
 from looopy.types.message import AssistantMessage, Message, StopReason, TextContent
 from looopy.types.request import LLMRequest, PartialMessage, StreamEvent, StreamOptions
 from looopy.types.shapes import Lost, mended_answer
@@ -57,7 +55,6 @@ _logger = logging.getLogger("looopy")
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 _GRACE_S = 5.0  # how long the turn waits for a stream to close
 _AT_A_TIME = 64  # deltas after which other tasks, such as readers, run, whatever the provider
-_made_update = maker(MessageUpdate)
 _WHOLE = LoopConfig(max_messages=None, history_tokens=None)
 
 
@@ -167,7 +164,7 @@ async def _listen(
     turn: Turn, request: LLMRequest, options: StreamOptions, attempt: _Attempt
 ) -> AsyncGenerator[Out, None]:
     """Show the model's output as it arrives, until the stream's last event."""
-    given, iteration = turn.given, turn.progress.iteration
+    given = turn.given
     deltas = None if given.redactor.free else given.redactor.deltas()
     partial: PartialMessage | None = None
     arrived = 0
@@ -202,10 +199,10 @@ async def _listen(
                 attempt.first_delta_s = (utc_now() - attempt.started).total_seconds()
             reach("B5")
             if deltas is None:
-                yield _update(given.context, iteration, event)
+                yield turn.out.delta(event)
             else:
                 for piece in deltas(event):
-                    yield _update(given.context, iteration, piece)
+                    yield turn.out.delta(piece)
             arrived += 1
             if arrived % _AT_A_TIME == 0:
                 with turn.scope:
@@ -261,18 +258,6 @@ def _warn_of_lost(turn: Turn, lost: Lost) -> None:
     if lost:
         text = f"the model's answer had values of a wrong type, left out: {', '.join(lost)}"
         turn.out.warn("answer_repaired", text)
-
-
-def _update(context: TurnContext, iteration: int, event: StreamEvent) -> MessageUpdate:
-    return _made_update(
-        context_id=context.context_id,
-        turn=context.turn,
-        iteration=iteration,
-        delta=event.delta if event.type == "text_delta" else "",
-        event=event,
-        content_index=event.content_index,
-        partial=event.partial,
-    )
 
 
 def _cut_in_silence(turn: Turn, message: AssistantMessage) -> ContextOverflow | None:
@@ -362,7 +347,8 @@ async def _key_of(turn: Turn, provider: str) -> str | None:
 async def _prompt(turn: Turn) -> BuiltPrompt:
     given = turn.given
     with turn.scope:
-        prompt = await build_prompt(given.context.system_prompt, given.sources, given.context)
+        brought = await prompts_of(given.sources, given.context)
+        prompt = await build_prompt(given.context.system_prompt, brought, given.context)
     if turn.wanted is None or turn.wanted.tool is None:
         return prompt
     return replace(prompt, before=f"{prompt.before}\n\n{INSTRUCTION}".lstrip())

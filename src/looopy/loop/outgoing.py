@@ -19,6 +19,7 @@ from looopy.types.event import (
     IterationStart,
     MessageEnd,
     MessageStart,
+    MessageUpdate,
     ToolExecutionEnd,
     TurnEnd,
     TurnStart,
@@ -27,6 +28,7 @@ from looopy.types.event import (
 )
 from looopy.types.maker import maker, quick
 from looopy.types.message import NO_USAGE, Usage
+from looopy.types.request import StreamEvent
 
 # Events of messages, which were searched for secrets before the turn added them, and of numbers.
 _SEARCHED = frozenset(
@@ -52,6 +54,7 @@ class _Makers(dict[Callable[..., AgentEvent], Callable[..., AgentEvent]]):
 
 
 _makers = _Makers()
+_made_update = maker(MessageUpdate)
 
 
 @quick
@@ -114,6 +117,17 @@ class Outgoing:
     def make(self, kind: Callable[..., AgentEvent], **fields: Any) -> AgentEvent:
         """An event of this turn and iteration, for the caller to yield."""
         return self._made(kind, fields)
+
+    def delta(self, event: StreamEvent) -> MessageUpdate:
+        """The event that shows a piece of the model's answer."""
+        return _made_update(
+            iteration=self._progress.iteration,
+            delta=event.delta if event.type == "text_delta" else "",
+            event=event,
+            content_index=event.content_index,
+            partial=event.partial,
+            **self._facts,
+        )
 
     def emit(self, kind: Callable[..., AgentEvent], **fields: Any) -> None:
         """Add an event to the open group."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from looopy.errors import ConfigurationError
-from looopy.tools.gather import _failed, prompts_of
+from looopy.tools.gather import _failed
 from looopy.types.context import PromptPart, SystemPrompt, TurnContext, as_part
 from looopy.types.maker import quick
 from looopy.types.message import Message, TextContent, UserMessage
@@ -54,13 +54,13 @@ class BuiltPrompt:
 
 
 async def build_prompt(
-    prompt: SystemPrompt, sources: Sequence[object], context: TurnContext
+    prompt: SystemPrompt, brought: Sequence[PromptPart], context: TurnContext
 ) -> BuiltPrompt:
     """
     Build the texts of all parts, in order.
 
     Args:
-        sources: Sources of tools; those with `system_prompts` add parts.
+        brought: The parts of the sources of tools.
 
     Raises:
         ConfigurationError: A function failed, or did not return text.
@@ -71,12 +71,10 @@ async def build_prompt(
         parts = [PromptPart(prompt)]
     else:
         parts = [as_part(one) for one in prompt]
-    alone = len(parts)
-    parts += await prompts_of(sources, context)
-    if isinstance(prompt, str) and len(parts) == alone:
+    if isinstance(prompt, str) and not brought:
         return BuiltPrompt(prompt)
     built: list[PromptPart] = []
-    for part in sorted(parts, key=lambda one: one.order):
+    for part in sorted([*parts, *brought], key=lambda one: one.order):
         text = await _text(part, context)
         if text:
             built.append(replace(part, text=text))

@@ -1,77 +1,20 @@
-"""
-Repairs of foreign output: answers of models and results of tools become values that can be stored.
-"""
+"""Repairs of the answers of models: they become values that can be stored and replayed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from operator import is_
 from typing import Any
 
-from looopy.errors import ValueRefused
 from looopy.loop.parts import Turn
 from looopy.types.maker import amended
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
-    ImageContent,
     TextContent,
     ThinkingContent,
-    ToolResultMessage,
-    UserBlock,
 )
-from looopy.types.message_json import message_to_json
-from looopy.types.storable import SURELY_SHORT, dump, repair, repair_json
-
-_MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
-
-
-def _storable(result: ToolResultMessage) -> ToolResultMessage:
-    """The result with text and details that every store keeps."""
-    content = tuple(map(_storable_block, result.content))
-    details = _details(repair_json(result.details))
-    # By identity: the tool's own values may not be comparable.
-    same = details is result.details and all(map(is_, content, result.content))
-    kept = result if same else amended(result, content=content, details=details)
-    if details is None and _are_short(content):
-        return kept
-    try:
-        dump(message_to_json(kept, compact=True))
-    except ValueRefused as refused:
-        why = f"The tool has run, but its result cannot be stored: {refused.message}"
-        return replace(result, content=(TextContent(why),), details=None, is_error=True)
-    return kept
-
-
-def _storable_block(block: UserBlock) -> UserBlock:
-    if isinstance(block, ImageContent):
-        return block
-    text = repair(block.text)
-    return block if text is block.text else replace(block, text=text)
-
-
-def _are_short(content: Sequence[UserBlock]) -> bool:
-    """True if these are texts so short that every store takes them, with any other fields."""
-    chars = 0
-    for block in content:
-        if not isinstance(block, TextContent) or block.text_signature is not None:
-            return False
-        chars += len(block.text)
-    return chars <= SURELY_SHORT
-
-
-def _details(value: Any) -> Any:
-    """Details that fit. A finished tool's result must not be lost for data that no model reads."""
-    if value is None:
-        return None
-    try:
-        if len(dump(value)) <= _MAX_DETAILS_CHARS:
-            return value
-    except ValueRefused:
-        pass  # too large: other problems were repaired before
-    return {"omitted": "the details were too large to be stored"}
+from looopy.types.storable import repair, repair_json
 
 
 def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:

@@ -20,9 +20,9 @@ from looopy.loop.approval import AskFirst, may_run
 from looopy.loop.given import NOTHING_ASKED
 from looopy.loop.output import FinalAnswer
 from looopy.loop.parts import Turn
-from looopy.loop.storable import _storable
 from looopy.tools.asking import NeedsInput
 from looopy.tools.call.hooks import ToolHooks
+from looopy.tools.call.results import storable
 from looopy.tools.call.run import resolve_name, run_call
 from looopy.tools.provider import Tool, ToolContext
 from looopy.types.event import AgentEvent, ToolExecutionUpdate, utc_now
@@ -61,9 +61,9 @@ class Run:
         """
         task = self.task
         if self.overdue is not None:
-            return _storable(self.overdue)
+            return storable(self.overdue)
         if task.done() and not task.cancelled() and task.exception() is None:
-            return _storable(task.result())
+            return storable(task.result())
         harmless = self.tool is None or self.tool.effects == "none" or self.asks is not None
         text = CANCELLED if harmless else OUTCOME_UNKNOWN
         return synthetic_result(self.call, text, timestamp=now_ms())

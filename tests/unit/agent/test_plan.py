@@ -9,6 +9,7 @@ import pytest
 from looopy import AuthContext, tool
 from looopy.agent.dead_turns import OpenCall, close_dead_turn
 from looopy.agent.plan import DENIED, SUPERSEDED, Situation, plan_turn
+from looopy.agent.request import TurnRequest
 from looopy.errors import CannotContinue, InputNotFound, ValueRefused
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.stores.records import ContextState, TurnRecord
@@ -107,7 +108,7 @@ def test_text_on_an_idle_context_is_just_said():
     """Nothing is continued; usage is kept, a failure forgotten."""
     state = ContextState(error=("LLMError", "no"), resumable=4, usage=USED)
     said = user("hello")
-    plan = plan_turn(Situation(state, [user("x"), answer("y")]), said, None, None)
+    plan = plan_turn(Situation(state, [user("x"), answer("y")]), said, None)
     assert plan.prompts == (said,)
     assert plan.state == ContextState(usage=USED)
     assert (plan.continues, plan.ends, list(plan.run)) == (None, None, [])
@@ -117,28 +118,28 @@ def test_each_answer_does_what_it_says():
     """Approved runs, denied is answered, superseded by text is answered."""
     situation = waiting("a", "b")
     inputs = {"r-a": True, "r-b": False}
-    plan = plan_turn(situation, None, inputs, None)
+    plan = plan_turn(situation, None, inputs)
     assert [c.name for c in plan.run] == ["a"]
     assert [m.text for m in plan.prompts] == [DENIED]
     assert (plan.continues, plan.call_turn) == (1, 1)
     said = user("x")
-    plan = plan_turn(situation, said, {"r-a": True}, None)
+    plan = plan_turn(situation, said, {"r-a": True})
     assert [m.text for m in plan.prompts] == [SUPERSEDED, "x"]
     assert [c.name for c in plan.run] == ["a"]
-    plan = plan_turn(situation, said, None, None)
+    plan = plan_turn(situation, said, None)
     assert [m.text for m in plan.prompts] == [SUPERSEDED, SUPERSEDED, "x"]
     assert list(plan.run) == []
 
 
 def test_a_part_of_the_answers_is_kept_for_the_rest():
     """The turn ends at once, and what was answered is in the state."""
-    plan = plan_turn(waiting("a", "b"), None, {"r-a": True}, None)
+    plan = plan_turn(waiting("a", "b"), None, {"r-a": True})
     assert plan.ends is StopReason.INPUT_REQUIRED
     assert [p.request_id for p in plan.state.pending] == ["r-b"]
     assert [(p.request_id, v) for p, v in plan.state.answered] == [("r-a", True)]
     assert plan.state.resumable == 1
     rest = Situation(plan.state, waiting("a", "b").history, waiting("a", "b").open_calls)
-    last = plan_turn(rest, None, {"r-b": True}, None)
+    last = plan_turn(rest, None, {"r-b": True})
     assert [c.name for c in last.run] == ["a", "b"]
 
 
@@ -146,7 +147,7 @@ def test_a_part_of_the_answers_is_kept_for_the_rest():
 def test_an_unknown_answer_refuses_all(inputs):
     """`InputNotFound` names it."""
     with pytest.raises(InputNotFound) as caught:
-        plan_turn(waiting("a"), None, inputs, None)
+        plan_turn(waiting("a"), None, inputs)
     assert caught.value.request_id == "r-x"
 
 
@@ -155,17 +156,17 @@ def test_an_expired_request_is_not_there():
     past = datetime.now(UTC) - timedelta(seconds=1)
     state = ContextState(pending=(request("a", expires_at=past),))
     with pytest.raises(InputNotFound):
-        plan_turn(Situation(state, []), None, {"r-a": True}, None)
+        plan_turn(Situation(state, []), None, {"r-a": True})
     later = datetime.now(UTC) + timedelta(hours=1)
     state = ContextState(pending=(request("a", expires_at=later),))
-    assert plan_turn(Situation(state, []), None, {"r-a": True}, None).ends is None
+    assert plan_turn(Situation(state, []), None, {"r-a": True}).ends is None
 
 
 @pytest.mark.parametrize("value", ["yes", 1, 0, None, [], {}])
 def test_an_approval_is_yes_or_no(value):
     """Nothing that merely looks like it."""
     with pytest.raises(ValueRefused) as caught:
-        plan_turn(waiting("a"), None, {"r-a": value}, None)
+        plan_turn(waiting("a"), None, {"r-a": value})
     assert caught.value.path == "/inputs/r-a"
 
 
@@ -178,7 +179,7 @@ def test_without_text_or_answers_there_must_be_something_open():
     ):
         for inputs in (None, {}):
             with pytest.raises(CannotContinue):
-                plan_turn(situation, None, inputs, None)
+                plan_turn(situation, None, inputs)
 
 
 def record(*, had_auth):
@@ -208,13 +209,16 @@ PAST = datetime.now(UTC) - timedelta(seconds=1)
 )
 def test_what_had_credentials_needs_fresh_ones(had_auth, auth, ends):
     """For open calls, for an unanswered question, and for an approval."""
+    turn = TurnRequest(
+        user_message=None, inputs={}, auth_context=auth, metadata={}, on_busy="reject"
+    )
     last = record(had_auth=had_auth)
     question = Situation(ContextState(resumable=1), [user("x")], (), last)
     calls = [opened("rerun")]
     called = Situation(ContextState(resumable=1), [user("x")], calls, last)
     approved = Situation(waiting("a").state, waiting("a").history, waiting("a").open_calls, last)
     for situation, inputs in ((question, None), (called, None), (approved, {"r-a": True})):
-        plan = plan_turn(situation, None, inputs, auth)
+        plan = plan_turn(situation, None, inputs, has_auth=turn.has_auth)
         assert plan.ends is ends
         assert plan.continues == 1
         if ends is not None:
@@ -231,7 +235,7 @@ def test_a_call_that_may_have_had_its_effect_runs_only_as_its_tool_says(approved
     answered = ((request("a"), True),) if approved_before else ()
     state = ContextState(answered=answered, resumable=1)
     history = [user("go"), answer("", one.call)]
-    plan = plan_turn(Situation(state, history, [one]), None, None, None)
+    plan = plan_turn(Situation(state, history, [one]), None, None)
     assert [c.id for c in plan.run] == (["id-a"] if rerun else [])
     assert [m.text for m in plan.prompts] == ([] if rerun else [OUTCOME_UNKNOWN])
 
@@ -241,6 +245,6 @@ def test_a_call_that_is_approved_after_its_death_runs():
     state = ContextState(pending=(request("a"),), resumable=1)
     one = opened("a")
     plan = plan_turn(
-        Situation(state, [user("x"), answer("", one.call)], [one]), None, {"r-a": True}, None
+        Situation(state, [user("x"), answer("", one.call)], [one]), None, {"r-a": True}
     )
     assert [c.id for c in plan.run] == ["id-a"]

@@ -14,15 +14,20 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any
 
+from looopy.errors import ValueRefused
 from looopy.tools.provider import ToolContext, ToolResult
-from looopy.types.maker import quick
-from looopy.types.message import ImageContent, TextContent, UserBlock
+from looopy.types.maker import amended, quick
+from looopy.types.message import ImageContent, TextContent, ToolResultMessage, UserBlock
+from looopy.types.message_json import message_to_json
 from looopy.types.shapes import Lost, as_flag, mended_shown
+from looopy.types.storable import SURELY_SHORT, dump, repair, repair_json
 
 _MAX_LEAVES = 5
+_MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
 _CONTINUATION = 0x80  # the top bits of a byte inside a character: RFC 3629, section 3
 
 
@@ -200,6 +205,44 @@ def _between_characters(data: bytes, end: int) -> int:
     while 0 < end < len(data) and data[end] & 0xC0 == _CONTINUATION:
         end -= 1
     return min(end, len(data))
+
+
+def storable(result: ToolResultMessage) -> ToolResultMessage:
+    """*result* with text and details that every store keeps."""
+    content = tuple(map(_storable_block, result.content))
+    details = _storable_details(repair_json(result.details))
+    # By identity: the tool's own values may not be comparable.
+    same = details is result.details and all(map(is_, content, result.content))
+    kept = result if same else amended(result, content=content, details=details)
+    plain = [one for one in content if isinstance(one, TextContent) and one.text_signature is None]
+    chars = sum(len(one.text) for one in plain)
+    if details is None and len(plain) == len(content) and chars <= SURELY_SHORT:
+        return kept  # every store takes texts so short, with any other fields
+    try:
+        dump(message_to_json(kept, compact=True))
+    except ValueRefused as refused:
+        why = f"The tool has run, but its result cannot be stored: {refused.message}"
+        return replace(result, content=(TextContent(why),), details=None, is_error=True)
+    return kept
+
+
+def _storable_block(block: UserBlock) -> UserBlock:
+    if isinstance(block, ImageContent):
+        return block
+    text = repair(block.text)
+    return block if text is block.text else replace(block, text=text)
+
+
+def _storable_details(value: Any) -> Any:
+    """Details that fit. A finished tool's result must not be lost for data that no model reads."""
+    if value is None:
+        return None
+    try:
+        if len(dump(value)) <= _MAX_DETAILS_CHARS:
+            return value
+    except ValueRefused:
+        pass  # too large: other problems were repaired before
+    return {"omitted": "the details were too large to be stored"}
 
 
 _logger = logging.getLogger("looopy")
