@@ -11,7 +11,7 @@ tools and messages; it knows no store, process or lease. It may import `history`
 - State: `parts` (the turn as it runs), of `given` (what the caller hands over), `progress` (what
   has happened so far) and `outgoing` (events and groups); `guards` (budgets and limits).
 - Input: `incoming` (messages during the turn), `prompts` (the system prompt).
-- Output: `output` (a typed answer), `storable` (repairs what a model or tool sent).
+- Output: `output` (a typed answer), `storable` (repairs what a model sent).
 - People: `approval` (may this call run unasked), `pending` (calls left open for a person).
 - `compaction` (shorten the history inside a turn), `interrupt` (cancel, timeouts).
 - `agent_loop`: the same turn without an agent or a store.
