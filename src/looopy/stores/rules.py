@@ -11,6 +11,7 @@ from typing import Any
 
 from looopy.errors import (
     AccessDenied,
+    AgentBusy,
     ArtifactNotFound,
     ContextNotFound,
     Fenced,
@@ -176,14 +177,19 @@ def _content(
     return actual, raw, media_type or default
 
 
-def busy_message(turn: int | None) -> str:
-    """The sentence of `AgentBusy`."""
+def busy(turn: int | None) -> AgentBusy:
+    """The error of every backend for what cannot be done while a turn runs."""
     which = "a turn" if turn is None else f"turn {turn}"
-    return f"{which} is running on this context: wait for it, or use on_busy='wait'"
+    return AgentBusy(
+        f"{which} is running on this context: wait for it, or use on_busy='wait'", turn=turn
+    )
 
 
-LINE_MESSAGE = "somebody who came earlier waits for this context: wait as well, with on_busy='wait'"
-"""The message of `AgentBusy` if no turn blocks the claim, but the line does."""
+def line_busy() -> AgentBusy:
+    """The error of every backend for a claim that no turn blocks, but the line does."""
+    return AgentBusy(
+        "somebody who came earlier waits for this context: wait as well, with on_busy='wait'"
+    )
 
 
 def check_claim(claim: Claim) -> None:
@@ -272,6 +278,13 @@ def moved_on(expected: int, actual: int) -> StoreConflict:
     """The error of every backend for a claim under an epoch, or of a turn, that is not there."""
     return StoreConflict(
         "the context has moved on: load it again", expected=expected, actual=actual
+    )
+
+
+def metadata_changed(expected: int, actual: int) -> StoreConflict:
+    """The error of every backend for metadata that are to replace a version that is not there."""
+    return StoreConflict(
+        "another writer has changed the metadata: load it again", expected=expected, actual=actual
     )
 
 

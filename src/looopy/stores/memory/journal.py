@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from looopy.errors import AgentBusy
 from looopy.stores.bells import Bells
 from looopy.stores.memory.context import (
     MemoryStore,
@@ -35,7 +34,7 @@ from looopy.stores.records import (
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import (
-    busy_message,
+    busy,
     check_context_id,
     check_post,
     fenced,
@@ -170,7 +169,7 @@ class InMemoryJournal(InMemoryInbox):
         forced = context.open_turn is not None
         if forced:
             if not force:
-                raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
+                raise busy(context.open_turn)
             interrupt(context)
         covers = (context.visible_from, context.last_position)
         encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
@@ -199,7 +198,7 @@ class InMemoryJournal(InMemoryInbox):
         if context is None:
             raise no_context(context_id)
         if context.open_turn is not None:
-            raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
+            raise busy(context.open_turn)
         if context.epoch != compaction.epoch:
             raise moved_on(compaction.epoch, context.epoch)
         made = compaction.events(

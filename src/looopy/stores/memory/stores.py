@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores.memory.context import (
     Contexts,
     MemoryStore,
@@ -30,12 +29,13 @@ from looopy.stores.memory.log import stored_records
 from looopy.stores.records import Claim, Claimed, ContextRecord, MessageRecord, Waiter
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import (
-    LINE_MESSAGE,
     artifact_write,
-    busy_message,
+    busy,
     check_claim,
     check_context_id,
     key_used,
+    line_busy,
+    metadata_changed,
     moved_on,
     no_artifact,
     no_context,
@@ -75,7 +75,7 @@ class InMemoryMessageStore(MemoryStore):
         if not messages:
             return found.last_position if found else 0
         if found is not None and found.open_turn is not None:
-            raise AgentBusy(busy_message(found.open_turn), turn=found.open_turn)
+            raise busy(found.open_turn)
         context = self.backend.make(self.tenant, context_id)
         insert_messages(context, encoded, context.turn_count)
         context.raise_epoch()
@@ -194,11 +194,7 @@ class InMemoryStateStore(MemoryStore):
         found = self._get(context_id)
         actual = found.version if found else 0
         if actual != version:
-            raise StoreConflict(
-                "another writer has changed the metadata: load it again",
-                expected=version,
-                actual=actual,
-            )
+            raise metadata_changed(version, actual)
         context = self.backend.make(self.tenant, context_id)
         context.metadata = text
         context.version += 1
@@ -218,7 +214,7 @@ class InMemoryStateStore(MemoryStore):
         if context is None:
             raise no_context(context_id)
         if context.open_turn is not None and context.lease_live:
-            raise AgentBusy(busy_message(context.open_turn), turn=context.open_turn)
+            raise busy(context.open_turn)
         del self.backend.contexts[self.tenant, context_id]
         self._ring(context_id, inbox=True)
 
@@ -231,13 +227,13 @@ class InMemoryStateStore(MemoryStore):
         metadata = dump(dict(claim.metadata), "/metadata")
         found = self._get(claim.context_id)
         if found is not None and found.lease_live and found.holder != claim.displace:
-            raise AgentBusy(busy_message(found.open_turn), turn=found.open_turn)
+            raise busy(found.open_turn)
         actual = found.epoch if found else 0
         is_open = found is not None and found.open_turn is not None
         if actual != claim.expected_epoch or is_open != claim.recover:
             raise moved_on(claim.expected_epoch, actual)
         if found is not None and not claim.recover and found.has_earlier(claim.ticket):
-            raise AgentBusy(LINE_MESSAGE)
+            raise line_busy()
         if found is not None and claim.key in found.keys:
             raise key_used()
         if found is not None:

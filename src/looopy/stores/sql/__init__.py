@@ -7,7 +7,7 @@ and `errors`; SQLAlchemy and alembic are loaded only to make or change a schema.
 
 - `statements`: the text of every statement. `commit`: claim, commit, append, clear.
 - The contract, one file each: `messages`, `artifacts`, `state`, `journal`, on `store`, their common
-  base. `inbox` and `line` are the steps for messages to a running turn and for waiting claims.
+  base.
 - `driver`: the protocol that a database implements, in `sqlite/` and `postgres/`. `engine` picks
   the driver. Another database is a folder beside these two, a function in `engine`, and its scheme
   in `stores.opening`.

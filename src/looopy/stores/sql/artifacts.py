@@ -17,7 +17,7 @@ from looopy.stores.rules import (
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import delete_artifact, peek, save_artifact, stored_artifact
-from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
 from looopy.types.artifact import Artifact, ArtifactKind
 
@@ -73,12 +73,7 @@ class SQLArtifactStore(SQLStore):
 
     async def list(self, context_id: str) -> list[Artifact]:
         """The newest version of each."""
-
-        def work() -> Steps[Rows]:
-            return (yield Query(s.LIST_ARTIFACTS, self.params(context_id), alone=True))
-
-        found: Rows = await self.backend.run(work, write=False) if can_exist(context_id) else []
-        return await read_rows(found, stored_artifact)
+        return await read_rows(await self.ask(s.LIST_ARTIFACTS, context_id), stored_artifact)
 
     async def delete(self, context_id: str, artifact_id: str) -> None:
         """Remove all versions."""

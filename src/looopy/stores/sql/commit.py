@@ -12,9 +12,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from looopy.errors import AgentBusy
 from looopy.stores import rules as names
 from looopy.stores.records import (
     ArtifactDeletion,
@@ -31,11 +30,11 @@ from looopy.stores.records import (
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us, to_us
 from looopy.stores.rules import (
-    LINE_MESSAGE,
-    busy_message,
+    busy,
     check_claim,
     fenced,
     key_used,
+    line_busy,
     made_artifact,
     moved_on,
     no_artifact,
@@ -76,9 +75,12 @@ class Head:
     @property
     def inbox(self) -> InboxHead:
         """The state of the inbox."""
-        return InboxHead(
-            last=self.inbox_last, waiting=self.inbox_waiting, cancel_turn=self.cancel_turn
-        )
+        return inbox_head(self.inbox_last, self.inbox_waiting, self.cancel_turn)
+
+
+def inbox_head(last: int, waiting: int, cancel_turn: int | None) -> InboxHead:
+    """The state of the inbox from the last columns of a context's row."""
+    return InboxHead(last=last, waiting=waiting, cancel_turn=cancel_turn)
 
 
 def peek(key: Mapping[str, Any], *, lock: bool = False) -> Steps[Head | None]:
@@ -95,9 +97,7 @@ def peek(key: Mapping[str, Any], *, lock: bool = False) -> Steps[Head | None]:
 # --- claim ---
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class ClaimRows:
+class ClaimRows(NamedTuple):
     """A claim with its values serialised."""
 
     claim: Claim
@@ -138,28 +138,23 @@ def encode_claim(key: Mapping[str, Any], claim: Claim) -> ClaimRows:
 
 def claim_steps(given: ClaimRows) -> Steps[Claimed]:
     """Take the lease and, unless it is taken to recover, begin the turn; see `StateStore.claim`."""
-    claim, encoded = given.claim, given.encoded
+    claim, encoded, _ = given
     statement = s.RECOVER if claim.recover else s.CLAIM
     while not (taken := (yield Query(statement, given.params))):
         yield from _make_claimable(given)
     epoch, turn, last_seq, last_position, *inbox = taken[0]
     if claim.ticket is not None:
         yield from drop_place(given.params)
-    if encoded.opening is None or claim.recover:
-        return Claimed(
-            epoch=epoch,
-            turn=turn,
-            first_seq=last_seq + 1,
-            first_position=last_position + 1,
-            inbox=_inbox_head(*inbox),
-        )
+    new = (0, 0) if claim.recover else (encoded.seqs, len(encoded.messages))
     claimed = Claimed(
         epoch=epoch,
         turn=turn,
-        first_seq=last_seq - encoded.seqs + 1,
-        first_position=last_position - len(encoded.messages) + 1,
-        inbox=_inbox_head(*inbox),
+        first_seq=last_seq - new[0] + 1,
+        first_position=last_position - new[1] + 1,
+        inbox=inbox_head(*inbox),
     )
+    if encoded.opening is None or claim.recover:
+        return claimed
     offset = encoded.opening.user_offset
     opened = {
         **given.params,
@@ -178,8 +173,7 @@ def claim_steps(given: ClaimRows) -> Steps[Claimed]:
             raise key_used()
     if claim.delivered:
         yield from _take_entries(given.params, claim.delivered)
-    numbers = Committed(first_seq=claimed.first_seq, first_position=claimed.first_position)
-    yield from _insert(given.params, turn, encoded, numbers, None)
+    yield from _insert(given.params, turn, encoded, claimed, None)
     return claimed
 
 
@@ -193,14 +187,14 @@ def _make_claimable(given: ClaimRows) -> Steps[None]:
     claim = given.claim
     head = yield from peek(given.params)
     if head is not None and head.lease_live and head.holder != claim.displace:
-        raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+        raise busy(head.open_turn)
     if (
         head is not None
         and head.epoch == claim.expected_epoch
         and (head.open_turn is not None) == claim.recover
     ):
         if not claim.recover and (yield Query(s.IN_LINE, given.params)):
-            raise AgentBusy(LINE_MESSAGE)
+            raise line_busy()
         return
     if head is not None or claim.expected_epoch != 0 or claim.recover:
         raise moved_on(claim.expected_epoch, head.epoch if head else 0)
@@ -213,10 +207,6 @@ def drop_place(params: Mapping[str, Any]) -> Steps[None]:
         yield Query(s.MEASURE_LINE, params)
 
 
-def _inbox_head(last: int, waiting: int, cancel_turn: int | None) -> InboxHead:
-    return InboxHead(last=last, waiting=waiting, cancel_turn=cancel_turn)
-
-
 def _take_entries(key: Mapping[str, Any], delivered: Sequence[int]) -> Steps[None]:
     for number in delivered:
         if not (yield Query(s.TAKE_ENTRY, {**key, "entry": bounded(number)})):
@@ -226,9 +216,7 @@ def _take_entries(key: Mapping[str, Any], delivered: Sequence[int]) -> Steps[Non
 # --- commit ---
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class CommitRows:
+class CommitRows(NamedTuple):
     """A commit with its values serialised."""
 
     commit: Commit
@@ -262,7 +250,7 @@ def encode_commit(key: Mapping[str, Any], commit: Commit) -> CommitRows:
 
 def commit_steps(given: CommitRows) -> Steps[Committed]:
     """Apply one step of a turn, or raise `Fenced` or `InboxNews`; see `Journal.commit`."""
-    commit, encoded = given.commit, given.encoded
+    commit, encoded, _ = given
     passed = yield Query(s.COMMIT, given.params)
     if not passed:
         head = yield from peek(given.params)
@@ -273,7 +261,7 @@ def commit_steps(given: CommitRows) -> Steps[Committed]:
     done = Committed(
         first_seq=last_seq - encoded.seqs + 1,
         first_position=last_position - len(encoded.messages) + 1,
-        inbox=_inbox_head(*inbox),
+        inbox=inbox_head(*inbox),
     )
     if commit.delivered:
         yield from _take_entries(given.params, commit.delivered)
@@ -371,7 +359,7 @@ def _insert(
     key: Mapping[str, Any],
     turn: int,
     encoded: rows.Rows,
-    numbers: Committed,
+    numbers: Claimed | Committed,
     assistant_position: int | None,
 ) -> Steps[None]:
     base = {"tenant": key["tenant"], "context": key["context"], "turn": turn}
@@ -419,7 +407,7 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
         if head is None:
             yield Query(s.CREATE, key)
         elif head.open_turn is not None:  # else it was closed in between
-            raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+            raise busy(head.open_turn)
     turn, last_seq, last_position = added[0]
     last_position = int(last_position)
     numbers = Committed(
@@ -438,7 +426,7 @@ def compact_steps(
     if head is None:
         raise no_context(context_id)
     if head.open_turn is not None:
-        raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+        raise busy(head.open_turn)
     if head.epoch != new.epoch:
         raise moved_on(new.epoch, head.epoch)
     made = new.events(
@@ -466,7 +454,7 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
     seq = head.last_seq + 1
     if head.open_turn is not None:
         if not force:
-            raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+            raise busy(head.open_turn)
         # Its open calls get no results: they are hidden next.
         interrupted = Outcome.INTERRUPTED.value
         closing = rows.TurnClosing(0, interrupted, interrupted, "{}", to_us(utc_now()))

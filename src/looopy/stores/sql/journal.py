@@ -24,6 +24,7 @@ from looopy.stores.log import (
     read_rows,
 )
 from looopy.stores.records import (
+    INBOX_LIMIT,
     Commit,
     Committed,
     Entry,
@@ -34,7 +35,7 @@ from looopy.stores.records import (
 )
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us
-from looopy.stores.rules import can_name, check_context_id, fenced, no_context
+from looopy.stores.rules import can_name, check_context_id, check_post, fenced, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import (
     Head,
@@ -42,11 +43,11 @@ from looopy.stores.sql.commit import (
     commit_steps,
     compact_steps,
     encode_commit,
+    inbox_head,
     peek,
 )
-from looopy.stores.sql.driver import Driver, Query, Rows, Steps
-from looopy.stores.sql.inbox import cancel_steps, post_steps, read_inbox, withdraw_steps
-from looopy.stores.sql.store import SQLStore, bounded, can_exist
+from looopy.stores.sql.driver import Driver, Query, Steps
+from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import UserMessage
 from looopy.types.storable import check_actor, check_limit
@@ -113,36 +114,24 @@ class SQLJournal(SQLStore):
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
         """The turns over *after*."""
         check_limit(limit)
-        params = self.params(context_id, after=bounded(after), limit=bounded(limit))
-
-        def work() -> Steps[Rows]:
-            return (yield Query(s.LIST_TURNS, params, alone=True))
-
-        found: Rows = await self.backend.run(work, write=False) if can_exist(context_id) else []
-        return await read_rows(found, turn_record)
+        bounds = {"after": bounded(after), "limit": bounded(limit)}
+        return await read_rows(await self.ask(s.LIST_TURNS, context_id, **bounds), turn_record)
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:
         """Which calls of a turn were started."""
-        params = self.params(context_id, turn=bounded(turn))
-
-        def work() -> Steps[set[str]]:
-            found = yield Query(s.STARTED_CALLS, params, alone=True)
-            return {rows.started_call(body) for (body,) in found}
-
-        return await self.backend.run(work, write=False) if can_exist(context_id) else set()
+        found = await self.ask(s.STARTED_CALLS, context_id, turn=bounded(turn))
+        return {rows.started_call(body) for (body,) in found}
 
     async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
         """Which turn was claimed with a key."""
-        params = self.params(context_id, key=key)
+        found = await self.ask(s.TURN_OF_KEY, context_id, key=key) if can_name(key) else []
+        return (int(found[0][0]), str(found[0][1])) if found else None
 
-        def work() -> Steps[tuple[int, str] | None]:
-            found = yield Query(s.TURN_OF_KEY, params, alone=True)
-            return (int(found[0][0]), str(found[0][1])) if found else None
+    # --- the inbox: messages to a running turn, from any process ---
 
-        is_known = can_exist(context_id) and can_name(key)
-        return await self.backend.run(work, write=False) if is_known else None
-
-    # --- the inbox ---
+    # The context's row counts the messages and names the turn that is to stop. So the commit of a
+    # step gets the news from a statement that it runs anyway. A message is a row of its own, and
+    # leaves in the commit that puts it into the history.
 
     async def post(
         self,
@@ -157,15 +146,38 @@ class SQLJournal(SQLStore):
         check_context_id(context_id)
         body = rows.entry_body(message, actor_id)
         params = self.params(context_id, kind=kind.value, actor=actor_id, body=body)
-        work = partial(post_steps, params, expected_turn)
+
+        def work() -> Steps[int]:
+            while True:
+                head = yield from peek(params, lock=True)
+                turn = head.open_turn if head else None
+                belongs_to = head.owner_actor if head else None
+                if turn is not None:
+                    ((belongs_to,),) = yield Query(s.TURN_ACTOR, {**params, "turn": turn})
+                waiting = head.inbox_waiting if head else 0
+                if waiting >= INBOX_LIMIT:  # they may have several actors
+                    ((waiting,),) = yield Query(s.COUNT_ENTRIES, params)
+                check_post(
+                    open_turn=turn,
+                    belongs_to=belongs_to,
+                    waiting=waiting,
+                    actor_id=actor_id,
+                    expected_turn=expected_turn,
+                )
+                if head is not None:
+                    break
+                yield Query(s.CREATE, params)
+            ((number,),) = yield Query(s.POST, params)
+            yield Query(s.ADD_ENTRY, {**params, "entry": number})
+            return int(number)
+
         return await self.write(work, context_id, inbox=True)
 
     async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
         """The waiting messages with a number over *after*."""
-        work = partial(read_inbox, self.params(context_id, after=bounded(after)))
-        if not can_exist(context_id):
-            return InboxHead(), []
-        return await self.backend.run(work, write=False)
+        found = await self.ask(s.LIST_INBOX, context_id, after=bounded(after))
+        head = inbox_head(*found[0][:3]) if found else InboxHead()
+        return head, [rows.decode_entry(*row[3:]) for row in found if row[3] is not None]
 
     async def withdraw(
         self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
@@ -174,16 +186,25 @@ class SQLJournal(SQLStore):
         check_actor(actor_id)
         one, other = (kind, kind) if kind is not None else EntryKind
         params = self.params(context_id, kind=one.value, other_kind=other.value, actor=actor_id)
-        if not can_exist(context_id):
-            return 0
-        return await self.write(partial(withdraw_steps, params), context_id, inbox=True)
+
+        def work() -> Steps[int]:
+            if (yield from peek(params, lock=True)) is None:
+                return 0
+            taken = len((yield Query(s.WITHDRAW, params)))
+            if taken:
+                yield Query(s.WITHDRAWN, {**params, "taken": taken})
+            return taken
+
+        return await self.write(work, context_id, inbox=True) if can_exist(context_id) else 0
 
     async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
         """Ask the open turn to stop."""
         params = self.params(context_id, turn=None if turn is None else bounded(turn))
         if not can_exist(context_id):
             return None
-        return await self.write(partial(cancel_steps, params), context_id, inbox=True)
+        work = partial(one_step, Query(s.ASK_CANCEL, params))
+        asked = await self.write(work, context_id, inbox=True)
+        return int(asked[0][0]) if asked else None
 
 
 class _LogReader:

@@ -12,7 +12,7 @@ from looopy.stores.rows import events as rows
 from looopy.stores.rules import check_context_id
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import append_steps, peek
-from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.stores.sql.driver import Steps
 from looopy.stores.sql.store import SQLStore, bounded, can_exist
 from looopy.types.message import Message
 from looopy.types.storable import check_limit
@@ -25,8 +25,7 @@ class SQLMessageStore(SQLStore):
         """Add messages to the end."""
         check_context_id(context_id)
         encoded = rows.message_rows(messages)
-        key = self.params(context_id)
-        work = partial(append_steps, key, encoded)
+        work = partial(append_steps, self.params(context_id), encoded)
         if not encoded.messages:
             return await self.backend.run(work, write=False)
         return await self.write(work, context_id)
@@ -59,12 +58,7 @@ class SQLMessageStore(SQLStore):
         self, statement: str, context_id: str, *, limit: int | None, **others: int
     ) -> list[MessageRecord]:
         check_limit(limit)
-        params = self.params(context_id, limit=bounded(limit), **others)
-
-        def work() -> Steps[Rows]:
-            return (yield Query(statement, params, alone=True))
-
-        found: Any = await self.backend.run(work, write=False) if can_exist(context_id) else []
+        found: Any = await self.ask(statement, context_id, limit=bounded(limit), **others)
         return await read_records(found, tuple)
 
     async def list(

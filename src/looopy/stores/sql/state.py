@@ -6,21 +6,24 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from looopy.errors import AgentBusy, StoreConflict
 from looopy.stores.log import read_rows
-from looopy.stores.records import Claim, Claimed, ContextRecord, InboxHead, TurnRecord, Waiter
+from looopy.stores.records import Claim, Claimed, ContextRecord, Waiter
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us
-from looopy.stores.rules import busy_message, check_context_id, no_context
+from looopy.stores.rules import busy, check_context_id, metadata_changed, no_context
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.commit import claim_steps, encode_claim, peek
-from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.stores.sql.commit import claim_steps, drop_place, encode_claim, inbox_head, peek
+from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.journal import SQLJournal, turn_record
-from looopy.stores.sql.line import join_steps, keep_steps, leave_steps, read_line
-from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist
+from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist, one_step
 from looopy.types.storable import check_limit, dump
 
-_OWN_COLUMNS = 19
+_COLUMNS = (
+    *("context_id", "epoch", "turn_count", "last_position", "last_seq", "visible_from"),
+    *("cleared_seq", "holder", "lease_live", "lease_until", "owner_actor", "state", "metadata"),
+    *("version", "created_at", "last_activity", "inbox_last", "inbox_waiting", "cancel_turn"),
+)
+"""What `statements.CONTEXT_COLUMNS` are called here."""
 
 
 class SQLStateStore(SQLStore):
@@ -32,12 +35,8 @@ class SQLStateStore(SQLStore):
 
     async def load(self, context_id: str) -> ContextRecord | None:
         """The context, or `None`."""
-
-        def work() -> Steps[ContextRecord | None]:
-            found = yield Query(s.LOAD_CONTEXT, self.params(context_id), alone=True)
-            return _context_record(found[0]) if found else None
-
-        return await self.backend.run(work, write=False) if can_exist(context_id) else None
+        found = await self.ask(s.LOAD_CONTEXT, context_id)
+        return _context_record(found[0]) if found else None
 
     async def save(self, context_id: str, metadata: Mapping[str, Any], *, version: int) -> int:
         """Replace the metadata."""
@@ -51,11 +50,7 @@ class SQLStateStore(SQLStore):
             saved = yield Query(s.SAVE_METADATA, params)
             if not saved:
                 head = yield from peek(params)
-                raise StoreConflict(
-                    "another writer has changed the metadata: load it again",
-                    expected=version,
-                    actual=head.version if head else 0,
-                )
+                raise metadata_changed(version, head.version if head else 0)
             return int(saved[0][0])
 
         return await self.write(work, context_id)
@@ -67,10 +62,7 @@ class SQLStateStore(SQLStore):
         # database takes, as DEL does. A text with a leading NUL sorts as if the NUL were missing.
         start = "".join(c if c.isascii() else "\x7f" for c in after.partition("\0")[0])
         params = {"tenant": self.tenant, "after_id": start, "limit": bounded(limit)}
-
-        def work() -> Steps[Rows]:
-            return (yield Query(s.LIST_CONTEXTS, params, alone=True))
-
+        work = partial(one_step, Query(s.LIST_CONTEXTS, params, alone=True))
         return await read_rows(await self.backend.run(work, write=False), _context_record)
 
     async def delete(self, context_id: str) -> None:
@@ -83,7 +75,7 @@ class SQLStateStore(SQLStore):
             if head is None:
                 raise no_context(context_id)
             if head.open_turn is not None and head.lease_live:
-                raise AgentBusy(busy_message(head.open_turn), turn=head.open_turn)
+                raise busy(head.open_turn)
             yield Query(s.DELETE_CONTEXT, self.params(context_id))
 
         await self.write(work, context_id, inbox=True)
@@ -97,93 +89,81 @@ class SQLStateStore(SQLStore):
     async def renew(self, context_id: str, epoch: int, ttl_s: float) -> bool:
         """Prolong the lease."""
         params = self.params(context_id, epoch=bounded(epoch), ttl_us=as_us(ttl_s))
-
-        def work() -> Steps[bool]:
-            return bool((yield Query(s.RENEW, params)))
-
+        if not can_exist(context_id):
+            return False
         # No ring: other processes assume a renewed lease anyway.
-        return can_exist(context_id) and await self.backend.run(work, write=True)
+        work = partial(one_step, Query(s.RENEW, params))
+        return bool(await self.backend.run(work, write=True))
 
     async def release(self, context_id: str, epoch: int) -> None:
         """Give the lease back."""
         params = self.params(context_id, epoch=bounded(epoch))
-
-        def work() -> Steps[None]:
-            yield Query(s.RELEASE, params)
-
         if can_exist(context_id):
-            await self.write(work, context_id, inbox=True)
+            await self.write(partial(one_step, Query(s.RELEASE, params)), context_id, inbox=True)
 
-    # --- the line ---
+    # --- the line: places, each with the time until which it is kept ---
+
+    # The context's row has the latest of these times, so a claim reads the places only if the line
+    # may have any. Each operation locks that row first, so the places that it reads are not stale.
 
     async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
         """Take a place at the end."""
         check_context_id(context_id)
         params = self.params(context_id, holder=holder, ttl_us=as_us(ttl_s))
-        return await self.write(partial(join_steps, params), context_id)
+
+        def work() -> Steps[int]:
+            while not (taken := (yield Query(s.TAKE_TICKET, params))):
+                yield Query(s.CREATE, params)
+            ticket = int(taken[0][0])
+            yield Query(s.DROP_DEAD_PLACES, params)
+            yield Query(s.ADD_PLACE, {**params, "ticket": ticket})
+            yield Query(s.MEASURE_LINE, params)
+            return ticket
+
+        return await self.write(work, context_id)
 
     async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
         """Keep a place for longer."""
         params = self.params(context_id, ticket=bounded(ticket), ttl_us=as_us(ttl_s))
+
+        def work() -> Steps[bool]:
+            yield from peek(params, lock=True)
+            if not (yield Query(s.KEEP_PLACE, params)):
+                return False
+            yield Query(s.MEASURE_LINE, params)
+            return True
+
         # As with a lease that is renewed.
-        work = partial(keep_steps, params)
         return can_exist(context_id) and await self.backend.run(work, write=True)
 
     async def leave_line(self, context_id: str, ticket: int) -> None:
         """Give a place up."""
-        work = partial(leave_steps, self.params(context_id, ticket=bounded(ticket)))
+        params = self.params(context_id, ticket=bounded(ticket))
+
+        def work() -> Steps[None]:
+            yield from peek(params, lock=True)
+            yield from drop_place(params)
+
         if can_exist(context_id):
             await self.write(work, context_id, inbox=True)
 
     async def line(self, context_id: str) -> Sequence[Waiter]:
         """The waiters, first come first."""
-        work = partial(read_line, self.params(context_id))
-        return await self.backend.run(work, write=False) if can_exist(context_id) else []
+        found = await self.ask(s.LIST_LINE, context_id)
+        return [Waiter(ticket=t, holder=holder, alive=bool(alive)) for t, holder, alive in found]
 
 
 def _context_record(row: Sequence[Any]) -> ContextRecord:
     """A context from the columns of `statements.LOAD_CONTEXT`."""
-    (
-        context_id,
-        epoch,
-        turn_count,
-        last_position,
-        last_seq,
-        visible_from,
-        cleared_seq,
-        holder,
-        lease_live,
-        lease_until,
-        owner_actor,
-        state,
-        metadata,
-        version,
-        created_at,
-        last_activity,
-        inbox_last,
-        inbox_waiting,
-        cancel_turn,
-    ) = row[:_OWN_COLUMNS]
-    open_turn: TurnRecord | None = None
-    if row[_OWN_COLUMNS] is not None:
-        open_turn = turn_record(row[_OWN_COLUMNS:])
-    return ContextRecord(
-        context_id=context_id,
-        epoch=epoch,
-        turn_count=turn_count,
-        last_position=last_position,
-        last_seq=last_seq,
-        visible_from=visible_from,
-        cleared_seq=cleared_seq,
-        open_turn=open_turn,
-        holder=holder,
-        lease_live=bool(lease_live),
-        lease_until=lease_until or 0,
-        owner_actor=owner_actor,
-        inbox=InboxHead(last=inbox_last, waiting=inbox_waiting, cancel_turn=cancel_turn),
-        state=rows.decode_state(state, context_id),
-        metadata=rows.decode_object(metadata, f"the metadata of context {context_id}"),
-        version=version,
-        created_at=from_us(created_at),
-        last_activity=from_us(last_activity),
-    )
+    own, turn = dict(zip(_COLUMNS, row, strict=False)), row[len(_COLUMNS) :]
+    context_id = own["context_id"]
+    inbox = inbox_head(own.pop("inbox_last"), own.pop("inbox_waiting"), own.pop("cancel_turn"))
+    own["lease_live"] = bool(own["lease_live"])
+    own["lease_until"] = own["lease_until"] or 0
+    own["state"] = rows.decode_state(own["state"], context_id)
+    what = f"the metadata of context {context_id}"
+    own["metadata"] = rows.decode_object(own["metadata"], what)
+    own["created_at"] = from_us(own["created_at"])
+    own["last_activity"] = from_us(own["last_activity"])
+    open_turn = None if turn[0] is None else turn_record(turn)
+    return ContextRecord(**own, inbox=inbox, open_turn=open_turn)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from looopy.errors import ValueRefused
 from looopy.stores.rules import check_context_id
-from looopy.stores.sql.driver import Driver, Ring, Steps
+from looopy.stores.sql.driver import Driver, Query, Ring, Rows, Steps
 from looopy.types.config import LONGEST_LEASE_S
 
 T = TypeVar("T")
@@ -35,6 +36,13 @@ class SQLStore:
         """Parameters of a statement about *context_id*."""
         return {"tenant": self.tenant, "context": context_id, **others}
 
+    async def ask(self, statement: str, context_id: str, **others: Any) -> Rows:
+        """The rows of one statement that reads; none for an id that no context can have."""
+        if not can_exist(context_id):
+            return []
+        query = Query(statement, self.params(context_id, **others), alone=True)
+        return await self.backend.run(partial(one_step, query), write=False)
+
     async def write(
         self, work: Callable[[], Steps[T]], context_id: str, *, inbox: bool = False
     ) -> T:
@@ -46,6 +54,11 @@ class SQLStore:
         """
         ring = Ring(self.tenant, context_id, inbox)
         return await self.backend.run(work, write=True, ring=ring)
+
+
+def one_step(query: Query) -> Steps[Rows]:
+    """An operation of one statement: its rows."""
+    return (yield query)
 
 
 def can_exist(context_id: str) -> bool:
