@@ -120,7 +120,7 @@ MUTANTS = [
         "looopy.stores.sql.statements:CLEAR",
         'f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL,',
         '"UPDATE looopy_contexts SET holder = NULL, open_turn = NULL,',
-        f"{_JOURNAL}::TestJournalOnSQLite::test_clearing_by_force_ends_the_turn_and_fences_its_owner",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_clearing_by_force_ends_and_fences_the_turn",
     ),
     Mutant(
         "check-then-write",
@@ -150,8 +150,8 @@ MUTANTS = [
         "COMMIT = (\n"
         '    "UPDATE looopy_contexts SET last_seq = (SELECT COALESCE(MAX(m.seq), 0) FROM'
         " looopy_messages m WHERE m.tenant_id = :tenant AND m.context_id = :context) + :seqs,",
-        f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_it_was_committed",
-        f"{_JOURNAL}::TestJournalOnAsyncpg::test_every_durable_event_is_replayed_as_it_was_committed",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_committed",
+        f"{_JOURNAL}::TestJournalOnAsyncpg::test_every_durable_event_is_replayed_as_committed",
     ),
     mutant(
         "numbers-by-the-clock",
@@ -160,7 +160,7 @@ MUTANTS = [
         '"seq": numbers.first_seq + event.seq_offset, "iteration": event',
         '"seq": event.created_us,\n'
         '"iteration": event',
-        f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_it_was_committed",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_every_durable_event_is_replayed_as_committed",
     ),
     # --- who it belongs to ---
     Mutant(
@@ -467,8 +467,8 @@ MUTANTS = [
         "looopy.stores.sql.commit:clear_steps",
         "yield Query(s.FORGET_MESSAGES, key)",
         "",
-        f"{_JOURNAL}::TestJournalOnSQLite::test_nothing_that_was_said_is_kept_after_clearing",
-        f"{_JOURNAL}::TestJournalOnAsyncpg::test_nothing_that_was_said_is_kept_after_clearing",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_nothing_said_is_kept_after_clearing",
+        f"{_JOURNAL}::TestJournalOnAsyncpg::test_nothing_said_is_kept_after_clearing",
     ),
     mutant(
         "cleared-events-are-kept",
@@ -476,7 +476,7 @@ MUTANTS = [
         "looopy.stores.sql.commit:clear_steps",
         'yield Query(s.FORGET_EVENTS, {**key, "seq": seq})',
         "",
-        f"{_JOURNAL}::TestJournalOnSQLite::test_nothing_that_was_said_is_kept_after_clearing",
+        f"{_JOURNAL}::TestJournalOnSQLite::test_nothing_said_is_kept_after_clearing",
     ),
     mutant(
         "all-turns-for-the-open-one",
@@ -800,8 +800,8 @@ MUTANTS = [
         "looopy.stores.rules:check_claim",
         "check_actor(claim.actor_id)",
         "",
-        f"{_STATE}::TestStateOnSQLite::test_an_actor_who_cannot_be_stored_claims_nothing",
-        f"{_STATE}::TestStateInMemory::test_an_actor_who_cannot_be_stored_claims_nothing",
+        f"{_STATE}::TestStateOnSQLite::test_an_invalid_actor_claims_nothing",
+        f"{_STATE}::TestStateInMemory::test_an_invalid_actor_claims_nothing",
     ),
     mutant(
         "a-limit-below-nothing",
@@ -821,7 +821,7 @@ MUTANTS = [
         'if value == "\\0":',
         "tests/unit/types/test_storable.py::test_what_a_backend_would_change_is_refused_with_its_place",
         "tests/contract/test_messages.py::TestMessagesOnAsyncpg::"
-        "test_text_that_some_database_refuses_is_refused",
+        "test_text_that_a_database_refuses_is_refused",
     ),
     mutant(
         "nul-passes-in-messages",

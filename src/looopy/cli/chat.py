@@ -96,9 +96,7 @@ def chat(
 
 
 def _choose_model(named: str | None) -> tuple[str, str]:
-    """
-    The model to use, and why; one that cannot be used is refused before anything is made or shown.
-    """
+    """The model to use, and why; an unusable one is refused before anything is shown."""
     from looopy.llm.resolve import pick_default, resolve_provider
 
     model, reason = (named, "--model names it.") if named is not None else pick_default(os.environ)

@@ -96,12 +96,9 @@ def _canonical(value: Any) -> str:
 
 def refused(request: PendingRequest, path: Sequence[PathPart], why: str) -> ValueRefused:
     """The refusal of an answer to *request*, at *path* within it."""
-    place = "/".join(_escape(part) for part in ("inputs", request.request_id, *path))
+    parts = (str(part) for part in ("inputs", request.request_id, *path))
+    place = "/".join(part.replace("~", "~0").replace("/", "~1") for part in parts)  # RFC 6901, 3
     return ValueRefused(f"{place}: {why}", path=f"/{place}")
-
-
-def _escape(part: PathPart) -> str:
-    return str(part).replace("~", "~0").replace("/", "~1")  # RFC 6901, section 3
 
 
 def is_tool_result(value: Any) -> bool:

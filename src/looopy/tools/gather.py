@@ -98,6 +98,26 @@ class HeldTools:
                 _logger.exception("a source of tools failed to close")
 
 
+class UsesSources:
+    """A tool or source with sources of its own, which each agent that uses it holds."""
+
+    _sources: Sequence[Any] = ()
+    _held: tuple[HeldTools, ...] = ()
+
+    def acquire(self) -> None:
+        """Hold its sources, once for each agent that uses it."""
+        held = HeldTools()
+        held.hold(self._sources)
+        self._held = (*self._held, held)
+
+    async def release(self) -> None:
+        """Release its sources, once for each agent that stops using it."""
+        if self._held:
+            *rest, last = self._held
+            self._held = tuple(rest)
+            await last.let_go()
+
+
 async def gather_tools(
     sources: Sequence[ToolSource],
     turn: TurnContext | None = None,
@@ -154,9 +174,7 @@ def _is_on(tool: Tool, turn: TurnContext | None, warn: Callable[[str], object]) 
 
 
 def is_enabled(enabled: Callable[..., bool] | None, turn: TurnContext | None) -> bool:
-    """
-    The result of a filter: a constant, or a function of the turn's context or without arguments.
-    """
+    """The result of a filter: a function of the turn's context, or without arguments."""
     if enabled is None:
         return True
     if not _asks_for_context(enabled):

@@ -265,9 +265,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
         await leave(stores, "b")
         assert await head_of(stores) == InboxHead(last=1, waiting=1)
 
-    async def test_a_tenant_neither_sees_nor_fills_the_inbox_of_another(
-        self, stores: Stores
-    ) -> None:
+    async def test_another_tenant_neither_sees_nor_fills_the_inbox(self, stores: Stores) -> None:
         """The same id is another context for another tenant."""
         await begin(stores, actor_id="u1")
         await stores.journal.post(CONTEXT, _STEER, user("mine"), actor_id="u1")

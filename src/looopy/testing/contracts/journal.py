@@ -103,9 +103,7 @@ class JournalContract(Contract):
 
     # --- commits ---
 
-    async def test_every_durable_event_is_replayed_as_it_was_committed(
-        self, stores: Stores
-    ) -> None:
+    async def test_every_durable_event_is_replayed_as_committed(self, stores: Stores) -> None:
         """Events of every type come back in order, with the numbers of their commits."""
         first = opening("hello")
         claimed = await stores.state.claim(a_claim(0, text=None, events=first))
@@ -482,9 +480,7 @@ class JournalContract(Contract):
         )
 
     @pytest.mark.parametrize("force", [False, True])
-    async def test_nothing_that_was_said_is_kept_after_clearing(
-        self, stores: Stores, force: bool
-    ) -> None:
+    async def test_nothing_said_is_kept_after_clearing(self, stores: Stores, force: bool) -> None:
         """Messages, events, metadata of turns, artifacts, requests and the inbox are deleted."""
         canary = ToolCall("call-1", "add", {"word": "canary"})
         await stores.messages.append(CONTEXT, [user("canary appended")])
@@ -542,9 +538,7 @@ class JournalContract(Contract):
                 await stores.journal.clear(context_id)
             assert await stores.state.load(context_id) == before
 
-    async def test_clearing_by_force_ends_the_turn_and_fences_its_owner(
-        self, stores: Stores
-    ) -> None:
+    async def test_clearing_by_force_ends_and_fences_the_turn(self, stores: Stores) -> None:
         """The turn ends as interrupted, and a late commit cannot bring the history back."""
         claimed = await begin(stores)
         await commit(stores, claimed, [said(answer("", _ADD)), starts(_ADD)])

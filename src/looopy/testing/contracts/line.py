@@ -156,9 +156,7 @@ class LineContract(Contract):
         assert await stores.state.keep_place(CONTEXT, ticket, 0)
         await _served(stores, 0)
 
-    async def test_a_lapsed_ticket_is_as_good_as_none_behind_the_living(
-        self, stores: Stores
-    ) -> None:
+    async def test_a_lapsed_ticket_waits_only_for_those_before_it(self, stores: Stores) -> None:
         """It still counts by its number: waiters that came later do not hold it up."""
         lapsed, _ = await _join(stores, 0, LONG_S)
         await _held_up(stores, 0)

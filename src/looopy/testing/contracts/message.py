@@ -142,9 +142,7 @@ class MessageStoreContract(Contract):
             (2, 1, 1, 3),
         ]
 
-    async def test_an_append_is_seen_by_whoever_claims_with_what_it_knew(
-        self, stores: Stores
-    ) -> None:
+    async def test_an_append_refuses_a_claim_that_has_not_seen_it(self, stores: Stores) -> None:
         """The append raises the epoch: a claim with the earlier one is refused."""
         await stores.messages.append(CONTEXT, [user("one")])
         known = await record_of(stores)
@@ -181,9 +179,7 @@ class MessageStoreContract(Contract):
         with refuses(ValueRefused, path="/context_id"):
             await stores.messages.append(context_id, [user("a")])
 
-    async def test_what_was_appended_cannot_be_changed_through_a_reference(
-        self, stores: Stores
-    ) -> None:
+    async def test_an_appended_message_is_kept_as_a_value(self, stores: Stores) -> None:
         """A store keeps values, not objects."""
         arguments: dict[str, Any] = {"a": 1}
         await stores.messages.append(CONTEXT, [answer("", ToolCall("c", "t", arguments))])
@@ -263,9 +259,7 @@ class MessageStoreContract(Contract):
         assert await stores.messages.list(CONTEXT) == messages
 
     @pytest.mark.parametrize("name", hostile.REFUSED_TEXT)
-    async def test_text_that_some_database_refuses_is_refused(
-        self, stores: Stores, name: str
-    ) -> None:
+    async def test_text_that_a_database_refuses_is_refused(self, stores: Stores, name: str) -> None:
         """The error has the text's path, and nothing is written."""
         text = hostile.REFUSED_TEXT[name]
         for message in (user(text), answer(text), result(ToolCall("c", "t"), text)):
@@ -292,9 +286,7 @@ class MessageStoreContract(Contract):
         )  # distinguishes -0.0 from 0.0, 1.0 from 1, and key orders
 
     @pytest.mark.parametrize("name", hostile.REFUSED)
-    async def test_values_that_some_database_changes_are_refused(
-        self, stores: Stores, name: str
-    ) -> None:
+    async def test_values_that_would_change_are_refused(self, stores: Stores, name: str) -> None:
         """The error has the value's path, and nothing is written."""
         value = hostile.REFUSED[name]
         messages: list[Message] = [

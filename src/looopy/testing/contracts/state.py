@@ -124,9 +124,7 @@ class StateStoreContract(Contract):
         found = await record_of(stores)
         assert found.metadata == {"mine": 1}
 
-    async def test_metadata_of_a_context_that_only_has_messages_can_be_saved(
-        self, stores: Stores
-    ) -> None:
+    async def test_a_context_with_messages_alone_can_get_metadata(self, stores: Stores) -> None:
         """Its metadata has version 0."""
         await stores.messages.append(CONTEXT, [user("a")])
         assert await stores.state.save(CONTEXT, {"k": "v"}, version=0) == 1
@@ -171,9 +169,7 @@ class StateStoreContract(Contract):
             await stores.state.list(limit=limit)
 
     @pytest.mark.parametrize("actor_id", ["a\0b", "\ud800", "x" * 513, "漢" * 171, 7])
-    async def test_an_actor_who_cannot_be_stored_claims_nothing(
-        self, stores: Stores, actor_id: Any
-    ) -> None:
+    async def test_an_invalid_actor_claims_nothing(self, stores: Stores, actor_id: Any) -> None:
         """NUL, a lone surrogate, another type, or more than 512 bytes: nothing is written."""
         with refuses(ValueRefused, path="/actor_id"):
             await begin(stores, actor_id=actor_id)
@@ -381,9 +377,7 @@ class StateStoreContract(Contract):
         assert not await stores.state.renew(CONTEXT, claimed.epoch - 1, LONG_S)
         assert not await stores.state.renew("nobody", 1, LONG_S)
 
-    async def test_a_lease_that_was_prolonged_is_told_from_one_that_was_not(
-        self, stores: Stores
-    ) -> None:
+    async def test_each_renewal_and_commit_moves_the_end_of_the_lease(self, stores: Stores) -> None:
         """Each renewal and commit moves `lease_until`, so a watcher sees that the owner lives."""
         claimed = await begin(stores, ttl_s=0)
         seen = [await stores.state.load(CONTEXT), await stores.state.load(CONTEXT)]

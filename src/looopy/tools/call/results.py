@@ -130,9 +130,7 @@ def _rich_json_text(value: Any) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """
-    The text of *error*, or its class's name if it has no text; for a group, that of its members.
-    """
+    """The text of *error*, or else its class's name; for a group, that of its members."""
     name = type(error).__name__
     try:
         text = str(error)

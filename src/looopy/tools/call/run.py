@@ -224,7 +224,10 @@ class _Attempt:
 
     def _give_up(self, tool: Tool, timeout_s: float) -> None:
         self.left_behind = True
-        self._leave_behind(_not_stopped(tool, timeout_s))
+        self._leave_behind(
+            f"{tool.name!r} timed out after {timeout_s:g} s and did not stop when it was told to:"
+            " it may still be running, and its outcome is unknown. Check before calling it again."
+        )
 
 
 class _Reporter:
@@ -293,13 +296,6 @@ def _cut(name: str) -> str:
         f"This call of {name!r} was cut off: the answer ended in the middle of it, at its limit of"
         " tokens or at a filter. The tool did not run. Call it again with shorter arguments, or in"
         " several calls."
-    )
-
-
-def _not_stopped(tool: Tool, timeout_s: float) -> str:
-    return (
-        f"{tool.name!r} timed out after {timeout_s:g} s and did not stop when it was told to: it"
-        " may still be running, and its outcome is unknown. Check before calling it again."
     )
 
 

@@ -30,7 +30,7 @@ from typing import Any, Protocol, Self, TypeAlias, TypedDict
 from looopy.errors import CannotContinue, InvalidTool, LooopyError, ToolError
 from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
 from looopy.tools.call.results import to_json_text
-from looopy.tools.gather import HeldTools
+from looopy.tools.gather import UsesSources
 from looopy.tools.provider import Enabled, NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired
@@ -116,7 +116,7 @@ class AgentToolOptions(TypedDict, total=False):
     max_result_bytes: int | None
 
 
-class AgentTool(Tool):
+class AgentTool(UsesSources, Tool):
     """
     A tool that calls another agent. `Agent.as_tool` makes one.
 
@@ -187,26 +187,11 @@ class AgentTool(Tool):
         self.output_type = output_type
         self.show_events = show_events
         self._max_depth = max_depth
-        self._sources: Sequence[object] = ()
-        self._held: list[HeldTools] = []
 
     def sharing(self, sources: Sequence[object]) -> Self:
         """Hold these sources of the agent's tools while an outer agent is started."""
         self._sources = sources
         return self
-
-    def acquire(self) -> None:
-        """
-        Count an outer agent that starts to use it, and hold its own agents' sources from now on.
-        """
-        held = HeldTools()
-        held.hold(self._sources)
-        self._held.append(held)
-
-    async def release(self) -> None:
-        """Count an outer agent that stops using it."""
-        if self._held:
-            await self._held.pop().let_go()
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """
@@ -318,9 +303,7 @@ class _Errand:
         return result.outcome is Outcome.CANCELLED and not anew
 
     async def _watch(self, stream: TurnView) -> tuple[TurnResult, Sequence[PendingRequest]]:
-        """
-        Watch a turn to its end; return its result and its open requests. It stops with the call.
-        """
+        """Watch a turn to its end; return its result and its open requests."""
         pending: Sequence[PendingRequest] = ()
         prefix = f"agent:{self._tool.name}"
         try:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from looopy.errors import ConfigurationError
 from looopy.tools.gather import (
-    HeldTools,
     ToolSource,
+    UsesSources,
     gather_tools,
     is_enabled,
     prompts_of,
@@ -22,7 +22,7 @@ from looopy.tools.provider import Enabled, Tool
 from looopy.types.context import PromptPart, PromptText, TurnContext, as_part
 
 
-class Plugin:
+class Plugin(UsesSources):
     """
     Tools and parts of the system prompt that are switched on and off together.
 
@@ -52,36 +52,24 @@ class Plugin:
             raise ConfigurationError(f"plugin {name!r}: prompts takes a list of parts")
         self.name = name
         self.is_enabled = is_enabled
-        self._tools = wrap_tools(tools)
+        self._sources = wrap_tools(tools)
         self._prompts = [as_part(one) for one in prompts]
-        self._held: list[HeldTools] = []
 
     async def list_tools(self) -> Sequence[Tool]:
         """All of its tools."""
-        return list((await gather_tools(self._tools)).values())
+        return list((await gather_tools(self._sources)).values())
 
     async def list_for(self, turn: TurnContext, warn: Callable[[str], object]) -> Sequence[Tool]:
         """Its tools in *turn*, if it is on."""
         if not is_enabled(self.is_enabled, turn):
             return ()
-        return list((await gather_tools(self._tools, turn, warn)).values())
+        return list((await gather_tools(self._sources, turn, warn)).values())
 
     async def system_prompts(self, turn: TurnContext) -> Sequence[PromptPart]:
         """Its parts in *turn*, if it is on; then those of its own sources."""
         if not is_enabled(self.is_enabled, turn):
             return ()
-        return [*self._prompts, *await prompts_of(self._tools, turn)]
-
-    def acquire(self) -> None:
-        """Hold its sources, once for each agent that uses it."""
-        held = HeldTools()
-        held.hold(self._tools)
-        self._held.append(held)
-
-    async def release(self) -> None:
-        """Release its sources, once for each agent that stops using it."""
-        if self._held:
-            await self._held.pop().let_go()
+        return [*self._prompts, *await prompts_of(self._sources, turn)]
 
     def __repr__(self) -> str:
         return f"<Plugin {self.name}>"

@@ -216,18 +216,13 @@ async def converse(
         try:
             await _listen(agent, client, request, outcome, say)
             await _wait(agent, client, outcome)
-            if outcome.replied:
-                await _settle_stream()
+            if outcome.replied:  # let the loop close the stream that the SDK leaves behind
+                for _ in range(_SETTLING):
+                    await asyncio.sleep(0)
         except asyncio.CancelledError:
             await _cancel(client, outcome)
             raise
     return outcome
-
-
-async def _settle_stream() -> None:
-    """Let the loop close the stream that the SDK leaves behind a plain message."""
-    for _ in range(_SETTLING):
-        await asyncio.sleep(0)
 
 
 async def _listen(

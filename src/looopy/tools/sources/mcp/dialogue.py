@@ -105,9 +105,7 @@ class Dialogue:
         self._counts: Counter[str] = Counter()
 
     def resume(self, state: Any) -> tuple[str | None, list[tuple[Question, Any]]]:
-        """
-        Continue from *state*: return the server's own state, and its questions with their answers.
-        """
+        """The server's own state in *state*, and its questions with their answers."""
         if not isinstance(state, Mapping) or "asked" not in state:
             return None, []
         replies: list[tuple[Question, Any]] = []
@@ -139,9 +137,7 @@ class Dialogue:
     def state(
         self, request_state: str | None, questions: Sequence[Question]
     ) -> dict[str, Any] | None:
-        """
-        The state to keep until the answer comes; `None`, to start again then, if it is too large.
-        """
+        """The state to keep until the answer comes; `None`, to start again, if too large."""
         if len(request_state or "") > MAX_STATE_CHARS - _ROOM:
             return None
         asked = {

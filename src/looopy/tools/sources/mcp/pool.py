@@ -198,9 +198,7 @@ class Link:
 
 
 class Pool:
-    """
-    The links of one source of tools; at the limit, the least recently used idle one is closed.
-    """
+    """The links of one source of tools; at the limit, the oldest idle one is closed."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

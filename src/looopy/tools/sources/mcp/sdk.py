@@ -172,12 +172,14 @@ def is_forgotten(error: BaseException) -> bool:
 
 
 def failure_of(error: BaseException, target: Target, redactor: Redactor) -> ToolServerError:
-    """
-    The `ToolServerError` for *error*, of a request that was sent; it shows no secret of the server.
-    """
+    """The `ToolServerError` for *error* of a request that was sent; shows no secret."""
     match error:
+        case MCPError() if error.code == CONNECTION_CLOSED:
+            text, known = "ended, or closed the connection", False
+        case MCPError() if error.code in (HTTP_ERROR, HTTP_REFUSED):
+            text, known = error.message, error.code == HTTP_REFUSED
         case MCPError():
-            text, known = _said(error), error.code not in (CONNECTION_CLOSED, HTTP_ERROR)
+            text, known = f"answered with an error: {error.message} ({error.code})", True
         case ValidationError():
             text, known = "answered with something that is no answer of MCP", False
         case TimeoutError():
@@ -186,14 +188,6 @@ def failure_of(error: BaseException, target: Target, redactor: Redactor) -> Tool
             text, known = f"failed: {str(error) or type(error).__name__}", False
     text = redactor.text(f"{target.where} {text}")
     return ToolServerError(text, server=target.name, outcome_known=known)
-
-
-def _said(error: MCPError) -> str:
-    if error.code == CONNECTION_CLOSED:
-        return "ended, or closed the connection"
-    if error.code in (HTTP_ERROR, HTTP_REFUSED):
-        return error.message
-    return f"answered with an error: {error.message} ({error.code})"
 
 
 def is_gone(error: BaseException) -> bool:

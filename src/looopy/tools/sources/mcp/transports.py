@@ -232,9 +232,7 @@ class _Reading(ObjectReceiveStream[Any]):
 
 
 def _mended(tool: Any, note: Callable[[str], object]) -> Any:
-    """
-    *tool* without invalid optional parts, and without `outputSchema`: answers are not checked.
-    """
+    """*tool* without invalid optional parts and `outputSchema`: answers are not checked."""
     if not isinstance(tool, dict):
         return tool
     kept = {key: value for key, value in tool.items() if key != "outputSchema"}
