@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from looopy.loop.agent_loop import AgentLoop, agent_loop, agent_loop_continue
     from looopy.stores.opening import open_stores
     from looopy.stores.stores import Stores
+    from looopy.tools.base import Tool, ToolContext, ToolProvider, ToolResult
     from looopy.tools.function.decorator import tool
-    from looopy.tools.provider import Tool, ToolContext, ToolProvider, ToolResult
     from looopy.tools.sources.plugin import Plugin
     from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
     from looopy.types.config import Budget, Hooks, LoopConfig, RetryPolicy
@@ -160,8 +160,8 @@ _export(
         ".loop.agent_loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
         ".stores.opening": ("open_stores",),
         ".stores.stores": ("Stores",),
+        ".tools.base": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
         ".tools.function.decorator": ("tool",),
-        ".tools.provider": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
         ".tools.sources.plugin": ("Plugin",),
         ".types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
         ".types.config": ("Budget", "Hooks", "LoopConfig", "RetryPolicy"),

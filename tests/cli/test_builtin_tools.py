@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looopy.cli.tools import BUILTIN_TOOLS, calculate, current_time, evaluate, wait
-from looopy.tools.provider import ToolContext
+from looopy.tools.base import ToolContext
 from looopy.types.context import CancelToken
 
 

@@ -46,7 +46,7 @@ MUTANTS = [
     mutant(
         "effects-tried-again",
         "a payment is made twice, because the connection broke behind it",
-        "looopy.tools.provider:Tool.__init__",
+        "looopy.tools.base:Tool.__init__",
         'if retries and effects == "external":',
         "if False:",
         "tests/unit/tools/call/test_retry.py::test_options_that_make_no_sense_are_refused",

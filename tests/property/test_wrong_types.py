@@ -25,7 +25,7 @@ from looopy import Agent, open_stores, tool
 from looopy.errors import LooopyError, ValueRefused
 from looopy.stores.records import EntryKind
 from looopy.testing import ScriptedProvider, text, tool_call
-from looopy.tools.provider import ToolResult
+from looopy.tools.base import ToolResult
 from looopy.types import message as public
 from looopy.types.message import (
     AssistantMessage,

@@ -18,8 +18,8 @@ from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.stores.records import NewSummary
 from looopy.stores.settle import settle
+from looopy.tools.base import Tool
 from looopy.tools.call.hooks import value_of
-from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken
 from looopy.types.event import Compaction

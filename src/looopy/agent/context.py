@@ -34,7 +34,7 @@ from looopy.stores.records import (
     TurnRecord,
 )
 from looopy.stores.stores import Stores
-from looopy.tools.provider import Tool
+from looopy.tools.base import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.maker import amended
 from looopy.types.message import AssistantMessage, Message, UserMessage

@@ -14,8 +14,8 @@ from looopy.history.open_calls import unanswered
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop.approval import bound_to
 from looopy.stores.records import Commit, ContextState, TurnRecord
+from looopy.tools.base import Tool
 from looopy.tools.call.run import resolve_name
-from looopy.tools.provider import Tool
 from looopy.types.event import (
     AgentEvent,
     InputRequired,

@@ -14,8 +14,8 @@ from looopy.llm.provider import Abilities, LLMProvider, abilities_of
 from looopy.stores.opening import acquire_shared, release_shared
 from looopy.stores.settle import settle
 from looopy.stores.stores import Stores
+from looopy.tools.base import Tool
 from looopy.tools.gather import HeldTools, ToolSource, gather_tools, wrap_tools
-from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig
 
 

@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Final, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from looopy.tools.base import Tool, ToolContext
 from looopy.tools.function.decorator import tool
-from looopy.tools.provider import Tool, ToolContext
 
 SYSTEM_PROMPT: Final = (
     "You are looopy, a friendly assistant in a terminal. Answer briefly, in plain text. Call a tool"

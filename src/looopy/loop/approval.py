@@ -18,9 +18,9 @@ from typing import Any
 from looopy.auth.redaction import Redactor
 from looopy.errors import ToolError
 from looopy.loop.given import Resumed
+from looopy.tools.base import Tool, ToolContext
 from looopy.tools.call.hooks import HookFailed, ToolHooks, ask_hook
 from looopy.tools.call.results import Answer, error_text, failure
-from looopy.tools.provider import Tool, ToolContext
 from looopy.tools.schema import validate
 from looopy.types.message import ToolCall
 from looopy.types.storable import dump

@@ -35,8 +35,8 @@ from looopy.loop.output import INSTRUCTION
 from looopy.loop.parts import Turn
 from looopy.loop.prompts import BuiltPrompt, build_prompt
 from looopy.loop.storable import _clean
+from looopy.tools.base import Tool
 from looopy.tools.gather import prompts_of
-from looopy.tools.provider import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.event import (
     AgentEvent,

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from looopy.errors import ConfigurationError, InvalidTool, LooopyError, ValueRefused
-from looopy.tools.provider import Tool, ToolContext, ToolResult
+from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.schema import check_schema, problems, show_path
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage
 from looopy.types.storable import dump

@@ -22,8 +22,8 @@ from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.loop.outgoing import Group, Outgoing
 from looopy.loop.output import Wanted
 from looopy.loop.progress import Asked, Progress
+from looopy.tools.base import Tool
 from looopy.tools.call.hooks import ask_hook, value_of
-from looopy.tools.provider import Tool
 from looopy.types.event import (
     IterationEnd,
     IterationStart,

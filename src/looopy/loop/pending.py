@@ -18,7 +18,7 @@ from looopy.loop.approval import AskFirst
 from looopy.loop.parts import Turn
 from looopy.loop.progress import Asked
 from looopy.tools.asking import NeedsCredentials, NeedsInput
-from looopy.tools.provider import Tool
+from looopy.tools.base import Tool
 from looopy.types.auth import AuthRequest, auth_to_json
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason, ToolCall, now_ms

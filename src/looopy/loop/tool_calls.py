@@ -20,7 +20,7 @@ from looopy.loop.outgoing import Out
 from looopy.loop.parts import Turn
 from looopy.loop.pending import hold, hold_for_approval, hold_for_credentials, refusal_of, wait
 from looopy.loop.tool_tasks import Crew
-from looopy.tools.provider import Tool
+from looopy.tools.base import Tool
 from looopy.types.message import ToolCall, now_ms
 
 SKIPPED = "Skipped due to queued user message."

@@ -21,10 +21,10 @@ from looopy.loop.given import NOTHING_ASKED
 from looopy.loop.output import FinalAnswer
 from looopy.loop.parts import Turn
 from looopy.tools.asking import NeedsInput
+from looopy.tools.base import Tool, ToolContext
 from looopy.tools.call.hooks import ToolHooks
 from looopy.tools.call.results import storable
 from looopy.tools.call.run import resolve_name, run_call
-from looopy.tools.provider import Tool, ToolContext
 from looopy.types.event import AgentEvent, ToolExecutionUpdate, utc_now
 from looopy.types.maker import amended
 from looopy.types.message import ToolCall, ToolResultMessage, now_ms

@@ -5,14 +5,14 @@ Each call gets exactly one result, whatever happens. The room may import `auth`,
 `errors`, but neither `llm` nor `stores`: a tool writes artifacts through `ToolContext`. Importing
 it loads no schema library; decorating a function does. Exports: the names in `__all__`.
 
-- Contract: `provider` (`Tool`, `ToolContext`, `ToolResult`, `ToolProvider`).
+- Contract: `base` (`Tool`, `ToolContext`, `ToolResult`, `ToolProvider`).
 - `function/`: a Python function becomes a tool. `sources/`: tools from elsewhere, such as MCP.
 - `gather`: the tools of one turn, from all sources; refuses two of one name.
 - `schema`: checks arguments against a JSON Schema. `call/`: runs one call.
 - `asking`: a tool ends the turn with a question to a person (`NeedsInput`). `answering`: checks the
   answer.
 
-Read `provider`, `function/decorator`, `gather`, `call/run`, `asking`.
+Read `base`, `function/decorator`, `gather`, `call/run`, `asking`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
     from looopy.tools.asking import Ask, NeedsInput
-    from looopy.tools.call.retry import RetryCall
-    from looopy.tools.function.decorator import FunctionTool, tool
-    from looopy.tools.gather import ToolSource, gather_tools
-    from looopy.tools.provider import (
+    from looopy.tools.base import (
         Tool,
         ToolContext,
         ToolOptions,
         ToolProvider,
         ToolResult,
     )
+    from looopy.tools.call.retry import RetryCall
+    from looopy.tools.function.decorator import FunctionTool, tool
+    from looopy.tools.gather import ToolSource, gather_tools
     from looopy.tools.sources.a2a import RemoteAgent
     from looopy.tools.sources.agents import AgentTool
     from looopy.tools.sources.artifact import ArtifactTools
@@ -68,10 +68,10 @@ _export(
     globals(),
     {
         ".asking": ("Ask", "NeedsInput"),
+        ".base": ("Tool", "ToolContext", "ToolOptions", "ToolProvider", "ToolResult"),
         ".call.retry": ("RetryCall",),
         ".function.decorator": ("FunctionTool", "tool"),
         ".gather": ("ToolSource", "gather_tools"),
-        ".provider": ("Tool", "ToolContext", "ToolOptions", "ToolProvider", "ToolResult"),
         ".sources.a2a": ("RemoteAgent",),
         ".sources.agents": ("AgentTool",),
         ".sources.artifact": ("ArtifactTools",),

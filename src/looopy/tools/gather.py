@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from looopy.errors import ConfigurationError, InvalidTool, foreign
-from looopy.tools.provider import SharedToolProvider, Tool, ToolProvider, TurnToolProvider
+from looopy.tools.base import SharedToolProvider, Tool, ToolProvider, TurnToolProvider
 from looopy.types.context import PromptPart, TurnContext, as_part
 
 _logger = logging.getLogger("looopy")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from looopy.tools.base import Tool, ToolContext
 from looopy.tools.call.run import run_call
-from looopy.tools.provider import Tool, ToolContext
 from looopy.types.context import CancelToken
 from looopy.types.message import ToolCall, ToolResultMessage
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from looopy.errors import InvalidTool, InvalidToolArguments
-from looopy.tools.provider import Tool
+from looopy.tools.base import Tool
 from looopy.tools.schema import (
     _CACHE,
     MAX_RECEIVED_CHARS,

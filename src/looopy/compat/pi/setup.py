@@ -24,8 +24,8 @@ from looopy.compat.pi.types import (
 )
 from looopy.errors import ConfigurationError
 from looopy.llm.provider import Abilities, LLMProvider, abilities_of
+from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.gather import ToolSource, gather_tools
-from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.types.config import Hooks, LoopConfig
 from looopy.types.context import AuthContext
 from looopy.types.message import (

@@ -19,7 +19,7 @@ from looopy.tools.schema import validator_of
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
 
-    from looopy.tools.provider import Tool
+    from looopy.tools.base import Tool
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _WORDS = {"true": True, "false": False}

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from looopy.errors import foreign
+from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.call.results import Answer, failure, to_answer
-from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.tools.schema import validate
 from looopy.types.config import Hooks
 from looopy.types.message import ToolCall

@@ -19,7 +19,7 @@ from operator import is_
 from typing import Any
 
 from looopy.errors import ValueRefused
-from looopy.tools.provider import ToolContext, ToolResult
+from looopy.tools.base import ToolContext, ToolResult
 from looopy.types.maker import amended, quick
 from looopy.types.message import ImageContent, TextContent, ToolResultMessage, UserBlock
 from looopy.types.message_json import message_to_json

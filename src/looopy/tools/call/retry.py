@@ -13,8 +13,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from looopy.tools.base import Tool, ToolContext
 from looopy.tools.call.results import error_text
-from looopy.tools.provider import Tool, ToolContext
 
 _LONGEST_S = 10.0
 _MAX_REASON_CHARS = 500

@@ -22,12 +22,12 @@ from typing import Any
 from looopy.auth.redaction import Redactor
 from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
 from looopy.tools.asking import NeedsCredentials, NeedsInput
+from looopy.tools.base import Report, Tool, ToolContext
 from looopy.tools.call.hooks import ToolHooks
 from looopy.tools.call.results import Answer, error_text, exceeds, failure, to_answer
 from looopy.tools.call.retry import RetryCall, call_again, execute
 from looopy.tools.function.decorator import FunctionTool
 from looopy.tools.function.threads import NOT_STARTED
-from looopy.tools.provider import Report, Tool, ToolContext
 from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
 from looopy.types.maker import amended
 from looopy.types.message import ToolCall, ToolResultMessage

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from looopy.errors import InvalidTool
+from looopy.tools.base import Tool, ToolContext, ToolOptions, ToolResult, refuse_unknown
 from looopy.tools.function.signature import Decoder, Signature, read_signature
 from looopy.tools.function.threads import tool_threads
-from looopy.tools.provider import Tool, ToolContext, ToolOptions, ToolResult, refuse_unknown
 from looopy.tools.schema import check_schema
 
 P = ParamSpec("P")

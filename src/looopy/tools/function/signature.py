@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from looopy.errors import InvalidTool
-from looopy.tools.provider import ToolContext
+from looopy.tools.base import ToolContext
 from looopy.tools.schema import refusal, show_path
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from typing import Any, Protocol, Self, TypeAlias, TypedDict
 
 from looopy.errors import CannotContinue, InvalidTool, LooopyError, ToolError
 from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
+from looopy.tools.base import Enabled, NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.call.results import to_json_text
 from looopy.tools.gather import UsesSources
-from looopy.tools.provider import Enabled, NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired
 from looopy.types.maker import amended

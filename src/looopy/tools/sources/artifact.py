@@ -17,8 +17,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.function.decorator import tool
-from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactWriter
 from looopy.types.message import ImageContent
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from looopy.tools.answering import is_tool_result
 from looopy.tools.asking import Ask, NeedsInput
+from looopy.tools.base import NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.call.results import to_json_text
-from looopy.tools.provider import NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.schema import check_schema
 from looopy.types.state import PendingKind
 

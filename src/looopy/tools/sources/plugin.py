@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from looopy.errors import ConfigurationError
+from looopy.tools.base import Enabled, Tool
 from looopy.tools.gather import (
     ToolSource,
     UsesSources,
@@ -18,7 +19,6 @@ from looopy.tools.gather import (
     prompts_of,
     wrap_tools,
 )
-from looopy.tools.provider import Enabled, Tool
 from looopy.types.context import PromptPart, PromptText, TurnContext, as_part
 
 

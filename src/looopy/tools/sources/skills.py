@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from looopy.errors import ConfigurationError, ToolError
+from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.call.run import resolve_name
 from looopy.tools.function.threads import tool_threads
-from looopy.tools.provider import Tool, ToolContext, ToolResult
 from looopy.types.context import PromptPart, TurnContext
 
 Instruction: TypeAlias = str | Callable[[], str | Awaitable[str]]

@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from looopy.errors import RateLimited
+from looopy.tools.base import ToolResult
 from looopy.tools.call.results import error_text, limit_blocks, to_answer
-from looopy.tools.provider import ToolResult
 from looopy.types.message import ImageContent, TextContent
 
 

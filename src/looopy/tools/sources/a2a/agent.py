@@ -29,8 +29,8 @@ from looopy.errors import (
     ToolServerError,
 )
 from looopy.tools.asking import Ask, NeedsInput
+from looopy.tools.base import NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.call.results import error_text, to_json_text
-from looopy.tools.provider import NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.sources.headers import HeaderKeys, Headers, make_headers, origin_of, redactor_of
 from looopy.tools.sources.mcp.listing import usable_name
 from looopy.types.context import AuthContext, TurnContext

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from looopy.errors import LooopyError, ToolServerError
 from looopy.tools.asking import Ask, NeedsInput
-from looopy.tools.provider import Report, ToolContext
+from looopy.tools.base import Report, ToolContext
 from looopy.tools.sources.mcp.dialogue import Dialogue, Question
 from looopy.tools.sources.mcp.pool import Link
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from looopy.auth.redaction import Redactor
 from looopy.errors import InvalidTool
+from looopy.tools.base import Effects
 from looopy.tools.call.results import error_text
-from looopy.tools.provider import Effects
 from looopy.tools.schema import check_schema
 
 MAX_NAME_CHARS = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from looopy.tools.base import ToolResult
 from looopy.tools.call.results import to_json_text
-from looopy.tools.provider import ToolResult
 from looopy.types.message import ImageContent, TextContent, UserBlock
 
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, Unpack
 
 from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError, LooopyError, ToolServerError
-from looopy.tools.provider import NeedsApproval, Tool, refuse_unknown
+from looopy.tools.base import NeedsApproval, Tool, refuse_unknown
 from looopy.tools.sources.headers import Headers, make_headers
 from looopy.tools.sources.mcp.listing import read_listing
 from looopy.tools.sources.mcp.pool import Pool, RawListing

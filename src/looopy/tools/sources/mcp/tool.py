@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from looopy.errors import ToolServerError
-from looopy.tools.provider import Tool, ToolContext, ToolResult
+from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.sources.mcp.conversation import Conversation
 from looopy.tools.sources.mcp.listing import Offer
 from looopy.tools.sources.mcp.pool import Link, Pool
