@@ -22,135 +22,74 @@ from typing import TYPE_CHECKING
 from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
-    from looopy.agent.agent import Agent
-    from looopy.agent.stream import TurnStream
-    from looopy.loop.agent_loop import AgentLoop, agent_loop, agent_loop_continue
-    from looopy.stores.opening import open_stores
-    from looopy.stores.stores import Stores
-    from looopy.tools.base import Tool, ToolContext, ToolProvider, ToolResult
-    from looopy.tools.function.decorator import tool
-    from looopy.tools.sources.plugin import Plugin
-    from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
-    from looopy.types.config import Budget, Hooks, LoopConfig, RetryPolicy
-    from looopy.types.context import AuthContext, CancelToken, PromptPart, TurnContext
-    from looopy.types.event import (
-        AgentEvent,
-        ArtifactUpdate,
-        AuthRequired,
-        Compaction,
-        HistoryCleared,
-        InputRequired,
-        IterationEnd,
-        IterationStart,
-        MessageEnd,
-        MessageStart,
-        MessageUpdate,
-        StatusChange,
-        ToolExecutionEnd,
-        ToolExecutionStart,
-        ToolExecutionUpdate,
-        TurnEnd,
-        TurnError,
-        TurnStart,
-        TurnWarning,
-        UsageReport,
-        event_to_json,
-    )
-    from looopy.types.message import (
-        AssistantMessage,
-        Cost,
-        CustomMessage,
-        ImageContent,
-        Message,
-        StopReason,
-        TextContent,
-        ThinkingContent,
-        ToolCall,
-        ToolResultMessage,
-        Usage,
-        UserMessage,
-    )
-    from looopy.types.message_json import message_from_json, message_to_json
-    from looopy.types.request import ThinkingLevel
-    from looopy.types.result import ExecutedCall, IterationResult, TurnResult
-    from looopy.types.state import (
-        AgentState,
-        AgentStatus,
-        Outcome,
-        PendingKind,
-        PendingRequest,
-    )
-
-__all__ = [
-    "Agent",
-    "agent_loop",
-    "agent_loop_continue",
-    "AgentEvent",
-    "AgentLoop",
-    "AgentState",
-    "AgentStatus",
-    "Artifact",
-    "ArtifactKind",
-    "ArtifactStatus",
-    "ArtifactUpdate",
-    "AssistantMessage",
-    "AuthContext",
-    "AuthRequired",
-    "Budget",
-    "CancelToken",
-    "Compaction",
-    "Cost",
-    "CustomMessage",
-    "event_to_json",
-    "ExecutedCall",
-    "HistoryCleared",
-    "Hooks",
-    "ImageContent",
-    "InputRequired",
-    "IterationEnd",
-    "IterationResult",
-    "IterationStart",
-    "LoopConfig",
-    "Message",
-    "message_from_json",
-    "message_to_json",
-    "MessageEnd",
-    "MessageStart",
-    "MessageUpdate",
-    "open_stores",
-    "Outcome",
-    "PendingKind",
-    "PendingRequest",
-    "Plugin",
-    "PromptPart",
-    "RetryPolicy",
-    "StatusChange",
-    "StopReason",
-    "Stores",
-    "TextContent",
-    "ThinkingContent",
-    "ThinkingLevel",
-    "tool",
-    "Tool",
-    "ToolCall",
-    "ToolContext",
-    "ToolExecutionEnd",
-    "ToolExecutionStart",
-    "ToolExecutionUpdate",
-    "ToolProvider",
-    "ToolResult",
-    "ToolResultMessage",
-    "TurnContext",
-    "TurnEnd",
-    "TurnError",
-    "TurnResult",
-    "TurnStart",
-    "TurnStream",
-    "TurnWarning",
-    "Usage",
-    "UsageReport",
-    "UserMessage",
-]
+    from looopy.agent.agent import Agent as Agent
+    from looopy.agent.stream import TurnStream as TurnStream
+    from looopy.loop.agent_loop import AgentLoop as AgentLoop
+    from looopy.loop.agent_loop import agent_loop as agent_loop
+    from looopy.loop.agent_loop import agent_loop_continue as agent_loop_continue
+    from looopy.stores.opening import open_stores as open_stores
+    from looopy.stores.stores import Stores as Stores
+    from looopy.tools.base import Tool as Tool
+    from looopy.tools.base import ToolContext as ToolContext
+    from looopy.tools.base import ToolProvider as ToolProvider
+    from looopy.tools.base import ToolResult as ToolResult
+    from looopy.tools.function.decorator import tool as tool
+    from looopy.tools.sources.plugin import Plugin as Plugin
+    from looopy.types.artifact import Artifact as Artifact
+    from looopy.types.artifact import ArtifactKind as ArtifactKind
+    from looopy.types.artifact import ArtifactStatus as ArtifactStatus
+    from looopy.types.config import Budget as Budget
+    from looopy.types.config import Hooks as Hooks
+    from looopy.types.config import LoopConfig as LoopConfig
+    from looopy.types.config import RetryPolicy as RetryPolicy
+    from looopy.types.context import AuthContext as AuthContext
+    from looopy.types.context import CancelToken as CancelToken
+    from looopy.types.context import PromptPart as PromptPart
+    from looopy.types.context import TurnContext as TurnContext
+    from looopy.types.event import AgentEvent as AgentEvent
+    from looopy.types.event import ArtifactUpdate as ArtifactUpdate
+    from looopy.types.event import AuthRequired as AuthRequired
+    from looopy.types.event import Compaction as Compaction
+    from looopy.types.event import HistoryCleared as HistoryCleared
+    from looopy.types.event import InputRequired as InputRequired
+    from looopy.types.event import IterationEnd as IterationEnd
+    from looopy.types.event import IterationStart as IterationStart
+    from looopy.types.event import MessageEnd as MessageEnd
+    from looopy.types.event import MessageStart as MessageStart
+    from looopy.types.event import MessageUpdate as MessageUpdate
+    from looopy.types.event import StatusChange as StatusChange
+    from looopy.types.event import ToolExecutionEnd as ToolExecutionEnd
+    from looopy.types.event import ToolExecutionStart as ToolExecutionStart
+    from looopy.types.event import ToolExecutionUpdate as ToolExecutionUpdate
+    from looopy.types.event import TurnEnd as TurnEnd
+    from looopy.types.event import TurnError as TurnError
+    from looopy.types.event import TurnStart as TurnStart
+    from looopy.types.event import TurnWarning as TurnWarning
+    from looopy.types.event import UsageReport as UsageReport
+    from looopy.types.event import event_to_json as event_to_json
+    from looopy.types.message import AssistantMessage as AssistantMessage
+    from looopy.types.message import Cost as Cost
+    from looopy.types.message import CustomMessage as CustomMessage
+    from looopy.types.message import ImageContent as ImageContent
+    from looopy.types.message import Message as Message
+    from looopy.types.message import StopReason as StopReason
+    from looopy.types.message import TextContent as TextContent
+    from looopy.types.message import ThinkingContent as ThinkingContent
+    from looopy.types.message import ToolCall as ToolCall
+    from looopy.types.message import ToolResultMessage as ToolResultMessage
+    from looopy.types.message import Usage as Usage
+    from looopy.types.message import UserMessage as UserMessage
+    from looopy.types.message_json import message_from_json as message_from_json
+    from looopy.types.message_json import message_to_json as message_to_json
+    from looopy.types.request import ThinkingLevel as ThinkingLevel
+    from looopy.types.result import ExecutedCall as ExecutedCall
+    from looopy.types.result import IterationResult as IterationResult
+    from looopy.types.result import TurnResult as TurnResult
+    from looopy.types.state import AgentState as AgentState
+    from looopy.types.state import AgentStatus as AgentStatus
+    from looopy.types.state import Outcome as Outcome
+    from looopy.types.state import PendingKind as PendingKind
+    from looopy.types.state import PendingRequest as PendingRequest
 
 _export(
     globals(),

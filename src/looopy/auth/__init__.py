@@ -19,26 +19,15 @@ from typing import TYPE_CHECKING
 from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
-    from looopy.auth.pkce import (
-        Pkce,
-        authorization_url,
-        parse_callback,
-        token_request_fields,
-    )
-    from looopy.auth.sealing import KeyRing, check_claims, encrypt_credential
-    from looopy.types.auth import AuthRequest, AuthType
-
-__all__ = [
-    "authorization_url",
-    "AuthRequest",
-    "AuthType",
-    "check_claims",
-    "encrypt_credential",
-    "KeyRing",
-    "parse_callback",
-    "Pkce",
-    "token_request_fields",
-]
+    from looopy.auth.pkce import Pkce as Pkce
+    from looopy.auth.pkce import authorization_url as authorization_url
+    from looopy.auth.pkce import parse_callback as parse_callback
+    from looopy.auth.pkce import token_request_fields as token_request_fields
+    from looopy.auth.sealing import KeyRing as KeyRing
+    from looopy.auth.sealing import check_claims as check_claims
+    from looopy.auth.sealing import encrypt_credential as encrypt_credential
+    from looopy.types.auth import AuthRequest as AuthRequest
+    from looopy.types.auth import AuthType as AuthType
 
 _export(
     globals(),

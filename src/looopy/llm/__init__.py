@@ -25,37 +25,24 @@ from typing import TYPE_CHECKING
 
 # At once, and not lazily like the rest: importing the module of this name later would put the
 # module in the function's place.
-from looopy.llm.render import render
+from looopy.llm.render import render as render
 from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
-    from looopy.llm.anthropic.provider import AnthropicProvider
-    from looopy.llm.fallback import FallbackProvider
-    from looopy.llm.local import LocalProvider
-    from looopy.llm.openai.provider import OpenAIProvider
-    from looopy.llm.pipy import PipyProvider
-    from looopy.llm.provider import Abilities, LLMProvider, abilities_of
-    from looopy.llm.resolve import resolve_provider
-    from looopy.llm.thoughts import ThoughtTags
-    from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ToolSpec
-
-__all__ = [
-    "Abilities",
-    "AnthropicProvider",
-    "FallbackProvider",
-    "LLMProvider",
-    "LLMRequest",
-    "LocalProvider",
-    "OpenAIProvider",
-    "PipyProvider",
-    "StreamEvent",
-    "StreamOptions",
-    "ThoughtTags",
-    "ToolSpec",
-    "abilities_of",
-    "render",
-    "resolve_provider",
-]
+    from looopy.llm.anthropic.provider import AnthropicProvider as AnthropicProvider
+    from looopy.llm.fallback import FallbackProvider as FallbackProvider
+    from looopy.llm.local import LocalProvider as LocalProvider
+    from looopy.llm.openai.provider import OpenAIProvider as OpenAIProvider
+    from looopy.llm.pipy import PipyProvider as PipyProvider
+    from looopy.llm.provider import Abilities as Abilities
+    from looopy.llm.provider import LLMProvider as LLMProvider
+    from looopy.llm.provider import abilities_of as abilities_of
+    from looopy.llm.resolve import resolve_provider as resolve_provider
+    from looopy.llm.thoughts import ThoughtTags as ThoughtTags
+    from looopy.types.request import LLMRequest as LLMRequest
+    from looopy.types.request import StreamEvent as StreamEvent
+    from looopy.types.request import StreamOptions as StreamOptions
+    from looopy.types.request import ToolSpec as ToolSpec
 
 _export(
     globals(),
@@ -66,6 +53,7 @@ _export(
         ".openai.provider": ("OpenAIProvider",),
         ".pipy": ("PipyProvider",),
         ".provider": ("Abilities", "LLMProvider", "abilities_of"),
+        ".render": ("render",),
         ".resolve": ("resolve_provider",),
         ".thoughts": ("ThoughtTags",),
         "looopy.types.request": ("LLMRequest", "StreamEvent", "StreamOptions", "ToolSpec"),

@@ -25,38 +25,22 @@ from typing import TYPE_CHECKING
 from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
-    from looopy.stores.base import ArtifactStore, Journal, MessageStore, StateStore
-    from looopy.stores.memory.stores import (
-        InMemoryArtifactStore,
-        InMemoryMessageStore,
-        InMemoryStateStore,
-        MemoryBackend,
-    )
-    from looopy.stores.opening import open_stores
-    from looopy.stores.records import Commit, Committed, MessageRecord
-    from looopy.stores.sql.artifacts import SQLArtifactStore
-    from looopy.stores.sql.messages import SQLMessageStore
-    from looopy.stores.sql.state import SQLStateStore
-    from looopy.stores.stores import Stores
-
-__all__ = [
-    "ArtifactStore",
-    "Commit",
-    "Committed",
-    "InMemoryArtifactStore",
-    "InMemoryMessageStore",
-    "InMemoryStateStore",
-    "Journal",
-    "MemoryBackend",
-    "MessageRecord",
-    "MessageStore",
-    "SQLArtifactStore",
-    "SQLMessageStore",
-    "SQLStateStore",
-    "StateStore",
-    "Stores",
-    "open_stores",
-]
+    from looopy.stores.base import ArtifactStore as ArtifactStore
+    from looopy.stores.base import Journal as Journal
+    from looopy.stores.base import MessageStore as MessageStore
+    from looopy.stores.base import StateStore as StateStore
+    from looopy.stores.memory.stores import InMemoryArtifactStore as InMemoryArtifactStore
+    from looopy.stores.memory.stores import InMemoryMessageStore as InMemoryMessageStore
+    from looopy.stores.memory.stores import InMemoryStateStore as InMemoryStateStore
+    from looopy.stores.memory.stores import MemoryBackend as MemoryBackend
+    from looopy.stores.opening import open_stores as open_stores
+    from looopy.stores.records import Commit as Commit
+    from looopy.stores.records import Committed as Committed
+    from looopy.stores.records import MessageRecord as MessageRecord
+    from looopy.stores.sql.artifacts import SQLArtifactStore as SQLArtifactStore
+    from looopy.stores.sql.messages import SQLMessageStore as SQLMessageStore
+    from looopy.stores.sql.state import SQLStateStore as SQLStateStore
+    from looopy.stores.stores import Stores as Stores
 
 _export(
     globals(),

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
-    from looopy.testing.faults import SpyStores
-    from looopy.testing.llm import ScriptedProvider, failure, text, tool_call
-
-__all__ = ["failure", "ScriptedProvider", "SpyStores", "text", "tool_call"]
+    from looopy.testing.faults import SpyStores as SpyStores
+    from looopy.testing.llm import ScriptedProvider as ScriptedProvider
+    from looopy.testing.llm import failure as failure
+    from looopy.testing.llm import text as text
+    from looopy.testing.llm import tool_call as tool_call
 
 _export(
     globals(),

@@ -22,47 +22,27 @@ from typing import TYPE_CHECKING
 from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
-    from looopy.tools.asking import Ask, NeedsInput
-    from looopy.tools.base import (
-        Tool,
-        ToolContext,
-        ToolOptions,
-        ToolProvider,
-        ToolResult,
-    )
-    from looopy.tools.call.retry import RetryCall
-    from looopy.tools.function.decorator import FunctionTool, tool
-    from looopy.tools.gather import ToolSource, gather_tools
-    from looopy.tools.sources.a2a import RemoteAgent
-    from looopy.tools.sources.agents import AgentTool
-    from looopy.tools.sources.artifact import ArtifactTools
-    from looopy.tools.sources.client import ClientTool, client_tool, request_input
-    from looopy.tools.sources.mcp import MCPTools
-    from looopy.tools.sources.skills import Skill, Skills
-
-__all__ = [
-    "AgentTool",
-    "ArtifactTools",
-    "Ask",
-    "client_tool",
-    "ClientTool",
-    "FunctionTool",
-    "gather_tools",
-    "MCPTools",
-    "NeedsInput",
-    "RemoteAgent",
-    "request_input",
-    "RetryCall",
-    "Skill",
-    "Skills",
-    "Tool",
-    "tool",
-    "ToolContext",
-    "ToolOptions",
-    "ToolProvider",
-    "ToolResult",
-    "ToolSource",
-]
+    from looopy.tools.asking import Ask as Ask
+    from looopy.tools.asking import NeedsInput as NeedsInput
+    from looopy.tools.base import Tool as Tool
+    from looopy.tools.base import ToolContext as ToolContext
+    from looopy.tools.base import ToolOptions as ToolOptions
+    from looopy.tools.base import ToolProvider as ToolProvider
+    from looopy.tools.base import ToolResult as ToolResult
+    from looopy.tools.call.retry import RetryCall as RetryCall
+    from looopy.tools.function.decorator import FunctionTool as FunctionTool
+    from looopy.tools.function.decorator import tool as tool
+    from looopy.tools.gather import ToolSource as ToolSource
+    from looopy.tools.gather import gather_tools as gather_tools
+    from looopy.tools.sources.a2a import RemoteAgent as RemoteAgent
+    from looopy.tools.sources.agents import AgentTool as AgentTool
+    from looopy.tools.sources.artifact import ArtifactTools as ArtifactTools
+    from looopy.tools.sources.client import ClientTool as ClientTool
+    from looopy.tools.sources.client import client_tool as client_tool
+    from looopy.tools.sources.client import request_input as request_input
+    from looopy.tools.sources.mcp import MCPTools as MCPTools
+    from looopy.tools.sources.skills import Skill as Skill
+    from looopy.tools.sources.skills import Skills as Skills
 
 _export(
     globals(),

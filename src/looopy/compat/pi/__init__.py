@@ -23,98 +23,52 @@ from typing import TYPE_CHECKING
 from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
-    from looopy.compat.pi.abort import AbortController, AbortError, AbortSignal
-    from looopy.compat.pi.agent import Agent
-    from looopy.compat.pi.errors import AlreadyStreaming, NothingToContinue
-    from looopy.compat.pi.loop import agent_loop, agent_loop_continue
-    from looopy.compat.pi.sessions import Entry, Session, read_session, write_session
-    from looopy.compat.pi.setup import default_convert_to_llm
-    from looopy.compat.pi.state import AgentState
-    from looopy.compat.pi.types import (
-        AgentEndEvent,
-        AgentEvent,
-        AgentLoopConfig,
-        AgentMessage,
-        AgentStartEvent,
-        AgentTool,
-        AgentToolResult,
-        AgentToolUpdateCallback,
-        MessageEndEvent,
-        MessageStartEvent,
-        MessageUpdateEvent,
-        ToolExecutionEndEvent,
-        ToolExecutionStartEvent,
-        ToolExecutionUpdateEvent,
-        ToolHookContext,
-        TurnEndEvent,
-        TurnStartEvent,
-        tool,
-    )
-    from looopy.types.message import (
-        AssistantMessage,
-        Cost,
-        CustomMessage,
-        ImageContent,
-        Message,
-        StopReason,
-        TextContent,
-        ThinkingContent,
-        ToolCall,
-        ToolResultMessage,
-        Usage,
-        UserMessage,
-    )
-    from looopy.types.request import ThinkingLevel
-    from looopy.types.request import ToolSpec as Tool
-
-__all__ = [
-    "AbortController",
-    "AbortError",
-    "AbortSignal",
-    "Agent",
-    "agent_loop",
-    "agent_loop_continue",
-    "AgentEndEvent",
-    "AgentEvent",
-    "AgentLoopConfig",
-    "AgentMessage",
-    "AgentStartEvent",
-    "AgentState",
-    "AgentTool",
-    "AgentToolResult",
-    "AgentToolUpdateCallback",
-    "AlreadyStreaming",
-    "AssistantMessage",
-    "Cost",
-    "CustomMessage",
-    "default_convert_to_llm",
-    "Entry",
-    "ImageContent",
-    "Message",
-    "MessageEndEvent",
-    "MessageStartEvent",
-    "MessageUpdateEvent",
-    "NothingToContinue",
-    "read_session",
-    "Session",
-    "StopReason",
-    "TextContent",
-    "ThinkingContent",
-    "ThinkingLevel",
-    "Tool",
-    "tool",
-    "ToolCall",
-    "ToolExecutionEndEvent",
-    "ToolExecutionStartEvent",
-    "ToolExecutionUpdateEvent",
-    "ToolHookContext",
-    "ToolResultMessage",
-    "TurnEndEvent",
-    "TurnStartEvent",
-    "Usage",
-    "UserMessage",
-    "write_session",
-]
+    from looopy.compat.pi.abort import AbortController as AbortController
+    from looopy.compat.pi.abort import AbortError as AbortError
+    from looopy.compat.pi.abort import AbortSignal as AbortSignal
+    from looopy.compat.pi.agent import Agent as Agent
+    from looopy.compat.pi.errors import AlreadyStreaming as AlreadyStreaming
+    from looopy.compat.pi.errors import NothingToContinue as NothingToContinue
+    from looopy.compat.pi.loop import agent_loop as agent_loop
+    from looopy.compat.pi.loop import agent_loop_continue as agent_loop_continue
+    from looopy.compat.pi.sessions import Entry as Entry
+    from looopy.compat.pi.sessions import Session as Session
+    from looopy.compat.pi.sessions import read_session as read_session
+    from looopy.compat.pi.sessions import write_session as write_session
+    from looopy.compat.pi.setup import default_convert_to_llm as default_convert_to_llm
+    from looopy.compat.pi.state import AgentState as AgentState
+    from looopy.compat.pi.types import AgentEndEvent as AgentEndEvent
+    from looopy.compat.pi.types import AgentEvent as AgentEvent
+    from looopy.compat.pi.types import AgentLoopConfig as AgentLoopConfig
+    from looopy.compat.pi.types import AgentMessage as AgentMessage
+    from looopy.compat.pi.types import AgentStartEvent as AgentStartEvent
+    from looopy.compat.pi.types import AgentTool as AgentTool
+    from looopy.compat.pi.types import AgentToolResult as AgentToolResult
+    from looopy.compat.pi.types import AgentToolUpdateCallback as AgentToolUpdateCallback
+    from looopy.compat.pi.types import MessageEndEvent as MessageEndEvent
+    from looopy.compat.pi.types import MessageStartEvent as MessageStartEvent
+    from looopy.compat.pi.types import MessageUpdateEvent as MessageUpdateEvent
+    from looopy.compat.pi.types import Tool as Tool
+    from looopy.compat.pi.types import ToolExecutionEndEvent as ToolExecutionEndEvent
+    from looopy.compat.pi.types import ToolExecutionStartEvent as ToolExecutionStartEvent
+    from looopy.compat.pi.types import ToolExecutionUpdateEvent as ToolExecutionUpdateEvent
+    from looopy.compat.pi.types import ToolHookContext as ToolHookContext
+    from looopy.compat.pi.types import TurnEndEvent as TurnEndEvent
+    from looopy.compat.pi.types import TurnStartEvent as TurnStartEvent
+    from looopy.compat.pi.types import tool as tool
+    from looopy.types.message import AssistantMessage as AssistantMessage
+    from looopy.types.message import Cost as Cost
+    from looopy.types.message import CustomMessage as CustomMessage
+    from looopy.types.message import ImageContent as ImageContent
+    from looopy.types.message import Message as Message
+    from looopy.types.message import StopReason as StopReason
+    from looopy.types.message import TextContent as TextContent
+    from looopy.types.message import ThinkingContent as ThinkingContent
+    from looopy.types.message import ToolCall as ToolCall
+    from looopy.types.message import ToolResultMessage as ToolResultMessage
+    from looopy.types.message import Usage as Usage
+    from looopy.types.message import UserMessage as UserMessage
+    from looopy.types.request import ThinkingLevel as ThinkingLevel
 
 _export(
     globals(),
@@ -138,6 +92,7 @@ _export(
             "MessageEndEvent",
             "MessageStartEvent",
             "MessageUpdateEvent",
+            "Tool",
             "ToolExecutionEndEvent",
             "ToolExecutionStartEvent",
             "ToolExecutionUpdateEvent",
@@ -160,6 +115,6 @@ _export(
             "Usage",
             "UserMessage",
         ),
-        "looopy.types.request": ("ThinkingLevel", "ToolSpec as Tool"),
+        "looopy.types.request": ("ThinkingLevel",),
     },
 )

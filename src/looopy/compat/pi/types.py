@@ -27,6 +27,7 @@ from looopy.types.message import (
 from looopy.types.request import PartialMessage, StreamEvent, ThinkingLevel, ToolSpec
 
 AgentMessage: TypeAlias = Message
+Tool: TypeAlias = ToolSpec
 QueueMode: TypeAlias = Literal["one-at-a-time", "all"]
 
 
