@@ -48,7 +48,7 @@ MUTANTS = [
         "damaged-state-stops-a-list",
         "one bad row makes the list of its tenant raise",
         "looopy.stores.rows.events:decode_state",
-        "return _salvaged_state(text, context_id, error)",
+        "damage = failure",
         "raise",
         f"{_DAMAGED}::test_a_damaged_state_hides_no_context",
     ),

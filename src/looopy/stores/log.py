@@ -28,11 +28,36 @@ from looopy.types.message import Message
 T = TypeVar("T")
 R = TypeVar("R")
 
+
+class StoredMessage(NamedTuple):
+    """The row of a message."""
+
+    position: int
+    turn: int
+    iteration: int
+    seq: int
+    created_us: int
+    meta: str | None
+    body: str
+
+
+class StoredEvent(NamedTuple):
+    """The row of any other event."""
+
+    seq: int
+    turn: int
+    iteration: int
+    type: str
+    created_us: int
+    position: int | None
+    body: str
+
+
 MessageRow: TypeAlias = Sequence[Any]
-"""Position, turn, iteration, seq, created_us, meta and body of a message."""
+"""The fields of a `StoredMessage`."""
 
 EventRow: TypeAlias = Sequence[Any]
-"""Seq, turn, iteration, type, created_us, position and body of any other event."""
+"""The fields of a `StoredEvent`."""
 
 PAGE = 1000
 """The number of rows that one read of a log fetches."""
@@ -239,41 +264,18 @@ class _Decoder:
         if kind == "message":
             return self._message(row)
         if kind == "event":
-            return [self._event(row)]
+            return [rows.decode_event(self._context_id, row, self._message_at(row[5]))]
         if kind == "start":
             record, position = row
-            user = None if position is None else self._message_at(position)
+            user = self._message_at(position)
             return [rows.decode_turn_start(self._context_id, record, user)]
         return [self._turn_end(row)]
 
     def _message(self, row: MessageRow) -> list[AgentEvent]:
-        position, turn, iteration, seq, created_us, meta, body = row
-        events = rows.decode_message_events(
-            context_id=self._context_id,
-            turn=turn,
-            position=position,
-            seq=seq,
-            iteration=iteration,
-            created_us=created_us,
-            body=body,
-            meta=meta,
-        )
+        events = rows.decode_message_events(self._context_id, row)
         if isinstance(said := events[-1], MessageEnd):
-            self._messages[position] = said.message
+            self._messages[row[0]] = said.message
         return events
-
-    def _event(self, row: EventRow) -> AgentEvent:
-        seq, turn, iteration, kind, created_us, position, body = row
-        return rows.decode_event(
-            context_id=self._context_id,
-            turn=turn,
-            seq=seq,
-            iteration=iteration,
-            type=kind,
-            created_us=created_us,
-            body=body,
-            announced_by=None if position is None else self._message_at(position),
-        )
 
     def _turn_end(self, record: TurnRecord) -> AgentEvent:
         places = range(record.first_position, record.last_position + 1)
@@ -282,7 +284,9 @@ class _Decoder:
         messages = [m for row in found if (m := self._message_at(row[0])) is not None]
         return rows.decode_turn_end(self._context_id, record, iteration, messages)
 
-    def _message_at(self, position: int) -> Message | None:
+    def _message_at(self, position: int | None) -> Message | None:
+        if position is None:
+            return None
         message = self._messages.get(position)
         if message is None and (row := self._row_at(position)) is not None:
             message = self._messages[position] = read_message(row[6], position=position)

@@ -16,6 +16,7 @@ from datetime import datetime
 from looopy.errors import StoreUnavailable
 from looopy.stores import rules as names
 from looopy.stores.bells import Bells
+from looopy.stores.log import StoredEvent, StoredMessage
 from looopy.stores.records import (
     ArtifactDeletion,
     ArtifactWrite,
@@ -34,32 +35,6 @@ from looopy.types.artifact import Artifact
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason
 from looopy.types.state import Outcome
-
-
-@dataclass(slots=True)
-class StoredMessage:
-    """The row of a message."""
-
-    position: int
-    turn: int
-    iteration: int
-    seq: int
-    created_us: int
-    body: str
-    meta: str | None
-
-
-@dataclass(slots=True)
-class StoredEvent:
-    """The row of any other event."""
-
-    seq: int
-    turn: int
-    iteration: int
-    type: str
-    created_us: int
-    position: int | None
-    body: str
 
 
 @dataclass(slots=True)

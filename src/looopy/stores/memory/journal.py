@@ -23,7 +23,6 @@ from looopy.stores.records import (
     ArtifactDeletion,
     Commit,
     Committed,
-    ContextState,
     Entry,
     EntryKind,
     InboxHead,
@@ -184,10 +183,7 @@ class InMemoryJournal(InMemoryInbox):
         context.user_positions.clear()
         context.artifacts.clear()
         context.inbox.clear()
-        kept = ContextState(**rows.decode_state(context.state).sums)
-        if forced:
-            kept = replace(kept, run_us=None)  # that turn has run as well: the turns tell how long
-        context.state = rows.state_column(kept)
+        context.state = rows.state_after_clear(context.state, forced=forced)
         context.last_activity = utc_now()
         self._ring(context_id, inbox=True)
         return context.epoch
@@ -210,8 +206,7 @@ class InMemoryJournal(InMemoryInbox):
         encoded = rows.encode(made)
         append(context, context.turn_count, encoded, None)
         context.raise_epoch()
-        state = replace(rows.decode_state(context.state), summary=context.last_position)
-        context.state = rows.state_column(state)
+        context.state = rows.state_with_summary(context.state, context.last_position)
         context.last_activity = utc_now()
         self._ring(context_id)
         return context.epoch, replace(made[1], seq=context.last_seq)

@@ -10,30 +10,23 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
 
 from looopy.stores.log import (
-    EventRow,
     LogPage,
     MessageRow,
     RecordRow,
+    StoredMessage,
     events_of,
     is_little,
     off_loop,
-    read_records,
 )
-from looopy.stores.memory.context import StoredContext, StoredEvent, StoredMessage
-from looopy.stores.records import MessageRecord, TurnRecord
+from looopy.stores.memory.context import StoredContext
+from looopy.stores.records import TurnRecord
 from looopy.types.event import AgentEvent
 
 _seq = attrgetter("seq")
-
-
-async def stored_records(messages: Sequence[StoredMessage]) -> list[MessageRecord]:
-    """Messages with their places."""
-    return await read_records(messages, _record_row)
 
 
 async def read_log(
@@ -58,11 +51,9 @@ async def read_log(
 
     def message_at(position: int) -> MessageRow | None:
         place = position - lowest
-        return _message_row(kept[place]) if 0 <= place < len(kept) else None
+        return kept[place] if 0 <= place < len(kept) else None
 
-    page = LogPage(
-        after, most, map(_message_row, messages), map(_event_row, events), turns, message_at
-    )
+    page = LogPage(after, most, messages, events, turns, message_at)
     bodies = chain((m.body for m in messages), (e.body for e in events))
     little = is_little(len(messages) + len(events), bodies)
     return (await off_loop(events_of(context_id, page), little=little))[:most]
@@ -73,13 +64,6 @@ def _end(turn: TurnRecord) -> int:
     return sys.maxsize if turn.end_seq is None else turn.end_seq
 
 
-def _record_row(m: StoredMessage) -> RecordRow:
+def record_row(m: StoredMessage) -> RecordRow:
+    """The fields of a message that `read_records` wants."""
     return m.position, m.turn, m.iteration, m.seq, m.body
-
-
-def _message_row(m: StoredMessage) -> MessageRow:
-    return m.position, m.turn, m.iteration, m.seq, m.created_us, m.meta, m.body
-
-
-def _event_row(e: StoredEvent) -> EventRow:
-    return e.seq, e.turn, e.iteration, e.type, e.created_us, e.position, e.body

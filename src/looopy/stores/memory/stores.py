@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from looopy.stores.log import read_records
 from looopy.stores.memory.context import (
     Contexts,
     MemoryStore,
@@ -25,7 +26,7 @@ from looopy.stores.memory.context import (
     save_artifact,
 )
 from looopy.stores.memory.journal import InMemoryJournal
-from looopy.stores.memory.log import stored_records
+from looopy.stores.memory.log import record_row
 from looopy.stores.records import Claim, Claimed, ContextRecord, MessageRecord, Waiter
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import (
@@ -99,7 +100,7 @@ class InMemoryMessageStore(MemoryStore):
             return []
         start = max(after - context.visible_from + 1, 0)
         stop = None if limit is None else start + limit
-        return await stored_records(context.messages[start:stop])
+        return await read_records(context.messages[start:stop], record_row)
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
         """The newest visible messages, oldest first."""
@@ -108,7 +109,7 @@ class InMemoryMessageStore(MemoryStore):
         if context is None:
             return []
         start = max(len(context.messages) - limit, 0)
-        return await stored_records(context.messages[start:])
+        return await read_records(context.messages[start:], record_row)
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
         """How many visible messages there are."""

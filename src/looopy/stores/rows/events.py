@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from looopy.errors import StoreError, ValueRefused
 from looopy.stores.records import ANY_CALL, ContextState, Entry, EntryKind, TurnRecord
@@ -60,6 +60,7 @@ from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, p
 from looopy.types.storable import check_actor, dump
 
 _logger = logging.getLogger("looopy")
+End = TypeVar("End", Outcome, StopReason)
 
 
 @quick
@@ -219,18 +220,14 @@ def _event_body(event: AgentEvent) -> dict[str, Any]:
 # --- and back ----------------------------------------------------------------------------------
 
 
-def decode_message_events(
-    *,
-    context_id: str,
-    turn: int,
-    position: int,
-    seq: int,
-    iteration: int,
-    created_us: int,
-    body: str,
-    meta: str | None,
-) -> list[AgentEvent]:
-    """The events of a message's row: `tool_execution_end` if it has one, then `message_end`."""
+def decode_message_events(context_id: str, row: Sequence[Any]) -> list[AgentEvent]:
+    """
+    The events of a message's row: `tool_execution_end` if it has one, then `message_end`.
+
+    Args:
+        row: Position, turn, iteration, seq, created_us, meta and body.
+    """
+    position, turn, iteration, seq, created_us, meta, body = row
     message = read_message(body, position=position)
     facts = _facts(meta, created_us, position)
     events: list[AgentEvent] = []
@@ -246,7 +243,16 @@ def decode_message_events(
             text = f"the end of a tool call with the message at position {position} is damaged"
             events.append(TurnWarning(**ended, code=DAMAGED, text=text))
         else:
-            events.append(_tool_end(message, ran, ended))
+            ended["started"], ended["duration_s"] = ran[:2]
+            events.append(
+                ToolExecutionEnd(
+                    **ended,
+                    tool_call_id=message.tool_call_id,
+                    tool_name=message.tool_name,
+                    result=message,
+                    is_error=message.is_error,
+                )
+            )
     events.append(
         MessageEnd(
             context_id=context_id,
@@ -263,20 +269,6 @@ def decode_message_events(
         )
     )
     return events
-
-
-def _tool_end(
-    message: ToolResultMessage, ran: tuple[datetime | None, float, datetime], common: dict[str, Any]
-) -> ToolExecutionEnd:
-    return ToolExecutionEnd(
-        **common,
-        tool_call_id=message.tool_call_id,
-        tool_name=message.tool_name,
-        result=message,
-        is_error=message.is_error,
-        started=ran[0],
-        duration_s=ran[1],
-    )
 
 
 def _facts(meta: str | None, created_us: int, position: int) -> Facts:
@@ -318,23 +310,15 @@ def decode_turn_end(
     )
 
 
-def decode_event(
-    *,
-    context_id: str,
-    turn: int,
-    seq: int,
-    iteration: int,
-    type: str,  # the column's name
-    created_us: int,
-    body: str,
-    announced_by: Message | None,
-) -> AgentEvent:
+def decode_event(context_id: str, row: Sequence[Any], announced_by: Message | None) -> AgentEvent:
     """
     The event of a row of the event log; for a damaged row, a `warning` with its `seq`.
 
     Args:
+        row: Seq, turn, iteration, type, created_us, position and body.
         announced_by: For `tool_execution_start`, the assistant message that holds the call.
     """
+    seq, turn, iteration, kind, created_us, _, body = row
     common: dict[str, Any] = {
         "context_id": context_id,
         "turn": turn,
@@ -343,10 +327,10 @@ def decode_event(
         "seq": seq,
     }
     try:
-        return _DECODERS[type](json.loads(body), common, announced_by)
+        return _DECODERS[kind](json.loads(body), common, announced_by)
     except Exception as error:  # noqa: BLE001 - one bad row never stops a read
         why = f"{error.__class__.__name__}: {error}"
-        text = f"the stored event {seq} of the type {type!r} cannot be read: {why}"
+        text = f"the stored event {seq} of the type {kind!r} cannot be read: {why}"
         _logger.warning("context %s: %s", context_id, text)
         return TurnWarning(**common, code=DAMAGED, text=text)
 
@@ -425,11 +409,6 @@ def decode_entry(number: int, kind: str, actor_id: str | None, created_us: int, 
 # --- the small columns -------------------------------------------------------------------------
 
 
-def usage_column(usage: Usage) -> str:
-    """Text of a usage column."""
-    return usage_text(usage)
-
-
 def decode_usage(text: str) -> Usage:
     """The usage in a column's text; of damaged text, the readable parts."""
     try:
@@ -498,29 +477,39 @@ def state_column(state: ContextState) -> str:
 
 
 def decode_state(text: str, context_id: str = "") -> ContextState:
-    """The state in a column's text; of damaged text, the readable parts."""
-    try:
-        data = json.loads(text)
-        return ContextState(**{name: read(data) for name, read in _PARTS.items()})
-    except Exception as error:  # noqa: BLE001 - one bad row never stops a list
-        return _salvaged_state(text, context_id, error)
-
-
-def _salvaged_state(text: str, context_id: str, error: Exception) -> ContextState:
-    """The readable parts of a damaged state; its `error` says that it is damaged."""
+    """The state in a column's text; of damaged text, the readable parts and an `error`."""
     try:
         data: Any = json.loads(text)
     except (ValueError, TypeError, RecursionError):
-        data = None
+        data = None  # which no part can be read from
     parts: dict[str, Any] = {}
+    damage: Exception | None = None
     for name, read in _PARTS.items():
         try:
             parts[name] = read(data)
-        except Exception as failure:  # noqa: BLE001 - the other parts are worth having
-            error = failure
+        except Exception as failure:  # noqa: BLE001 - one bad row never stops a list
+            damage = failure
             _logger.warning("%r in the state of context %s: %s", name, context_id, failure)
-    why = f"the stored state of this context is damaged: {type(error).__name__}: {error}"
-    return ContextState(**{**parts, "error": (StoreError.__name__, why)})
+    if damage is not None:
+        why = f"the stored state of this context is damaged: {type(damage).__name__}: {damage}"
+        parts["error"] = (StoreError.__name__, why)
+    return ContextState(**parts)
+
+
+def state_after_clear(text: str, *, forced: bool) -> str:
+    """
+    The state column of a cleared context: what no turn resets.
+
+    Args:
+        forced: True if it ended a turn. That one has run as well, so the turns tell how long.
+    """
+    kept = ContextState(**decode_state(text).sums)
+    return state_column(replace(kept, run_us=None) if forced else kept)
+
+
+def state_with_summary(text: str, position: int) -> str:
+    """The state column of a context with a new summary at *position*."""
+    return state_column(replace(decode_state(text), summary=position))
 
 
 def _decode_error(data: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -528,18 +517,11 @@ def _decode_error(data: Mapping[str, Any]) -> tuple[str, str] | None:
     return None if error is None else (str(error[0]), str(error[1]))
 
 
-def _decode_number(data: Mapping[str, Any], name: str) -> int | None:
-    number = data.get(name)
-    if number is None or type(number) is int:
-        return number
-    raise TypeError(f"a number is needed, not {type(number).__name__}")
-
-
-def _decode_output(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    output = data.get("output")
-    if output is None or isinstance(output, dict):
-        return output
-    raise TypeError(f"an object is needed, not {type(output).__name__}")
+def _decode_one(data: Mapping[str, Any], name: str, kind: type) -> Any:
+    found = data.get(name)
+    if found is None or type(found) is kind:
+        return found
+    raise TypeError(f"{kind.__name__} is needed, not {type(found).__name__}")
 
 
 _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -549,12 +531,12 @@ _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     ),
     "held": lambda data: tuple(HeldCall(**h) for h in data.get("held", ())),
     "error": _decode_error,
-    "resumable": lambda data: _decode_number(data, "resumable"),
-    "summary": lambda data: _decode_number(data, "summary"),
+    "resumable": lambda data: _decode_one(data, "resumable", int),
+    "summary": lambda data: _decode_one(data, "summary", int),
     "usage": lambda data: _read_usage(data.get("usage", {})),
     "charged": lambda data: _read_usage(data["charged"]) if "charged" in data else NO_USAGE,
-    "run_us": lambda data: _decode_number(data, "run_us"),
-    "output": _decode_output,
+    "run_us": lambda data: _decode_one(data, "run_us", int),
+    "output": lambda data: _decode_one(data, "output", dict),
 }
 
 
@@ -572,19 +554,9 @@ def pending_from_json(data: Mapping[str, Any]) -> PendingRequest:
     )
 
 
-def outcome_column(value: str | None) -> Outcome | None:
-    """The outcome in a column; `None` while the turn is open, `interrupted` if unknown."""
-    if value is None:
-        return None
-    return Outcome(value) if value in _OUTCOMES else Outcome.INTERRUPTED
-
-
-def stop_reason_column(value: str | None) -> StopReason | None:
-    """The stop reason in a column; as `outcome_column`."""
-    if value is None:
-        return None
-    return StopReason(value) if value in _STOPS else StopReason.INTERRUPTED
-
-
-_OUTCOMES = frozenset(outcome.value for outcome in Outcome)
-_STOPS = frozenset(reason.value for reason in StopReason)
+def decode_end(kind: type[End], value: str | None) -> End | None:
+    """How a turn ended, from a column: `None` while it is open, `interrupted` if unknown."""
+    try:
+        return None if value is None else kind(value)
+    except ValueError:
+        return kind("interrupted")

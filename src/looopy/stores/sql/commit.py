@@ -22,7 +22,6 @@ from looopy.stores.records import (
     Claimed,
     Commit,
     Committed,
-    ContextState,
     InboxHead,
     InboxNews,
     NewSummary,
@@ -439,7 +438,7 @@ def compact_steps(
     position = head.last_position + 1
     numbers = Committed(first_seq=head.last_seq + 1, first_position=position)
     yield from _insert(key, head.turn_count, encoded, numbers, None)
-    state = rows.state_column(replace(rows.decode_state(head.state), summary=position))
+    state = rows.state_with_summary(head.state, position)
     seq = head.last_seq + encoded.seqs
     params = {**key, "seq": seq, "position": position, "state": state}
     done = yield Query(s.COMPACT, {**params, "birth": names.first_epoch()})
@@ -469,10 +468,7 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
     yield Query(s.FORGET_TURNS, key)
     yield Query(s.DELETE_ARTIFACTS, key)
     yield Query(s.EMPTY_INBOX, key)
-    kept = ContextState(**rows.decode_state(head.state).sums)
-    if head.open_turn is not None:
-        kept = replace(kept, run_us=None)  # it has run as well: the turns tell how long
-    state = rows.state_column(kept)
+    state = rows.state_after_clear(head.state, forced=head.open_turn is not None)
     cleared = yield Query(
         s.CLEAR, {**key, "seq": seq, "state": state, "birth": names.first_epoch()}
     )

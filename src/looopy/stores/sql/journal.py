@@ -49,7 +49,8 @@ from looopy.stores.sql.commit import (
 from looopy.stores.sql.driver import Driver, Query, Steps
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 from looopy.types.event import AgentEvent, Compaction
-from looopy.types.message import UserMessage
+from looopy.types.message import StopReason, UserMessage
+from looopy.types.state import Outcome
 from looopy.types.storable import check_actor, check_limit
 
 _Row: TypeAlias = Sequence[Any]
@@ -283,8 +284,8 @@ def turn_record(row: _Row) -> TurnRecord:
         continues=row[1],
         actor_id=row[2],
         had_auth=bool(row[3]),
-        outcome=rows.outcome_column(row[4]),
-        stop_reason=rows.stop_reason_column(row[5]),
+        outcome=rows.decode_end(Outcome, row[4]),
+        stop_reason=rows.decode_end(StopReason, row[5]),
         start_seq=row[6],
         end_seq=row[7],
         first_position=row[8],
