@@ -667,8 +667,8 @@ MUTANTS = [
     mutant(
         "settings-left-on-a-pooler",
         "what looopy sets for itself stays on connections that others share",
-        "looopy.stores.sql.postgres.pool:_check_own",
-        "if rows[0][0] is None:",
+        "looopy.stores.sql.postgres.pool:_note",
+        "if own is None:",
         "if False:",
         f"{_POOLER}::test_a_pooler_that_the_url_does_not_name_is_refused_by_name",
     ),

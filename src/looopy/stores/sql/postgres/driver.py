@@ -109,25 +109,15 @@ class PostgresDriver:
             self._running.clear()  # they ended with their event loop
         pool = Pool(self._url)
         try:
-            found, hiding = await self._look(pool)
+            found, hiding = await look(pool, self._url)
             if await self._was_migrated(found):
-                _, hiding = await self._look(pool)
+                _, hiding = await look(pool, self._url)
             await self._check_security(pool, hiding)
         except BaseException:
             await pool.close()
             raise
         self._pool, self._pid, self._loop = pool, os.getpid(), here
         self._news = News(self._url, self.bells, pool)
-
-    async def _look(self, pool: Pool) -> tuple[Found, set[str]]:
-        """The revision of the schema, and which of our tables keep the tenants apart."""
-        try:
-            rows = await ask_once(pool, pg_rls.LOOK, self._url)
-        except StoreUnavailable as error:
-            if error.facts.get("sqlstate") != _NO_TABLE:
-                raise
-            return await _find_before(pool, self._url), set()
-        return Found(rows[0][0]), {name for _, name in rows if name is not None}
 
     async def _was_migrated(self, found: Found) -> bool:
         """True if a schema at *found* had to be made or changed first."""
@@ -450,20 +440,20 @@ def _last(steps: Generator[Query, Rows, T], rows: Rows) -> T:
     raise RuntimeError("an operation of one statement has a second one")
 
 
-async def find(pool: Pool, url: PostgresURL) -> Found:
+async def look(pool: Pool, url: PostgresURL) -> tuple[Found, set[str]]:
     """
-    How far the database is.
+    The revision of the schema, and which of our tables keep the tenants apart.
 
     Raises:
         StoreUnavailable: The server cannot be reached, or refuses us.
     """
     try:
-        rows = await ask_once(pool, Query(pg_rls.VERSION, {}, alone=True), url)
+        rows = await ask_once(pool, pg_rls.LOOK, url)
     except StoreUnavailable as error:
-        if error.facts.get("sqlstate") == _NO_TABLE:
-            return await _find_before(pool, url)
-        raise
-    return Found(str(rows[0][0])) if rows else NOTHING
+        if error.facts.get("sqlstate") != _NO_TABLE:
+            raise
+        return await _find_before(pool, url), set()
+    return Found(rows[0][0]), {name for _, name in rows if name is not None}
 
 
 async def _find_before(pool: Pool, url: PostgresURL) -> Found:

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 from looopy.stores.sql import old_names, revision
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.postgres import rls as pg_rls
-from looopy.stores.sql.postgres.driver import ask_once
-from looopy.stores.sql.postgres.driver import find as find_in_pool
+from looopy.stores.sql.postgres.driver import ask_once, look
 from looopy.stores.sql.postgres.errors import Trouble, translate
 from looopy.stores.sql.postgres.pool import Pool, connect_args, no_connection
 from looopy.stores.sql.postgres.url import PostgresURL
@@ -74,7 +73,7 @@ def find(url: PostgresURL) -> Found:
 async def _find(url: PostgresURL) -> Found:
     pool = Pool(url)
     try:
-        return await find_in_pool(pool, url)
+        return (await look(pool, url))[0]
     finally:
         await pool.close()
 

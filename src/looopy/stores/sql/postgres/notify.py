@@ -20,7 +20,7 @@ import hashlib
 import random
 import secrets
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any
 
 from looopy.stores.bells import Bells, Key
 from looopy.stores.sql.driver import Ring
@@ -209,7 +209,12 @@ def name_of(tenant: str, context_id: str) -> str:
 # --- a connection that listens ---
 
 
-class _Ear(Protocol):
+class _Ear:
+    def __init__(self, connection: Any, answer_s: float) -> None:
+        self._connection = connection
+        self._answer_s = answer_s
+        self._wire: Wire = wire_of(connection)
+
     async def listen(self) -> None:
         """
         Begin.
@@ -217,7 +222,7 @@ class _Ear(Protocol):
         Raises:
             Trouble: The connection is lost, or the server does not answer in time.
         """
-        ...
+        raise NotImplementedError
 
     async def hear(self, at_most_s: float) -> list[str]:
         """
@@ -226,7 +231,7 @@ class _Ear(Protocol):
         Raises:
             Trouble: The connection is lost.
         """
-        ...
+        raise NotImplementedError
 
     async def ask(self) -> None:
         """
@@ -235,11 +240,11 @@ class _Ear(Protocol):
         Raises:
             Trouble: It does not, or not in time.
         """
-        ...
+        await self._wire.command("SELECT 1", within_s=self._answer_s)
 
     async def close(self) -> None:
         """Let the connection go, broken or not, without waiting for the server."""
-        ...
+        await self._wire.close(at_once=True)
 
 
 @contextlib.asynccontextmanager
@@ -252,7 +257,7 @@ async def _ear(url: PostgresURL, answer_s: float) -> AsyncIterator[_Ear]:
     """
     connection = await connect(url)
     make = _AsyncpgEar if url.driver == "asyncpg" else _PsycopgEar
-    ear: _Ear = make(connection, answer_s)
+    ear = make(connection, answer_s)
     try:
         await ear.listen()
         yield ear
@@ -260,20 +265,7 @@ async def _ear(url: PostgresURL, answer_s: float) -> AsyncIterator[_Ear]:
         await ear.close()
 
 
-class _Wired:
-    def __init__(self, connection: Any, answer_s: float) -> None:
-        self._connection = connection
-        self._answer_s = answer_s
-        self._wire: Wire = wire_of(connection)
-
-    async def ask(self) -> None:
-        await self._wire.command("SELECT 1", within_s=self._answer_s)
-
-    async def close(self) -> None:
-        await self._wire.close(at_once=True)
-
-
-class _AsyncpgEar(_Wired):
+class _AsyncpgEar(_Ear):
     def __init__(self, connection: Any, answer_s: float) -> None:
         super().__init__(connection, answer_s)
         self._heard: list[str] = []
@@ -299,7 +291,7 @@ class _AsyncpgEar(_Wired):
         return heard
 
 
-class _PsycopgEar(_Wired):
+class _PsycopgEar(_Ear):
     async def listen(self) -> None:
         await self._wire.command(f"LISTEN {CHANNEL}", within_s=self._answer_s)
 

@@ -16,16 +16,15 @@ import os
 import random
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from looopy.stores.sql.driver import Query, Rows
 from looopy.stores.sql.postgres.errors import TOO_MANY, Trouble, sqlstate_in
 from looopy.stores.sql.postgres.url import PostgresURL
 from looopy.stores.sql.postgres.wire import (
-    ANSWER_S,
     SPARE_S,
     Backend,
     Wire,
@@ -34,6 +33,7 @@ from looopy.stores.sql.postgres.wire import (
     wire_of,
 )
 
+T = TypeVar("T")
 # A stopped process, or a client that is gone, must not keep its locks for long.
 TIMEOUTS = {
     "statement_timeout": "30s",
@@ -430,35 +430,21 @@ async def set_up(wire: Wire, url: PostgresURL) -> None:
                 raise
             query = _SET_UP_BLIND._replace(params=ours)
             rows = await wire.fetch(query, write=False, within_s=url.connect_timeout_s)
-        _check_own(rows)
-        wire.backend = _backend(rows)
-        wire.answer_s = _answer_s(rows)
+        _note(wire, *rows[0])
     except BaseException:
         await wire.close(at_once=True)
         raise
 
 
-def _check_own(rows: Rows) -> None:
-    if rows[0][0] is None:
+def _note(wire: Wire, own: str | None, limits: str, session: str) -> None:
+    """Keep the answer to the set-up; some servers do not report the session's identity."""
+    if own is None:
         raise Trouble(None, lost=True, words=_POOLER)
-
-
-def _backend(rows: Rows) -> Backend | None:
-    """
-    The session's identity, from the answer to the set-up; `None` if the server does not report it.
-    """
-    session = rows[0][-1]
-    return Backend(*map(int, session.split())) if session else None
-
-
-def _answer_s(rows: Rows) -> float:
-    """
-    The time limit for an answer: longer than the limit on statements, which the set-up has read.
-    """
-    limit_ms = rows[0][-2].partition("|")[0]
-    if not limit_ms:
-        return ANSWER_S
-    return float(limit_ms) / 1000 + SPARE_S if float(limit_ms) else _UNLIMITED_S
+    wire.backend = Backend(*map(int, session.split())) if session else None
+    # Longer than the limit on statements; 0 for one that was removed.
+    limit_ms = limits.partition("|")[0]
+    if limit_ms:
+        wire.answer_s = float(limit_ms) / 1000 + SPARE_S if float(limit_ms) else _UNLIMITED_S
 
 
 class Session:
@@ -497,11 +483,8 @@ class Session:
 
     async def begin(self, text: str) -> None:
         """Begin a transaction with *text*."""
+        await self.command_alone(text)
         self._between = False
-        try:
-            await self._wire.command(text, within_s=self._within())
-        except Trouble as trouble:
-            raise self._found_out(trouble) from None
 
     async def end(self, text: str) -> str:
         """End the transaction with *text*; the tag says if it was committed."""
@@ -520,13 +503,7 @@ class Session:
 
     async def ask_alone(self, query: Query) -> Rows:
         """Run one read as a transaction of its own."""
-        self._between = False
-        try:
-            rows = await self._wire.fetch(query, write=False, within_s=self._within())
-        except Trouble as trouble:
-            raise self._found_out(trouble) from None
-        self._between = True
-        return rows
+        return await self._alone(self._wire.fetch(query, write=False, within_s=self._within()))
 
     async def write_alone(self, query: Query) -> Rows:
         """
@@ -549,12 +526,17 @@ class Session:
 
     async def command_alone(self, text: str) -> None:
         """Run statements without parameters or rows that leave no transaction behind."""
+        await self._alone(self._wire.command(text, within_s=self._within()))
+
+    async def _alone(self, asking: Awaitable[T]) -> T:
+        """Await the first answer since the connection was idle: it may have broken meanwhile."""
         self._between = False
         try:
-            await self._wire.command(text, within_s=self._within())
+            answer = await asking
         except Trouble as trouble:
             raise self._found_out(trouble) from None
         self._between = True
+        return answer
 
     @property
     def backend(self) -> Backend | None:

@@ -37,11 +37,11 @@ UNSAID = "22P02"
 """The server's answer to a statement without a tenant: not a number."""
 _GRANTED = "SELECT, INSERT, UPDATE, DELETE"
 _NAMES = ", ".join(f"'{name}'" for name in sorted(TABLES))
-VERSION = f"SELECT version_num FROM {VERSION_TABLE} LIMIT 1"  # noqa: S608 - a constant
+_VERSION = f"SELECT version_num FROM {VERSION_TABLE} LIMIT 1"  # noqa: S608 - a constant
 # The schema's revision, and each existing table of ours that hides rows from this role: superusers
 # and some roles see all of them. One statement, because opening waits for it.
 LOOK = Query(
-    f"SELECT ({VERSION}), c.relname::text FROM (SELECT) one LEFT JOIN pg_class c"  # noqa: S608 - made of constants
+    f"SELECT ({_VERSION}), c.relname::text FROM (SELECT) one LEFT JOIN pg_class c"  # noqa: S608 - made of constants
     f" ON c.relname IN ({_NAMES}) AND c.relkind IN ('r', 'p') AND pg_table_is_visible(c.oid)"
     " AND row_security_active(c.oid)",
     {},

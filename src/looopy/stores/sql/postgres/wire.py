@@ -21,7 +21,7 @@ import select
 import socket
 from collections.abc import Awaitable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from looopy.stores.sql.driver import Query, Rows
 from looopy.stores.sql.postgres.errors import Trouble
@@ -107,7 +107,7 @@ class Backend(NamedTuple):
     since: int
 
 
-class Wire(Protocol):
+class Wire:
     """
     One connection, outside a transaction unless a command began one.
 
@@ -121,20 +121,22 @@ class Wire(Protocol):
         idle_since: When it was last given back to its pool, by the same clock.
     """
 
-    backend: Backend | None
-    answer_s: float
-    retire_at: float
-    idle_since: float
+    def __init__(self, connection: Any) -> None:
+        self.backend: Backend | None = None
+        self.answer_s = ANSWER_S
+        self.retire_at = self.idle_since = math.inf
+        self._connection = connection
+        self._watch = Watch(self._cut)
 
     def is_gone(self) -> bool:
         """
         True if it was seen to break while it was idle; one that shows no break may be broken too.
         """
-        ...
+        raise NotImplementedError
 
     def was_silent(self) -> bool:
         """True if it was cut because an answer did not arrive."""
-        ...
+        return self._watch.expired
 
     async def fetch(self, query: Query, *, write: bool, within_s: float | None = None) -> Rows:
         """
@@ -143,7 +145,7 @@ class Wire(Protocol):
         Raises:
             Trouble: It failed.
         """
-        ...
+        return await self.within(self._rows(query, write=write), within_s or self.answer_s)
 
     async def command(self, text: str, *, within_s: float | None = None) -> str:
         """
@@ -152,7 +154,8 @@ class Wire(Protocol):
         Raises:
             Trouble: They failed.
         """
-        ...
+        running = self._connection.execute(text)
+        return self._tag(await self.within(running, within_s or self.answer_s))
 
     async def within(self, asking: Awaitable[T], within_s: float) -> T:
         """
@@ -161,50 +164,38 @@ class Wire(Protocol):
         Raises:
             Trouble: It failed.
         """
-        ...
-
-    async def close(self, *, at_once: bool = False) -> None:
-        """Close the connection, broken or not; *at_once*: without taking leave of the server."""
-        ...
-
-
-def wire_of(connection: Any) -> Wire:
-    """The wire that a connection of either driver is."""
-    made: Wire = _WIRES[type(connection).__module__.partition(".")[0]](connection)
-    return made
-
-
-class _Watched:
-    def __init__(self, connection: Any) -> None:
-        self.backend: Backend | None = None
-        self.answer_s = ANSWER_S
-        self.retire_at = self.idle_since = math.inf
-        self._connection = connection
-        self._watch = Watch(self._cut)
-
-    def was_silent(self) -> bool:
-        return self._watch.expired
-
-    async def within(self, asking: Awaitable[T], within_s: float) -> T:
         self._watch.begin(within_s)
         try:
             return await asking
-        except Exception as error:  # noqa: BLE001 - sorted out by the next function
-            raise self._trouble(error) from None
+        except Exception as error:  # noqa: BLE001 - sorted out here
+            found = trouble_of(error, lost=self._is_closed())
+            if self._watch.expired and isinstance(found, Trouble):
+                found = Trouble(None, lost=True, silent=True)
+            raise found from None
         finally:
             self._watch.end()
 
-    def _trouble(self, error: Exception) -> Exception:
-        found = trouble_of(error, lost=self._is_closed())
-        if self._watch.expired and isinstance(found, Trouble):
-            return Trouble(None, lost=True, silent=True)
-        return found
+    async def close(self, *, at_once: bool = False) -> None:
+        """Close the connection, broken or not; *at_once*: without taking leave of the server."""
+        raise NotImplementedError
+
+    async def _rows(self, query: Query, *, write: bool) -> Rows:
+        raise NotImplementedError
+
+    def _tag(self, executed: Any) -> str:
+        raise NotImplementedError
 
     def _cut(self) -> None:
         raise NotImplementedError
 
     def _is_closed(self) -> bool:
         raise NotImplementedError
+
+
+def wire_of(connection: Any) -> Wire:
+    """The wire that a connection of either driver is."""
+    made: Wire = _WIRES[type(connection).__module__.partition(".")[0]](connection)
+    return made
 
 
 async def _tuples(found: Sequence[Any]) -> Rows:
@@ -227,27 +218,20 @@ async def _taken(cursor: Any) -> Rows:
     return rows
 
 
-class _Asyncpg(_Watched):
+class _Asyncpg(Wire):
     def is_gone(self) -> bool:
         return self._is_closed()
 
     def _is_closed(self) -> bool:
         return bool(self._connection.is_closed())
 
-    async def fetch(self, query: Query, *, write: bool, within_s: float | None = None) -> Rows:
+    async def _rows(self, query: Query, *, write: bool) -> Rows:
         text, names = numbered(query.sql, write=write)
         values = [query.params[name] for name in names]
-        self._watch.begin(within_s or self.answer_s)
-        try:
-            return await _tuples(await self._connection.fetch(text, *values))
-        except Exception as error:  # noqa: BLE001 - sorted out by the next function
-            raise self._trouble(error) from None
-        finally:
-            self._watch.end()
+        return await _tuples(await self._connection.fetch(text, *values))
 
-    async def command(self, text: str, *, within_s: float | None = None) -> str:
-        tag: str = await self.within(self._connection.execute(text), within_s or self.answer_s)
-        return tag
+    def _tag(self, executed: Any) -> str:
+        return str(executed)
 
     async def close(self, *, at_once: bool = False) -> None:
         self._watch.close()
@@ -260,7 +244,7 @@ class _Asyncpg(_Watched):
         self._connection.terminate()
 
 
-class _Psycopg(_Watched):
+class _Psycopg(Wire):
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
         self._poll = select.poll() if hasattr(select, "poll") else None
@@ -274,21 +258,13 @@ class _Psycopg(_Watched):
     def _is_closed(self) -> bool:
         return bool(self._connection.closed)
 
-    async def fetch(self, query: Query, *, write: bool, within_s: float | None = None) -> Rows:
+    async def _rows(self, query: Query, *, write: bool) -> Rows:
         text = named(query.sql, write=write)
-        self._watch.begin(within_s or self.answer_s)
-        try:
-            cursor = await self._connection.execute(text, query.params)
-            rows: Rows = await _taken(cursor) if cursor.description else []
-        except Exception as error:  # noqa: BLE001 - sorted out by the next function
-            raise self._trouble(error) from None
-        finally:
-            self._watch.end()
-        return rows
+        cursor = await self._connection.execute(text, query.params)
+        return await _taken(cursor) if cursor.description else []
 
-    async def command(self, text: str, *, within_s: float | None = None) -> str:
-        cursor = await self.within(self._connection.execute(text), within_s or self.answer_s)
-        return str(cursor.statusmessage)
+    def _tag(self, executed: Any) -> str:
+        return str(executed.statusmessage)
 
     async def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - it never waits
         self._watch.close()
