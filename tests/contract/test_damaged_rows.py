@@ -42,12 +42,12 @@ def add(a: int, b: int) -> int:
 def _in_memory(stores):
     def damage(table, column, change, nth=1):
         context = stores.state.backend.contexts["default", CONTEXT]
-        if table == "contexts":
-            row = context
-        elif table == "inbox":
-            row = list(context.inbox.values())[nth - 1]
-        else:
-            row = {"messages": context.messages, "events": context.events}[table][nth - 1]
+        if table in ("messages", "events"):
+            rows = getattr(context, table)
+            row = rows[nth - 1]
+            rows[nth - 1] = row._replace(**{column: change(getattr(row, column))})
+            return
+        row = context if table == "contexts" else list(context.inbox.values())[nth - 1]
         setattr(row, column, change(getattr(row, column)))
 
     return damage
