@@ -99,7 +99,10 @@ class MessageStore(Protocol):
         Raises:
             ValueRefused: The limit is not a whole number from 0.
         """
-        ...
+        found = await self.records(
+            context_id, after=after, limit=limit, include_hidden=include_hidden
+        )
+        return [record.message for record in found]
 
 
 class ArtifactStore(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from looopy.stores.base import Journal
 from looopy.stores.bells import Bells
 from looopy.stores.memory.context import (
     MemoryStore,
@@ -58,7 +59,6 @@ class InMemoryInbox(MemoryStore):
         actor_id: str | None = None,
         expected_turn: int | None = None,
     ) -> int:
-        """Put a message into the inbox."""
         check_context_id(context_id)
         body = rows.entry_body(message, actor_id)
         found = self._get(context_id)
@@ -81,7 +81,6 @@ class InMemoryInbox(MemoryStore):
         return context.inbox_last
 
     async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
-        """The waiting messages with a number over *after*."""
         context = self._get(context_id)
         if context is None:
             return InboxHead(), []
@@ -94,7 +93,6 @@ class InMemoryInbox(MemoryStore):
     async def withdraw(
         self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
     ) -> int:
-        """Take messages of an actor out again."""
         check_actor(actor_id)
         context = self._get(context_id)
         if context is None:
@@ -112,7 +110,6 @@ class InMemoryInbox(MemoryStore):
         return len(taken)
 
     async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
-        """Ask the open turn to stop."""
         context = self._get(context_id)
         if context is None or context.open_turn is None or turn not in (None, context.open_turn):
             return None
@@ -122,7 +119,7 @@ class InMemoryInbox(MemoryStore):
         return context.open_turn
 
 
-class InMemoryJournal(InMemoryInbox):
+class InMemoryJournal(InMemoryInbox, Journal):
     """`Journal` in lists; see there for the contract."""
 
     @property
@@ -131,7 +128,6 @@ class InMemoryJournal(InMemoryInbox):
         return self.backend.bells
 
     async def commit(self, commit: Commit) -> Committed:
-        """Apply one step of a turn."""
         encoded = rows.encode(commit.events)
         state = None if commit.state is None else rows.state_column(commit.state)
         context = self._get(commit.context_id)
@@ -161,7 +157,6 @@ class InMemoryJournal(InMemoryInbox):
         return replace(done, artifact=artifact, inbox=context.inbox_head)
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:
-        """Hide the history."""
         context = self._get(context_id)
         if context is None:
             raise no_context(context_id)
@@ -189,7 +184,6 @@ class InMemoryJournal(InMemoryInbox):
         return context.epoch
 
     async def compact(self, context_id: str, compaction: NewSummary) -> tuple[int, Compaction]:
-        """Append a summary."""
         context = self._get(context_id)
         if context is None:
             raise no_context(context_id)
@@ -214,7 +208,6 @@ class InMemoryJournal(InMemoryInbox):
     async def events(
         self, context_id: str, *, after: int = 0, limit: int | None = None
     ) -> list[AgentEvent]:
-        """The durable events over *after*."""
         check_limit(limit)
         context = self._get(context_id)
         if context is None:
@@ -222,13 +215,11 @@ class InMemoryJournal(InMemoryInbox):
         return await read_log(context_id, context, max(after, context.cleared_seq - 1), limit)
 
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
-        """The turns over *after*."""
         check_limit(limit)
         context = self._get(context_id)
         return [] if context is None else context.turns[max(after, 0) : max(after, 0) + limit]
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:
-        """Which calls of a turn were started."""
         context = self._get(context_id)
         if context is None:
             return set()
@@ -239,6 +230,5 @@ class InMemoryJournal(InMemoryInbox):
         }
 
     async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
-        """Which turn was claimed with a key."""
         context = self._get(context_id)
         return None if context is None else context.keys.get(key)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from looopy.stores.base import ArtifactStore, MessageStore, StateStore
 from looopy.stores.log import read_records
 from looopy.stores.memory.context import (
     Contexts,
@@ -65,11 +66,10 @@ class MemoryBackend(Contexts):
         )
 
 
-class InMemoryMessageStore(MemoryStore):
+class InMemoryMessageStore(MemoryStore, MessageStore):
     """`MessageStore` in a list; see there for the contract."""
 
     async def append(self, context_id: str, messages: Sequence[Message]) -> int:
-        """Add messages to the end."""
         check_context_id(context_id)
         encoded = rows.message_rows(messages)
         found = self._get(context_id)
@@ -93,7 +93,6 @@ class InMemoryMessageStore(MemoryStore):
         limit: int | None = None,
         include_hidden: bool = False,  # noqa: ARG002 - nothing else is hidden yet
     ) -> list[MessageRecord]:
-        """Messages with their places."""
         check_limit(limit)
         context = self._get(context_id)
         if context is None:
@@ -103,7 +102,6 @@ class InMemoryMessageStore(MemoryStore):
         return await read_records(context.messages[start:stop], record_row)
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
-        """The newest visible messages, oldest first."""
         check_limit(limit)
         context = self._get(context_id)
         if context is None:
@@ -112,26 +110,11 @@ class InMemoryMessageStore(MemoryStore):
         return await read_records(context.messages[start:], record_row)
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
-        """How many visible messages there are."""
         context = self._get(context_id)
         return 0 if context is None else len(context.messages)
 
-    async def list(
-        self,
-        context_id: str,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        include_hidden: bool = False,
-    ) -> list[Message]:
-        """Messages over *after*, oldest first."""
-        found = await self.records(
-            context_id, after=after, limit=limit, include_hidden=include_hidden
-        )
-        return [r.message for r in found]
 
-
-class InMemoryArtifactStore(MemoryStore):
+class InMemoryArtifactStore(MemoryStore, ArtifactStore):
     """`ArtifactStore` in a dictionary; see there for the contract."""
 
     async def save(
@@ -143,7 +126,6 @@ class InMemoryArtifactStore(MemoryStore):
         kind: ArtifactKind | str | None = None,
         media_type: str | None = None,
     ) -> Artifact:
-        """Save the next version."""
         check_context_id(context_id)
         write = artifact_write(artifact_id, content, kind, media_type)
         saved = save_artifact(self.backend.make(self.tenant, context_id), write)
@@ -153,7 +135,6 @@ class InMemoryArtifactStore(MemoryStore):
     async def load(
         self, context_id: str, artifact_id: str, version: int | None = None
     ) -> bytes | dict[str, Any]:
-        """Load a version, the newest by default."""
         context = self._get(context_id)
         for artifact, stored in reversed(context.artifacts.get(artifact_id, ()) if context else ()):
             if version is None or artifact.version == version:
@@ -161,14 +142,12 @@ class InMemoryArtifactStore(MemoryStore):
         raise no_artifact(artifact_id, version)
 
     async def list(self, context_id: str) -> list[Artifact]:
-        """The newest version of each."""
         context = self._get(context_id)
         if context is None:
             return []
         return [context.artifacts[name][-1][0] for name in sorted(context.artifacts)]
 
     async def delete(self, context_id: str, artifact_id: str) -> None:
-        """Remove all versions."""
         context = self._get(context_id)
         if context is None:
             raise no_artifact(artifact_id)
@@ -176,7 +155,7 @@ class InMemoryArtifactStore(MemoryStore):
         self._ring(context_id)
 
 
-class InMemoryStateStore(MemoryStore):
+class InMemoryStateStore(MemoryStore, StateStore):
     """`StateStore` in a dictionary; see there for the contract."""
 
     def make_journal(self) -> InMemoryJournal:
@@ -184,12 +163,10 @@ class InMemoryStateStore(MemoryStore):
         return InMemoryJournal(self.backend, self.tenant)
 
     async def load(self, context_id: str) -> ContextRecord | None:
-        """The context, or `None`."""
         context = self._get(context_id)
         return None if context is None else context_record(context_id, context)
 
     async def save(self, context_id: str, metadata: Mapping[str, Any], *, version: int) -> int:
-        """Replace the metadata."""
         check_context_id(context_id)
         text = dump(dict(metadata), "/metadata")
         found = self._get(context_id)
@@ -203,14 +180,12 @@ class InMemoryStateStore(MemoryStore):
         return context.version
 
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
-        """Contexts by id."""
         check_limit(limit)
         names = sorted(c for t, c in self.backend.contexts if t == self.tenant and c > after)
         contexts = self.backend.contexts
         return [context_record(name, contexts[self.tenant, name]) for name in names[:limit]]
 
     async def delete(self, context_id: str) -> None:
-        """Remove a context with everything in it."""
         context = self._get(context_id)
         if context is None:
             raise no_context(context_id)
@@ -220,7 +195,6 @@ class InMemoryStateStore(MemoryStore):
         self._ring(context_id, inbox=True)
 
     async def claim(self, claim: Claim) -> Claimed:
-        """Own a context for a turn."""
         check_context_id(claim.context_id)
         encoded = rows.encode(claim.events)
         check_claim(claim)
@@ -263,7 +237,6 @@ class InMemoryStateStore(MemoryStore):
         return claimed
 
     async def renew(self, context_id: str, epoch: int, ttl_s: float) -> bool:
-        """Prolong the lease."""
         context = self._get(context_id)
         if context is None or context.epoch != epoch or context.holder is None:
             return False
@@ -271,7 +244,6 @@ class InMemoryStateStore(MemoryStore):
         return True
 
     async def release(self, context_id: str, epoch: int) -> None:
-        """Give the lease back."""
         context = self._get(context_id)
         if context is not None and context.epoch == epoch:
             context.holder = None
@@ -280,7 +252,6 @@ class InMemoryStateStore(MemoryStore):
     # --- the line ---
 
     async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
-        """Take a place at the end."""
         context = self.backend.make(self.tenant, context_id)
         context.places = {ticket: p for ticket, p in context.places.items() if p.alive}
         context.last_ticket += 1
@@ -289,7 +260,6 @@ class InMemoryStateStore(MemoryStore):
         return context.last_ticket
 
     async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
-        """Keep a place for longer."""
         context = self._get(context_id)
         place = context.places.get(ticket) if context else None
         if place is None:
@@ -298,13 +268,11 @@ class InMemoryStateStore(MemoryStore):
         return True
 
     async def leave_line(self, context_id: str, ticket: int) -> None:
-        """Give a place up."""
         context = self._get(context_id)
         if context is not None and context.places.pop(ticket, None) is not None:
             self._ring(context_id, inbox=True)
 
     async def line(self, context_id: str) -> Sequence[Waiter]:
-        """The waiters, first come first."""
         context = self._get(context_id)
         return [
             Waiter(ticket=ticket, holder=place.holder, alive=place.alive)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from looopy.errors import ValueRefused
+from looopy.stores.base import ArtifactStore
 from looopy.stores.log import read_rows
 from looopy.stores.rules import (
     artifact_write,
@@ -22,7 +23,7 @@ from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
 from looopy.types.artifact import Artifact, ArtifactKind
 
 
-class SQLArtifactStore(SQLStore):
+class SQLArtifactStore(SQLStore, ArtifactStore):
     """See `ArtifactStore` for the contract."""
 
     async def save(
@@ -34,7 +35,6 @@ class SQLArtifactStore(SQLStore):
         kind: ArtifactKind | str | None = None,
         media_type: str | None = None,
     ) -> Artifact:
-        """Save the next version."""
         check_context_id(context_id)
         write = artifact_write(artifact_id, content, kind, media_type)
         key = self.params(context_id)
@@ -53,7 +53,6 @@ class SQLArtifactStore(SQLStore):
     async def load(
         self, context_id: str, artifact_id: str, version: int | None = None
     ) -> bytes | dict[str, Any]:
-        """Load a version, the newest by default."""
         if not _can_hold(context_id, artifact_id):
             raise no_artifact(artifact_id, version)
         low, high = (1, NO_LIMIT) if version is None else (bounded(version), bounded(version))
@@ -72,11 +71,9 @@ class SQLArtifactStore(SQLStore):
         return await self.backend.run(work, write=False)
 
     async def list(self, context_id: str) -> list[Artifact]:
-        """The newest version of each."""
         return await read_rows(await self.ask(s.LIST_ARTIFACTS, context_id), stored_artifact)
 
     async def delete(self, context_id: str, artifact_id: str) -> None:
-        """Remove all versions."""
         if not _can_hold(context_id, artifact_id):
             raise no_artifact(artifact_id)
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from looopy.stores.base import Journal
+from looopy.stores.bells import Bells
 from looopy.stores.log import (
     PAGE,
     LogEntry,
@@ -46,7 +48,7 @@ from looopy.stores.sql.commit import (
     inbox_head,
     peek,
 )
-from looopy.stores.sql.driver import Driver, Query, Steps
+from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import StopReason, UserMessage
@@ -58,15 +60,15 @@ _USER_POSITION = 14
 _NEAR = 64  # positions that are read on the way to another one
 
 
-class SQLJournal(SQLStore):
+class SQLJournal(SQLStore, Journal):
     """See `Journal` for the contract."""
 
-    def __init__(self, backend: Driver, tenant: str = "default") -> None:
-        super().__init__(backend, tenant)
-        self.bells = backend.bells
+    @property
+    def bells(self) -> Bells:
+        """Rung when a context has changed, from any process."""
+        return self.backend.bells
 
     async def commit(self, commit: Commit) -> Committed:
-        """Apply one step of a turn."""
         given = encode_commit(self.params(commit.context_id), commit)
         if not can_exist(commit.context_id):
             raise fenced(commit.context_id)
@@ -75,14 +77,12 @@ class SQLJournal(SQLStore):
         return await self.write(work, commit.context_id, inbox=over)
 
     async def clear(self, context_id: str, *, force: bool = False) -> int:
-        """Hide the history."""
         if not can_exist(context_id):
             raise no_context(context_id)
         work = partial(clear_steps, self.params(context_id), context_id, force=force)
         return await self.write(work, context_id, inbox=True)
 
     async def compact(self, context_id: str, compaction: NewSummary) -> tuple[int, Compaction]:
-        """Append a summary."""
         if not can_exist(context_id):
             raise no_context(context_id)
         work = partial(compact_steps, self.params(context_id), context_id, compaction)
@@ -91,7 +91,6 @@ class SQLJournal(SQLStore):
     async def events(
         self, context_id: str, *, after: int = 0, limit: int | None = None
     ) -> list[AgentEvent]:
-        """The durable events over *after*."""
         check_limit(limit)
 
         def work() -> Steps[list[LogPage]]:
@@ -113,18 +112,15 @@ class SQLJournal(SQLStore):
         return (await off_loop(parts, little=little))[:most]
 
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
-        """The turns over *after*."""
         check_limit(limit)
         bounds = {"after": bounded(after), "limit": bounded(limit)}
         return await read_rows(await self.ask(s.LIST_TURNS, context_id, **bounds), turn_record)
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:
-        """Which calls of a turn were started."""
         found = await self.ask(s.STARTED_CALLS, context_id, turn=bounded(turn))
         return {rows.started_call(body) for (body,) in found}
 
     async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
-        """Which turn was claimed with a key."""
         found = await self.ask(s.TURN_OF_KEY, context_id, key=key) if can_name(key) else []
         return (int(found[0][0]), str(found[0][1])) if found else None
 
@@ -143,7 +139,6 @@ class SQLJournal(SQLStore):
         actor_id: str | None = None,
         expected_turn: int | None = None,
     ) -> int:
-        """Put a message into the inbox."""
         check_context_id(context_id)
         body = rows.entry_body(message, actor_id)
         params = self.params(context_id, kind=kind.value, actor=actor_id, body=body)
@@ -175,7 +170,6 @@ class SQLJournal(SQLStore):
         return await self.write(work, context_id, inbox=True)
 
     async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
-        """The waiting messages with a number over *after*."""
         found = await self.ask(s.LIST_INBOX, context_id, after=bounded(after))
         head = inbox_head(*found[0][:3]) if found else InboxHead()
         return head, [rows.decode_entry(*row[3:]) for row in found if row[3] is not None]
@@ -183,7 +177,6 @@ class SQLJournal(SQLStore):
     async def withdraw(
         self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
     ) -> int:
-        """Take messages of an actor out again."""
         check_actor(actor_id)
         one, other = (kind, kind) if kind is not None else EntryKind
         params = self.params(context_id, kind=one.value, other_kind=other.value, actor=actor_id)
@@ -199,7 +192,6 @@ class SQLJournal(SQLStore):
         return await self.write(work, context_id, inbox=True) if can_exist(context_id) else 0
 
     async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
-        """Ask the open turn to stop."""
         params = self.params(context_id, turn=None if turn is None else bounded(turn))
         if not can_exist(context_id):
             return None

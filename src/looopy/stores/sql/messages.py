@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from looopy.stores.base import MessageStore
 from looopy.stores.log import read_records
 from looopy.stores.records import MessageRecord
 from looopy.stores.rows import events as rows
@@ -18,11 +19,10 @@ from looopy.types.message import Message
 from looopy.types.storable import check_limit
 
 
-class SQLMessageStore(SQLStore):
+class SQLMessageStore(SQLStore, MessageStore):
     """See `MessageStore` for the contract."""
 
     async def append(self, context_id: str, messages: Sequence[Message]) -> int:
-        """Add messages to the end."""
         check_context_id(context_id)
         encoded = rows.message_rows(messages)
         work = partial(append_steps, self.params(context_id), encoded)
@@ -38,16 +38,12 @@ class SQLMessageStore(SQLStore):
         limit: int | None = None,
         include_hidden: bool = False,  # noqa: ARG002 - cleared messages are the only hidden ones yet
     ) -> list[MessageRecord]:
-        """Messages with their places."""
         return await self._read(s.LIST_RECORDS, context_id, after=bounded(after), limit=limit)
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
-        """The newest visible messages, oldest first."""
         return await self._read(s.LIST_NEWEST, context_id, limit=limit)
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
-        """How many visible messages there are."""
-
         def work() -> Steps[int]:
             head = yield from peek(self.params(context_id))
             return 0 if head is None else head.last_position - head.visible_from + 1
@@ -60,17 +56,3 @@ class SQLMessageStore(SQLStore):
         check_limit(limit)
         found: Any = await self.ask(statement, context_id, limit=bounded(limit), **others)
         return await read_records(found, tuple)
-
-    async def list(
-        self,
-        context_id: str,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        include_hidden: bool = False,
-    ) -> list[Message]:
-        """Messages over *after*, oldest first."""
-        found = await self.records(
-            context_id, after=after, limit=limit, include_hidden=include_hidden
-        )
-        return [record.message for record in found]

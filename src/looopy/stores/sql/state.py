@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from looopy.stores.base import StateStore
 from looopy.stores.log import read_rows
 from looopy.stores.records import Claim, Claimed, ContextRecord, Waiter
 from looopy.stores.rows import events as rows
@@ -26,7 +27,7 @@ _COLUMNS = (
 """What `statements.CONTEXT_COLUMNS` are called here."""
 
 
-class SQLStateStore(SQLStore):
+class SQLStateStore(SQLStore, StateStore):
     """See `StateStore` for the contract."""
 
     def make_journal(self) -> SQLJournal:
@@ -34,12 +35,10 @@ class SQLStateStore(SQLStore):
         return SQLJournal(self.backend, self.tenant)
 
     async def load(self, context_id: str) -> ContextRecord | None:
-        """The context, or `None`."""
         found = await self.ask(s.LOAD_CONTEXT, context_id)
         return _context_record(found[0]) if found else None
 
     async def save(self, context_id: str, metadata: Mapping[str, Any], *, version: int) -> int:
-        """Replace the metadata."""
         check_context_id(context_id)
         text = dump(dict(metadata), "/metadata")
         params = self.params(context_id, metadata=text, version=bounded(version))
@@ -56,7 +55,6 @@ class SQLStateStore(SQLStore):
         return await self.write(work, context_id)
 
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
-        """Contexts by id."""
         check_limit(limit)
         # Ids are ASCII letters and less: any other character sorts after them, also one that no
         # database takes, as DEL does. A text with a leading NUL sorts as if the NUL were missing.
@@ -66,7 +64,6 @@ class SQLStateStore(SQLStore):
         return await read_rows(await self.backend.run(work, write=False), _context_record)
 
     async def delete(self, context_id: str) -> None:
-        """Remove a context with everything in it."""
         if not can_exist(context_id):
             raise no_context(context_id)
 
@@ -81,13 +78,11 @@ class SQLStateStore(SQLStore):
         await self.write(work, context_id, inbox=True)
 
     async def claim(self, claim: Claim) -> Claimed:
-        """Own a context for a turn."""
         check_context_id(claim.context_id)
         given = encode_claim(self.params(claim.context_id), claim)
         return await self.write(partial(claim_steps, given), claim.context_id)
 
     async def renew(self, context_id: str, epoch: int, ttl_s: float) -> bool:
-        """Prolong the lease."""
         params = self.params(context_id, epoch=bounded(epoch), ttl_us=as_us(ttl_s))
         if not can_exist(context_id):
             return False
@@ -96,7 +91,6 @@ class SQLStateStore(SQLStore):
         return bool(await self.backend.run(work, write=True))
 
     async def release(self, context_id: str, epoch: int) -> None:
-        """Give the lease back."""
         params = self.params(context_id, epoch=bounded(epoch))
         if can_exist(context_id):
             await self.write(partial(one_step, Query(s.RELEASE, params)), context_id, inbox=True)
@@ -107,7 +101,6 @@ class SQLStateStore(SQLStore):
     # may have any. Each operation locks that row first, so the places that it reads are not stale.
 
     async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
-        """Take a place at the end."""
         check_context_id(context_id)
         params = self.params(context_id, holder=holder, ttl_us=as_us(ttl_s))
 
@@ -123,7 +116,6 @@ class SQLStateStore(SQLStore):
         return await self.write(work, context_id)
 
     async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
-        """Keep a place for longer."""
         params = self.params(context_id, ticket=bounded(ticket), ttl_us=as_us(ttl_s))
 
         def work() -> Steps[bool]:
@@ -137,7 +129,6 @@ class SQLStateStore(SQLStore):
         return can_exist(context_id) and await self.backend.run(work, write=True)
 
     async def leave_line(self, context_id: str, ticket: int) -> None:
-        """Give a place up."""
         params = self.params(context_id, ticket=bounded(ticket))
 
         def work() -> Steps[None]:
@@ -148,7 +139,6 @@ class SQLStateStore(SQLStore):
             await self.write(work, context_id, inbox=True)
 
     async def line(self, context_id: str) -> Sequence[Waiter]:
-        """The waiters, first come first."""
         found = await self.ask(s.LIST_LINE, context_id)
         return [Waiter(ticket=t, holder=holder, alive=bool(alive)) for t, holder, alive in found]
 
