@@ -4,7 +4,7 @@ The beginning of the next turn: a new question, answers to requests, or calls th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -70,14 +70,14 @@ def plan_turn(
     user_message: UserMessage | None,
     inputs: Mapping[str, Any] | None,
     *,
-    has_auth: bool = False,
+    has_auth: Callable[[], bool] = lambda: False,
     keys: KeyRing | None = None,
 ) -> Plan:
     """
     Decide how a turn begins.
 
     Args:
-        has_auth: The turn has credentials that have not expired.
+        has_auth: Returns true if the turn has credentials that have not expired.
         keys: Opens the credentials among *inputs*.
 
     Raises:
@@ -99,7 +99,7 @@ def plan_turn(
             refuse_in_part(answers)
             return _waiting(kept, remaining[0].turn, waits_for(remaining))
         plan = _answer(situation, fresh, user_message, answers, remaining)
-        if plan.run and _had_auth(situation) and not has_auth:
+        if plan.run and _had_auth(situation) and not has_auth():
             if user_message is not None:
                 raise CannotContinue(
                     "the calls that these inputs answer had credentials: pass a fresh auth_context"
@@ -121,7 +121,7 @@ def plan_turn(
             status="waiting",
             action="continue",
         )
-    return _continue(situation, fresh, has_auth=has_auth)
+    return _continue(situation, fresh, has_auth)
 
 
 def _waiting(kept: ContextState, continues: int | None, ends: StopReason) -> Plan:
@@ -219,7 +219,7 @@ def _resume(
     return resumed, begun
 
 
-def _continue(situation: Situation, fresh: ContextState, *, has_auth: bool) -> Plan:
+def _continue(situation: Situation, fresh: ContextState, has_auth: Callable[[], bool]) -> Plan:
     resumable = situation.state.resumable
     open_calls = situation.open_calls
     first: Entry | None = None
@@ -233,7 +233,7 @@ def _continue(situation: Situation, fresh: ContextState, *, has_auth: bool) -> P
             status="ready",
             action="continue",
         )
-    if _had_auth(situation) and not has_auth:
+    if _had_auth(situation) and not has_auth():
         kept = replace(situation.state, error=None, resumable=_resumable(situation))
         return _waiting(kept, resumable, StopReason.AUTH_REQUIRED)
     if first is not None:

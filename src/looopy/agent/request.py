@@ -125,7 +125,6 @@ class TurnRequest:
         schema = None if self.output_type is None else self.output_type.schema
         return input_hash(self.user_message, self.inputs, self.metadata, schema, secret)
 
-    @property
     def has_auth(self) -> bool:
         """True if it has credentials that have not expired."""
         return self.auth_context is not None and not self.auth_context.expired()
