@@ -31,7 +31,7 @@ SHORT = (
     "tests/migrations/test_postgres.py",
     "tests/migrations/test_shared.py",
     "tests/migrations/test_sqlite.py",
-    "tests/contract/test_state.py",
+    "tests/contract/every_store/test_state.py",
     "tests/agent/test_turns.py",
 )
 

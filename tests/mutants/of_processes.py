@@ -10,7 +10,7 @@ _LOOPS = "tests/agent/test_event_loops.py"
 _KEYS = "tests/agent/test_idempotency.py"
 _LINE = "tests/agent/test_line.py"
 _WAITING = "tests/agent/test_waiting.py"
-_ON_SQLITE = "tests/contract/test_inbox.py::TestInboxOnSQLite"
+_ON_SQLITE = "tests/contract/every_store/test_inbox.py::TestInboxOnSQLite"
 
 MUTANTS = [
     # --- the inbox ---
@@ -166,7 +166,7 @@ MUTANTS = [
         " AND open_turn IS NULL AND (line_until IS NULL OR NOT ({_IN_LINE}))",
         " AND open_turn IS NULL AND (:ticket IS NULL OR :ticket >= 0)",
         f"{_LINE}::test_who_does_not_wait_does_not_jump_the_line[sqlite]",
-        "tests/contract/test_line.py::TestLineOnSQLite::test_those_in_line_are_served_in_order",
+        "tests/contract/every_store/test_line.py::TestLineOnSQLite::test_those_in_line_are_served_in_order",
     ),
     mutant(
         "tickets-out-of-order",
@@ -236,7 +236,7 @@ MUTANTS = [
         "looopy.stores.sql.commit:delete_artifact",
         "if not deleted: raise no_artifact(artifact_id)",
         "",
-        "tests/contract/test_journal.py::TestJournalOnSQLite"
+        "tests/contract/every_store/test_journal.py::TestJournalOnSQLite"
         "::test_deleting_no_artifact_commits_nothing",
     ),
     # --- following ---

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Edit, Mutant, mutant
 
-_JOURNAL = "tests/contract/test_journal.py"
+_JOURNAL = "tests/contract/every_store/test_journal.py"
 _TYPES = "tests/property/test_wrong_types.py"
-_DAMAGED = "tests/contract/test_damaged_rows.py"
-_STATE = "tests/contract/test_state.py"
+_DAMAGED = "tests/contract/every_store/test_damaged_rows.py"
+_STATE = "tests/contract/every_store/test_state.py"
 _ORDER = "tests/contract/test_postgres_order.py"
 _SERVER = "tests/contract/test_postgres_server.py"
 _SILENCE = "tests/contract/test_postgres_silence.py"
@@ -112,7 +112,7 @@ MUTANTS = [
         "looopy.stores.rules:first_epoch",
         'return 1 + int.from_bytes(os.urandom(6), "big")',
         "return 1",
-        "tests/contract/test_lives.py",
+        "tests/contract/every_store/test_lives.py",
     ),
     mutant(
         "clear-without-fence",
@@ -181,7 +181,7 @@ MUTANTS = [
             ),
         ),
         (
-            "tests/contract/test_messages.py::TestMessagesOnAsyncpg::test_another_tenant_sees_nothing",
+            "tests/contract/every_store/test_messages.py::TestMessagesOnAsyncpg::test_another_tenant_sees_nothing",
         ),
     ),
     mutant(
@@ -190,7 +190,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.numbered:_OWNER",
         '"c.tenant_id = :tenant AND c.context_id = :context"',
         '"c.context_id = :context"',
-        "tests/contract/test_messages.py::TestMessagesOnSQLite::test_another_tenant_sees_nothing",
+        "tests/contract/every_store/test_messages.py::TestMessagesOnSQLite::test_another_tenant_sees_nothing",
     ),
     mutant(
         "key-of-any-place",
@@ -705,8 +705,8 @@ MUTANTS = [
         '    return "text::jsonb::text"\n'
         "if name in TEXTS:\n"
         '    return "text"',
-        "tests/contract/test_messages.py::TestMessagesOnAsyncpg::test_odd_values_are_kept",
-        "tests/contract/test_messages.py::TestMessagesOnPsycopg::test_odd_values_are_kept",
+        "tests/contract/every_store/test_messages.py::TestMessagesOnAsyncpg::test_odd_values_are_kept",
+        "tests/contract/every_store/test_messages.py::TestMessagesOnPsycopg::test_odd_values_are_kept",
     ),
     mutant(
         "clock-of-the-transaction",
@@ -809,7 +809,7 @@ MUTANTS = [
         "looopy.types.storable:check_limit",
         "isinstance(limit, bool) or limit < 0",
         "isinstance(limit, bool)",
-        "tests/contract/test_messages.py::TestMessagesInMemory::"
+        "tests/contract/every_store/test_messages.py::TestMessagesInMemory::"
         "test_a_limit_that_is_no_count_is_refused",
         f"{_JOURNAL}::TestJournalOnSQLite::test_a_limit_that_is_no_count_is_refused",
     ),
@@ -820,7 +820,7 @@ MUTANTS = [
         'if "\\0" in value:',
         'if value == "\\0":',
         "tests/unit/types/test_storable.py::test_what_a_backend_would_change_is_refused_with_its_place",
-        "tests/contract/test_messages.py::TestMessagesOnAsyncpg::"
+        "tests/contract/every_store/test_messages.py::TestMessagesOnAsyncpg::"
         "test_text_that_a_database_refuses_is_refused",
     ),
     mutant(
