@@ -8,13 +8,13 @@ _JOURNAL = "tests/contract/every_store/test_journal.py"
 _TYPES = "tests/property/test_wrong_types.py"
 _DAMAGED = "tests/contract/every_store/test_damaged_rows.py"
 _STATE = "tests/contract/every_store/test_state.py"
-_ORDER = "tests/contract/test_postgres_order.py"
-_SERVER = "tests/contract/test_postgres_server.py"
-_SILENCE = "tests/contract/test_postgres_silence.py"
-_POOL = "tests/contract/test_postgres_pool.py"
-_POOLER = "tests/contract/test_postgres_pooler.py"
-_CUTS = "tests/contract/test_postgres_cuts.py"
-_RLS = "tests/contract/test_row_level_security.py"
+_ORDER = "tests/contract/postgres/test_order.py"
+_SERVER = "tests/contract/postgres/test_server.py"
+_SILENCE = "tests/contract/postgres/test_silence.py"
+_POOL = "tests/contract/postgres/test_pool.py"
+_POOLER = "tests/contract/postgres/test_pooler.py"
+_CUTS = "tests/contract/postgres/test_cuts.py"
+_RLS = "tests/contract/postgres/test_row_level_security.py"
 _FILE = "tests/contract/test_sqlite_file.py"
 _IN_FILE = "tests/contract/test_sqlite_numbers.py"
 
@@ -484,7 +484,7 @@ MUTANTS = [
         "looopy.stores.sql.statements:LOAD_CONTEXT",
         "open_turn=_OPEN_TURN)",
         "open_turn='c.open_turn')",
-        "tests/contract/test_postgres_plans.py::test_rows_are_joined_by_the_whole_of_their_key",
+        "tests/contract/postgres/test_plans.py::test_rows_are_joined_by_the_whole_of_their_key",
     ),
     mutant(
         "decodes-on-the-loop",
@@ -638,7 +638,7 @@ MUTANTS = [
         "looopy.stores.sql.postgres.pool:_PLANS",
         '"enable_seqscan": "off",',
         "",
-        "tests/contract/test_postgres_plans.py::test_no_statement_reads_all_of_a_table",
+        "tests/contract/postgres/test_plans.py::test_no_statement_reads_all_of_a_table",
     ),
     mutant(
         "turns-fail-at-the-limit",

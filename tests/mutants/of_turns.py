@@ -234,7 +234,7 @@ MUTANTS = [
         "looopy.stores.sql.postgres.driver:PostgresDriver.run",
         "return await answer",
         "return await task",
-        "tests/contract/test_postgres_server.py::"
+        "tests/contract/postgres/test_server.py::"
         "test_a_cancelled_caller_leaves_a_write_to_be_carried_out",
     ),
     mutant(
