@@ -7,7 +7,7 @@ compile all of that again: it is compiled once, into a folder of the run's own.
 
 Files and databases of tests live as long as the run. What survives a kill is shown as well on a
 disk that is memory, and nothing that a test does can cut the power; that each commit asks for a
-sync is what tests/contract/test_sqlite_file.py looks at. `TMPDIR` names another place.
+sync is what tests/contract/sqlite/test_file.py looks at. `TMPDIR` names another place.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ _POOL = "tests/contract/postgres/test_pool.py"
 _POOLER = "tests/contract/postgres/test_pooler.py"
 _CUTS = "tests/contract/postgres/test_cuts.py"
 _RLS = "tests/contract/postgres/test_row_level_security.py"
-_FILE = "tests/contract/test_sqlite_file.py"
-_IN_FILE = "tests/contract/test_sqlite_numbers.py"
+_FILE = "tests/contract/sqlite/test_file.py"
+_IN_FILE = "tests/contract/sqlite/test_numbers.py"
 
 MUTANTS = [
     # --- wrong types, and damaged rows ---
