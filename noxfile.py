@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PINS = PROJECT["tool"]["uv"]["constraint-dependencies"]
 
 # Tests that should take every branch; those that start and kill processes are slow to trace.
-MEASURED = ("tests/unit", "tests/wire", "tests/agent/test_turns.py")
+MEASURED = ("tests/unit", "tests/wire", "tests/agent/turns/test_turns.py")
 # The other tests of tests/migrations take as long as all of these together.
 SHORT = (
     "tests/unit",
@@ -32,7 +32,7 @@ SHORT = (
     "tests/migrations/test_shared.py",
     "tests/migrations/test_sqlite.py",
     "tests/contract/every_store/test_state.py",
-    "tests/agent/test_turns.py",
+    "tests/agent/turns/test_turns.py",
 )
 
 nox.needs_version = ">=2025.11"

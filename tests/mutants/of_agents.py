@@ -28,7 +28,7 @@ MUTANTS = [
         "looopy.loop.guards:Guards._used_up",
         "if (unpriced := self.unpriced()) is not None: return unpriced",
         "",
-        "tests/agent/test_budgets.py::test_a_call_without_a_known_price_is_the_last_of_its_turn",
+        "tests/agent/turns/test_budgets.py::test_a_call_without_a_known_price_is_the_last_of_its_turn",
     ),
     mutant(
         "unknown-added-as-zero",

@@ -38,7 +38,7 @@ MUTANTS = [
         "looopy.agent.buffer:_save_first",
         "state=turn.state if len(turns) > 1 else known.state,  # its error may be cleared",
         "state=turn.state,",
-        "tests/agent/test_buffered.py::test_a_failure_that_was_forgiven_is_not_stored",
+        "tests/agent/turns/test_buffered.py::test_a_failure_that_was_forgiven_is_not_stored",
     ),
     mutant(
         "no-second-poll",

@@ -105,7 +105,7 @@ MUTANTS = [
         "looopy.agent.state:spent_before",
         "return Spent(state.usage + state.charged, (state.run_us or 0) / 1e6)",
         "return Spent()",
-        "tests/agent/test_budgets.py::test_a_budget_of_the_context_outlives_its_agents",
+        "tests/agent/turns/test_budgets.py::test_a_budget_of_the_context_outlives_its_agents",
     ),
     mutant(
         "one-card-for-all",

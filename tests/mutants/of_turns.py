@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Edit, Mutant, mutant
 
-_TURNS = "tests/agent/test_turns.py"
+_TURNS = "tests/agent/turns/test_turns.py"
 _WITHIN = "tests/agent/test_from_within.py"
 _CONTINUING = "tests/agent/test_continuing.py"
 _EXPIRED = "tests/agent/test_expired_credentials.py"
@@ -22,7 +22,7 @@ MUTANTS = [
         'async with self._saving.held(): known = self._require("save_state")',
         "if True:\n"
         '    known = self._require("save_state")',
-        "tests/agent/test_buffered.py::"
+        "tests/agent/turns/test_buffered.py::"
         "test_whoever_saves_beside_another_waits_for_it[memory-shutdown]",
     ),
     mutant(
@@ -77,7 +77,7 @@ MUTANTS = [
         "await self._wait()",
         "tests/unit/stores/test_settle.py::"
         "test_whoever_waits_for_a_write_before_its_own_is_not_cut_short",
-        "tests/agent/test_cancelling.py::"
+        "tests/agent/turns/test_cancelling.py::"
         "test_an_event_loop_that_stops_loses_no_result_behind_an_artifact",
     ),
     # --- secrets ---
@@ -214,7 +214,7 @@ MUTANTS = [
         "looopy.stores.settle:settle",
         "await asyncio.shield(task)",
         "await task",
-        "tests/agent/test_cancelling.py::test_a_task_cancelled_during_a_commit_waits_for_its_outcome",
+        "tests/agent/turns/test_cancelling.py::test_a_task_cancelled_during_a_commit_waits_for_its_outcome",
         "tests/campaign/test_cancel.py::test_a_turn_may_be_cancelled_at_every_suspension[memory-task.cancel()]",
     ),
     mutant(
@@ -342,7 +342,7 @@ MUTANTS = [
         "looopy.agent.state:counted",
         "if state.run_us is not None or (turn > 1 and budget.context_s is None):",
         "if turn > 1 and budget.context_s is None:",
-        "tests/agent/test_budgets.py::test_no_turn_reads_those_before_it",
+        "tests/agent/turns/test_budgets.py::test_no_turn_reads_those_before_it",
     ),
     mutant(
         "charges-are-forgotten",
@@ -350,7 +350,7 @@ MUTANTS = [
         "looopy.agent.state:spent_before",
         "return Spent(state.usage + state.charged, ",
         "return Spent(state.usage, ",
-        "tests/agent/test_budgets.py::test_what_tools_charge_counts_for_the_context",
+        "tests/agent/turns/test_budgets.py::test_what_tools_charge_counts_for_the_context",
     ),
     mutant(
         "a-dead-turn-took-no-time",
