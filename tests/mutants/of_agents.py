@@ -125,7 +125,7 @@ MUTANTS = [
         "looopy.loop.tool_tasks:_elsewhere",
         ', "seq": None}',
         "}",
-        "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
+        "tests/agent/streams/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
     ),
     mutant(
         "another-turn-ends-this-one",
@@ -133,7 +133,7 @@ MUTANTS = [
         "looopy.agent.running:RunningTurn._drive",
         "self.broadcast.push(out)",
         "log._announce(Group((out,)), (), 0, 0)",
-        "tests/agent/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
+        "tests/agent/streams/test_shown_events.py::test_shown_events_have_a_path_and_no_number",
     ),
     # --- an answer in a type ---
     mutant(

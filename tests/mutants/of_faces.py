@@ -124,7 +124,7 @@ MUTANTS = [
         "looopy.loop.tool_tasks:Crew._run_and_tell",
         "if call.id in self._reporting:",
         "if call.id in ():",
-        "tests/agent/test_last_reports.py::test_every_report_comes_before_the_end_of_its_call",
+        "tests/agent/streams/test_last_reports.py::test_every_report_comes_before_the_end_of_its_call",
     ),
     mutant(
         "refused-without-looking",
