@@ -10,7 +10,7 @@ _KILLED = (
     "::test_a_call_that_is_killed_anywhere_is_gone_on_with"
 )
 _OUTPUT = "tests/agent/test_structured_output.py"
-_PROMPTS = "tests/agent/test_prompts.py"
+_PROMPTS = "tests/agent/history/test_prompts.py"
 
 MUTANTS = [
     # --- unknown prices ---

@@ -11,7 +11,7 @@ _EXPIRED = "tests/agent/test_expired_credentials.py"
 _SLOW_CODE = "tests/agent/test_slow_code.py"
 _SYNC = "tests/agent/test_sync.py"
 _FOREIGN = "tests/agent/test_foreign_exceptions.py"
-_COMPACTION = "tests/agent/test_compaction.py"
+_COMPACTION = "tests/agent/history/test_compaction.py"
 
 MUTANTS = [
     # --- beside another, and within ---
@@ -453,7 +453,7 @@ MUTANTS = [
         "looopy.agent.compact:condense",
         "now is None or (now.visible_from, now.created_at) != born",
         "now is None",
-        "tests/agent/test_compaction.py::test_what_was_cleared_meanwhile_is_not_brought_back",
+        "tests/agent/history/test_compaction.py::test_what_was_cleared_meanwhile_is_not_brought_back",
     ),
     mutant(
         "summary-forgotten",
@@ -461,7 +461,7 @@ MUTANTS = [
         "looopy.agent.context:Known._read_anew",
         "if summary is not None and records and",
         "if False and records and",
-        "tests/agent/test_compaction.py::test_a_summary_far_behind_the_window_is_found",
+        "tests/agent/history/test_compaction.py::test_a_summary_far_behind_the_window_is_found",
     ),
     mutant(
         "summary-of-the-past",
@@ -469,7 +469,7 @@ MUTANTS = [
         "looopy.stores.sql.commit:compact_steps",
         "if head.epoch != new.epoch:",
         "if False:",
-        "tests/agent/test_compaction.py::test_turns_that_came_meanwhile_are_still_shown",
+        "tests/agent/history/test_compaction.py::test_turns_that_came_meanwhile_are_still_shown",
     ),
     mutant(
         "parted-by-a-summary",
@@ -485,7 +485,7 @@ MUTANTS = [
         "looopy.agent.context:Known._extend",
         "self.view.offset = max(self._position, self.last_position) - len(self._places)",
         "self.view.offset = 0",
-        "tests/agent/test_prompt_cache.py::test_an_agent_for_each_turn_sends_what_one_that_lives_sends",
+        "tests/agent/history/test_prompt_cache.py::test_an_agent_for_each_turn_sends_what_one_that_lives_sends",
     ),
     mutant(
         "let-go-moves-the-cut",
@@ -494,7 +494,7 @@ MUTANTS = [
         "self.view.offset = self._position - len(self._places)\n"
         "self.view.drop()",
         "self.view.drop()",
-        "tests/agent/test_prompt_cache.py::test_a_history_that_was_let_go_is_cut_where_it_was",
+        "tests/agent/history/test_prompt_cache.py::test_a_history_that_was_let_go_is_cut_where_it_was",
     ),
     mutant(
         "window-without-offset",
