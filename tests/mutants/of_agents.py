@@ -9,7 +9,7 @@ _KILLED = (
     "tests/agent/test_agents_as_tools_killed.py"
     "::test_a_call_that_is_killed_anywhere_is_gone_on_with"
 )
-_OUTPUT = "tests/agent/test_structured_output.py"
+_OUTPUT = "tests/agent/models/test_structured_output.py"
 _PROMPTS = "tests/agent/history/test_prompts.py"
 
 MUTANTS = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_CALLS = "tests/agent/test_model_calls.py"
-_FALLBACK = "tests/agent/test_fallback.py"
+_CALLS = "tests/agent/models/test_model_calls.py"
+_FALLBACK = "tests/agent/models/test_fallback.py"
 _WIRE = "tests/wire/test_responses_wire.py"
 
 MUTANTS = [

@@ -99,7 +99,7 @@ MUTANTS = [
         "looopy.loop.model_call:_listen",
         "patience.close()",
         "",
-        "tests/agent/test_model_calls.py::test_a_tool_may_take_longer_than_a_model",
+        "tests/agent/models/test_model_calls.py::test_a_tool_may_take_longer_than_a_model",
     ),
     mutant(
         "pending-while-running",

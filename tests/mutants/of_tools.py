@@ -6,7 +6,7 @@ from tests.mutants.mutant import mutant
 
 _BAD = "tests/agent/test_bad_input.py"
 _OPTIONS = "tests/agent/test_tool_options.py"
-_DOOM = "tests/agent/test_doom_loop.py"
+_DOOM = "tests/agent/models/test_doom_loop.py"
 _QUEUES = "tests/agent/test_queues.py"
 _CARDS = "tests/remote/test_cards.py"
 

@@ -98,8 +98,8 @@ ELSEWHERE = {
     "timeout_s": "tests/wire/test_timeouts.py",
     "connect_timeout_s": "tests/wire/test_timeouts.py",
     "idle_timeout_s": "tests/wire/test_timeouts.py",
-    "key_of": "tests/agent/test_fallback.py",
-    "warn": "tests/agent/test_model_calls.py",
+    "key_of": "tests/agent/models/test_fallback.py",
+    "warn": "tests/agent/models/test_model_calls.py",
 }
 
 
