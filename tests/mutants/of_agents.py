@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_AS_TOOLS = "tests/agent/test_agents_as_tools.py"
+_AS_TOOLS = "tests/agent/tools/test_agents_as_tools.py"
 _KILLED = (
-    "tests/agent/test_agents_as_tools_killed.py"
+    "tests/agent/tools/test_agents_as_tools_killed.py"
     "::test_a_call_that_is_killed_anywhere_is_gone_on_with"
 )
 _OUTPUT = "tests/agent/models/test_structured_output.py"

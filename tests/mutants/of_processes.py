@@ -228,7 +228,7 @@ MUTANTS = [
         "await settle(self._change(artifact_deletion(artifact_id)))",
         "await settle(self._artifacts.delete(self._context_id, artifact_id))",
         "tests/agent/test_sharing.py::test_an_owner_that_lost_its_lease_deletes_no_artifact",
-        "tests/agent/test_artifact_tools.py::test_a_deletion_is_a_step_of_the_turn_with_an_event",
+        "tests/agent/tools/test_artifact_tools.py::test_a_deletion_is_a_step_of_the_turn_with_an_event",
     ),
     mutant(
         "a-deletion-of-nothing-is-stored",

@@ -20,7 +20,7 @@ MUTANTS = [
         "await self._writing.take(_nobody)",
         "self._writing = WriteLock()\n"
         "await self._writing.take(_nobody)",
-        "tests/agent/test_artifact_tools.py"
+        "tests/agent/tools/test_artifact_tools.py"
         "::test_an_artifact_waits_for_a_commit_of_its_turn_that_is_under_way",
     ),
     mutant(
@@ -191,6 +191,6 @@ MUTANTS = [
         "looopy.tools.sources.agents:_Errand._count",
         "if anew: self._context.charge(result.usage)",
         "self._context.charge(result.usage)",
-        "tests/agent/test_agents_as_tools.py::test_what_the_agent_used_is_charged_once",
+        "tests/agent/tools/test_agents_as_tools.py::test_what_the_agent_used_is_charged_once",
     ),
 ]

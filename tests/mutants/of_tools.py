@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_BAD = "tests/agent/test_bad_input.py"
-_OPTIONS = "tests/agent/test_tool_options.py"
+_BAD = "tests/agent/tools/test_bad_input.py"
+_OPTIONS = "tests/agent/tools/test_tool_options.py"
 _DOOM = "tests/agent/models/test_doom_loop.py"
 _QUEUES = "tests/agent/test_queues.py"
 _CARDS = "tests/remote/test_cards.py"

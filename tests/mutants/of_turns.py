@@ -324,7 +324,7 @@ MUTANTS = [
         "looopy.tools.sources.agents:_Errand.run",
         "raise NeedsCredentials",
         "return self._answer(result)",
-        "tests/agent/test_agents_as_tools.py"
+        "tests/agent/tools/test_agents_as_tools.py"
         "::test_credentials_that_expire_inside_end_the_outer_turn_too",
     ),
     mutant(
