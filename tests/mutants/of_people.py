@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_APPROVALS = "tests/agent/test_approvals.py"
-_ASKING = "tests/agent/test_asking.py"
+_APPROVALS = "tests/agent/questions/test_approvals.py"
+_ASKING = "tests/agent/questions/test_asking.py"
 _CREDENTIALS = "tests/agent/test_credentials.py"
 _SEALING = "tests/unit/auth/test_sealing.py"
 
@@ -73,7 +73,7 @@ MUTANTS = [
         "looopy.tools.asking:NeedsInput",
         "class NeedsInput(BaseException)",
         "class NeedsInput(Exception)",
-        "tests/agent/test_request_input.py"
+        "tests/agent/questions/test_request_input.py"
         "::test_a_tool_that_catches_its_failures_does_not_catch_its_question",
     ),
     mutant(
