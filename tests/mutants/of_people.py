@@ -6,7 +6,7 @@ from tests.mutants.mutant import mutant
 
 _APPROVALS = "tests/agent/questions/test_approvals.py"
 _ASKING = "tests/agent/questions/test_asking.py"
-_CREDENTIALS = "tests/agent/test_credentials.py"
+_CREDENTIALS = "tests/agent/credentials/test_credentials.py"
 _SEALING = "tests/unit/auth/test_sealing.py"
 
 MUTANTS = [

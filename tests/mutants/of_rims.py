@@ -29,7 +29,7 @@ MUTANTS = [
         "looopy.agent.commit:TurnLog.fail",
         "error = self._redactor.error(error)",
         "",
-        "tests/agent/test_secrets.py"
+        "tests/agent/credentials/test_secrets.py"
         "::test_an_error_of_the_store_that_repeats_a_credential_shows_none",
     ),
     mutant(

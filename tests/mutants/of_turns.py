@@ -7,7 +7,7 @@ from tests.mutants.mutant import Edit, Mutant, mutant
 _TURNS = "tests/agent/turns/test_turns.py"
 _WITHIN = "tests/agent/test_from_within.py"
 _CONTINUING = "tests/agent/test_continuing.py"
-_EXPIRED = "tests/agent/test_expired_credentials.py"
+_EXPIRED = "tests/agent/credentials/test_expired_credentials.py"
 _SLOW_CODE = "tests/agent/test_slow_code.py"
 _SYNC = "tests/agent/test_sync.py"
 _FOREIGN = "tests/agent/test_foreign_exceptions.py"
@@ -87,7 +87,7 @@ MUTANTS = [
         "looopy.auth.redaction:Redactor.block",
         "self.shows(block.data) or self.shows(block.mime_type)",
         "self.shows(block.data)",
-        "tests/agent/test_secrets.py::test_no_field_that_a_model_or_a_tool_fills_shows_a_secret",
+        "tests/agent/credentials/test_secrets.py::test_no_field_that_a_model_or_a_tool_fills_shows_a_secret",
     ),
     mutant(
         "secrets-in-go-json",
@@ -112,7 +112,7 @@ MUTANTS = [
         "tool_name=ask.tool_name, args=ask.args, auth=",
         "args=ask.args,\n"
         "auth=",
-        "tests/agent/test_secrets.py::test_no_part_of_a_question_shows_a_secret",
+        "tests/agent/credentials/test_secrets.py::test_no_part_of_a_question_shows_a_secret",
     ),
     # --- save, then tell ---
     mutant(
@@ -435,7 +435,7 @@ MUTANTS = [
         "looopy.agent.running:RunningTurn.__init__",
         "self.redactor = Redactor(request.auth_context)",
         "self.redactor = Redactor()",
-        "tests/agent/test_secrets.py",
+        "tests/agent/credentials/test_secrets.py",
     ),
     # --- inbox and keys ---
     mutant(
