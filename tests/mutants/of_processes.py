@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import mutant
 
 _LEFT = "tests/agent/test_leases.py"
-_INBOX = "tests/agent/test_inbox.py"
+_INBOX = "tests/agent/inbox/test_inbox.py"
 _LOOPS = "tests/agent/test_event_loops.py"
 _KEYS = "tests/agent/test_idempotency.py"
 _LINE = "tests/agent/test_line.py"

@@ -7,7 +7,7 @@ from tests.mutants.mutant import mutant
 _BAD = "tests/agent/tools/test_bad_input.py"
 _OPTIONS = "tests/agent/tools/test_tool_options.py"
 _DOOM = "tests/agent/models/test_doom_loop.py"
-_QUEUES = "tests/agent/test_queues.py"
+_QUEUES = "tests/agent/inbox/test_queues.py"
 _CARDS = "tests/remote/test_cards.py"
 
 MUTANTS = [

@@ -444,7 +444,7 @@ MUTANTS = [
         "looopy.stores.sql.statements:COMMIT",
         '" AND (:closing = 0 OR inbox_last <= :heard)"',
         "",
-        "tests/agent/test_inbox.py::test_what_comes_in_before_the_last_commit_makes_the_turn_go_on",
+        "tests/agent/inbox/test_inbox.py::test_what_comes_in_before_the_last_commit_makes_the_turn_go_on",
     ),
     # --- summaries ---
     mutant(
