@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.mutants.mutant import mutant
 
-_LEFT = "tests/agent/test_leases.py"
+_LEFT = "tests/agent/sharing/test_leases.py"
 _INBOX = "tests/agent/inbox/test_inbox.py"
 _LOOPS = "tests/agent/test_event_loops.py"
-_KEYS = "tests/agent/test_idempotency.py"
-_LINE = "tests/agent/test_line.py"
+_KEYS = "tests/agent/sharing/test_idempotency.py"
+_LINE = "tests/agent/sharing/test_line.py"
 _WAITING = "tests/agent/test_waiting.py"
 _ON_SQLITE = "tests/contract/every_store/test_inbox.py::TestInboxOnSQLite"
 
@@ -227,7 +227,7 @@ MUTANTS = [
         "looopy.agent.artifacts:TurnArtifacts.delete",
         "await settle(self._change(artifact_deletion(artifact_id)))",
         "await settle(self._artifacts.delete(self._context_id, artifact_id))",
-        "tests/agent/test_sharing.py::test_an_owner_that_lost_its_lease_deletes_no_artifact",
+        "tests/agent/sharing/test_sharing.py::test_an_owner_that_lost_its_lease_deletes_no_artifact",
         "tests/agent/tools/test_artifact_tools.py::test_a_deletion_is_a_step_of_the_turn_with_an_event",
     ),
     mutant(
@@ -246,7 +246,7 @@ MUTANTS = [
         "looopy.agent.events:follow",
         "if await end_dead_turn() < after:",
         "if False:",
-        "tests/agent/test_sharing.py::test_following_ends_the_turn_of_a_dead_owner",
+        "tests/agent/sharing/test_sharing.py::test_following_ends_the_turn_of_a_dead_owner",
     ),
     mutant(
         "head-at-the-first-look",
@@ -254,7 +254,7 @@ MUTANTS = [
         "looopy.agent.agent:Agent._follow",
         "behind = known.head()",
         "behind = None",
-        "tests/agent/test_sharing.py::test_events_begin_where_they_are_asked_to",
+        "tests/agent/sharing/test_sharing.py::test_events_begin_where_they_are_asked_to",
     ),
     mutant(
         "claimed-before-the-head-is-read",
@@ -262,7 +262,7 @@ MUTANTS = [
         "looopy.agent.claim:Claiming._try",
         "await known.heads_read()",
         "pass",
-        "tests/agent/test_sharing.py::test_the_head_is_that_of_the_call_however_late_it_is_read",
+        "tests/agent/sharing/test_sharing.py::test_the_head_is_that_of_the_call_however_late_it_is_read",
     ),
     # --- event loops ---
     mutant(

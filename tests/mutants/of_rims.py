@@ -11,7 +11,7 @@ MUTANTS = [
         "looopy.agent.commit:TurnLog.close",
         "if self._lease is not None: self._lease.let_go()",
         "",
-        "tests/agent/test_sharing.py::test_after_a_turn_its_lease_is_renewed_no_more",
+        "tests/agent/sharing/test_sharing.py::test_after_a_turn_its_lease_is_renewed_no_more",
     ),
     mutant(
         "artifact-beside-commit",
@@ -65,7 +65,7 @@ MUTANTS = [
         "looopy.agent.events:_result",
         "tally.artifacts = [a for a in await stores.artifacts.list(context_id) if a.turn == turn]",
         "tally.artifacts = await stores.artifacts.list(context_id)",
-        "tests/agent/test_idempotency.py"
+        "tests/agent/sharing/test_idempotency.py"
         "::test_the_result_of_an_old_turn_has_the_artifacts_of_that_turn",
     ),
     mutant(

@@ -70,7 +70,7 @@ MUTANTS = [
         '" AND (:closing',
         f"{_JOURNAL}::TestJournalOnSQLite::test_a_fenced_commit_writes_nothing",
         f"{_JOURNAL}::TestJournalOnAsyncpg::test_a_fenced_commit_writes_nothing",
-        "tests/agent/test_sharing.py::test_an_owner_that_comes_back_in_anothers_turn_is_fenced",
+        "tests/agent/sharing/test_sharing.py::test_an_owner_that_comes_back_in_anothers_turn_is_fenced",
     ),
     mutant(
         "memory-without-fence",

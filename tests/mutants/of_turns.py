@@ -256,7 +256,7 @@ MUTANTS = [
         "looopy.agent.context:Known._read",
         "self.forget()  # at once:",
         "# at once:",
-        "tests/agent/test_sharing.py::test_what_was_cleared_is_forgotten_though_reading_failed",
+        "tests/agent/sharing/test_sharing.py::test_what_was_cleared_is_forgotten_though_reading_failed",
     ),
     mutant(
         "stale-knowledge-is-used",
@@ -358,7 +358,7 @@ MUTANTS = [
         "looopy.agent.dead_turns:dead_end",
         "run_us=run_us_after(left, turn.started_at, end.timestamp),",
         "run_us=left.run_us,",
-        "tests/agent/test_sharing.py::test_a_turn_that_died_counts_for_the_budgets",
+        "tests/agent/sharing/test_sharing.py::test_a_turn_that_died_counts_for_the_budgets",
     ),
     # --- who watches ---
     mutant(

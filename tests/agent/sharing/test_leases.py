@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.agent.kit import Gate, assert_whole
-from tests.agent.test_sharing import NoRenewal, abroad, lease_is_over
+from tests.agent.sharing.test_sharing import NoRenewal, abroad, lease_is_over
 
 from looopy import LoopConfig, Outcome
 from looopy.errors import AgentBusy, Fenced, TurnIncomplete
