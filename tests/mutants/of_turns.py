@@ -6,7 +6,7 @@ from tests.mutants.mutant import Edit, Mutant, mutant
 
 _TURNS = "tests/agent/turns/test_turns.py"
 _WITHIN = "tests/agent/test_from_within.py"
-_CONTINUING = "tests/agent/test_continuing.py"
+_CONTINUING = "tests/agent/recovery/test_continuing.py"
 _EXPIRED = "tests/agent/credentials/test_expired_credentials.py"
 _SLOW_CODE = "tests/agent/test_slow_code.py"
 _SYNC = "tests/agent/test_sync.py"
@@ -65,7 +65,7 @@ MUTANTS = [
         "except ValueRefused: if not (ask and left.pending):",
         "except ValueRefused:\n"
         "    if True:",
-        "tests/agent/test_left_by_others.py::"
+        "tests/agent/recovery/test_left_by_others.py::"
         "test_a_call_too_large_to_ask_about_is_answered[memory-0]",
     ),
     # --- to the end ---
