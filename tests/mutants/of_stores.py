@@ -242,7 +242,7 @@ MUTANTS = [
         "looopy.agent.request:check_auth_context",
         "value.tenant_id not in (None, tenant)",
         "not value.tenant_id and not tenant",
-        "tests/agent/test_misuse.py::test_another_tenants_credentials_are_refused",
+        "tests/agent/failures/test_misuse.py::test_another_tenants_credentials_are_refused",
     ),
     mutant(
         "displaced-by-whoever-names-nobody",

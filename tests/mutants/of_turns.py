@@ -8,9 +8,9 @@ _TURNS = "tests/agent/turns/test_turns.py"
 _WITHIN = "tests/agent/test_from_within.py"
 _CONTINUING = "tests/agent/recovery/test_continuing.py"
 _EXPIRED = "tests/agent/credentials/test_expired_credentials.py"
-_SLOW_CODE = "tests/agent/test_slow_code.py"
+_SLOW_CODE = "tests/agent/failures/test_slow_code.py"
 _SYNC = "tests/agent/test_sync.py"
-_FOREIGN = "tests/agent/test_foreign_exceptions.py"
+_FOREIGN = "tests/agent/failures/test_foreign_exceptions.py"
 _COMPACTION = "tests/agent/history/test_compaction.py"
 
 MUTANTS = [
@@ -247,7 +247,7 @@ MUTANTS = [
         "except Fenced:\n"
         "    known.stale = True\n"
         "    raise",
-        "tests/agent/test_failures.py::test_a_step_that_cannot_be_stored_fails_the_turn_in_order",
+        "tests/agent/failures/test_failures.py::test_a_step_that_cannot_be_stored_fails_the_turn_in_order",
     ),
     # --- what an agent knows ---
     mutant(
