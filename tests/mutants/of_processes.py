@@ -6,10 +6,10 @@ from tests.mutants.mutant import mutant
 
 _LEFT = "tests/agent/sharing/test_leases.py"
 _INBOX = "tests/agent/inbox/test_inbox.py"
-_LOOPS = "tests/agent/test_event_loops.py"
+_LOOPS = "tests/agent/lifecycle/test_event_loops.py"
 _KEYS = "tests/agent/sharing/test_idempotency.py"
 _LINE = "tests/agent/sharing/test_line.py"
-_WAITING = "tests/agent/test_waiting.py"
+_WAITING = "tests/agent/lifecycle/test_waiting.py"
 _ON_SQLITE = "tests/contract/every_store/test_inbox.py::TestInboxOnSQLite"
 
 MUTANTS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Edit, Mutant, mutant
 
 _TURNS = "tests/agent/turns/test_turns.py"
-_WITHIN = "tests/agent/test_from_within.py"
+_WITHIN = "tests/agent/lifecycle/test_from_within.py"
 _CONTINUING = "tests/agent/recovery/test_continuing.py"
 _EXPIRED = "tests/agent/credentials/test_expired_credentials.py"
 _SLOW_CODE = "tests/agent/failures/test_slow_code.py"
