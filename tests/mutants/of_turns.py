@@ -9,7 +9,7 @@ _WITHIN = "tests/agent/lifecycle/test_from_within.py"
 _CONTINUING = "tests/agent/recovery/test_continuing.py"
 _EXPIRED = "tests/agent/credentials/test_expired_credentials.py"
 _SLOW_CODE = "tests/agent/failures/test_slow_code.py"
-_SYNC = "tests/agent/test_sync.py"
+_SYNC = "tests/agent/sync/test_sync.py"
 _FOREIGN = "tests/agent/failures/test_foreign_exceptions.py"
 _COMPACTION = "tests/agent/history/test_compaction.py"
 
