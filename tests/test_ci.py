@@ -80,7 +80,7 @@ def ran(started, tmp_path):
 
     def run(fails=""):
         process = started(fails)
-        said, _ = process.communicate(timeout=50)
+        said, _ = process.communicate(timeout=150)
         return process.returncode, said.splitlines(), (tmp_path / "told").read_text().splitlines()
 
     return run
@@ -136,6 +136,6 @@ def test_a_script_that_is_stopped_leaves_nothing_running(started, tmp_path):
         if line.startswith("=== tests passed"):
             break
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=50)  # ends when nobody holds the pipe any more
+    said, _ = process.communicate(timeout=150)  # ends when nobody holds the pipe any more
     assert process.returncode == 128 + signal.SIGTERM, said
     assert sorted(path.name for path in tmp_path.iterdir()) == [".ci", "bin", "told"]

@@ -202,9 +202,9 @@ async def test_an_agent_that_takes_too_long_is_stopped(
 ):
     """Its task is cancelled, and the result says that it timed out."""
     _, (result,), events = await run(
-        make_agent, memory_stores, streaming_desk, "wait", timeout_s=0.5
+        make_agent, memory_stores, streaming_desk, "wait", timeout_s=3
     )
-    assert "timed out after 0.5 s" in result.text
+    assert "timed out after 3 s" in result.text
     assert clerk.cancelled
     assert events[-1].outcome == "completed"
 

@@ -36,7 +36,6 @@ SECRET = "s3cret-canary-7b1f"
 AUTH = AuthContext("u1", credentials={"token": SECRET})
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("kind", "count", "seed"), [("sqlite", 40, 0), ("psycopg", 20, 40)])
 def test_whatever_fails_no_sink_has_a_secret(kind, count, seed):
     """A share of the trial: events, results, errors, logs, stderr, the model, every stored byte."""
@@ -46,14 +45,12 @@ def test_whatever_fails_no_sink_has_a_secret(kind, count, seed):
     assert tally.violations == []
 
 
-@pytest.mark.timeout(120)
 def test_a_turn_that_was_killed_and_recovered_left_no_secret():
     """Not in the file that the dead left, not in what it wrote on stderr at DEBUG."""
     tally = leaks.killed(2, 0)
     assert (tally.runs, tally.missed, tally.violations) == (2, 0, [])
 
 
-@pytest.mark.timeout(120)
 def test_the_trial_finds_what_it_looks_for():
     """Where nothing is a secret, every sink has some."""
     tally = leaks.WRONG[0].run(20, 0)

@@ -247,7 +247,7 @@ asyncio.run(main())
 def test_a_forked_child_is_refused_until_it_starts_anew(url):
     """The child writes nothing with what it inherited; its parent goes on."""
     done = subprocess.run(
-        [sys.executable, "-c", FORK, url], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", FORK, url], capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 0, done.stderr
     refusal, said = done.stdout.splitlines()

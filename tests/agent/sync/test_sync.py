@@ -255,7 +255,7 @@ def test_a_worker_may_go_on_when_the_main_thread_has_ended(sqlite_url):
         [sys.executable, "-c", WORKER, sqlite_url],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=False,
     )
     assert ended.stdout == "turn_end completed ok\n" * 2, ended.stderr

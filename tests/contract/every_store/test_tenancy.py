@@ -386,6 +386,7 @@ AGENT_CALLS = {
     "shutdown": lambda agent: agent.shutdown(cancel=True),
     "clear": lambda agent: agent.clear(force=True),
     "save_state": lambda agent: agent.save_state(),
+    "refresh": lambda agent: agent.refresh(),
     "get_messages": lambda agent: agent.get_messages(include_hidden=True),
     "get_artifacts": lambda agent: agent.get_artifacts(),
     "wait_for_idle": lambda agent: agent.wait_for_idle(),

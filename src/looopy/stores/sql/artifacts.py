@@ -71,7 +71,7 @@ class SQLArtifactStore(SQLStore, ArtifactStore):
         return await self.backend.run(work, write=False)
 
     async def list(self, context_id: str) -> list[Artifact]:
-        return await read_rows(await self.ask(s.LIST_ARTIFACTS, context_id), stored_artifact)
+        return await read_rows(await self._ask(s.LIST_ARTIFACTS, context_id), stored_artifact)
 
     async def delete(self, context_id: str, artifact_id: str) -> None:
         if not _can_hold(context_id, artifact_id):

@@ -114,14 +114,14 @@ class SQLJournal(SQLStore, Journal):
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
         check_limit(limit)
         bounds = {"after": bounded(after), "limit": bounded(limit)}
-        return await read_rows(await self.ask(s.LIST_TURNS, context_id, **bounds), turn_record)
+        return await read_rows(await self._ask(s.LIST_TURNS, context_id, **bounds), turn_record)
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:
-        found = await self.ask(s.STARTED_CALLS, context_id, turn=bounded(turn))
+        found = await self._ask(s.STARTED_CALLS, context_id, turn=bounded(turn))
         return {rows.started_call(body) for (body,) in found}
 
     async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
-        found = await self.ask(s.TURN_OF_KEY, context_id, key=key) if can_name(key) else []
+        found = await self._ask(s.TURN_OF_KEY, context_id, key=key) if can_name(key) else []
         return (int(found[0][0]), str(found[0][1])) if found else None
 
     # --- the inbox: messages to a running turn, from any process ---
@@ -170,7 +170,7 @@ class SQLJournal(SQLStore, Journal):
         return await self.write(work, context_id, inbox=True)
 
     async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
-        found = await self.ask(s.LIST_INBOX, context_id, after=bounded(after))
+        found = await self._ask(s.LIST_INBOX, context_id, after=bounded(after))
         head = inbox_head(*found[0][:3]) if found else InboxHead()
         return head, [rows.decode_entry(*row[3:]) for row in found if row[3] is not None]
 

@@ -54,5 +54,5 @@ class SQLMessageStore(SQLStore, MessageStore):
         self, statement: str, context_id: str, *, limit: int | None, **others: int
     ) -> list[MessageRecord]:
         check_limit(limit)
-        found: Any = await self.ask(statement, context_id, limit=bounded(limit), **others)
+        found: Any = await self._ask(statement, context_id, limit=bounded(limit), **others)
         return await read_records(found, tuple)

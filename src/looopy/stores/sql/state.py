@@ -35,7 +35,7 @@ class SQLStateStore(SQLStore, StateStore):
         return SQLJournal(self.backend, self.tenant)
 
     async def load(self, context_id: str) -> ContextRecord | None:
-        found = await self.ask(s.LOAD_CONTEXT, context_id)
+        found = await self._ask(s.LOAD_CONTEXT, context_id)
         return _context_record(found[0]) if found else None
 
     async def save(self, context_id: str, metadata: Mapping[str, Any], *, version: int) -> int:
@@ -139,7 +139,7 @@ class SQLStateStore(SQLStore, StateStore):
             await self.write(work, context_id, inbox=True)
 
     async def line(self, context_id: str) -> Sequence[Waiter]:
-        found = await self.ask(s.LIST_LINE, context_id)
+        found = await self._ask(s.LIST_LINE, context_id)
         return [Waiter(ticket=t, holder=holder, alive=bool(alive)) for t, holder, alive in found]
 
 

@@ -36,7 +36,7 @@ class SQLStore:
         """Parameters of a statement about *context_id*."""
         return {"tenant": self.tenant, "context": context_id, **others}
 
-    async def ask(self, statement: str, context_id: str, **others: Any) -> Rows:
+    async def _ask(self, statement: str, context_id: str, **others: Any) -> Rows:
         """The rows of one statement that reads; none for an id that no context can have."""
         if not can_exist(context_id):
             return []
