@@ -173,7 +173,8 @@ class TurnLog:
         changed = begun is not self.state or begun.summary != self._begun.plan.state.summary
         state = begun if changed else None
         if ends:
-            state = state_after(group, begun, self._begun.events[0].timestamp)
+            sent = self._known.view.sent.text
+            state = state_after(group, begun, self._begun.events[0].timestamp, sent=sent)
         if self._buffer is not None:
             self.open = not ends
             self._announce(group, stored, 0, self._known.last_position + 1, state)

@@ -122,6 +122,7 @@ class RunningTurn:
             stores=known.stores,
             cancel=self.token,
         )
+        known.view.sent.resume(plan.state.sent)
         first = True
         try:
             log.state = await counted(

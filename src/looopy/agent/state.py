@@ -23,19 +23,23 @@ from looopy.types.message import ToolResultMessage
 from looopy.types.state import AgentState, AgentStatus, Outcome
 
 
-def state_after(group: Group, begun: ContextState, started_at: datetime) -> ContextState:
+def state_after(
+    group: Group, begun: ContextState, started_at: datetime, *, sent: str | None = None
+) -> ContextState:
     """
     The state for the next turn, once *group*, the last one of its turn, is stored.
 
     Args:
         begun: The state that the turn began with, with the usage of its tools.
         started_at: The time when it began.
+        sent: The beginning of its last request.
     """
     end = cast("TurnEnd", group.events[-1])
     sums: dict[str, Any] = {
         "usage": begun.usage + end.usage,
         "charged": begun.charged,
         "run_us": run_us_after(begun, started_at, end.timestamp),
+        "sent": sent,
     }
     if group.asked:
         state = ContextState(**sums, output=begun.output, summary=begun.summary)

@@ -7,6 +7,7 @@ Pure: no store, no I/O but the model that writes a summary. The view of a turn a
 
 - `window`: decides which messages fit (`folded`, `Window`), and estimates their tokens.
 - `view`: keeps that choice, rendered, as the history grows (`View`).
+- `sent`: remembers how the last request began, and says why the next one begins otherwise (`Sent`).
 - `summarise`: lets the model write a summary of the older part (`summarise`).
 - `open_calls`: finds the calls without a result (`unanswered`, `can_continue`).
 

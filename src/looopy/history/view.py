@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from looopy.history.sent import Sent
 from looopy.history.window import Backlog, Limits, Window, folded
 from looopy.llm.render import Rendering, render
 from looopy.types.config import LoopConfig
@@ -27,6 +28,9 @@ class View:
 
     Attributes:
         history: The messages, oldest first; the turn that runs adds to it.
+        begin: How many messages of the log come before those that `of` or `chosen` has returned.
+        summary: The summary that they begin with, or `None`.
+        sent: The beginning of the last request.
         told: True once a warning said that the model does not see everything.
         offset: How many messages of the log come before the history. It changes together with the
             beginning of the history.
@@ -41,11 +45,13 @@ class View:
         "_read",
         "_rendering",
         "_start",
-        "_summary",
         "_window",
         "backlog",
+        "begin",
         "history",
         "offset",
+        "sent",
+        "summary",
         "told",
     )
 
@@ -53,6 +59,8 @@ class View:
         self.history = history
         self.told = False
         self.offset = 0
+        self.begin = 0
+        self.sent = Sent()
         self.backlog: Callable[[], Backlog] | None = None
         self.drop()
 
@@ -61,7 +69,7 @@ class View:
         self._for: tuple[Limits, str, str, int] | None = None
         self._window: Window | None = None
         self._rendering: Rendering | None = None  # of the history from `_cut` on
-        self._summary: Message | None = None  # shown before everything else
+        self.summary: Message | None = None  # shown before everything else
         self._start = 0  # index from which on the log is shown beside it
         self._cut = 0  # counted from there
         self._read = 0  # how many messages of the history were processed
@@ -94,33 +102,40 @@ class View:
         if cut is None:
             # The newest question alone leads to more than fits.
             self._rendering = None
-            shown: Sequence[Message] = render(
-                folded(history, config, window_tokens=window_tokens, offset=self.offset),
-                provider=provider,
-                model=model,
-            )
+            chosen = self.chosen(config, window_tokens)
+            shown: Sequence[Message] = render(chosen, provider=provider, model=model)
         else:
             rendering = self._rendering
             if rendering is None or cut != self._cut:
                 rendering = self._rendering = Rendering(provider=provider, model=model)
                 self._cut = cut
-                if self._summary is not None:
-                    rendering.extend([self._summary])
+                if self.summary is not None:
+                    rendering.extend([self.summary])
                 rendering.extend(history[self._start + cut :])
             else:
                 rendering.extend(new)
             shown = rendering.shown()
+            self.begin = self.offset + self._start + cut
         self._read = len(history)
         self._last = history[-1] if history else None
         self._for = reader
         return shown
 
+    def chosen(self, config: LoopConfig, window_tokens: int | None) -> list[Message]:
+        """The messages to send, not rendered, at the cost of all of them."""
+        history = self.history
+        chosen = folded(history, config, window_tokens=window_tokens, offset=self.offset)
+        fold = find_fold(history)
+        self.summary = None if fold is None else shown_as(fold.summary)
+        self.begin = self.offset + len(history) - len(chosen)
+        return chosen
+
     def _begin(self, limits: Limits) -> tuple[Window, Sequence[Message]]:
         """Start from scratch, behind the newest summary: a window, and the messages for it."""
         fold = find_fold(self.history)
         if fold is not None:
-            self._summary, self._start = shown_as(fold.summary), fold.start
-            limits = limits.beside(self._summary)
+            self.summary, self._start = shown_as(fold.summary), fold.start
+            limits = limits.beside(self.summary)
         self._window = Window(limits, self.offset + self._start)
         return self._window, self.history[self._start :]
 

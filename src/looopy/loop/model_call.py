@@ -112,6 +112,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
             if summed_up:
                 yield out.close_group()
                 request, options = await _request(turn, tools, attempt, strict=strict)
+        _warn_of_cache(turn, request, strict=strict)
         outs = _listen(turn, request, options, attempt)
         try:
             async for one in outs:
@@ -288,7 +289,7 @@ async def _request(
     abilities = turn.progress.abilities
     provider, model, window_tokens = abilities.name, abilities.model, abilities.window_tokens
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
-        chosen = folded(view.history, config, window_tokens=window_tokens, offset=view.offset)
+        chosen = view.chosen(config, window_tokens)
         attempt.left_out = len(chosen) < len(folded(view.history, _WHOLE))
         chosen = await turn.ask(
             "transform_context", hooks.transform_context, chosen, default=chosen
@@ -334,6 +335,22 @@ async def _request(
         warn=warn,
     )
     return request, options
+
+
+def _warn_of_cache(turn: Turn, request: LLMRequest, *, strict: bool) -> None:
+    """
+    Warn if *request* does not extend the last one, which costs the provider's prompt cache.
+
+    A *strict* one differs from all others, and the next one extends the one before it.
+    """
+    view = turn.given.view
+    if strict:
+        return
+    provider = turn.progress.abilities.name
+    causes = view.sent.changes(request, provider, view.summary, view.begin)
+    if causes:
+        text = f"the prompt cache does not hold, because it changed: {', '.join(causes)}"
+        turn.out.warn("cache_broken", text)
 
 
 async def _key_of(turn: Turn, provider: str) -> str | None:

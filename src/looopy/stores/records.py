@@ -93,6 +93,7 @@ class ContextState:
         summary: Position of the newest summary (`looopy.types.summary`), or `None`.
         charged: The usage that tools of all turns reported (`ToolContext.charge`).
         run_us: Microseconds that all turns have run; `None`: not counted, add up the turns.
+        sent: The beginning of the last request (`looopy.history.sent`), or `None`.
     """
 
     pending: Sequence[PendingRequest] = ()
@@ -105,11 +106,17 @@ class ContextState:
     summary: int | None = None
     charged: Usage = NO_USAGE
     run_us: int | None = None
+    sent: str | None = None
 
     @property
     def sums(self) -> dict[str, Any]:
-        """The fields that count, which no turn resets."""
-        return {"usage": self.usage, "charged": self.charged, "run_us": self.run_us}
+        """The fields that no turn resets: those that count, and `sent`."""
+        return {
+            "usage": self.usage,
+            "charged": self.charged,
+            "run_us": self.run_us,
+            "sent": self.sent,
+        }
 
 
 class EntryKind(StrEnum):

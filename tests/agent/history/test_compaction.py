@@ -653,7 +653,7 @@ async def test_without_being_asked_to_an_agent_warns_once(memory_stores, make_ag
     seen: list[str] = []
     agent.subscribe(lambda e: seen.append(e.code) if isinstance(e, TurnWarning) else None)
     await talk(agent, *(f"q{i}" for i in range(8)))
-    assert seen == ["history_cut"]
+    assert [code for code in seen if code != "cache_broken"] == ["history_cut"]
     assert await summaries(agent) == []
 
 

@@ -468,11 +468,15 @@ def state_column(state: ContextState) -> str:
         sums = [] if usage == "{}" else [f'"usage":{usage}']
         if state.run_us is not None:
             sums.append(f'"run_us":{state.run_us:d}')
+        if state.sent is not None:
+            sums.append(f'"sent":"{state.sent}"')
         return f"{{{','.join(sums)}}}"
     if used := usage_to_json(state.usage, compact=True):
         data["usage"] = used
     if state.run_us is not None:
         data["run_us"] = state.run_us
+    if state.sent is not None:
+        data["sent"] = state.sent
     return dump(data)
 
 
@@ -498,12 +502,12 @@ def decode_state(text: str, context_id: str = "") -> ContextState:
 
 def state_after_clear(text: str, *, forced: bool) -> str:
     """
-    The state column of a cleared context: what no turn resets.
+    The state column of a cleared context: what no turn resets, without `sent`.
 
     Args:
         forced: True if it ended a turn. That one has run as well, so the turns tell how long.
     """
-    kept = ContextState(**decode_state(text).sums)
+    kept = replace(ContextState(**decode_state(text).sums), sent=None)
     return state_column(replace(kept, run_us=None) if forced else kept)
 
 
@@ -524,6 +528,13 @@ def _decode_one(data: Mapping[str, Any], name: str, kind: type) -> Any:
     raise TypeError(f"{kind.__name__} is needed, not {type(found).__name__}")
 
 
+def _decode_sent(data: Mapping[str, Any]) -> str | None:
+    """The beginning of the last request: without it, only a warning is missing."""
+    sent = data.get("sent")
+    return sent if isinstance(sent, str) and _PLAIN.issuperset(sent) else None
+
+
+_PLAIN = frozenset("0123456789abcdef -")
 _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "pending": _decode_pending,
     "answered": lambda data: tuple(
@@ -537,6 +548,7 @@ _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "charged": lambda data: _read_usage(data["charged"]) if "charged" in data else NO_USAGE,
     "run_us": lambda data: _decode_one(data, "run_us", int),
     "output": lambda data: _decode_one(data, "output", dict),
+    "sent": _decode_sent,
 }
 
 

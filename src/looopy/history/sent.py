@@ -1,0 +1,89 @@
+"""
+The beginning of the last request, and why the next request begins otherwise.
+
+A provider's prompt cache holds while each request extends the one before it. looopy sees to that;
+where it cannot, the application should know the cause. So each request leaves a short text, which
+is stored with the turn: digests of the parts that come first, and where the history begins. The
+next request is compared with it, in any process. While the parts are the same objects, as from call
+to call, no digest is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+from looopy.types.message import Message
+from looopy.types.request import LLMRequest, ToolSpec
+
+_CAUSES: Final = ("the model", "the tools", "the prompt", "the summary", "the window")
+_BYTES: Final = 4  # of a digest: one change in four thousand million goes unnoticed
+_MOST_SCHEMAS: Final = 1024
+# By the id of a schema, because an agent that is opened for each turn has the tools of the one
+# before. The schema is kept, so that no other one has its id.
+_schemas: dict[int, tuple[Mapping[str, Any], str]] = {}
+
+
+class Sent:
+    """
+    The beginning of the last request of a context.
+
+    Attributes:
+        text: The beginning, as it is stored; `None` before the first request.
+    """
+
+    __slots__ = ("_parts", "text")
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+        self._parts: tuple[Any, ...] = ()
+
+    def resume(self, text: str | None) -> None:
+        """Continue from the stored *text*, which another process may have written."""
+        if text != self.text:
+            self.text, self._parts = text, ()
+
+    def changes(
+        self, request: LLMRequest, provider: str, summary: Message | None, begin: int
+    ) -> Sequence[str]:
+        """
+        Take the next *request*.
+
+        Args:
+            provider: The name of its provider.
+            summary: The message that it begins with, if that is a summary.
+            begin: How many messages of the log come before those that it shows.
+
+        Returns:
+            The parts that changed since the last request: each is a reason why a prompt cache does
+            not hold; [] for the first request.
+        """
+        parts = (provider, request.model, request.tools, request.system_prompt, summary, begin)
+        if parts == self._parts:
+            return ()
+        before, self._parts = self.text, parts
+        tools = "".join(map(_tool, request.tools))
+        said = "" if summary is None else summary.text
+        heads = (f"{provider}/{request.model}", tools, request.system_prompt, said)
+        self.text = f"{' '.join(map(_digest, heads))} {begin}"
+        if before is None:
+            return ()
+        pairs = zip(_CAUSES, self.text.split(), before.split(), strict=False)
+        causes = [cause for cause, now, then in pairs if now != then]
+        return [c for c in causes if c != "the window" or "the summary" not in causes]
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(errors="replace"), digest_size=_BYTES).hexdigest() if text else "-"
+
+
+def _tool(spec: ToolSpec) -> str:
+    """The name and the description of a tool, and the digest of its schema."""
+    schema = spec.parameters
+    known = _schemas.get(id(schema))
+    if known is None or known[0] is not schema:
+        if len(_schemas) >= _MOST_SCHEMAS:
+            _schemas.clear()
+        known = _schemas[id(schema)] = schema, _digest(repr(schema))
+    return f"{spec.name}\n{spec.description}\n{known[1]}\n"

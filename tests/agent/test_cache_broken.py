@@ -1,0 +1,158 @@
+"""A warning names the cause when a request does not extend the one before it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tests.agent.kit import add, look
+
+from looopy import Hooks, LoopConfig, tool
+from looopy.errors import HistoryRejected
+from looopy.testing import ScriptedProvider, failure, text, tool_call
+from looopy.types.event import TurnWarning
+
+
+@pytest.fixture
+def opened(memory_stores, make_agent):
+    """Makes agents of one context, each of which collects its warnings of this kind."""
+
+    async def opened(replies=None, *, name="scripted", **options):
+        model = ScriptedProvider(replies or [text("No.")], repeat=True)
+        model.model = name
+        agent = await make_agent(model, stores=memory_stores, **options)
+        agent.causes, agent.sent = [], model.requests
+
+        def hear(event):
+            if isinstance(event, TurnWarning) and event.code == "cache_broken":
+                agent.causes.append(event.text.rpartition(": ")[2])
+
+        agent.subscribe(hear)
+        return agent
+
+    return opened
+
+
+async def test_a_conversation_that_only_grows_breaks_no_cache(opened):
+    """With calls, over turns, in one agent and the next."""
+    replies = [tool_call("look"), text("Seen."), text("Yes.")]
+    for _ in range(3):
+        agent = await opened(replies, tools=[look, add], system_prompt="Be brief.")
+        await agent.execute_turn("a?")
+        await agent.execute_turn("b?")
+        assert agent.causes == []
+
+
+@pytest.mark.parametrize("anew", [True, False])
+async def test_changed_tools_prompt_and_model_are_named(opened, anew):
+    """Also to an agent that did not send the last request, and only once."""
+    first = await opened(tools=[look], system_prompt="Be brief.")
+    await first.execute_turn("a?")
+    agent = await opened(tools=[look, add], system_prompt=lambda _turn: prompt)
+    prompt = "Be brief."
+    await agent.execute_turn("b?")
+    assert agent.causes == ["the tools"]
+    if anew:
+        agent = await opened(tools=[look, add], system_prompt=lambda _turn: prompt)
+    agent.causes.clear()
+    prompt = "Be long."
+    await agent.execute_turn("c?")
+    await agent.execute_turn("d?")
+    assert agent.causes == ["the prompt"]
+    await first.execute_turn("e?")
+    assert first.causes == ["the tools, the prompt"]
+
+
+async def test_an_equal_tool_made_anew_is_the_same(opened):
+    """The bytes count, not the object."""
+
+    def made():
+        @tool(name="look", effects="none")
+        def look() -> str:
+            """Look, and change nothing."""
+            return "seen"
+
+        return look
+
+    for _ in range(2):
+        agent = await opened(tools=[made()])
+        await agent.execute_turn("a?")
+        assert agent.causes == []
+
+
+async def test_another_model_has_another_cache(opened):
+    """And knows nothing of what the first one was sent."""
+    agent = await opened()
+    await agent.execute_turn("a?")
+    other = await opened(name="other")
+    await other.execute_turn("b?")
+    assert other.causes == ["the model"]
+
+
+@pytest.mark.parametrize("hooks", [Hooks(), Hooks(transform_context=lambda messages: messages)])
+async def test_a_window_that_moves_is_named(opened, hooks):
+    """Once for each move, in whatever process it happens."""
+    config = LoopConfig(max_messages=8, history_tokens=None, hooks=hooks)
+    live = await opened(loop_config=config)
+    shown = []
+    for n in range(20):
+        await live.execute_turn(f"{n}?")
+        shown.append(live.sent[-1].messages[0].text)
+    moves = len(set(shown)) - 1
+    assert moves > 3
+    assert live.causes == ["the window"] * moves
+    first = shown[-1]
+    for n in range(12):
+        agent = await opened(loop_config=config)
+        await agent.execute_turn(f"{n}?")
+        head = agent.sent[-1].messages[0].text
+        assert agent.causes == (["the window"] if head != first else [])
+        first = head
+
+
+async def test_a_turn_longer_than_the_window_moves_it_too(opened):
+    """Its question stays, and its oldest calls go."""
+    config = LoopConfig(max_messages=6, history_tokens=None, max_iterations=12)
+    replies = [*(tool_call("add", a=n, b=n) for n in range(9)), text("done")]
+    agent = await opened(replies, tools=[add], loop_config=config)
+    await agent.execute_turn("a?")
+    requests = agent.sent
+    pairs = itertools.pairwise(requests)
+    broken = sum(list(b.messages[: len(a.messages)]) != list(a.messages) for a, b in pairs)
+    assert broken > 2
+    assert agent.causes == ["the window"] * broken
+
+
+async def test_a_summary_is_named(opened):
+    """Once, by whoever sends it first."""
+    agent = await opened([text("A"), text("B"), text("sum"), text("C")])
+    await agent.execute_turn("a?")
+    await agent.execute_turn("b?")
+    await agent.compact()
+    other = await opened()
+    await other.execute_turn("c?")
+    await other.execute_turn("d?")
+    assert other.causes == ["the summary"]
+
+
+async def test_a_cleared_history_begins_anew(opened):
+    """Who clears knows it."""
+    agent = await opened(system_prompt="x")
+    await agent.execute_turn("a?")
+    await agent.clear()
+    await agent.execute_turn("b?")
+    other = await opened(system_prompt="x")
+    await other.clear()
+    await agent.start()
+    await agent.execute_turn("c?")
+    assert agent.causes == []
+
+
+async def test_a_second_try_without_thoughts_says_nothing(opened):
+    """The request was refused, so it has no cache; the next one extends the one before."""
+    refused = failure(HistoryRejected("no"))
+    agent = await opened([text("A"), refused, text("B"), text("C")])
+    await agent.execute_turn("a?")
+    await agent.execute_turn("b?")
+    await agent.execute_turn("c?")
+    assert agent.causes == []
