@@ -115,7 +115,7 @@ MUTANTS = [
         "looopy.stores.opening:_OPTION",
         "((?:password|passwd|secret|token)=)",
         "((?:password|passwd)=)",
-        "tests/unit/stores/test_masking.py::test_no_option_that_is_a_secret_is_shown",
+        "tests/unit/stores/test_opening_masks.py::test_no_option_that_is_a_secret_is_shown",
     ),
     mutant(
         "sync-failure-is-certain",
@@ -123,7 +123,7 @@ MUTANTS = [
         "looopy.stores.sql.sqlite.driver:_commit",
         "return sqlite.translate(error, path, outcome_known=not unsure)",
         "return sqlite.translate(error, path)",
-        "tests/unit/stores/sql/sqlite/test_commit.py"
+        "tests/unit/stores/sql/sqlite/test_connection_commit.py"
         "::test_only_of_a_failed_sync_is_the_outcome_not_known",
     ),
     mutant(

@@ -628,7 +628,7 @@ MUTANTS = [
         "looopy.stores.opening:_shared_here",
         "async with shared.lock:",
         "async with entries.setdefault('', _Shared()).lock:",
-        "tests/unit/stores/test_shared_urls.py"
+        "tests/unit/stores/test_opening_shared.py"
         "::test_a_server_that_does_not_answer_keeps_no_other_url_waiting",
     ),
     # --- Postgres alone ---

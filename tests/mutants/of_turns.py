@@ -367,7 +367,7 @@ MUTANTS = [
         "looopy.agent.broadcast:_Deltas.add",
         "while len(pieces) > 1 and len(pieces[-1]) >= len(pieces[-2]):",
         "while len(pieces) > 1:",
-        "tests/unit/loop/test_streams.py::test_a_reader_that_is_stuck_costs_little_for_each_delta",
+        "tests/unit/agent/test_stream.py::test_a_reader_that_is_stuck_costs_little_for_each_delta",
     ),
     # --- what the model is sent ---
     mutant(
