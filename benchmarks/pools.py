@@ -5,7 +5,7 @@ Our pool of connections beside those of the drivers, under the same stores.
     python -m benchmarks.pools                some minutes
     python -m benchmarks.pools --pooler       through a PgBouncer in transaction mode
     python -m benchmarks.pools --first        the first turn of stores that were just opened
-    LOOOPY_POOL=theirs python -m pytest -p benchmarks.pools tests/contract/test_postgres_*.py
+    LOOOPY_POOL=theirs python -m pytest -p benchmarks.pools tests/contract/postgres -k "not level"
                                               what our tests say of theirs; `alike`: see `AllAlike`
 
 Only the pool differs. Statements, deadlines, the set-up of a connection and the fate of a cut

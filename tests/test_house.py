@@ -128,6 +128,19 @@ def test_a_test_is_a_sentence_with_a_fact():
     assert vague == []
 
 
+def test_a_unit_test_has_the_name_of_its_module():
+    """`unit/loop/test_guards.py`, or `test_guards_WORD.py`, is about `loop/guards.py`."""
+    source, unit = ROOT / "src" / "looopy", ROOT / "tests" / "unit"
+    strange = []
+    for path in (path for path in PYTHON if unit in path.parents and path.stem.startswith("test_")):
+        words = path.stem.split("_")[1:]
+        module = source / path.parent.relative_to(unit)
+        names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+        if not any((module / f"{name}.py").exists() or (module / name).is_dir() for name in names):
+            strange.append(_name(path))
+    assert strange == []
+
+
 def test_no_test_sleeps_to_wait():
     """A test waits for what it waits for; only `sleep(0)` gives the loop a turn."""
     sleeping = [

@@ -1,4 +1,4 @@
-"""The bridge between generators, broadcasts and Observables."""
+"""A view of a turn's broadcast: who subscribes, reads or waits gets all of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from looopy.agent.broadcast import Broadcast
 from looopy.agent.stream import TurnStream
-from looopy.loop.agent_loop import cold
 from looopy.types.event import MessageUpdate, ToolExecutionUpdate, TurnEnd, TurnStart
 from looopy.types.message import StopReason
 from looopy.types.result import TurnResult
@@ -172,59 +171,3 @@ async def test_cancel_is_handed_on():
     asked = []
     TurnStream(Broadcast(), lambda: asked.append(True)).cancel()
     assert asked == [True]
-
-
-async def test_a_cold_observable_closes_its_generator():
-    """At the end, on an error, and when it is disposed."""
-    closed = []
-
-    async def numbers(fails):
-        try:
-            yield 1
-            if fails:
-                raise ValueError("broken")
-            if fails is None:
-                await asyncio.Event().wait()
-        finally:
-            closed.append(fails)
-
-    for fails in (False, True):
-        heard, done = [], asyncio.Event()
-        source = cold(lambda fails=fails: numbers(fails))
-        source.subscribe(
-            heard.append,
-            lambda e, heard=heard, done=done: (heard.append(str(e)), done.set()),
-            lambda heard=heard, done=done: (heard.append("done"), done.set()),
-        )
-        await done.wait()
-        assert heard == [1, "broken" if fails else "done"]
-    before = asyncio.all_tasks()
-    heard = []
-    subscription = cold(lambda: numbers(None)).subscribe(heard.append, heard.append)
-    await asyncio.sleep(0)
-    subscription.dispose()
-    await asyncio.wait(asyncio.all_tasks() - before)
-    assert heard == [1]
-    assert closed == [False, True, None]
-
-
-async def test_a_cold_observable_stops_when_its_observer_raises():
-    """The generator is closed; the observer hears why, and no more values."""
-    closed = asyncio.Event()
-
-    async def numbers():
-        try:
-            for n in range(3):
-                yield n
-        finally:
-            closed.set()
-
-    heard = []
-
-    def bad(value):
-        heard.append(value)
-        raise RuntimeError("bad observer")
-
-    cold(numbers).subscribe(bad, lambda _: heard.append("error"))
-    await closed.wait()
-    assert heard == [0, "error"]

@@ -21,6 +21,7 @@ from looopy import (
 )
 from looopy.errors import CannotContinue, LLMError
 from looopy.history.open_calls import can_continue, unanswered
+from looopy.loop.agent_loop import cold
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.contracts.turns import answer, result
 from looopy.types.config import Hooks
@@ -332,3 +333,59 @@ async def test_options_reach_the_provider():
     assert (options.temperature, options.max_tokens, options.timeout_s) == (0.5, 7, 9.0)
     assert options.api_key == "scripted for u1"
     assert options.session_id == "loop"
+
+
+async def test_a_cold_observable_closes_its_generator():
+    """At the end, on an error, and when it is disposed."""
+    closed = []
+
+    async def numbers(fails):
+        try:
+            yield 1
+            if fails:
+                raise ValueError("broken")
+            if fails is None:
+                await asyncio.Event().wait()
+        finally:
+            closed.append(fails)
+
+    for fails in (False, True):
+        heard, done = [], asyncio.Event()
+        source = cold(lambda fails=fails: numbers(fails))
+        source.subscribe(
+            heard.append,
+            lambda e, heard=heard, done=done: (heard.append(str(e)), done.set()),
+            lambda heard=heard, done=done: (heard.append("done"), done.set()),
+        )
+        await done.wait()
+        assert heard == [1, "broken" if fails else "done"]
+    before = asyncio.all_tasks()
+    heard = []
+    subscription = cold(lambda: numbers(None)).subscribe(heard.append, heard.append)
+    await asyncio.sleep(0)
+    subscription.dispose()
+    await asyncio.wait(asyncio.all_tasks() - before)
+    assert heard == [1]
+    assert closed == [False, True, None]
+
+
+async def test_a_cold_observable_stops_when_its_observer_raises():
+    """The generator is closed; the observer hears why, and no more values."""
+    closed = asyncio.Event()
+
+    async def numbers():
+        try:
+            for n in range(3):
+                yield n
+        finally:
+            closed.set()
+
+    heard = []
+
+    def bad(value):
+        heard.append(value)
+        raise RuntimeError("bad observer")
+
+    cold(numbers).subscribe(bad, lambda _: heard.append("error"))
+    await closed.wait()
+    assert heard == [0, "error"]
