@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 from tests.agent.kit import assert_whole, collect, look
 from tests.agent.model_kit import HANGS, TEN, StepByStep, priced
-from tests.unit.llm.test_breaker import Clock
+from tests.unit.llm.test_fallback_breaker import Clock
 
 from looopy import AuthContext, LoopConfig, RetryPolicy
 from looopy.errors import (
