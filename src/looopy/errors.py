@@ -41,7 +41,7 @@ Every error survives pickling, facts included. No message ever holds a credentia
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any
 
 
 class LooopyError(Exception):
@@ -54,19 +54,12 @@ class LooopyError(Exception):
             the tree above) has its declared default unless it is given.
     """
 
-    _facts: ClassVar[dict[str, Any]] = {}
-
     def __init__(self, message: str = "", **facts: Any) -> None:
         super().__init__(message)
         self.message = message
         self.facts = facts
         for name, value in facts.items():
             setattr(self, name, value)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for name, default in cls.__dict__.get("_facts", {}).items():
-            setattr(cls, name, default)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.facts)
@@ -86,9 +79,8 @@ class AgentError(LooopyError):
 class AgentStateError(AgentError):
     """The agent's status does not allow this action."""
 
-    status: str | None
-    action: str | None
-    _facts: ClassVar[dict[str, Any]] = {"status": None, "action": None}
+    status: str | None = None
+    action: str | None = None
 
 
 class AgentNotStarted(AgentStateError):
@@ -98,8 +90,7 @@ class AgentNotStarted(AgentStateError):
 class AgentBusy(AgentStateError):
     """A turn is running on this context, here or in another process."""
 
-    turn: int | None
-    _facts: ClassVar[dict[str, Any]] = {"turn": None}
+    turn: int | None = None
 
 
 class CannotContinue(AgentStateError):
@@ -109,16 +100,14 @@ class CannotContinue(AgentStateError):
 class TurnIncomplete(AgentError):
     """The turn was cancelled or interrupted before its answer was complete."""
 
-    outcome: str | None
-    _facts: ClassVar[dict[str, Any]] = {"outcome": None}
+    outcome: str | None = None
 
 
 class TurnMismatch(AgentError):
     """The expected turn is not the running one."""
 
-    expected: int | None
-    actual: int | None
-    _facts: ClassVar[dict[str, Any]] = {"expected": None, "actual": None}
+    expected: int | None = None
+    actual: int | None = None
 
 
 class IdempotencyConflict(AgentError):
@@ -128,8 +117,7 @@ class IdempotencyConflict(AgentError):
 class InputNotFound(AgentError):
     """No pending request has this id; nothing was stored."""
 
-    request_id: str | None
-    _facts: ClassVar[dict[str, Any]] = {"request_id": None}
+    request_id: str | None = None
 
 
 class Fenced(AgentError):
@@ -145,37 +133,34 @@ class AccessDenied(AgentError):
 class LLMError(LooopyError):
     """A model call failed."""
 
-    provider: str | None
-    model: str | None
-    retryable: bool
-    _facts: ClassVar[dict[str, Any]] = {"provider": None, "model": None, "retryable": False}
+    provider: str | None = None
+    model: str | None = None
+    retryable: bool = False
 
 
 class LLMUnavailable(LLMError):
     """No connection, a timeout, or a server-side failure (5xx)."""
 
-    _facts: ClassVar[dict[str, Any]] = {"retryable": True}
+    retryable = True
 
 
 class RateLimited(LLMError):
     """The provider asks to wait (429)."""
 
-    retry_after_s: float | None
-    _facts: ClassVar[dict[str, Any]] = {"retryable": True, "retry_after_s": None}
+    retryable = True
+    retry_after_s: float | None = None
 
 
 class ContextOverflow(LLMError):
     """The request does not fit the model's window."""
 
-    limit_tokens: int | None
-    _facts: ClassVar[dict[str, Any]] = {"limit_tokens": None}
+    limit_tokens: int | None = None
 
 
 class HistoryRejected(LLMError):
     """The provider refused the messages themselves."""
 
-    position: int | None
-    _facts: ClassVar[dict[str, Any]] = {"position": None}
+    position: int | None = None
 
 
 class InvalidLLMResponse(LLMError):
@@ -185,16 +170,14 @@ class InvalidLLMResponse(LLMError):
 class OutputInvalid(LLMError):
     """No answer of the model was a valid value of `output_type`."""
 
-    tries: int
-    _facts: ClassVar[dict[str, Any]] = {"tries": 0}
+    tries: int = 0
 
 
 class ToolError(LooopyError):
     """A tool call failed; the model sees the message as an error result."""
 
-    tool_name: str | None
-    call_id: str | None
-    _facts: ClassVar[dict[str, Any]] = {"tool_name": None, "call_id": None}
+    tool_name: str | None = None
+    call_id: str | None = None
 
 
 class ToolNotFound(ToolError):
@@ -220,9 +203,8 @@ class ToolServerError(ToolError):
     `server`: its name; `outcome_known`: false if a call may have had its effect.
     """
 
-    server: str | None
-    outcome_known: bool
-    _facts: ClassVar[dict[str, Any]] = {"server": None, "outcome_known": True}
+    server: str | None = None
+    outcome_known: bool = True
 
 
 class StoreError(LooopyError):
@@ -240,23 +222,20 @@ class ArtifactNotFound(StoreError, KeyError):
 class ValueRefused(StoreError):
     """A value cannot be stored faithfully; nothing was written. `path` is a JSON pointer to it."""
 
-    path: str | None
-    _facts: ClassVar[dict[str, Any]] = {"path": None}
+    path: str | None = None
 
 
 class StoreConflict(StoreError):
     """Another writer was first; nothing was written."""
 
-    expected: int | None
-    actual: int | None
-    _facts: ClassVar[dict[str, Any]] = {"expected": None, "actual": None}
+    expected: int | None = None
+    actual: int | None = None
 
 
 class StoreUnavailable(StoreError):
     """The store did not answer. `outcome_known`: false if a write may have been applied."""
 
-    outcome_known: bool
-    _facts: ClassVar[dict[str, Any]] = {"outcome_known": True}
+    outcome_known: bool = True
 
 
 class StorageFull(StoreUnavailable):
@@ -268,17 +247,15 @@ class SchemaOutOfDate(StoreError):
     The database does not have the schema of this version; the message names the command to run.
     """
 
-    found: str | None
-    expected: str | None
-    _facts: ClassVar[dict[str, Any]] = {"found": None, "expected": None}
+    found: str | None = None
+    expected: str | None = None
 
 
 class LimitExceeded(LooopyError):
     """A configured limit was reached."""
 
-    limit: str | None
-    value: Any
-    _facts: ClassVar[dict[str, Any]] = {"limit": None, "value": None}
+    limit: str | None = None
+    value: Any = None
 
 
 class ConfigurationError(LooopyError):

@@ -57,8 +57,13 @@ ALL = [
 ]
 
 
+def _facts(cls):
+    """The facts that a class declares itself, with their defaults."""
+    return {n: v for n, v in vars(cls).items() if n[0] != "_"} if cls in ALL else {}
+
+
 def _draw(cls, depth=0):
-    facts = "".join(f" {name}={value}" for name, value in cls.__dict__.get("_facts", {}).items())
+    facts = "".join(f" {name}={value}" for name, value in _facts(cls).items())
     lines = ["  " * depth + cls.__name__ + facts]
     for child in sorted(cls.__subclasses__(), key=lambda c: c.__name__):
         if child.__module__ == errors.__name__:
@@ -92,7 +97,7 @@ def test_a_fact_that_is_not_given_has_its_declared_default(cls):
     """Every declared fact can be read without asking whether it is there."""
     error = cls("one sentence")
     for base in cls.__mro__:
-        for name in base.__dict__.get("_facts", {}):
+        for name in _facts(base):
             assert hasattr(error, name)
 
 
