@@ -42,8 +42,8 @@ MUTANTS = [
     mutant(
         "redaction-forgotten",
         "a thought that the provider withheld comes back as another kind, and is refused",
-        "looopy.types.message_json:_block_to_json",
-        'data["redacted"] = True',
+        "looopy.stores.rows.writing:_thinking",
+        """hidden = ',"redacted":true'""",
         "pass",
         f"{_AGENT}::test_thoughts_survive_a_restart_byte_for_byte",
     ),

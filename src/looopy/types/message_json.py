@@ -4,13 +4,13 @@ Messages as JSON: what stores keep, and what pi and pipy-ai write, read back equ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final, TypeVar, cast
 
 from looopy.errors import ValueRefused
 from looopy.types.message import (
     NO_COST,
-    AssistantBlock,
     AssistantMessage,
     Block,
     Cost,
@@ -23,10 +23,55 @@ from looopy.types.message import (
     ToolCall,
     ToolResultMessage,
     Usage,
-    UserBlock,
     UserMessage,
     now_ms,
 )
+
+T = TypeVar("T")
+_TOKENS: Final = ("input", "output", "cache_read", "cache_write", "total_tokens")
+_DOLLARS: Final = ("input", "output", "cache_read", "cache_write", "total")
+_SIGNATURES: Final = ("text_signature", "thinking_signature", "thought_signature")
+# The fields of each class, in the order in which they are written.
+_FIELDS: Final[dict[type, tuple[str, ...]]] = {
+    TextContent: ("text", "text_signature"),
+    ThinkingContent: ("thinking", "redacted", "thinking_signature"),
+    ImageContent: ("data", "mime_type"),
+    ToolCall: ("id", "name", "arguments", "invalid_arguments", "thought_signature"),
+    UserMessage: ("content", "timestamp"),
+    AssistantMessage: (
+        *("content", "api", "provider", "model", "usage", "stop_reason", "error_message"),
+        "timestamp",
+    ),
+    ToolResultMessage: (
+        *("tool_call_id", "tool_name", "content", "details", "is_error", "timestamp"),
+    ),
+    CustomMessage: ("content", "timestamp", "metadata"),
+}
+_TYPES: Final[dict[str, type]] = {
+    **dict.fromkeys(("text", "thinking", "data", "mime_type", "id", "name", *_SIGNATURES), str),
+    **dict.fromkeys(("api", "provider", "model", "tool_call_id", "tool_name"), str),
+    **dict.fromkeys(("error_message", "invalid_arguments"), str),
+    **dict.fromkeys(("timestamp", *_TOKENS), int),
+    **dict.fromkeys(("redacted", "is_error", "complete"), bool),
+    **dict.fromkeys(("arguments", "metadata"), dict),
+}
+# What is not written where it has this value: ours, which pi does not know; and in compact form.
+_UNKNOWN_TO_PI: Final[dict[str, Any]] = {"redacted": False, "invalid_arguments": None}
+_UNSAID: Final[dict[str, Any]] = {
+    **_UNKNOWN_TO_PI,
+    **dict.fromkeys(("error_message", "details", *_SIGNATURES)),
+    **dict.fromkeys(("api", "provider", "model"), ""),
+    "usage": {},
+    "metadata": {},
+    "is_error": False,
+}
+_USER: Final[dict[str, type[Any]]] = {kind.type: kind for kind in (TextContent, ImageContent)}
+_ASSISTANT: Final[dict[str, type[Any]]] = {
+    kind.type: kind for kind in (TextContent, ThinkingContent, ToolCall)
+}
+
+
+# --- writing --------------------------------------------------------------------------------------
 
 
 def message_to_json(message: Message, *, compact: bool = False) -> dict[str, Any]:
@@ -38,50 +83,14 @@ def message_to_json(message: Message, *, compact: bool = False) -> dict[str, Any
         compact: Leave out fields that hold their default, as the stores do; `message_from_json`
             fills them in again.
     """
-    if isinstance(message, UserMessage):
-        content = message.content
-        return {
-            "role": "user",
-            "content": content if isinstance(content, str) else _blocks(content, compact, _USER),
-            "timestamp": message.timestamp,
-        }
+    given: dict[str, Any] = {}
     if isinstance(message, AssistantMessage):
-        return _assistant_to_json(message, compact)
-    if isinstance(message, ToolResultMessage):
-        data: dict[str, Any] = {
-            "role": "toolResult",
-            "tool_call_id": message.tool_call_id,
-            "tool_name": message.tool_name,
-            "content": _blocks(message.content, compact, _USER),
-        }
-        if message.details is not None or not compact:
-            data["details"] = message.details
-        if message.is_error or not compact:
-            data["is_error"] = message.is_error
-        data["timestamp"] = message.timestamp
-        return data
-    data = {"role": message.role, "content": message.content, "timestamp": message.timestamp}
-    if message.metadata or not compact:
-        data["metadata"] = message.metadata
-    return data
-
-
-def _assistant_to_json(message: AssistantMessage, compact: bool) -> dict[str, Any]:
-    blocks = _blocks(message.content, compact, _ASSISTANT)
-    data: dict[str, Any] = {"role": "assistant", "content": blocks}
-    for name in ("api", "provider", "model"):
-        value = getattr(message, name)
-        if value or not compact:
-            data[name] = value
-    usage = usage_to_json(message.usage, compact=compact)
-    if usage or not compact:
-        data["usage"] = usage
-    reason = message.stop_reason
-    data["stop_reason"] = (reason if isinstance(reason, StopReason) else _stop_reason(reason)).value
-    if message.error_message is not None or not compact:
-        data["error_message"] = message.error_message
-    data["timestamp"] = message.timestamp
-    return data
+        given["content"] = _blocks(message.content, compact, _ASSISTANT)
+        given["usage"] = usage_to_json(message.usage, compact=compact)
+        given["stop_reason"] = _stop_reason(message.stop_reason).value
+    elif not isinstance(message, CustomMessage) and not isinstance(message.content, str):
+        given["content"] = _blocks(message.content, compact, _USER)
+    return {"role": message.role, **_written(message, compact, given)}
 
 
 def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
@@ -98,53 +107,35 @@ def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
     return data
 
 
-_TOKENS = ("input", "output", "cache_read", "cache_write", "total_tokens")
-_DOLLARS = ("input", "output", "cache_read", "cache_write", "total")
-
-
 def _numbers(of: Usage | Cost, names: Sequence[str], *, compact: bool) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    for name in names:
-        value = getattr(of, name)
-        if value or not compact:
-            data[name] = value
-    return data
+    found = {name: getattr(of, name) for name in names}
+    return {name: value for name, value in found.items() if value or not compact}
 
 
-def _blocks(
-    blocks: Sequence[Block], compact: bool, readers: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def _blocks(blocks: Sequence[Block], compact: bool, allowed: Mapping[str, type[Any]]) -> list[Any]:
     for i, block in enumerate(blocks):
-        if not isinstance(block, _BLOCKS) or block.type not in readers:
+        if not isinstance(block, tuple(allowed.values())):
             # A value that could not be read back is not written.
             raise _refused(f"/content/{i}", f"{type(block).__name__} is no block of this message")
-    return [_block_to_json(b, compact) for b in blocks]
+    return [{"type": block.type, **_written(block, compact, {})} for block in blocks]
 
 
-def _block_to_json(block: Block, compact: bool) -> dict[str, Any]:
-    if isinstance(block, TextContent):
-        data: dict[str, Any] = {"type": "text", "text": block.text}
-        signature, key = block.text_signature, "text_signature"
-    elif isinstance(block, ToolCall):
-        data = {
-            "type": "toolCall",
-            "id": block.id,
-            "name": block.name,
-            "arguments": block.arguments,
-        }
-        if block.invalid_arguments is not None:
-            data["invalid_arguments"] = block.invalid_arguments
-        signature, key = block.thought_signature, "thought_signature"
-    elif isinstance(block, ThinkingContent):
-        data = {"type": "thinking", "thinking": block.thinking}
-        if block.redacted:
-            data["redacted"] = True
-        signature, key = block.thinking_signature, "thinking_signature"
-    else:
-        return {"type": "image", "data": block.data, "mime_type": block.mime_type}
-    if signature is not None or not compact:
-        data[key] = signature
+def _written(value: object, compact: bool, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of *value*, of which *given* are in JSON already."""
+    kind = next((kind for kind in _FIELDS if isinstance(value, kind)), CustomMessage)
+    unsaid = _UNSAID if compact else _UNKNOWN_TO_PI
+    data: dict[str, Any] = {}
+    for name in _FIELDS[kind]:
+        found = given[name] if name in given else getattr(value, name)
+        if name in unsaid:
+            default = unsaid[name]
+            if type(found) is type(default) and found == default:
+                continue
+        data[name] = found
     return data
+
+
+# --- reading --------------------------------------------------------------------------------------
 
 
 def message_from_json(data: Mapping[str, Any]) -> Message:
@@ -157,39 +148,25 @@ def message_from_json(data: Mapping[str, Any]) -> Message:
     """
     if not isinstance(data, Mapping):
         raise _refused("", "a message is a JSON object")
-    role = data.get("role")
+    role, content = data.get("role"), data.get("content", "")
+    given: dict[str, Any] = {}
+    if data.get("timestamp") is None:
+        given["timestamp"] = now_ms()
     if role == "user":
-        return UserMessage(
-            _content(data.get("content", "")), timestamp=_get(data, "timestamp", int, now_ms)
-        )
+        given["content"] = content if isinstance(content, str) else _read_blocks(content, _USER)
+        return _read(UserMessage, data, given)
     if role == "assistant":
-        return AssistantMessage(
-            cast("tuple[AssistantBlock, ...]", _read_blocks(data.get("content", ()), _ASSISTANT)),
-            api=_get(data, "api", str, str),
-            provider=_get(data, "provider", str, str),
-            model=_get(data, "model", str, str),
-            usage=usage_from_json(data.get("usage") or {}),
-            stop_reason=_stop_reason(data.get("stop_reason") or "stop"),
-            error_message=_optional(data, "error_message", ""),
-            timestamp=_get(data, "timestamp", int, now_ms),
-        )
+        given["content"] = _read_blocks(data.get("content", ()), _ASSISTANT)
+        given["usage"] = usage_from_json(data.get("usage") or {})
+        given["stop_reason"] = _stop_reason(data.get("stop_reason") or "stop")
+        return _read(AssistantMessage, data, given)
     if role == "toolResult":
-        return ToolResultMessage(
-            tool_call_id=_get(data, "tool_call_id", str, str),
-            tool_name=_get(data, "tool_name", str, str),
-            content=cast("tuple[UserBlock, ...]", _read_blocks(data.get("content", ()), _USER)),
-            details=data.get("details"),
-            is_error=_get(data, "is_error", bool, bool),
-            timestamp=_get(data, "timestamp", int, now_ms),
-        )
+        given["content"] = _read_blocks(data.get("content", ()), _USER)
+        return _read(ToolResultMessage, data, given)
     if not isinstance(role, str) or not role:
         raise _refused("/role", "a message needs a role")
-    return CustomMessage(
-        role,
-        data.get("content", ""),
-        _get(data, "metadata", dict, dict),
-        timestamp=_get(data, "timestamp", int, now_ms),
-    )
+    given["content"] = content
+    return _read(CustomMessage, data, given)
 
 
 def usage_from_json(data: Mapping[str, Any], path: str = "/usage") -> Usage:
@@ -199,54 +176,43 @@ def usage_from_json(data: Mapping[str, Any], path: str = "/usage") -> Usage:
     cost = data.get("cost", {})
     if cost is not None and not isinstance(cost, Mapping):
         raise _refused(path + "/cost", "must be an object")
-    return Usage(
-        input=_get(data, "input", int, int, path),
-        output=_get(data, "output", int, int, path),
-        cache_read=_get(data, "cache_read", int, int, path),
-        cache_write=_get(data, "cache_write", int, int, path),
-        total_tokens=_get(data, "total_tokens", int, int, path),
-        cost=None if cost is None else _cost(cost, path + "/cost"),
-    )
+    found = None if cost is None else _cost(cost, f"{path}/cost")
+    return _read(Usage, data, {"cost": found}, path)
 
 
 def _cost(data: Mapping[str, Any], path: str) -> Cost:
     if not data:
         return NO_COST
-    dollars = {name: _dollars(data, name, path) for name in _DOLLARS}
-    return Cost(**dollars, complete=_get(data, "complete", bool, lambda: True, path))
+    dollars = {name: _dollars(data.get(name), f"{path}/{name}") for name in _DOLLARS}
+    return _read(Cost, data, dollars, path)
 
 
 def _refused(path: str, why: str) -> ValueRefused:
     return ValueRefused(f"{path or 'message'}: {why}", path=path)
 
 
-def _get(
-    data: Mapping[str, Any], name: str, kind: Any, default: Callable[[], Any], path: str = ""
-) -> Any:
-    value = data.get(name)
-    if value is None:
-        return default()
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        wanted = kind.__name__ if isinstance(kind, type) else "number"
-        raise _refused(f"{path}/{name}", f"must be of type {wanted}")
-    return value
+def _read(kind: type[T], data: Mapping[str, Any], given: Mapping[str, Any], path: str = "") -> T:
+    """An instance of *kind* with the fields in *data*, of which *given* have been read."""
+    found = dict(given)
+    for one in fields(cast("Any", kind)):
+        name = one.name
+        value = None if name in given else data.get(name)
+        if value is None:
+            continue
+        wanted = _TYPES.get(name, object)
+        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+            raise _refused(f"{path}/{name}", f"must be of type {wanted.__name__}")
+        found[name] = value
+    return kind(**found)
 
 
-def _dollars(data: Mapping[str, Any], name: str, path: str) -> float:
-    value = _get(data, name, (int, float), float, path)
+def _dollars(value: Any, path: str) -> float:
     try:
-        if not isinstance(value, bool):
-            return float(value)
+        if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            return float(value or 0)
     except OverflowError:
         pass
-    raise _refused(f"{path}/{name}", "must be a number")
-
-
-def _optional(data: Mapping[str, Any], name: str, path: str) -> str | None:
-    value = data.get(name)
-    if value is not None and not isinstance(value, str):
-        raise _refused(f"{path}/{name}", "must be of type str")
-    return value
+    raise _refused(path, "must be a number")
 
 
 def _stop_reason(value: Any) -> StopReason:
@@ -256,63 +222,17 @@ def _stop_reason(value: Any) -> StopReason:
         raise _refused("/stop_reason", f"{value!r} is no stop reason") from None
 
 
-def _content(value: Any) -> str | tuple[UserBlock, ...]:
-    if isinstance(value, str):
-        return value
-    return cast("tuple[UserBlock, ...]", _read_blocks(value, _USER))
-
-
-def _read_blocks(
-    value: Any, readers: Mapping[str, Callable[[Any, str], Block]]
-) -> tuple[Block, ...]:
+def _read_blocks(value: Any, allowed: Mapping[str, type[Any]]) -> tuple[Block, ...]:
     if isinstance(value, str):
         return (TextContent(value),)
     if not isinstance(value, (list, tuple)):
         raise _refused("/content", "must be text or a list of blocks")
-    blocks = []
+    blocks: list[Block] = []
     for i, item in enumerate(value):
         path = f"/content/{i}"
-        kind = item.get("type") if isinstance(item, Mapping) else None
-        reader = readers.get(kind) if isinstance(kind, str) else None
-        if reader is None:
-            raise _refused(path, f"{kind!r} is no block of this message")
-        blocks.append(reader(item, path))
+        named = item.get("type") if isinstance(item, Mapping) else None
+        kind = allowed.get(named) if isinstance(named, str) else None
+        if kind is None:
+            raise _refused(path, f"{named!r} is no block of this message")
+        blocks.append(_read(kind, item, {}, path))
     return tuple(blocks)
-
-
-def _read_text(item: Mapping[str, Any], path: str) -> TextContent:
-    return TextContent(
-        _get(item, "text", str, str, path), text_signature=_optional(item, "text_signature", path)
-    )
-
-
-def _read_thinking(item: Mapping[str, Any], path: str) -> ThinkingContent:
-    return ThinkingContent(
-        _get(item, "thinking", str, str, path),
-        thinking_signature=_optional(item, "thinking_signature", path),
-        redacted=_get(item, "redacted", bool, bool, path),
-    )
-
-
-def _read_image(item: Mapping[str, Any], path: str) -> ImageContent:
-    mime_type = _get(item, "mime_type", str, lambda: "image/png", path)
-    return ImageContent(_get(item, "data", str, str, path), mime_type=mime_type)
-
-
-def _read_tool_call(item: Mapping[str, Any], path: str) -> ToolCall:
-    return ToolCall(
-        _get(item, "id", str, str, path),
-        _get(item, "name", str, str, path),
-        _get(item, "arguments", dict, dict, path),
-        thought_signature=_optional(item, "thought_signature", path),
-        invalid_arguments=_optional(item, "invalid_arguments", path),
-    )
-
-
-_USER: dict[str, Callable[[Any, str], Block]] = {"text": _read_text, "image": _read_image}
-_BLOCKS = (TextContent, ThinkingContent, ImageContent, ToolCall)
-_ASSISTANT: dict[str, Callable[[Any, str], Block]] = {
-    "text": _read_text,
-    "thinking": _read_thinking,
-    "toolCall": _read_tool_call,
-}
