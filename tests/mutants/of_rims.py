@@ -154,7 +154,7 @@ MUTANTS = [
         "key-in-stream-error",
         "an API key is stored with the error of a server that repeats it",
         "looopy.llm.reader:AnswerReader._reported",
-        "secrets=self._secrets,",
+        "secrets=self.secrets,",
         "",
         "tests/wire/test_keys.py::test_an_error_within_an_answer_that_repeats_the_key_shows_none",
     ),

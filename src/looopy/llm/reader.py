@@ -8,37 +8,46 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from looopy.errors import InvalidLLMResponse, LLMError, LLMUnavailable
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.failures import failure_of
+from looopy.types.request import StreamEvent
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AnswerReader:
     """
-    Reads one answer into an `Accumulator`.
+    Reads one answer into an `Accumulator`, its first argument.
 
     Args:
-        answer: Receives what the server says.
         sources: The positions of the request's messages; for errors that name one.
         secrets: Texts that no error may show.
     """
 
-    __slots__ = ("_answer", "_secrets", "_sources")
-
-    def __init__(
-        self, answer: Accumulator, *, sources: Sequence[int] = (), secrets: Sequence[str] = ()
-    ) -> None:
-        self._answer = answer
-        self._sources = sources
-        self._secrets = secrets
+    _answer: Accumulator
+    _: KW_ONLY
+    sources: Sequence[int] = ()
+    secrets: Sequence[str] = ()
 
     def _parsed(self, data: str) -> Any:
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
             raise self._invalid("what is no JSON") from None
+
+    def _tool_call(
+        self, index: Any, call_id: Any, name: Any, arguments: Any
+    ) -> tuple[StreamEvent, ...]:
+        """More of a tool call; a value of another type than it should have is none."""
+        return self._answer.tool_call(
+            index if isinstance(index, int) else None,
+            call_id=call_id if isinstance(call_id, str) else None,
+            name=name if isinstance(name, str) else None,
+            arguments_delta=arguments if isinstance(arguments, str) else "",
+        )
 
     def _reported(self, body: Any, status: int | None = None) -> LLMError:
         """The error that the server reports in the middle of its answer."""
@@ -47,8 +56,8 @@ class AnswerReader:
             body,
             provider=self._answer.provider,
             model=self._answer.model,
-            secrets=self._secrets,
-            sources=self._sources,
+            secrets=self.secrets,
+            sources=self.sources,
         )
 
     def _invalid(self, what: str) -> InvalidLLMResponse:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, SupportsIndex, TypeAlias, cast
 
-from looopy.errors import ConfigurationError
+from looopy.errors import ConfigurationError, ValueRefused
 from looopy.types.artifact import ArtifactWriter
 from looopy.types.maker import quick
+from looopy.types.storable import check_actor
 
 _logger = logging.getLogger("looopy")
-_LONGEST_ACTOR = 512  # bytes
 
 
 class AuthContext:
@@ -44,11 +44,13 @@ class AuthContext:
     ) -> None:
         if not isinstance(actor_id, str) or not actor_id:
             raise ConfigurationError("AuthContext needs an actor_id: a non-empty string")
-        if not _can_be_stored(actor_id):
+        try:
+            check_actor(actor_id)
+        except ValueRefused:
             raise ConfigurationError(
                 "AuthContext.actor_id takes at most 512 bytes of valid Unicode without NUL: it is"
                 " stored with the turn"
-            )
+            ) from None
         if tenant_id is not None and not isinstance(tenant_id, str):
             raise ConfigurationError("AuthContext.tenant_id takes text, or None")
         if expires_at is not None and not isinstance(expires_at, datetime):
@@ -92,17 +94,6 @@ def _are_texts(values: object) -> bool:
     if not isinstance(values, (list, tuple, set, frozenset)):
         return False
     return all(isinstance(value, str) for value in values)
-
-
-def _can_be_stored(actor_id: str) -> bool:
-    """
-    As the stores have it, see `looopy.types.storable.check_actor`: known before a turn begins.
-    """
-    try:
-        size = len(actor_id.encode())
-    except UnicodeEncodeError:
-        return False
-    return size <= _LONGEST_ACTOR and "\0" not in actor_id
 
 
 class CancelToken:

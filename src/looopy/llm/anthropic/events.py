@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from looopy.llm.accumulate import Accumulator
 from looopy.llm.reader import AnswerReader
 from looopy.types.message import StopReason, Usage
 from looopy.types.request import StreamEvent
@@ -30,26 +30,15 @@ _STOP_REASONS: Final = {
 }
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class EventReader(AnswerReader):
-    """
-    Reads one answer's events into an `Accumulator`.
+    """Reads one answer's events; `sources` as `looopy.llm.anthropic.format.to_body` returns it."""
 
-    Args:
-        answer: Receives what the events say.
-        sources: See `looopy.llm.anthropic.format.to_body`; for errors that name a message.
-        secrets: Texts that no error may show.
-    """
-
-    __slots__ = ("_calls", "_counts", "_kinds", "_stop")
-
-    def __init__(
-        self, answer: Accumulator, *, sources: Sequence[int] = (), secrets: Sequence[str] = ()
-    ) -> None:
-        super().__init__(answer, sources=sources, secrets=secrets)
-        self._kinds: dict[int, str] = {}  # the kind of each block, by its number in the answer
-        self._calls: dict[int, Any] = {}  # the arguments that came with a call's start
-        self._counts: dict[str, int] = {}
-        self._stop: str | None = None
+    # The kind of each block, by its number in the answer, and the arguments of a call's start.
+    _kinds: dict[int, str] = field(init=False, default_factory=dict)
+    _calls: dict[int, Any] = field(init=False, default_factory=dict)
+    _counts: dict[str, int] = field(init=False, default_factory=dict)
+    _stop: str | None = field(init=False, default=None)
 
     @property
     def finished(self) -> bool:

@@ -13,10 +13,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from looopy.errors import LLMUnavailable
-from looopy.llm.accumulate import Accumulator
 from looopy.llm.reader import AnswerReader
 from looopy.types.message import (
     AssistantMessage,
@@ -85,7 +85,10 @@ def to_body(
         body["stop"] = list(options.stop)
     body.update(_thinking(options, provider, official=official))
     if options.output_schema is not None:
-        body["response_format"] = _response_format(options.output_schema)
+        body["response_format"] = {
+            "type": "json_schema",
+            "json_schema": named_schema(options.output_schema),
+        }
     if options.session_id and official:
         body["prompt_cache_key"] = short(options.session_id, MAX_CACHE_KEY)
     return body, sources
@@ -224,15 +227,10 @@ def effort_of(options: StreamOptions, *, official: bool) -> str | None:
     return level.value
 
 
-def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "json_schema",
-        "json_schema": {
-            "name": plain_name(str(schema.get("title") or "output")),
-            "schema": dict(schema),
-            "strict": is_strict(schema),
-        },
-    }
+def named_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """*schema* as both formats take it: with a name, and strict if it allows for that."""
+    name = plain_name(str(schema.get("title") or "output"))
+    return {"name": name, "schema": dict(schema), "strict": is_strict(schema)}
 
 
 def is_strict(schema: Any) -> bool:
@@ -261,24 +259,12 @@ def short(value: str, limit: int) -> str:
     return "h" + hashlib.sha256(value.encode(errors="replace")).hexdigest()[: min(limit, 40) - 1]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ChunkReader(AnswerReader):
-    """
-    Reads one answer's chunks into an `Accumulator`.
+    """Reads one answer's chunks; `sources` as `to_body` returns it."""
 
-    Args:
-        answer: Receives what the chunks say.
-        sources: See `to_body`; for errors that name a message.
-        secrets: Texts that no error may show.
-    """
-
-    __slots__ = ("_finish", "_usage")
-
-    def __init__(
-        self, answer: Accumulator, *, sources: Sequence[int] = (), secrets: Sequence[str] = ()
-    ) -> None:
-        super().__init__(answer, sources=sources, secrets=secrets)
-        self._finish: str | None = None
-        self._usage: Usage | None = None
+    _finish: str | None = field(init=False, default=None)
+    _usage: Usage | None = field(init=False, default=None)
 
     @property
     def finished(self) -> bool:
@@ -375,13 +361,7 @@ class ChunkReader(AnswerReader):
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        index, call_id, name = call.get("index"), call.get("id"), function.get("name")
-        return self._answer.tool_call(
-            index if isinstance(index, int) else None,
-            call_id=call_id if isinstance(call_id, str) else None,
-            name=name if isinstance(name, str) else None,
-            arguments_delta=arguments if isinstance(arguments, str) else "",
-        )
+        return self._tool_call(call.get("index"), call.get("id"), function.get("name"), arguments)
 
 
 def read_usage(data: Mapping[str, Any]) -> Usage:

@@ -9,10 +9,10 @@ reader skips unknown items (searches, images, later additions).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from looopy.errors import LLMError
-from looopy.llm.accumulate import Accumulator
 from looopy.llm.openai.chat import count
 from looopy.llm.openai.responses_format import signature
 from looopy.llm.reader import AnswerReader
@@ -25,25 +25,13 @@ _ENDS = frozenset({"response.completed", "response.incomplete", "response.done"}
 _PASSING_CODES = frozenset({"", "server_error", "vector_store_timeout"})
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class EventReader(AnswerReader):
-    """
-    Reads one answer's events into an `Accumulator`.
+    """Reads one answer's events; `sources` as `responses_format.to_body` returns it."""
 
-    Args:
-        answer: Receives what the events say.
-        sources: See `looopy.llm.openai.responses_format.to_body`; for errors that name an item.
-        secrets: Texts that no error may show.
-    """
-
-    __slots__ = ("_end", "_items", "_shown")
-
-    def __init__(
-        self, answer: Accumulator, *, sources: Sequence[int] = (), secrets: Sequence[str] = ()
-    ) -> None:
-        super().__init__(answer, sources=sources, secrets=secrets)
-        self._end: StopReason | None = None
-        self._items = 0  # that were read whole
-        self._shown: set[Any] = set()  # places of items of which pieces have come
+    _end: StopReason | None = field(init=False, default=None)
+    _items: int = field(init=False, default=0)  # that were read whole
+    _shown: set[Any] = field(init=False, default_factory=set)  # items of which pieces have come
 
     @property
     def finished(self) -> bool:
@@ -140,13 +128,8 @@ class EventReader(AnswerReader):
     def _call(
         self, event: Mapping[str, Any], item: Mapping[str, Any], arguments: str
     ) -> list[StreamEvent]:
-        index, call_id, name = event.get("output_index"), item.get("call_id"), item.get("name")
-        events = self._answer.tool_call(
-            index if isinstance(index, int) else None,
-            call_id=call_id if isinstance(call_id, str) else None,
-            name=name if isinstance(name, str) else None,
-            arguments_delta=arguments,
-        )
+        index = event.get("output_index")
+        events = self._tool_call(index, item.get("call_id"), item.get("name"), arguments)
         return self._piece(event, events) if arguments else list(events)
 
     def _finish(self, event: Mapping[str, Any]) -> list[StreamEvent]:

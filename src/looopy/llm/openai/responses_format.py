@@ -19,7 +19,7 @@ from looopy.llm.openai.chat import (
     MAX_CACHE_KEY,
     TOOL_CHOICES,
     effort_of,
-    is_strict,
+    named_schema,
     plain_name,
     short,
 )
@@ -86,15 +86,8 @@ def to_body(
     if effort is not None:
         body["reasoning"] = {"effort": effort, "summary": "auto"}
     if options.output_schema is not None:
-        schema = dict(options.output_schema)
-        body["text"] = {
-            "format": {
-                "type": "json_schema",
-                "name": plain_name(str(schema.get("title") or "output")),
-                "schema": schema,
-                "strict": is_strict(schema),
-            }
-        }
+        schema = named_schema(options.output_schema)
+        body["text"] = {"format": {"type": "json_schema", **schema}}
     if options.session_id and official:
         body["prompt_cache_key"] = short(options.session_id, MAX_CACHE_KEY)
     return body, sources
