@@ -90,8 +90,8 @@ MUTANTS = [
         "pi-session-keys-of-arguments",
         "the blocks of pi's messages lose their signatures and types",
         "looopy.compat.pi.wire:_renamed",
-        "{rename(key): value for key, value in block.items()}",
-        "dict(block)",
+        "[_with_keys(block, rename) for block in content]",
+        "list(content)",
         f"{_OF_SESSIONS}::test_p97_messages_of_pi_are_ours_field_for_field",
     ),
     mutant(

@@ -6,10 +6,9 @@ Ours is `CancelToken`; this is its interface in pi.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
-_logger = logging.getLogger("looopy")
+from looopy.types.context import CancelToken
 
 
 class AbortError(Exception):
@@ -19,16 +18,15 @@ class AbortError(Exception):
 class AbortSignal:
     """Shows if, and when, somebody asked to stop. Not thread-safe."""
 
-    __slots__ = ("_aborted", "_callbacks")
+    __slots__ = ("_token",)
 
     def __init__(self) -> None:
-        self._aborted = False
-        self._callbacks: list[Callable[[], object]] = []
+        self._token = CancelToken()
 
     @property
     def aborted(self) -> bool:
         """True once somebody has asked."""
-        return self._aborted
+        return self._token.cancelled
 
     def on_abort(self, callback: Callable[[], object]) -> Callable[[], None]:
         """
@@ -37,16 +35,7 @@ class AbortSignal:
 
         Callbacks run in the order in which they came; one that fails is logged and harms no other.
         """
-        if self._aborted:
-            _call(callback)
-            return lambda: None
-        self._callbacks.append(callback)
-
-        def unsubscribe() -> None:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
-
-        return unsubscribe
+        return self._token.on_cancel(callback)
 
     def throw_if_aborted(self) -> None:
         """
@@ -55,16 +44,8 @@ class AbortSignal:
         Raises:
             AbortError: Somebody has.
         """
-        if self._aborted:
+        if self.aborted:
             raise AbortError("the operation was aborted")
-
-    def _abort(self) -> None:
-        if self._aborted:
-            return
-        self._aborted = True
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            _call(callback)
 
 
 class AbortController:
@@ -77,11 +58,4 @@ class AbortController:
 
     def abort(self) -> None:
         """Ask every holder of the signal to stop."""
-        self.signal._abort()  # noqa: SLF001 - the other half of the same thing
-
-
-def _call(callback: Callable[[], object]) -> None:
-    try:
-        callback()
-    except Exception:
-        _logger.exception("an abort callback failed")
+        self.signal._token.cancel()  # noqa: SLF001 - the other half of the same thing

@@ -98,19 +98,16 @@ def _snake(key: str) -> str:
 
 def _renamed(data: Mapping[str, Any], rename: Any) -> dict[str, Any]:
     """*data* with the keys of the message itself renamed, and of its blocks and its usage."""
-    named = {rename(key): value for key, value in data.items()}
-    content = named.get("content")
+    named: dict[str, Any] = _with_keys(data, rename)
+    content, usage = named.get("content"), named.get("usage")
     if isinstance(content, list):
-        named["content"] = [
-            {rename(key): value for key, value in block.items()}
-            if isinstance(block, Mapping)
-            else block
-            for block in content
-        ]
-    usage = named.get("usage")
-    if isinstance(usage, Mapping):
-        named["usage"] = {rename(key): value for key, value in usage.items()}
-        cost = usage.get("cost")
-        if isinstance(cost, Mapping):
-            named["usage"]["cost"] = {rename(key): value for key, value in cost.items()}
+        named["content"] = [_with_keys(block, rename) for block in content]
+    if isinstance(usage, Mapping):  # the cost is in it
+        named["usage"] = {rename(key): _with_keys(part, rename) for key, part in usage.items()}
     return named
+
+
+def _with_keys(part: Any, rename: Any) -> Any:
+    if not isinstance(part, Mapping):
+        return part
+    return {rename(key): value for key, value in part.items()}
