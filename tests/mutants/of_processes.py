@@ -285,8 +285,8 @@ MUTANTS = [
     mutant(
         "stores-anywhere",
         "a write of another event loop is carried out, and its caller gets a raw error",
-        "looopy.stores.sql.sqlite.driver:SQLiteDriver.run",
-        "if not worker.is_here():",
+        "looopy.stores.sql.driver:refuse_strangers",
+        "if asyncio.get_running_loop() is not loop:",
         "if False:",
         f"{_LOOPS}::test_stores_are_refused_in_another_event_loop[sqlite]",
     ),

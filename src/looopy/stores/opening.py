@@ -33,7 +33,9 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
     check_tenant(tenant)
     scheme = url.partition(":")[0] if isinstance(url, str) else ""
     if scheme == "memory":
-        return _memory(tenant)
+        from looopy.stores.memory.stores import MemoryBackend
+
+        return MemoryBackend().stores(tenant)
     if scheme in ("sqlite", "sqlite+aiosqlite"):
         from looopy.stores.sql.engine import sqlite_stores
 
@@ -56,13 +58,6 @@ _OPTION = r"(?i)((?:password|passwd|secret|token)=)[^&#]*"
 def mask(url: object) -> str:
     """A URL fit for showing: without its password, which may also be an option."""
     return re.sub(_OPTION, r"\1***", re.sub(_LOGIN, r"\1***@", str(url)))
-
-
-def _memory(tenant: str) -> Stores:
-    from looopy.stores.memory.stores import MemoryBackend
-
-    backend = MemoryBackend()
-    return backend.stores(tenant)
 
 
 class _Shared:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from types import TracebackType
 from typing import Protocol, Self
 
 from looopy.errors import ConfigurationError
@@ -96,12 +95,7 @@ class Stores:
             await self._lifetime.open()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._lifetime is not None:
             await self._lifetime.close()
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from looopy.errors import StoreError, ValueRefused
 from looopy.stores.records import ANY_CALL, ContextState, Entry, EntryKind, TurnRecord
@@ -43,7 +43,6 @@ from looopy.types.event import (
     event_to_json,
     is_durable,
 )
-from looopy.types.maker import quick
 from looopy.types.message import (
     NO_USAGE,
     AssistantMessage,
@@ -63,9 +62,7 @@ _logger = logging.getLogger("looopy")
 End = TypeVar("End", Outcome, StopReason)
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class MessageRow:
+class MessageRow(NamedTuple):
     """A message to insert at `first_position + offset`, with `first_seq + seq_offset`."""
 
     offset: int
@@ -77,9 +74,7 @@ class MessageRow:
     meta: str | None
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(NamedTuple):
     """
     Any other event to insert with `first_seq + seq_offset`.
 
@@ -95,9 +90,7 @@ class EventRow:
     message_offset: int | None
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class TurnOpening:
+class TurnOpening(NamedTuple):
     """
     `turn_start`: what the turn's row begins with. `user_offset`: which first message is the user's.
     """
@@ -107,9 +100,7 @@ class TurnOpening:
     user_offset: int | None
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class TurnClosing:
+class TurnClosing(NamedTuple):
     """`turn_end`: what closes the turn's row."""
 
     seq_offset: int
@@ -119,9 +110,7 @@ class TurnClosing:
     ended_us: int
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """All rows of one commit. `seqs`: how many numbers it takes."""
 
     messages: Sequence[MessageRow]
@@ -179,12 +168,12 @@ def with_artifact(encoded: Rows, artifact: Artifact) -> Rows:
     """*encoded* with kind and version of the artifact that its `artifact_update` is about."""
     facts = {"kind": artifact.kind.value, "version": artifact.version}
     events = [
-        replace(row, body=dump({**json.loads(row.body), **facts}))
+        row._replace(body=dump({**json.loads(row.body), **facts}))
         if row.type == ArtifactUpdate.type
         else row
         for row in encoded.events
     ]
-    return replace(encoded, events=events)
+    return encoded._replace(events=events)
 
 
 def message_rows(messages: Sequence[Message]) -> Rows:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from looopy.stores import rules as names
@@ -45,14 +45,11 @@ from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import as_us, bounded
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.event import Compaction, HistoryCleared, utc_now
-from looopy.types.maker import quick
 from looopy.types.state import Outcome
 from looopy.types.storable import dump
 
 
-@quick
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The row of a context, without what only its readers want."""
 
     epoch: int

@@ -16,6 +16,8 @@ so that no driver makes it return something for each row.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -61,6 +63,22 @@ def elsewhere(what: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"{what} were opened in another event loop: use them there, or open them again in this one"
     )
+
+
+def refuse_strangers(place: object, pid: int, loop: object) -> None:
+    """
+    Refuse the stores at *place*, which process *pid* opened in *loop*, to any other.
+
+    Raises:
+        StoreUnavailable: Nothing was written.
+    """
+    if pid != os.getpid():
+        raise StoreUnavailable(
+            f"the stores of {place} were opened before this process was forked:"
+            " open them again in the child"
+        )
+    if asyncio.get_running_loop() is not loop:
+        raise elsewhere(f"the stores of {place}")
 
 
 class Driver(Protocol):

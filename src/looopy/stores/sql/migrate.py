@@ -7,12 +7,10 @@ on a connection of its own, in one transaction that keeps other writers out from
 is read. Of two starters one migrates and the other finds the work done. A killed migration leaves
 the file as it was, to be run again.
 
-Foreign keys are off during a migration, because rebuilding a table that others refer to would
-delete their rows; before the commit they are checked, and no table may have lost a row. A file with
-data is copied first. The database may belong to an application with migrations of its own: ours
-have a table of versions of their own, and change only our tables. A Postgres database is migrated
-by `postgres/migrate.py`, and only on request: it is shared, backed up by others, and changed at the
-time that its administrator chooses.
+The database may belong to an application with migrations of its own: ours have a table of versions
+of their own, and change only our tables. A Postgres database is migrated only on request: it is
+shared, backed up by others, and changed at the time that its administrator chooses. See
+`sqlite/migrate.py` and `postgres/migrate.py` for the migration itself.
 """
 
 from __future__ import annotations
@@ -55,16 +53,12 @@ def upgrade(url: str, revision: str = "head") -> None:
         SchemaOutOfDate: The database is newer than this version.
         StoreUnavailable: The database cannot be used, or the migration would lose rows.
     """
-    _upgrade(_target(url), revision)
+    _run(_target(url), "upgrade", revision)
 
 
 def bring_to_head(target: Target) -> None:
     """Migrate *target* as `upgrade` does, to the schema that this version needs."""
-    _upgrade(target, HEAD)
-
-
-def _upgrade(target: Target, revision: str) -> None:
-    _run(target, "upgrade", revision)
+    _run(target, "upgrade", HEAD)
 
 
 def downgrade(url: str, revision: str) -> None:

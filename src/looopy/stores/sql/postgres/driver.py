@@ -29,7 +29,15 @@ from typing import Any, TypeVar
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.bells import Bells
-from looopy.stores.sql.driver import Query, Ring, Rows, Steps, elsewhere, may_have_written
+from looopy.stores.sql.driver import (
+    Query,
+    Ring,
+    Rows,
+    Steps,
+    elsewhere,
+    may_have_written,
+    refuse_strangers,
+)
 from looopy.stores.sql.postgres import rls as pg_rls
 from looopy.stores.sql.postgres.errors import Trouble, translate
 from looopy.stores.sql.postgres.fate import fate_of_statement, fate_of_transaction
@@ -144,15 +152,8 @@ class PostgresDriver:
         pool = self._pool
         if pool is None:
             raise StoreUnavailable(f"the stores of {self._url.place} are closed: open them first")
-        if self._pid != os.getpid():
-            raise StoreUnavailable(
-                f"the stores of {self._url.place} were opened before this process was forked:"
-                " open them again in the child"
-            )
-        here = asyncio.get_running_loop()
-        if here is not self._loop:
-            raise elsewhere(f"the stores of {self._url.place}")
-        answer: asyncio.Future[T] = here.create_future()
+        refuse_strangers(self._url.place, self._pid, self._loop)
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._answer(answer, pool, work, write=write, ring=ring))
         self._running.add(task)
         task.add_done_callback(functools.partial(self._over, answer))

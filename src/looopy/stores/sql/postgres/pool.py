@@ -18,7 +18,6 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from looopy.stores.sql.driver import Query, Rows
@@ -470,12 +469,7 @@ class Session:
         self._wire, self._reused = await self._pool.take(brief=self._brief, until=self._until)
         return self
 
-    async def __aexit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._between and not self._pool.closed:
             self._pool.give(self._wire, brief=self._brief)
         else:

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.bells import Bells, Key
-from looopy.stores.sql.driver import Ring, Steps, elsewhere, may_have_written
+from looopy.stores.sql.driver import Ring, Steps, elsewhere, may_have_written, refuse_strangers
 from looopy.stores.sql.sqlite import connection as sqlite
 from looopy.stores.sql.sqlite.connection import Connection
 from looopy.stores.sql.sqlite.numbered import IN_SQLITE
@@ -84,9 +84,9 @@ class SQLiteDriver:
             StoreUnavailable: The file cannot be used.
         """
         if self._writer is not None and self._pid == os.getpid():
-            if self._writer.is_here():
+            if self._writer.loop is asyncio.get_running_loop():
                 return
-            if not self._writer.has_ended():
+            if not self._writer.loop.is_closed():
                 raise elsewhere(f"the stores of {self._path}")
             _stop((self._reader, self._writer), self._pid)
         # Not `self`: a driver that the threads refer to is never forgotten.
@@ -122,13 +122,7 @@ class SQLiteDriver:
         worker = self._writer if write else self._reader
         if worker is None:
             raise StoreUnavailable(f"the stores of {self._path} are closed: open them first")
-        if self._pid != os.getpid():
-            raise StoreUnavailable(
-                f"the stores of {self._path} were opened before this process was forked:"
-                " open them again in the child"
-            )
-        if not worker.is_here():
-            raise elsewhere(f"the stores of {self._path}")
+        refuse_strangers(self._path, self._pid, worker.loop)
         answer: T = await worker.ask(work, ring)
         return answer
 
@@ -141,7 +135,7 @@ class SQLiteDriver:
             return
         if self._forgotten is not None:
             self._forgotten.detach()
-        if not writer.is_here():  # another event loop cannot await it
+        if writer.loop is not asyncio.get_running_loop():  # another event loop cannot await it
             _stop((reader, writer), self._pid)
             return
         try:
@@ -189,14 +183,14 @@ class _Worker:
         self._to_empty = False  # true if the log may still hold deleted data
         self._next_look = 0.0
         self._soon: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._path = path
         self._connect = connect
         self._carry_out = carry_out
         self._patience_s = patience_s
         self._queue: SimpleQueue[_Job | _Order] = SimpleQueue()
-        self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._opened: asyncio.Future[None] = self.loop.create_future()
+        self._closed: asyncio.Future[None] = self.loop.create_future()
         # A daemon: a program that forgets to close must still be able to end.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
@@ -211,17 +205,9 @@ class _Worker:
 
     async def ask(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> Any:
         """Have *work* carried out. Cancelled, it is carried out all the same."""
-        answer: asyncio.Future[Any] = self._loop.create_future()
+        answer: asyncio.Future[Any] = self.loop.create_future()
         self._queue.put(_Job(work, answer, ring))
         return await answer
-
-    def is_here(self) -> bool:
-        """True if the running event loop is the one that started this."""
-        return asyncio.get_running_loop() is self._loop
-
-    def has_ended(self) -> bool:
-        """True if that event loop is closed."""
-        return self._loop.is_closed()
 
     def stop(self) -> None:
         """Let the thread end once it has done what was asked before."""
@@ -235,7 +221,7 @@ class _Worker:
         Not at once: a new listener has just looked, and most turns commit before long.
         """
         if here and self._soon is None:
-            self._soon = self._loop.call_later(_LOOK_S, self._look_if_heard)
+            self._soon = self.loop.call_later(_LOOK_S, self._look_if_heard)
 
     def _look_if_heard(self) -> None:
         self._soon = None
@@ -257,10 +243,10 @@ class _Worker:
             connection = self._connect()
             self._seen = sqlite.data_version(connection)
         except Exception as error:  # noqa: BLE001 - handed to the one who opens
-            self._tell(self._opened, None, error)
-            self._tell(self._closed, None, None)
+            self._tell(self._opened, error)
+            self._tell(self._closed)
             return
-        self._tell(self._opened, None, None)
+        self._tell(self._opened)
         try:
             going_on, rest_s = True, None
             while going_on:
@@ -279,7 +265,7 @@ class _Worker:
         finally:
             connection.save_log()
             connection.close()
-            self._tell(self._closed, None, None)
+            self._tell(self._closed)
 
     def _take(self, rest_s: float | None) -> tuple[list[_Job], bool]:
         """
@@ -325,14 +311,12 @@ class _Worker:
         self._next_look = time.monotonic() + _LOOK_S
         return _LOOK_S
 
-    def _tell(
-        self, future: asyncio.Future[None], result: None, error: BaseException | None
-    ) -> None:
-        self._call(_settle, future, result, error)
+    def _tell(self, future: asyncio.Future[None], error: BaseException | None = None) -> None:
+        self._call(_settle, future, None, error)
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         try:
-            self._loop.call_soon_threadsafe(function, *args)
+            self.loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             # The loop is closed: no caller waits. The commits stay committed.
             return
