@@ -31,12 +31,12 @@ from urllib.parse import urlsplit
 from tests.postgres import Server, as_driver, ask
 
 from looopy.stores import open_stores
+from looopy.stores.bundle import Stores
 from looopy.stores.records import Commit
 from looopy.stores.rows import events as rows
 from looopy.stores.sql import migrate
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.stores import Stores
 from looopy.testing.contracts.turns import LONG_S, answer, begin, said, starts
 from looopy.types.message import ToolCall
 

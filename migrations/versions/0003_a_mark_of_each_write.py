@@ -2,7 +2,7 @@
 A mark of the last write of a turn, by which one that was cut short is known again, and small files.
 
 In SQLite a context gets a number, and the rows of its messages, turns and events lie under it; what
-was a table of that name is a view of them, see `looopy/stores/sql/sqlite/numbered.py`.
+was a table of that name is a view of them, see `looopy/stores/sql/sqlite/statements.py`.
 
 From here on `messages.meta` is a list of what is there, in place of an object with names; rows that
 are there stay as they are, and going back gives the names back.

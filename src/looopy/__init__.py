@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from looopy.loop.agent_loop import AgentLoop as AgentLoop
     from looopy.loop.agent_loop import agent_loop as agent_loop
     from looopy.loop.agent_loop import agent_loop_continue as agent_loop_continue
+    from looopy.stores.bundle import Stores as Stores
     from looopy.stores.opening import open_stores as open_stores
-    from looopy.stores.stores import Stores as Stores
     from looopy.tools.base import Tool as Tool
     from looopy.tools.base import ToolContext as ToolContext
     from looopy.tools.base import ToolProvider as ToolProvider
@@ -97,8 +97,8 @@ _export(
         ".agent.agent": ("Agent",),
         ".agent.stream": ("TurnStream",),
         ".loop.agent_loop": ("AgentLoop", "agent_loop", "agent_loop_continue"),
+        ".stores.bundle": ("Stores",),
         ".stores.opening": ("open_stores",),
-        ".stores.stores": ("Stores",),
         ".tools.base": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
         ".tools.function.decorator": ("tool",),
         ".tools.sources.plugin": ("Plugin",),

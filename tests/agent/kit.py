@@ -11,7 +11,7 @@ from tests.property.strict import check_anthropic, check_openai
 
 from looopy import tool
 from looopy.llm.render import render
-from looopy.stores.stores import Stores
+from looopy.stores.bundle import Stores
 from looopy.types.event import AgentEvent, MessageEnd, TurnEnd, TurnStart
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage
 

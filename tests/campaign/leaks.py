@@ -53,8 +53,8 @@ from looopy import (
 )
 from looopy.auth.redaction import Redactor, _live
 from looopy.llm import OpenAIProvider
+from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
-from looopy.stores.stores import Stores
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.config import Hooks

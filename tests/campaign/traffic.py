@@ -30,11 +30,11 @@ from tests.campaign.oracle import Line, compare, posts_are_said, saves_agree
 
 from looopy import Agent, LoopConfig, Outcome
 from looopy.errors import CannotContinue, InputNotFound, LooopyError, StoreUnavailable
+from looopy.stores.bundle import Stores
 from looopy.stores.records import Claim, Commit
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.postgres.driver import PATIENCE_S, PostgresDriver
 from looopy.stores.sql.postgres.url import parse
-from looopy.stores.stores import Stores
 from looopy.testing import ScriptedProvider, SpyStores
 from looopy.types.event import MessageEnd
 from looopy.types.message import Message

@@ -20,7 +20,7 @@ from tests.campaign.trial import Tally, Trial
 
 from looopy import open_stores
 from looopy.errors import ValueRefused
-from looopy.stores.stores import Stores
+from looopy.stores.bundle import Stores
 from looopy.testing import hostile
 from looopy.types.message import (
     AssistantMessage,

@@ -29,9 +29,9 @@ from tests.campaign.trial import Tally
 
 from looopy import Agent, RetryPolicy, ToolContext, open_stores, tool
 from looopy.errors import LooopyError
+from looopy.stores.bundle import Stores
 from looopy.stores.owner import Owner
 from looopy.stores.records import Commit
-from looopy.stores.stores import Stores
 from looopy.testing import ScriptedProvider, text
 from looopy.testing.contracts.turns import answer, begin, said, starts
 from looopy.types.config import LoopConfig

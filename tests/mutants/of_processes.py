@@ -205,7 +205,7 @@ MUTANTS = [
     mutant(
         "swallowed-cancellation",
         "a timeout around steer() or save() has no effect, and a task group never ends",
-        "looopy.stores.settle:settle",
+        "looopy.stores.shield:settle",
         "interrupted = exc",
         "pass",
         f"{_WAITING}::test_who_writes_beside_a_turn_can_be_cancelled",

@@ -187,7 +187,7 @@ MUTANTS = [
     mutant(
         "number-without-tenant",
         "in a file, another tenant reads and writes the conversation of the same name",
-        "looopy.stores.sql.sqlite.numbered:_OWNER",
+        "looopy.stores.sql.sqlite.statements:_OWNER",
         '"c.tenant_id = :tenant AND c.context_id = :context"',
         '"c.context_id = :context"',
         "tests/contract/every_store/test_messages.py::TestMessagesOnSQLite::test_another_tenant_sees_nothing",
@@ -195,7 +195,7 @@ MUTANTS = [
     mutant(
         "key-of-any-place",
         "a turn that there cannot be is one of the context with the next number",
-        "looopy.stores.sql.sqlite.numbered:_given",
+        "looopy.stores.sql.sqlite.statements:_given",
         'return f"CASE WHEN {name} BETWEEN 0 AND {LAST_PLACE} THEN {_at(name)} END"',
         "return _at(name)",
         f"{_IN_FILE}::test_a_turn_that_there_cannot_be_is_not_closed",
@@ -203,7 +203,7 @@ MUTANTS = [
     mutant(
         "key-from-any-place",
         "who reads from before the beginning is shown the context with the number before",
-        "looopy.stores.sql.sqlite.numbered:_after",
+        "looopy.stores.sql.sqlite.statements:_after",
         "MIN(MAX({', '.join(places or (':after',))}, 0), {LAST_PLACE})",
         "{', '.join(places or (':after',))}",
         f"{_JOURNAL}::TestJournalOnSQLite::test_a_place_that_no_row_can_have_is_nobodys",
@@ -559,7 +559,7 @@ MUTANTS = [
     mutant(
         "read-back-too-early",
         "a write that is still on its way is made twice",
-        "looopy.stores.sql.postgres.fate:fate_of_statement.look",
+        "looopy.stores.sql.postgres.outcome:fate_of_statement.look",
         "if may_come:",
         "if False:",
         f"{_CUTS}::test_a_write_that_waits_for_a_row_is_ended_before_it_is_made_again",
@@ -568,7 +568,7 @@ MUTANTS = [
     mutant(
         "mark-of-anybody",
         "a commit that never arrived is told as stored",
-        "looopy.stores.sql.postgres.fate:_committed",
+        "looopy.stores.sql.postgres.outcome:_committed",
         "if facts.last_write != commit.mark:",
         "if facts.last_write is None:",
         f"{_SERVER}::test_a_commit_that_is_cut_is_made_exactly_once",
@@ -576,7 +576,7 @@ MUTANTS = [
     mutant(
         "end-of-anybody",
         "a turn that another process closed is told as ended here",
-        "looopy.stores.sql.postgres.fate:_committed",
+        "looopy.stores.sql.postgres.outcome:_committed",
         "if (facts.outcome, facts.stop_reason, facts.ended_at) != ours:",
         "if facts.outcome is None:",
         f"{_CUTS}::test_an_end_that_was_cut_is_known_when_others_have_gone_on",
@@ -683,7 +683,7 @@ MUTANTS = [
     mutant(
         "fold-without-check",
         "the end of a turn that was ended by another is told as stored",
-        "looopy.stores.sql.postgres.fold:_text",
+        "looopy.stores.sql.postgres.one_statement:_text",
         "if sql in _MUST:",
         "if sql in ():",
         f"{_SERVER}::test_a_turn_that_is_not_open_is_not_closed_by_one_statement_either",

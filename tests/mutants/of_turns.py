@@ -72,10 +72,10 @@ MUTANTS = [
     mutant(
         "cut-short-behind-another-write",
         "an event loop that stops takes a finished tool's result with it",
-        "looopy.stores.settle:WriteLock.take",
+        "looopy.stores.shield:WriteLock.take",
         "await settle_write(self._wait(), cancelled, outlasts=True)",
         "await self._wait()",
-        "tests/unit/stores/test_settle.py::"
+        "tests/unit/stores/test_shield.py::"
         "test_whoever_waits_for_a_write_before_its_own_is_not_cut_short",
         "tests/agent/turns/test_cancelling.py::"
         "test_an_event_loop_that_stops_loses_no_result_behind_an_artifact",
@@ -211,7 +211,7 @@ MUTANTS = [
     mutant(
         "plain-await",
         "whoever is cancelled during a commit does not know whether it was made",
-        "looopy.stores.settle:settle",
+        "looopy.stores.shield:settle",
         "await asyncio.shield(task)",
         "await task",
         "tests/agent/turns/test_cancelling.py::test_a_task_cancelled_during_a_commit_waits_for_its_outcome",
@@ -220,13 +220,13 @@ MUTANTS = [
     mutant(
         "an-answer-is-cancelled",
         "whoever is cancelled during a commit does not know whether it was made",
-        "looopy.stores.settle:_Uncut.cancel",
+        "looopy.stores.shield:_Uncut.cancel",
         "return False",
         "return self.get_loop.__self__.cancel(msg)",
-        "tests/unit/stores/test_settle.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
-        "tests/unit/stores/test_settle.py::"
+        "tests/unit/stores/test_shield.py::test_a_cancellation_ends_with_the_outcome_of_the_write",
+        "tests/unit/stores/test_shield.py::"
         "test_a_write_may_let_others_go_on_and_wait_for_several_things",
-        "tests/unit/stores/test_settle.py::test_the_end_of_the_event_loop_waits_for_a_write",
+        "tests/unit/stores/test_shield.py::test_the_end_of_the_event_loop_waits_for_a_write",
     ),
     mutant(
         "a-statement-is-cancelled",

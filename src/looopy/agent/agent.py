@@ -48,10 +48,10 @@ from looopy.auth.sealing import KeyRing
 from looopy.errors import AgentBusy, AgentStateError, ContextNotFound
 from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
+from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextRecord, EntryKind
 from looopy.stores.rules import check_context_id
-from looopy.stores.settle import settle
-from looopy.stores.stores import Stores
+from looopy.stores.shield import settle
 from looopy.tools.gather import ToolSource
 from looopy.types.artifact import Artifact
 from looopy.types.config import LoopConfig

@@ -9,7 +9,7 @@ from looopy.auth.redaction import Redactor
 from looopy.stores.base import ArtifactStore
 from looopy.stores.records import ArtifactDeletion, ArtifactWrite
 from looopy.stores.rules import artifact_deletion, artifact_write
-from looopy.stores.settle import settle
+from looopy.stores.shield import settle
 from looopy.types.artifact import Artifact, ArtifactKind
 
 

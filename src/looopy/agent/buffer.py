@@ -17,7 +17,7 @@ from looopy.agent.context import Known
 from looopy.errors import Fenced, StoreConflict, StoreError
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim, Claimed, Commit, ContextState
-from looopy.stores.settle import settle
+from looopy.stores.shield import settle
 from looopy.types.event import AgentEvent, MessageEnd, TurnEnd
 from looopy.types.message import AssistantMessage, Message
 

@@ -33,7 +33,7 @@ from looopy.errors import (
 from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.stores.owner import Owner
 from looopy.stores.records import Claim, Claimed, ContextState
-from looopy.stores.settle import settle_write
+from looopy.stores.shield import settle_write
 from looopy.tools.gather import gather_tools
 from looopy.types.context import CancelToken
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart

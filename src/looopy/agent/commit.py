@@ -40,7 +40,7 @@ from looopy.stores.records import (
     InboxNews,
     TurnRecord,
 )
-from looopy.stores.settle import WriteLock, settle_write
+from looopy.stores.shield import WriteLock, settle_write
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.context import CancelToken
 from looopy.types.event import (

@@ -17,7 +17,7 @@ from looopy.history.summarise import read_part, summarise
 from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.stores.records import NewSummary
-from looopy.stores.settle import settle
+from looopy.stores.shield import settle
 from looopy.tools.base import Tool
 from looopy.tools.call.hooks import value_of
 from looopy.types.config import LoopConfig

@@ -24,6 +24,7 @@ from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.history.open_calls import unanswered
 from looopy.history.view import View
 from looopy.history.window import fitting, folded
+from looopy.stores.bundle import Stores
 from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import (
     ANY_CALL,
@@ -33,7 +34,6 @@ from looopy.stores.records import (
     MessageRecord,
     TurnRecord,
 )
-from looopy.stores.stores import Stores
 from looopy.tools.base import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.maker import amended

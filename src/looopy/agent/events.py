@@ -20,8 +20,8 @@ from looopy.agent.result import Tally
 from looopy.agent.state import error_of
 from looopy.errors import ContextNotFound, LooopyError
 from looopy.loop.output import OutputType
+from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextState, TurnRecord
-from looopy.stores.stores import Stores
 from looopy.tools.gather import ToolSource, gather_tools
 from looopy.types.config import LoopConfig
 from looopy.types.event import AgentEvent, HistoryCleared, TurnEnd

@@ -19,8 +19,8 @@ from functools import partial
 from looopy.errors import StoreError
 from looopy.loop.incoming import Queued
 from looopy.loop.interrupt import after
+from looopy.stores.bundle import Stores
 from looopy.stores.records import Entry, EntryKind, InboxHead
-from looopy.stores.stores import Stores
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken
 

@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from looopy.stores.bundle import Stores
 from looopy.stores.owner import provably_dead
-from looopy.stores.settle import settle
-from looopy.stores.stores import Stores
+from looopy.stores.shield import settle
 from looopy.types.context import CancelToken
 
 _TTL_S = 3.0

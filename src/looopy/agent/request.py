@@ -19,8 +19,8 @@ from looopy.errors import AccessDenied, ConfigurationError, ValueRefused
 from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
 from looopy.loop.output import OutputType, output_type_of
+from looopy.stores.bundle import Stores
 from looopy.stores.rules import check_idempotency_key
-from looopy.stores.stores import Stores
 from looopy.tools.gather import ToolSource
 from looopy.types.config import Budget, LoopConfig
 from looopy.types.context import AuthContext, SystemPrompt, as_part

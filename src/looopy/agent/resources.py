@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from looopy.agent.request import refuse_unpriced
 from looopy.llm.provider import Abilities, LLMProvider, abilities_of
+from looopy.stores.bundle import Stores
 from looopy.stores.opening import acquire_shared, release_shared
-from looopy.stores.settle import settle
-from looopy.stores.stores import Stores
+from looopy.stores.shield import settle
 from looopy.tools.base import Tool
 from looopy.tools.gather import HeldTools, ToolSource, gather_tools, wrap_tools
 from looopy.types.config import LoopConfig

@@ -15,8 +15,8 @@ from looopy.errors import LooopyError
 from looopy.loop.guards import Spent
 from looopy.loop.outgoing import Group
 from looopy.loop.progress import Asked
+from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextRecord, ContextState
-from looopy.stores.stores import Stores
 from looopy.types.config import Budget
 from looopy.types.event import TurnEnd, TurnError
 from looopy.types.message import ToolResultMessage

@@ -18,10 +18,10 @@ from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import json_line, shown_call
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound
+from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
 from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.stores.rules import check_context_id
-from looopy.stores.stores import Stores
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
 from looopy.types.message_json import message_to_json, usage_to_json
 from looopy.types.state import AgentStatus, pending_to_json

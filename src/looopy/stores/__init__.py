@@ -8,14 +8,14 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
 
 - Contract: `base` (the protocols), `records` (their arguments and results), `rules` (checks and
   refusals that all backends share).
-- Opening: `opening` (a URL becomes stores), `stores` (the stores of one tenant as one object).
+- Opening: `opening` (a URL becomes stores), `bundle` (the stores of one tenant as one object).
 - Shared parts: `rows/` (a message or event as a row), `log` (rows as a page of the event log),
   `owner` (proof that a lease holder lives or is dead), `bells` (wake whoever waits for a context),
-  `settle` (await a write to its end).
+  `shield` (await a write to its end).
 - Backends: `memory/`, and `sql/` with `sqlite/` and `postgres/`. Another SQL database is a driver
   beside those two; any other store implements `base`.
 
-Read `base`, `records`, `stores`, `opening`, `rows/events`, `memory/stores`, `sql/commit`.
+Read `base`, `records`, `bundle`, `opening`, `rows/events`, `memory/stores`, `sql/commit`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from looopy.stores.base import Journal as Journal
     from looopy.stores.base import MessageStore as MessageStore
     from looopy.stores.base import StateStore as StateStore
+    from looopy.stores.bundle import Stores as Stores
     from looopy.stores.memory.stores import InMemoryArtifactStore as InMemoryArtifactStore
     from looopy.stores.memory.stores import InMemoryMessageStore as InMemoryMessageStore
     from looopy.stores.memory.stores import InMemoryStateStore as InMemoryStateStore
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from looopy.stores.sql.artifacts import SQLArtifactStore as SQLArtifactStore
     from looopy.stores.sql.messages import SQLMessageStore as SQLMessageStore
     from looopy.stores.sql.state import SQLStateStore as SQLStateStore
-    from looopy.stores.stores import Stores as Stores
 
 _export(
     globals(),
@@ -57,6 +57,6 @@ _export(
         ".sql.artifacts": ("SQLArtifactStore",),
         ".sql.messages": ("SQLMessageStore",),
         ".sql.state": ("SQLStateStore",),
-        ".stores": ("Stores",),
+        ".bundle": ("Stores",),
     },
 )

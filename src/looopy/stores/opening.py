@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError, LooopyError
-from looopy.stores.stores import Stores, _logger, check_tenant
+from looopy.stores.bundle import Stores, _logger, check_tenant
 
 
 def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = None) -> Stores:

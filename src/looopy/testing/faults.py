@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from looopy._failpoints import NAMES, FailpointReached, arm
-from looopy.stores.stores import Stores
+from looopy.stores.bundle import Stores
 
-__all__ = ["Afterwards", "arm", "FailpointReached", "NAMES", "SpyStores"]
+__all__ = ["NAMES", "Afterwards", "FailpointReached", "SpyStores", "arm"]
 
 
 _LEASE = ("claim", "renew", "release")

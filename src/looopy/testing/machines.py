@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from looopy.errors import LooopyError
+from looopy.stores.bundle import Stores
 from looopy.stores.memory.stores import MemoryBackend
 from looopy.stores.records import Claimed, ContextRecord, ContextState, EntryKind, InboxNews
-from looopy.stores.stores import Stores
 from looopy.testing.contracts.state import STATE
 from looopy.testing.contracts.turns import (
     LONG_S,

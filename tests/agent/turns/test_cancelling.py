@@ -20,7 +20,7 @@ from tests.loop_time import advance
 from looopy import Agent, ToolContext, open_stores, tool
 from looopy.errors import TurnIncomplete
 from looopy.llm.render import OUTCOME_UNKNOWN
-from looopy.stores.settle import settle_write
+from looopy.stores.shield import settle_write
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.types.config import LoopConfig

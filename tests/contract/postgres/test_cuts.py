@@ -11,11 +11,11 @@ import pytest
 from tests.postgres import as_driver, ask
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, StoreUnavailable
-from looopy.stores.settle import settle_write
+from looopy.stores.shield import settle_write
 from looopy.stores.sql import migrate
 from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
-from looopy.stores.sql.postgres import fate as pg_fate
+from looopy.stores.sql.postgres import outcome as pg_outcome
 from looopy.stores.sql.postgres import pool as pg_pool
 from looopy.stores.sql.postgres import url as pg_url
 from looopy.stores.sql.postgres.driver import PostgresDriver
@@ -234,8 +234,8 @@ async def test_a_write_that_was_cut_in_a_context_that_is_gone_is_of_unknown_outc
 
 async def test_a_server_that_cannot_know_is_not_believed(cutter, stores, monkeypatch):
     """A standby sees neither the sessions of its primary nor its last commits."""
-    asked = pg_fate._MAY_COME.replace("pg_is_in_recovery()", "TRUE")
-    monkeypatch.setattr(pg_fate, "_MAY_COME", asked)
+    asked = pg_outcome._MAY_COME.replace("pg_is_in_recovery()", "TRUE")
+    monkeypatch.setattr(pg_outcome, "_MAY_COME", asked)
     stores.state.backend._patience_s = 0.2
     claimed = await begin(stores)
     cutter.cuts = ["after"]

@@ -20,7 +20,7 @@ from looopy.stores import open_stores
 from looopy.stores.records import NewSummary
 from looopy.stores.sql import statements
 from looopy.stores.sql.sqlite import connection as sqlite
-from looopy.stores.sql.sqlite.numbered import IN_SQLITE
+from looopy.stores.sql.sqlite.statements import IN_SQLITE
 from looopy.stores.sql.tables import metadata
 from looopy.testing.contracts.turns import (
     CONTEXT,

@@ -38,8 +38,8 @@ from looopy.compat.pi.types import (
 from looopy.errors import ConfigurationError, LooopyError
 from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.loop.incoming import as_user_message
+from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
-from looopy.stores.stores import Stores
 from looopy.tools.gather import ToolSource
 from looopy.types import event as ours
 from looopy.types.config import LoopConfig

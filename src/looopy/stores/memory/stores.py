@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from looopy.stores.base import ArtifactStore, MessageStore, StateStore
+from looopy.stores.bundle import Stores
 from looopy.stores.log import read_records
 from looopy.stores.memory.context import (
     Contexts,
@@ -43,7 +44,6 @@ from looopy.stores.rules import (
     no_context,
     no_entry,
 )
-from looopy.stores.stores import Stores
 from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import utc_now
 from looopy.types.message import Message

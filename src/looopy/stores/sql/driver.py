@@ -7,11 +7,11 @@ SQLite runs it as one function on the thread of its connection (one hop for a co
 for each statement); a driver with a network in between may send the same statements in another way.
 
 The statements are text that both dialects read, with `:named` parameters; a driver may replace one
-by another statement with the same parameters and answer (`numbered.py`). Each driver supplies one
-non-standard function, `now_us()`: the database's clock in microseconds since 1970. A statement that
-has to lock its row before reading it ends in `/* FOR UPDATE */`: a comment in a database with one
-writer at a time, a clause elsewhere. One that may change any number of rows ends in `/* MANY */`,
-so that no driver makes it return something for each row.
+by another statement with the same parameters and answer (`sqlite/statements.py`). Each driver
+supplies one non-standard function, `now_us()`: the database's clock in microseconds since 1970. A
+statement that has to lock its row before reading it ends in `/* FOR UPDATE */`: a comment in a
+database with one writer at a time, a clause elsewhere. One that may change any number of rows ends
+in `/* MANY */`, so that no driver makes it return something for each row.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from looopy.stores.bundle import Stores
 from looopy.stores.sql.artifacts import SQLArtifactStore
 from looopy.stores.sql.driver import Driver
 from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.messages import SQLMessageStore
 from looopy.stores.sql.postgres.url import PostgresURL, check_driver, parse
 from looopy.stores.sql.state import SQLStateStore
-from looopy.stores.stores import Stores
 
 
 def sqlite_stores(url: str, *, tenant: str = "default", migrate: bool = True) -> Stores:

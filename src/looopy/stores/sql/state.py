@@ -24,7 +24,7 @@ _COLUMNS = (
     *("cleared_seq", "holder", "lease_live", "lease_until", "owner_actor", "state", "metadata"),
     *("version", "created_at", "last_activity", "inbox_last", "inbox_waiting", "cancel_turn"),
 )
-"""What `statements.CONTEXT_COLUMNS` are called here."""
+"""The names of `statements.CONTEXT_COLUMNS`."""
 
 
 class SQLStateStore(SQLStore, StateStore):

@@ -6,7 +6,7 @@ bound to a tenant, so it never sees another tenant's rows. The update of the con
 first in every write and assigns the numbers. That one row gives order, gaplessness and the fence
 together, and its lock keeps other writers of the context out until the transaction ends.
 
-SQLite keeps some rows in another way and replaces those statements: see `sqlite/numbered.py`.
+SQLite keeps some rows in another way and replaces those statements: see `sqlite/statements.py`.
 
 `now_us()` is the database's clock, see `driver.py`.
 """

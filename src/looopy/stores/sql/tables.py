@@ -11,7 +11,7 @@ the turn whose range of `seq` holds it, so no other index has to be written.
 
 In SQLite, tables of short rows are clustered by their key: one page to write instead of two. SQLite
 keeps turns, messages and events under the number of their context (`sqlite_metadata`), with views
-that look like the tables here: see `sqlite/numbered.py`.
+that look like the tables here: see `sqlite/statements.py`.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ waiters = _table(
 
 # --- SQLite's own ---
 
-# The largest number of a context, and of what it counts: see `numbered.py`.
+# The largest number of a context, and of what it counts: see `sqlite/statements.py`.
 _LAST_NUMBER = 2**31 - 1
 _LAST_COUNT = 2**32 - 2**16 - 1
 

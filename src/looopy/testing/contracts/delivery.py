@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from looopy.errors import Fenced, StoreConflict
+from looopy.stores.bundle import Stores
 from looopy.stores.records import Claimed, ContextState, EntryKind, InboxHead, InboxNews
-from looopy.stores.stores import Stores
 from looopy.testing.contracts.turns import (
     AT,
     CONTEXT,

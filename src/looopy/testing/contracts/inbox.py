@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from looopy.errors import AccessDenied, LimitExceeded, TurnMismatch, ValueRefused
+from looopy.stores.bundle import Stores
 from looopy.stores.records import INBOX_LIMIT, EntryKind, InboxHead
-from looopy.stores.stores import Stores
 from looopy.testing.contracts.delivery import (
     DeliveryContract,
     head_of,

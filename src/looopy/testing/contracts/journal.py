@@ -16,9 +16,9 @@ from looopy.errors import (
     StoreConflict,
     ValueRefused,
 )
+from looopy.stores.bundle import Stores
 from looopy.stores.records import Claimed, Commit, Committed, ContextState, EntryKind, NewSummary
 from looopy.stores.rules import artifact_deletion, artifact_write
-from looopy.stores.stores import Stores
 from looopy.testing.contracts.state import STATE
 from looopy.testing.contracts.turns import (
     AT,

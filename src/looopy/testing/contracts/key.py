@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from looopy.errors import AgentBusy, StoreConflict, ValueRefused
+from looopy.stores.bundle import Stores
 from looopy.stores.records import Claimed
-from looopy.stores.stores import Stores
 from looopy.testing.contracts.turns import CONTEXT, Contract, at_once, begin, commit, ends, refuses
 
 _LONGEST = 256

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from looopy.errors import AgentBusy, StoreConflict, ValueRefused
+from looopy.stores.bundle import Stores
 from looopy.stores.records import Claimed, Waiter
-from looopy.stores.stores import Stores
 from looopy.testing.contracts.turns import (
     CONTEXT,
     LONG_S,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from looopy.errors import AgentBusy, StoreConflict, StoreUnavailable, ValueRefused
-from looopy.stores.stores import Stores
+from looopy.stores.bundle import Stores
 from looopy.testing import hostile
 from looopy.testing.contracts.turns import (
     CONTEXT,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from looopy.errors import AgentBusy, ContextNotFound, Fenced, StoreConflict, ValueRefused
+from looopy.stores.bundle import Stores
 from looopy.stores.records import Claimed, ContextState
-from looopy.stores.stores import Stores
 from looopy.testing import hostile
 from looopy.testing.contracts.turns import (
     CONTEXT,

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from looopy.stores.bundle import Stores
 from looopy.stores.records import Claim, Claimed, Commit, Committed, ContextRecord
-from looopy.stores.stores import Stores
 from looopy.types.event import (
     AgentEvent,
     MessageEnd,

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from looopy.errors import StoreConflict, ValueRefused
+from looopy.stores.bundle import Stores
 from looopy.stores.records import EntryKind, InboxHead, InboxNews
-from looopy.stores.stores import Stores
 from looopy.testing.contracts.turns import (
     AT,
     CONTEXT,

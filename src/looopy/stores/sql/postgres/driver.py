@@ -11,7 +11,7 @@ round trip. Other writes run between BEGIN and COMMIT.
 A connection may break at any moment; one that falls silent is cut after a limit (`watch.py`).
 Before the one statement, or COMMIT, was sent, nothing is written, so the operation runs again on
 another connection. After that the outcome is unknown here: the driver asks the server on a fresh
-connection (`fate.py`). The error says that the outcome is unknown only if the server does not
+connection (`outcome.py`). The error says that the outcome is unknown only if the server does not
 answer in time, or cannot know.
 """
 
@@ -40,9 +40,9 @@ from looopy.stores.sql.driver import (
 )
 from looopy.stores.sql.postgres import rls as pg_rls
 from looopy.stores.sql.postgres.errors import Trouble, translate
-from looopy.stores.sql.postgres.fate import fate_of_statement, fate_of_transaction
-from looopy.stores.sql.postgres.fold import NOT_CLOSED, answer_of, fold
 from looopy.stores.sql.postgres.notify import News
+from looopy.stores.sql.postgres.one_statement import NOT_CLOSED, answer_of, fold
+from looopy.stores.sql.postgres.outcome import fate_of_statement, fate_of_transaction
 from looopy.stores.sql.postgres.pool import TIMEOUTS, Pool, Session
 from looopy.stores.sql.postgres.url import PostgresURL
 from looopy.stores.sql.statements import NOTHING, OLD_VERSION_TABLE, TABLES, Found

@@ -321,7 +321,7 @@ def _code(error: sqlite3.Error) -> int:
 
 # A write beyond what the disk, the quota or the size limit of the process allows.
 _NO_SPACE = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
-# A row lies under a number of 63 bits: 31 for its context, 32 for its place in it; `numbered.py`.
+# A row lies under a number of 63 bits: 31 for its context, 32 for its place in it; `statements.py`.
 _CONTEXT_IS_FULL = "has no number left in this context, which has 4 billion {}: go on in a new one"
 _NO_NUMBER = {
     "number": "has no number left for another context: begin a new file",

@@ -31,8 +31,8 @@ from looopy.stores.bells import Bells, Key
 from looopy.stores.sql.driver import Ring, Steps, elsewhere, may_have_written, refuse_strangers
 from looopy.stores.sql.sqlite import connection as sqlite
 from looopy.stores.sql.sqlite.connection import Connection
-from looopy.stores.sql.sqlite.numbered import IN_SQLITE
 from looopy.stores.sql.sqlite.schema import ensure_schema
+from looopy.stores.sql.sqlite.statements import IN_SQLITE
 from looopy.stores.sql.statements import ERASING
 
 T = TypeVar("T")

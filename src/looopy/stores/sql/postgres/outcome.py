@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Rows
 from looopy.stores.sql.postgres.errors import Trouble, translate
-from looopy.stores.sql.postgres.fold import Folded
+from looopy.stores.sql.postgres.one_statement import Folded
 from looopy.stores.sql.postgres.pool import Pool, Session
 from looopy.stores.sql.postgres.wire import LIFE, Backend
 from looopy.types.state import Outcome

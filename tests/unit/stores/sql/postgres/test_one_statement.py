@@ -13,7 +13,7 @@ from looopy.stores.records import Commit, ContextState, EntryKind
 from looopy.stores.sql.commit import claim_steps, commit_steps, encode_claim, encode_commit
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.postgres.driver import PostgresDriver
-from looopy.stores.sql.postgres.fold import answer_of, fold
+from looopy.stores.sql.postgres.one_statement import answer_of, fold
 from looopy.stores.sql.postgres.url import parse
 from looopy.stores.sql.postgres.wire import MARK
 from looopy.testing.contracts.turns import (

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from looopy.stores.settle import WriteLock, settle_write
+from looopy.stores.shield import WriteLock, settle_write
 
 
 class Driver:
