@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -154,14 +154,7 @@ class Child:
             return self._process
 
     def _talk(self, process: subprocess.Popen[bytes]) -> None:
-        config = {
-            "path": str(self.config.path),
-            "name": self.config.name,
-            "n_ctx": self.config.n_ctx,
-            "threads": self.config.threads,
-            "prompt_threads": self.config.prompt_threads,
-            "key": self.key,
-        }
+        config = {**asdict(self.config), "path": str(self.config.path), "key": self.key}
         if process.stdin is None or process.stdout is None:
             raise AssertionError("both were asked for as pipes")
         with suppress(OSError):  # it may be dead already; the end of its output shows that
@@ -186,21 +179,16 @@ class SharedChild:
     def __init__(self, config: ChildConfig) -> None:
         self.config = config
         self.users = 0
-        self._child: Child | None = None
+        self.child: Child | None = None
 
     def living(self) -> Child:
         """The child, started if it does not run yet or has died."""
         with _lock:
-            child = self._child
+            child = self.child
             # After a fork the child belongs to the process that we were copied from.
             if child is None or not child.alive or child.owner_pid != os.getpid():
-                child = self._child = Child(self.config)
+                child = self.child = Child(self.config)
             return child
-
-    def take_child(self) -> Child | None:
-        """Release the child and return it."""
-        child, self._child = self._child, None
-        return child
 
 
 _lock = threading.Lock()
@@ -227,7 +215,7 @@ def release(shared: SharedChild) -> Child | None:
         if shared.users > 0:
             return None
         _shared.pop(shared.config, None)
-        child = shared.take_child()
+        child, shared.child = shared.child, None
     if child is not None:
         child.stop()
     return child

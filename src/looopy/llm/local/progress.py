@@ -55,13 +55,3 @@ class StderrProgress:
 def _write(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
-
-
-class SilentProgress:
-    """Shows nothing."""
-
-    def say(self, text: str) -> None:
-        """Ignore *text*."""
-
-    def advance(self, done_bytes: int, total_bytes: int) -> None:
-        """Ignore the numbers."""
