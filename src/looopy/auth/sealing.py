@@ -18,19 +18,18 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from looopy.errors import ConfigurationError, MissingExtra, ValueRefused
+from looopy.types.storable import MAX_DEPTH, is_within_levels
 
 if TYPE_CHECKING:
     from joserfc.jwk import ECKey, OctKey
 
     from looopy.types.auth import AuthRequest
 
-_MAX_DEPTH = 64  # of JSON in an encrypted answer
 KEY_LIFE_S = 15 * 60
 CREDENTIAL_LIFE_S = 60 * 60
 _SKEW_S = 60  # how far a clock of the user's side may be ahead
 _LEAST_SECRET = 32
 _ALGORITHMS = ["ECDH-ES", "A256GCM", "dir"]
-_CLAIMS = ("request_id", "context_id", "iat", "exp")
 
 
 class KeyLost(Exception):
@@ -260,18 +259,7 @@ class _Jose:
             read = json.loads(found.plaintext or b""), found.protected
         except self.errors:
             return None
-        return read if all(_is_shallow(part) for part in read) else None
-
-
-def _is_shallow(value: Any) -> bool:
-    """True if JSON is nested no deeper than a stored value may be, level by level."""
-    level = [value] if isinstance(value, (list, Mapping)) else []
-    for _ in range(_MAX_DEPTH):
-        lists = [part.values() if isinstance(part, Mapping) else part for part in level]
-        level = [item for part in lists for item in part if isinstance(item, (list, Mapping))]
-        if not level:
-            return True
-    return False
+        return read if all(is_within_levels(part, MAX_DEPTH) for part in read) else None
 
 
 def _jose() -> _Jose:

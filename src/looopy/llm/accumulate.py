@@ -32,6 +32,7 @@ from looopy.types.message import (
     now_ms,
 )
 from looopy.types.request import StreamEvent, StreamEventType
+from looopy.types.storable import is_within_levels
 
 MAX_ARGUMENT_DEPTH = 60
 """Levels of nesting in a call's arguments; a stored message adds a few and stores take 64."""
@@ -359,7 +360,7 @@ def parse_arguments(raw: str) -> tuple[dict[str, Any], str | None]:
         )
     except (ValueError, RecursionError):
         return {}, raw
-    if not isinstance(value, dict) or _too_deep(value):
+    if not isinstance(value, dict) or not is_within_levels(value, MAX_ARGUMENT_DEPTH):
         return {}, raw
     return value, None
 
@@ -380,17 +381,3 @@ def _read_float(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError("the number is too large")
     return value
-
-
-def _too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_ARGUMENT_DEPTH):
-        level = [
-            item
-            for parent in level
-            for item in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(item, (dict, list))
-        ]
-        if not level:
-            return False
-    return True

@@ -508,16 +508,12 @@ class Prefix(Sequence[T]):
     @overload
     def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: Any) -> Any:
-        length = self._length
-        if isinstance(index, slice):
-            start, stop, step = index.indices(length)
-            if step > 0:
-                return self._items[start:stop:step]
-            return [self._items[i] for i in range(start, stop, step)]
-        place = index + length if index < 0 else index
-        if not 0 <= place < length:
-            raise IndexError(index)
-        return self._items[place]
+        found = range(self._length)[index]  # the place, or the places
+        if isinstance(found, int):
+            return self._items[found]
+        if found.step > 0:
+            return self._items[found.start : found.stop : found.step]
+        return [self._items[i] for i in found]
 
     def __iter__(self) -> Iterator[T]:
         return islice(self._items, self._length)

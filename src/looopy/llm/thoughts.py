@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
@@ -291,12 +291,8 @@ class ThoughtTags:
         """Make one model call and yield its events. See `LLMProvider.stream`."""
         answer = _Answer(self._tags, self._inside)
         events = self.provider.stream(request, options or StreamOptions())
-        if hasattr(events, "aclose"):
-            async with aclosing(cast("Any", events)):
-                async for event in events:
-                    for made in answer.read(event):
-                        yield made
-        else:
+        closing = aclosing(cast("Any", events)) if hasattr(events, "aclose") else nullcontext()
+        async with closing:
             async for event in events:
                 for made in answer.read(event):
                     yield made

@@ -14,7 +14,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -289,7 +289,7 @@ def mended_message(message: Message, lost: Lost) -> Message:
     if "stop_reason" in changes:
         calls = any(isinstance(b, ToolCall) for b in changes.get("content", ()) or message.content)
         changes["stop_reason"] = StopReason.TOOL_USE if calls else StopReason.STOP
-    return _amended(message, changes)
+    return replace(message, **changes) if changes else message
 
 
 def mended_answer(answer: Any, lost: Lost) -> AssistantMessage:
@@ -446,14 +446,8 @@ def _with_arguments(call: ToolCall) -> ToolCall:
 
 
 def _mended(kind: type, value: T, path: str, lost: Lost) -> T:
-    return _amended(value, _changes(kind, value, path, lost))
-
-
-def _amended(value: T, changes: dict[str, Any]) -> T:
-    if not changes:
-        return value
-    given = {f.name: getattr(value, f.name) for f in fields(cast("Any", value))}
-    return type(value)(**{**given, **changes})
+    changes = _changes(kind, value, path, lost)
+    return cast("T", replace(cast("Any", value), **changes)) if changes else value
 
 
 def _changes(kind: type, value: object, path: str, lost: Lost) -> dict[str, Any]:

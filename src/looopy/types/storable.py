@@ -227,6 +227,17 @@ def _is_plain(value: Any, depth: int) -> bool:
     return value is None or value is True or value is False
 
 
+def is_within_levels(value: Any, levels: int) -> bool:
+    """True if JSON *value* is nested at most *levels* deep; looked at level by level."""
+    level = [value] if isinstance(value, (list, Mapping)) else []
+    for _ in range(levels):
+        parts = [part.values() if isinstance(part, Mapping) else part for part in level]
+        level = [item for part in parts for item in part if isinstance(item, (list, Mapping))]
+        if not level:
+            return True
+    return False
+
+
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
