@@ -31,7 +31,7 @@ MUTANTS = [
     mutant(
         "wrong-type-of-a-model",
         "what a model answers is stored as it came",
-        "looopy.types.shapes:mended_answer",
+        "looopy.types.message_check:mended_answer",
         "if _is_plain_answer(answer):",
         "if isinstance(answer, AssistantMessage):",
         f"{_TYPES}::test_what_a_model_means_is_kept_where_its_type_is_wrong",

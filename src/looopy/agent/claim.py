@@ -35,9 +35,9 @@ from looopy.stores.owner import Owner
 from looopy.stores.records import Claim, Claimed, ContextState
 from looopy.stores.shield import settle_write
 from looopy.tools.gather import gather_tools
+from looopy.types.constructors import quick
 from looopy.types.context import CancelToken
 from looopy.types.event import AgentEvent, MessageEnd, TurnStart
-from looopy.types.maker import quick
 from looopy.types.state import Outcome, PendingKind
 
 

@@ -36,7 +36,7 @@ from looopy.stores.records import (
 )
 from looopy.tools.base import Tool
 from looopy.types.config import LoopConfig
-from looopy.types.maker import amended
+from looopy.types.constructors import amended
 from looopy.types.message import AssistantMessage, Message, UserMessage
 from looopy.types.summary import find_fold, kept_by
 

@@ -18,7 +18,7 @@ from looopy.loop.given import Resumed, TurnPlan
 from looopy.loop.pending import waits_for
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.tools.answering import check_answer, refused
-from looopy.types.maker import quick
+from looopy.types.constructors import quick
 from looopy.types.message import Message, StopReason, ToolCall, ToolResultMessage, UserMessage
 from looopy.types.state import HeldCall, PendingKind, PendingRequest
 

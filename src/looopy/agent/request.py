@@ -23,8 +23,8 @@ from looopy.stores.bundle import Stores
 from looopy.stores.rules import check_idempotency_key
 from looopy.tools.gather import ToolSource
 from looopy.types.config import Budget, LoopConfig
+from looopy.types.constructors import quick
 from looopy.types.context import AuthContext, SystemPrompt, as_part
-from looopy.types.maker import quick
 from looopy.types.message import UserMessage
 from looopy.types.message_json import message_to_json
 from looopy.types.storable import check

@@ -38,8 +38,8 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
+from looopy.types.message_check import mended_answer
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
-from looopy.types.shapes import mended_answer
 from looopy.types.storable import repair
 from looopy.types.summary import find_fold, is_summary, shown_as, summary_message
 

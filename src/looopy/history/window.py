@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from looopy.types.config import LoopConfig
-from looopy.types.maker import quick
+from looopy.types.constructors import quick
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,

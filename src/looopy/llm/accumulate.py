@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
-from looopy.types.maker import maker
+from looopy.types.constructors import maker
 from looopy.types.message import (
     NO_USAGE,
     AssistantBlock,

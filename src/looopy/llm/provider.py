@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from looopy.errors import ConfigurationError
-from looopy.types.maker import quick
+from looopy.types.constructors import quick
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 

@@ -15,8 +15,8 @@ from looopy.errors import ContextOverflow
 from looopy.history.summarise import read_part, summarise
 from looopy.history.window import Limits
 from looopy.loop.parts import Turn
+from looopy.types.constructors import amended
 from looopy.types.event import AgentEvent, Compaction, MessageEnd, MessageStart
-from looopy.types.maker import amended
 from looopy.types.request import ThinkingLevel
 from looopy.types.summary import is_summary, kept_by
 

@@ -19,8 +19,8 @@ from looopy.loop.incoming import Inbox, NoInbox
 from looopy.loop.output import OutputType
 from looopy.tools.gather import ToolSource
 from looopy.types.config import LoopConfig
+from looopy.types.constructors import quick
 from looopy.types.context import TurnContext
-from looopy.types.maker import quick
 from looopy.types.message import Message, StopReason, ToolCall, UserMessage
 from looopy.types.state import HeldCall, PendingKind, PendingRequest
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from looopy.types.config import Budget, LoopConfig
-from looopy.types.maker import quick
+from looopy.types.constructors import quick
 from looopy.types.message import NO_USAGE, StopReason, ToolCall, Usage
-from looopy.types.shapes import check_usage
+from looopy.types.message_check import check_usage
 
 _UNLIMITED = Budget()
 _write = json.JSONEncoder(sort_keys=True).encode

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from looopy.errors import ValueRefused
 from looopy.tools.call.hooks import HookFailed, ask_hook
 from looopy.types.message import CustomMessage, ImageContent, UserMessage
+from looopy.types.message_check import check_message
 from looopy.types.message_json import message_to_json
-from looopy.types.shapes import check_message
 from looopy.types.storable import SURELY_SHORT, check, check_text
 
 

@@ -46,8 +46,8 @@ from looopy.types.event import (
     utc_now,
 )
 from looopy.types.message import AssistantMessage, Message, StopReason, TextContent
+from looopy.types.message_check import Lost, mended_answer
 from looopy.types.request import LLMRequest, PartialMessage, StreamEvent, StreamOptions
-from looopy.types.shapes import Lost, mended_answer
 from looopy.types.state import AgentStatus
 from looopy.types.storable import repair
 

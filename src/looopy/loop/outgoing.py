@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from looopy.loop.given import Given
 from looopy.loop.progress import Asked, Progress
+from looopy.types.constructors import maker, quick
 from looopy.types.event import (
     AgentEvent,
     IterationEnd,
@@ -26,7 +27,6 @@ from looopy.types.event import (
     TurnWarning,
     UsageReport,
 )
-from looopy.types.maker import maker, quick
 from looopy.types.message import NO_USAGE, Usage
 from looopy.types.request import StreamEvent
 

@@ -24,6 +24,7 @@ from looopy.loop.output import Wanted
 from looopy.loop.progress import Asked, Progress
 from looopy.tools.base import Tool
 from looopy.tools.call.hooks import ask_hook, value_of
+from looopy.types.constructors import quick
 from looopy.types.event import (
     IterationEnd,
     IterationStart,
@@ -34,7 +35,6 @@ from looopy.types.event import (
     UsageReport,
     utc_now,
 )
-from looopy.types.maker import quick
 from looopy.types.message import AssistantMessage, Message, ToolCall, ToolResultMessage
 from looopy.types.state import Outcome, outcome_of
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from looopy.errors import ConfigurationError
 from looopy.tools.gather import _failed
+from looopy.types.constructors import quick
 from looopy.types.context import PromptPart, SystemPrompt, TurnContext, as_part
-from looopy.types.maker import quick
 from looopy.types.message import Message, TextContent, UserMessage
 
 _logger = logging.getLogger("looopy")

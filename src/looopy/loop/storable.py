@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from looopy.loop.parts import Turn
-from looopy.types.maker import amended
+from looopy.types.constructors import amended
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,

@@ -25,8 +25,8 @@ from looopy.tools.base import Tool, ToolContext
 from looopy.tools.call.hooks import ToolHooks
 from looopy.tools.call.results import storable
 from looopy.tools.call.run import resolve_name, run_call
+from looopy.types.constructors import amended
 from looopy.types.event import AgentEvent, ToolExecutionUpdate, utc_now
-from looopy.types.maker import amended
 from looopy.types.message import ToolCall, ToolResultMessage, now_ms
 
 _GRACE_S = 5.0  # how long the turn waits for a tool to stop

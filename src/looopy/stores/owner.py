@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from looopy.types.maker import quick
+from looopy.types.constructors import quick
 
 _PARTS = 4
 _NONCE_BYTES = 8

@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from looopy.types.artifact import Artifact, ArtifactKind
+from looopy.types.constructors import quick
 from looopy.types.event import AgentEvent, Compaction, MessageEnd
-from looopy.types.maker import quick
 from looopy.types.message import (
     NO_USAGE,
     CustomMessage,

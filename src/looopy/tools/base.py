@@ -19,9 +19,9 @@ from looopy.errors import InvalidTool, ValueRefused
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.types.artifact import ArtifactWriter
 from looopy.types.auth import AuthRequest
+from looopy.types.constructors import quick
 from looopy.types.context import AuthContext, CancelToken, TurnContext
 from looopy.types.event import AgentEvent
-from looopy.types.maker import quick
 from looopy.types.message import ImageContent, TextContent, Usage
 from looopy.types.request import ToolSpec
 from looopy.types.state import PendingKind

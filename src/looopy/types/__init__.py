@@ -9,9 +9,9 @@ these names from `looopy`, `looopy.llm` and `looopy.auth`.
   (a compaction in the log), `artifact`, `state` (status, questions to a person), `result` (how a
   turn ended), `request` (what goes to a model, and its stream events).
 - A turn's input: `context` (identity, credentials, cancelling), `auth`, `config` (limits, hooks).
-- Rules: `storable` (may this value be stored), `shapes` (type of each field, repair of foreign
-  values), `message_json` (messages to JSON and back), `maker` (fast constructors),
-  `declared` (optional attributes of others' classes, and misspelt ones).
+- Rules: `storable` (may this value be stored), `message_check` (type of each field, repair of
+  foreign values), `message_json` (messages to JSON and back), `constructors` (fast ones of
+  dataclasses), `declared` (optional attributes of others' classes, and misspelt ones).
 - `lazy`: how a package loads its names on first use.
 
 Read `message`, `event`, `context`, `config`, `storable`.

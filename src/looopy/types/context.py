@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn, SupportsIndex, TypeAlias, cast
 
 from looopy.errors import ConfigurationError, ValueRefused
 from looopy.types.artifact import ArtifactWriter
-from looopy.types.maker import quick
+from looopy.types.constructors import quick
 from looopy.types.storable import check_actor
 
 _logger = logging.getLogger("looopy")

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from looopy.errors import LooopyError
 from looopy.types.artifact import ArtifactKind
-from looopy.types.maker import quick
+from looopy.types.constructors import quick
 from looopy.types.message import (
     NO_USAGE,
     AssistantMessage,

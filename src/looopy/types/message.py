@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final, TypeAlias
 
 from looopy.errors import ValueRefused
-from looopy.types.maker import quick
+from looopy.types.constructors import quick
 
 
 class StopReason(StrEnum):

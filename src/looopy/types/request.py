@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias
 
+from looopy.types.constructors import quick
 from looopy.types.context import PromptPart
-from looopy.types.maker import quick
 from looopy.types.message import AssistantMessage, Message, ToolCall
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from looopy.errors import LooopyError, TurnIncomplete
 from looopy.types.artifact import Artifact
-from looopy.types.maker import quick
+from looopy.types.constructors import quick
 from looopy.types.message import (
     NO_USAGE,
     AssistantMessage,

@@ -53,8 +53,8 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
+from looopy.types.message_check import mended_usage
 from looopy.types.message_json import usage_from_json, usage_to_json
-from looopy.types.shapes import mended_usage
 from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, pending_to_json
 from looopy.types.storable import check_actor, dump
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from looopy.stores.records import MessageRecord
-from looopy.types.maker import maker
+from looopy.types.constructors import maker
 from looopy.types.message import (
     NO_COST,
     AssistantBlock,
@@ -40,8 +40,8 @@ from looopy.types.message import (
     UserBlock,
     UserMessage,
 )
+from looopy.types.message_check import Lost, salvaged_message
 from looopy.types.message_json import message_from_json
-from looopy.types.shapes import Lost, salvaged_message
 
 _logger = logging.getLogger("looopy")
 _record = maker(MessageRecord)

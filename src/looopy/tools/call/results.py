@@ -20,10 +20,10 @@ from typing import Any
 
 from looopy.errors import ValueRefused
 from looopy.tools.base import ToolContext, ToolResult
-from looopy.types.maker import amended, quick
+from looopy.types.constructors import amended, quick
 from looopy.types.message import ImageContent, TextContent, ToolResultMessage, UserBlock
+from looopy.types.message_check import Lost, as_flag, mended_shown
 from looopy.types.message_json import message_to_json
-from looopy.types.shapes import Lost, as_flag, mended_shown
 from looopy.types.storable import SURELY_SHORT, dump, repair, repair_json
 
 _MAX_LEAVES = 5

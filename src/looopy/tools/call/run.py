@@ -29,7 +29,7 @@ from looopy.tools.call.retry import RetryCall, call_again, execute
 from looopy.tools.function.decorator import FunctionTool
 from looopy.tools.function.threads import NOT_STARTED
 from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
-from looopy.types.maker import amended
+from looopy.types.constructors import amended
 from looopy.types.message import ToolCall, ToolResultMessage
 
 _MAX_LISTED = 50

@@ -32,9 +32,9 @@ from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
 from looopy.tools.base import Enabled, NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.call.results import to_json_text
 from looopy.tools.gather import UsesSources
+from looopy.types.constructors import amended
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired
-from looopy.types.maker import amended
 from looopy.types.message import AssistantMessage, Message, StopReason, Usage
 from looopy.types.message_json import usage_to_json
 from looopy.types.result import TurnResult

@@ -26,8 +26,8 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
+from looopy.types.message_check import check_message, check_usage
 from looopy.types.message_json import message_to_json, usage_to_json
-from looopy.types.shapes import check_message, check_usage
 from looopy.types.storable import MAX_BODY_BYTES, MAX_DEPTH, dump
 
 

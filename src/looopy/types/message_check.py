@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from looopy.errors import ValueRefused
-from looopy.types.maker import amended
+from looopy.types.constructors import amended
 from looopy.types.message import (
     NO_COST,
     NO_USAGE,

@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 import pytest
 
 from looopy.types import event, message, request
-from looopy.types.maker import amended, maker, quick
+from looopy.types.constructors import amended, maker, quick
 
 
 @dataclass(frozen=True, slots=True)
