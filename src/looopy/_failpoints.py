@@ -12,6 +12,8 @@ The N-th time (by default the first) that NAME is reached, the process kills its
     B5  in the middle of the model's stream   R1   before a dead turn is taken over
     B6  before a commit within the turn       R2   taken over, not closed
     B7  that commit committed, not shown      R3   closed, not read again
+    A1  a blob written, not synced            A3   renamed, no row names it
+    A2  synced, not renamed                   A4   its row committed, not acknowledged
 
 B2 lies in the SQL stores, so `B2:1` is within the claim, `B2:2` within the second write, and so on.
 """
@@ -25,6 +27,7 @@ from typing import Final
 NAMES: Final = (
     *("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B13", "B14"),
     *("R1", "R2", "R3"),
+    *("A1", "A2", "A3", "A4"),
 )
 
 

@@ -25,6 +25,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
       StoreError
         ContextNotFound         also a KeyError
         ArtifactNotFound        also a KeyError
+        ArtifactDamaged         .artifact_id .version .expected .actual
         ValueRefused            .path   cannot be stored faithfully; nothing was written
         StoreConflict           .expected .actual
         StoreUnavailable        .outcome_known
@@ -217,6 +218,20 @@ class ContextNotFound(StoreError, KeyError):
 
 class ArtifactNotFound(StoreError, KeyError):
     """No such artifact in this context."""
+
+
+class ArtifactDamaged(StoreError):
+    """
+    Bytes of an artifact have vanished or were altered outside of looopy; none of them are returned.
+
+    `expected` and `actual` are SHA-256 digests of the damaged part; `actual` is `None` if the part
+    is gone.
+    """
+
+    artifact_id: str | None = None
+    version: int | None = None
+    expected: str | None = None
+    actual: str | None = None
 
 
 class ValueRefused(StoreError):

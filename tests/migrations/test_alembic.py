@@ -45,7 +45,7 @@ def test_the_commands_that_move_a_database_move_it(url):
     _alembic(url, "upgrade", "head")
     assert migrate.check(url) == (migrate.HEAD, migrate.HEAD)
     _alembic(url, "downgrade", "-1")
-    assert migrate.check(url) == ("0002", migrate.HEAD)
+    assert migrate.check(url) == (f"{int(migrate.HEAD) - 1:04}", migrate.HEAD)
     _alembic(url, "downgrade", "base")
     assert migrate.check(url) == (None, migrate.HEAD)
 

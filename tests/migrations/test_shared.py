@@ -149,15 +149,23 @@ def test_ours_from_before_is_taken_over(empty, revision):
     assert migrate.check(empty) == (migrate.HEAD, migrate.HEAD)
 
 
-async def test_one_at_the_head_with_old_names_is_not_taken_for_current(empty):
+def test_one_at_the_head_with_old_names_is_not_taken_for_current():
+    """It is renamed before it is used, whatever the head is."""
+    found = statements.Found(migrate.HEAD, renamed=False)
+    assert not found.at_head
+    assert str(found) == f"{migrate.HEAD} with names of before"
+    assert statements.Found(migrate.HEAD).at_head
+
+
+async def test_the_last_one_with_old_names_is_renamed_on_its_way_up(empty):
     """As a version that was never released made it: it is renamed before it is used."""
     async with _migrating(empty) as stores:
         await a_turn(stores)
     how = frozen.described(empty)
+    await asyncio.to_thread(migrate.downgrade, empty, "0003")
     _name_as_before(empty)
-    at = (f"{migrate.HEAD} with names of before", migrate.HEAD)
-    assert await asyncio.to_thread(migrate.check, empty) == at
-    with pytest.raises(SchemaOutOfDate, match=r"with names of before.*looopy db upgrade"):
+    assert await asyncio.to_thread(migrate.check, empty) == ("0003", migrate.HEAD)
+    with pytest.raises(SchemaOutOfDate, match="looopy db upgrade"):
         async with open_stores(empty, migrate=False):
             pass
     async with _migrating(empty) as stores:

@@ -213,11 +213,11 @@ MUTANTS = [
     mutant(
         "a-late-tool-cancels-its-turn",
         "a tool that takes too long to save an artifact ends the whole turn",
-        "looopy.agent.artifacts:TurnArtifacts.save",
-        "return await settle(self._change(artifact_write(artifact_id, content, kind, media_type)))",
+        "looopy.agent.artifacts:TurnArtifacts._change",
+        "return await settle(self._artifacts.change(self._context_id, request, self._commit))",
         "return await settle(\n"
-        "    self._change(artifact_write(artifact_id, content, kind, media_type)),\n"
-        "    self._change.__self__.cancel,\n"
+        "    self._artifacts.change(self._context_id, request, self._commit),\n"
+        "    self._commit.__self__._token.cancel,\n"
         ")",
         f"{_WAITING}::test_a_tool_that_takes_too_long_to_save_ends_alone",
     ),
@@ -225,7 +225,7 @@ MUTANTS = [
         "a-fenced-owner-deletes",
         "a process that was stopped and displaced deletes an artifact of the turn that runs now",
         "looopy.agent.artifacts:TurnArtifacts.delete",
-        "await settle(self._change(artifact_deletion(artifact_id)))",
+        "await self._change(to_delete(artifact_id))",
         "await settle(self._artifacts.delete(self._context_id, artifact_id))",
         "tests/agent/sharing/test_sharing.py::test_an_owner_that_lost_its_lease_deletes_no_artifact",
         "tests/agent/tools/test_artifact_tools.py::test_a_deletion_is_a_step_of_the_turn_with_an_event",
@@ -233,7 +233,7 @@ MUTANTS = [
     mutant(
         "a-deletion-of-nothing-is-stored",
         "subscribers hear of the deletion of an artifact that was never there",
-        "looopy.stores.sql.commit:delete_artifact",
+        "looopy.stores.sql.commit:_delete_artifact",
         "if not deleted: raise no_artifact(artifact_id)",
         "",
         "tests/contract/every_store/test_journal.py::TestJournalOnSQLite"

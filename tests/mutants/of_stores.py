@@ -268,12 +268,6 @@ MUTANTS = [
         "a host whose clock is wrong takes over from the living, or keeps what it lost",
         (
             Edit(
-                "looopy.stores.sql.commit",
-                "import hashlib",
-                "import hashlib\n"
-                "import time",
-            ),
-            Edit(
                 "looopy.stores.sql.commit:encode_claim",
                 '"ttl_us": as_us(claim.ttl_s),',
                 '"ttl_us": time.time_ns() // 1000 + as_us(claim.ttl_s),',

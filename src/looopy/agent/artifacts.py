@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
 
 from looopy.auth.redaction import Redactor
+from looopy.stores.artifacts import Append, Fail, Request, Save, to_delete, to_open, to_save
 from looopy.stores.base import ArtifactStore
-from looopy.stores.records import ArtifactDeletion, ArtifactWrite
-from looopy.stores.rules import artifact_deletion, artifact_write
+from looopy.stores.records import ArtifactChange
 from looopy.stores.shield import settle
-from looopy.types.artifact import Artifact, ArtifactKind
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content
+
+_logger = logging.getLogger("looopy")
 
 
 class TurnArtifacts:
     """
     The artifacts of a context, as one turn's tools see them.
 
+    A tool that times out or is cancelled first waits for the end of a change that it has begun.
+
     Args:
-        change: Saves a version, or deletes an artifact, together with its event, as a step of the
-            turn. `None` for a turn that is not stored step by step (`auto_save=False`): the
-            artifact alone is changed, at once and without an owner.
+        commit: Commits a change together with its event, as a step of the turn. `None` for a turn
+            that is not stored step by step (`auto_save=False`): the artifact alone is changed, at
+            once and without an owner.
         redactor: Knows the secrets that no artifact may hold.
     """
 
@@ -28,51 +35,183 @@ class TurnArtifacts:
         self,
         artifacts: ArtifactStore,
         context_id: str,
-        change: Callable[[ArtifactWrite | ArtifactDeletion], Awaitable[Artifact]] | None,
+        commit: Callable[[ArtifactChange], Awaitable[Artifact]] | None,
         *,
         redactor: Redactor,
     ) -> None:
         self._artifacts = artifacts
         self._context_id = context_id
-        self._change = change
+        self._commit = commit
         self._redactor = redactor
 
     async def save(
         self,
         artifact_id: str,
-        content: bytes | str | Mapping[str, Any],
+        content: Content,
         *,
         kind: ArtifactKind | str | None = None,
         media_type: str | None = None,
+        description: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        columns: Mapping[str, str] | None = None,
     ) -> Artifact:
-        """
-        Save a new version.
+        """Save a new version."""
+        said = {"description": description, "metadata": metadata, "columns": columns}
+        self._redactor.refuse(
+            artifact_id=artifact_id, content=content, media_type=media_type, **said
+        )
+        request = to_save(
+            artifact_id,
+            content,
+            kind,
+            media_type,
+            description=description,
+            metadata=metadata,
+            columns=columns,
+        )
+        return await self._change(request)
 
-        A tool that times out or is cancelled first waits for the end of this call.
-        """
-        self._redactor.refuse(artifact_id=artifact_id, content=content, media_type=media_type)
-        if self._change is None:
-            return await self._artifacts.save(
-                self._context_id, artifact_id, content, kind=kind, media_type=media_type
-            )
-        return await settle(self._change(artifact_write(artifact_id, content, kind, media_type)))
+    def open(
+        self,
+        artifact_id: str,
+        *,
+        kind: ArtifactKind | str = ArtifactKind.FILE,
+        media_type: str | None = None,
+        description: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        columns: Mapping[str, str] | None = None,
+    ) -> OpenVersion:
+        """Write a new version piece by piece; the end of the block completes it."""
+        said = {"description": description, "metadata": metadata, "columns": columns}
+        self._redactor.refuse(artifact_id=artifact_id, media_type=media_type, **said)
+        request = to_open(
+            artifact_id,
+            kind,
+            media_type,
+            description=description,
+            metadata=metadata,
+            columns=columns,
+        )
+        return OpenVersion(self, request)
+
+    async def append(
+        self, artifact_id: str, chunk: Chunk, *, version: int | None = None, last: bool = False
+    ) -> Artifact:
+        """Append to the version that is being built."""
+        self._redactor.refuse(artifact_id=artifact_id, chunk=chunk)
+        return await self._change(
+            Append(artifact_id=artifact_id, chunk=chunk, version=version, last=last)
+        )
+
+    async def complete(self, artifact_id: str, *, version: int | None = None) -> Artifact:
+        """End the version that is being built."""
+        return await self.append(artifact_id, b"", version=version, last=True)
+
+    async def fail(self, artifact_id: str, *, version: int | None = None) -> Artifact:
+        """Give the version that is being built up."""
+        return await self._change(Fail(artifact_id=artifact_id, version=version))
 
     async def load(self, artifact_id: str, version: int | None = None) -> Any:
-        """Load a version, the newest by default."""
+        """Load a version, the newest complete one by default."""
         return await self._artifacts.load(self._context_id, artifact_id, version)
 
-    async def list(self) -> list[Artifact]:
+    async def read(
+        self,
+        artifact_id: str,
+        *,
+        start: int = 0,
+        size: int | None = None,
+        version: int | None = None,
+    ) -> bytes:
+        """Read a range of bytes."""
+        return await self._artifacts.read(
+            self._context_id, artifact_id, start=start, size=size, version=version
+        )
+
+    def stream(self, artifact_id: str, *, version: int | None = None) -> AsyncIterator[bytes]:
+        """Read the content in pieces."""
+        return self._artifacts.stream(self._context_id, artifact_id, version=version)
+
+    async def rows(
+        self, artifact_id: str, *, after: int = 0, limit: int = 100, version: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Read rows of a dataset."""
+        return await self._artifacts.rows(
+            self._context_id, artifact_id, after=after, limit=limit, version=version
+        )
+
+    async def get(self, artifact_id: str, version: int | None = None) -> Artifact:
+        """Describe a version, the newest by default."""
+        return await self._artifacts.get(self._context_id, artifact_id, version)
+
+    async def versions(self, artifact_id: str) -> list[Artifact]:
+        """All versions, oldest first."""
+        return await self._artifacts.versions(self._context_id, artifact_id)
+
+    async def list(
+        self,
+        *,
+        turn: int | None = None,
+        kind: ArtifactKind | str | None = None,
+        status: ArtifactStatus | str | None = None,
+        after: str = "",
+        limit: int | None = None,
+    ) -> list[Artifact]:
         """The newest version of each artifact."""
-        return await self._artifacts.list(self._context_id)
+        return await self._artifacts.list(
+            self._context_id, turn=turn, kind=kind, status=status, after=after, limit=limit
+        )
 
     async def delete(self, artifact_id: str) -> None:
-        """
-        Remove all versions of an artifact.
-
-        A tool that times out or is cancelled first waits for the end of this call.
-        """
+        """Remove all versions of an artifact."""
         self._redactor.refuse(artifact_id=artifact_id)
-        if self._change is None:
-            await settle(self._artifacts.delete(self._context_id, artifact_id))
-        else:
-            await settle(self._change(artifact_deletion(artifact_id)))
+        await self._change(to_delete(artifact_id))
+
+    async def _change(self, request: Request) -> Artifact:
+        return await settle(self._artifacts.change(self._context_id, request, self._commit))
+
+    async def begin(self, request: Save) -> Artifact:
+        """Begin the version that `open` was called for."""
+        return await self._change(request)
+
+
+class OpenVersion:
+    """
+    A version that a tool is writing; see `TurnArtifacts.open`.
+
+    Attributes:
+        artifact: The version as the last call left it.
+    """
+
+    artifact: Artifact
+
+    def __init__(self, writer: TurnArtifacts, request: Save) -> None:
+        self._writer = writer
+        self._request = request
+
+    async def __aenter__(self) -> Self:
+        self.artifact = await self._writer.begin(self._request)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        one = self.artifact
+        if one.status is not ArtifactStatus.BUILDING:
+            return
+        if exc_type is None:
+            self.artifact = await self._writer.complete(one.artifact_id, version=one.version)
+            return
+        try:
+            self.artifact = await self._writer.fail(one.artifact_id, version=one.version)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - less than the first
+            _logger.warning("an artifact could not be given up: %s", type(error).__name__)
+
+    async def append(self, chunk: Chunk) -> Artifact:
+        """Append a chunk; durable when this returns."""
+        one = self.artifact
+        self.artifact = await self._writer.append(one.artifact_id, chunk, version=one.version)
+        return self.artifact

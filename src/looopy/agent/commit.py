@@ -32,8 +32,9 @@ from looopy.loop.outgoing import Group
 from looopy.loop.output import output_type_of
 from looopy.loop.progress import Asked
 from looopy.stores.records import (
+    ArtifactChange,
     ArtifactDeletion,
-    ArtifactWrite,
+    ArtifactGrowth,
     Commit,
     Committed,
     ContextState,
@@ -41,7 +42,7 @@ from looopy.stores.records import (
     TurnRecord,
 )
 from looopy.stores.shield import WriteLock, settle_write
-from looopy.types.artifact import Artifact, ArtifactKind
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.context import CancelToken
 from looopy.types.event import (
     AgentEvent,
@@ -333,15 +334,18 @@ class TurnLog:
             raise exc from None
         self._known.stale = True
 
-    async def _change_artifact(self, change: ArtifactWrite | ArtifactDeletion) -> Artifact:
+    async def _change_artifact(self, change: ArtifactChange) -> Artifact:
         """
-        Save a version, or delete an artifact, together with its event, under this turn's epoch.
+        Change an artifact, together with its event, under this turn's epoch.
 
         Raises:
             Fenced: Another owner has the context; nothing was changed.
-            ArtifactNotFound: There is no such artifact.
+            ArtifactNotFound: There is no artifact to delete.
+            ArtifactMoved: The change was made for another state.
         """
-        deleted = isinstance(change, ArtifactDeletion)
+        deleted, status = True, ArtifactStatus.COMPLETE
+        if not isinstance(change, ArtifactDeletion):
+            deleted, status = False, change.status
         event = ArtifactUpdate(
             context_id=self._known.context_id,
             turn=self.turn,
@@ -350,6 +354,9 @@ class TurnLog:
             kind=ArtifactKind.FILE,  # the store replaces kind and version
             version=0,
             deleted=deleted,
+            append=isinstance(change, ArtifactGrowth),
+            last_chunk=status is not ArtifactStatus.BUILDING,
+            failed=status is ArtifactStatus.FAILED,
         )
         commit = self._commit(events=[event], artifact=change)
         # `settle` runs this in a task of its own: no cancellation reaches it, and it waits for the
@@ -366,7 +373,7 @@ class TurnLog:
             if deleted:
                 self._tally.drop(artifact.artifact_id)
             else:
-                self._tally.artifacts.append(artifact)
+                self._tally.keep(artifact)
             event = replace(event, kind=artifact.kind, version=artifact.version)
             self._announce(Group([event]), [event], done.first_seq, done.first_position)
         finally:

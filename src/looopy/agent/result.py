@@ -60,6 +60,12 @@ class Tally:
             elif isinstance(event, TurnError):
                 self.failure = event
 
+    def keep(self, artifact: Artifact) -> None:
+        """Add a version, in the place of what was said of it while it was being built."""
+        same = (artifact.artifact_id, artifact.version)
+        kept = [one for one in self.artifacts if (one.artifact_id, one.version) != same]
+        self.artifacts = [*kept, artifact]
+
     def drop(self, artifact_id: str) -> None:
         """Drop the versions of a deleted artifact."""
         self.artifacts = [one for one in self.artifacts if one.artifact_id != artifact_id]

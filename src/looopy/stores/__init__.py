@@ -9,6 +9,7 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
 - Contract: `base` (the protocols), `records` (their arguments and results), `rules` (checks and
   refusals that all backends share).
 - Opening: `opening` (a URL becomes stores), `bundle` (the stores of one tenant as one object).
+- Artifacts: `artifacts` (content above the rows), `blobs/` (where their large parts lie).
 - Shared parts: `rows/` (a message or event as a row), `log` (rows as a page of the event log),
   `owner` (proof that a lease holder lives or is dead), `bells` (wake whoever waits for a context),
   `shield` (await a write to its end).
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from looopy.stores.base import MessageStore as MessageStore
     from looopy.stores.base import StateStore as StateStore
     from looopy.stores.bundle import Stores as Stores
-    from looopy.stores.memory.stores import InMemoryArtifactStore as InMemoryArtifactStore
+    from looopy.stores.memory.artifacts import InMemoryArtifactStore as InMemoryArtifactStore
     from looopy.stores.memory.stores import InMemoryMessageStore as InMemoryMessageStore
     from looopy.stores.memory.stores import InMemoryStateStore as InMemoryStateStore
     from looopy.stores.memory.stores import MemoryBackend as MemoryBackend
@@ -46,8 +47,8 @@ _export(
     globals(),
     {
         ".base": ("ArtifactStore", "Journal", "MessageStore", "StateStore"),
+        ".memory.artifacts": ("InMemoryArtifactStore",),
         ".memory.stores": (
-            "InMemoryArtifactStore",
             "InMemoryMessageStore",
             "InMemoryStateStore",
             "MemoryBackend",

@@ -9,11 +9,13 @@ applied whole or not at all. Their arguments and results are in `looopy.stores.r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from looopy.stores.artifacts import Request
 from looopy.stores.bells import Bells
 from looopy.stores.records import (
+    ArtifactChange,
     Claim,
     Claimed,
     Commit,
@@ -27,7 +29,7 @@ from looopy.stores.records import (
     TurnRecord,
     Waiter,
 )
-from looopy.types.artifact import Artifact, ArtifactKind
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content
 from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import Message, UserMessage
 
@@ -106,48 +108,195 @@ class MessageStore(Protocol):
 
 
 class ArtifactStore(Protocol):
-    """Keeps named, versioned results. A version, once saved, never changes."""
+    """
+    Keeps named, versioned results of three kinds.
+
+    A file is bytes, a data artifact one JSON object, a dataset rows with typed columns. A version
+    is saved whole, or opened, appended to and completed. A complete version never changes.
+
+    Changes of one artifact are made in the order in which they were requested from this object, and
+    changes of different artifacts do not wait for each other. Bytes are returned only if they have
+    the hash that was stored with them.
+    """
 
     async def save(
         self,
         context_id: str,
         artifact_id: str,
-        content: bytes | str | Mapping[str, Any],
+        content: Content,
         *,
         kind: ArtifactKind | str | None = None,
         media_type: str | None = None,
+        description: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        columns: Mapping[str, str] | None = None,
     ) -> Artifact:
         """
         Save the next version of an artifact; the context is created on first use.
 
         Args:
             artifact_id: 1 to 256 characters, none of them a control character. Data, never a path.
-            content: `bytes` or `str` (UTF-8) for a file, a JSON object for data.
-            kind: `file` or `data`; by default the content's type decides.
-            media_type: By default `application/octet-stream`, `text/plain; charset=utf-8` or
-                `application/json`.
+            content: `bytes` or `str` (UTF-8) of a file, a JSON object, or a list of rows.
+            kind: By default the content's type decides.
+            media_type: By default `application/octet-stream`, `text/plain; charset=utf-8`,
+                `application/json` or `application/x-ndjson`.
+            description: A sentence for people and models.
+            metadata: A JSON object.
+            columns: For a dataset, and only for one: types by name. The types are `string`,
+                `number`, `integer`, `boolean` and `any`. A value may also be null or absent.
 
         Raises:
             ValueRefused: The id, the kind for this content, or a value inside it; nothing was
-                written.
+                written. `path` names the place, such as `/content/3/name`.
             StoreUnavailable: The store did not answer.
         """
         ...
 
-    async def load(
-        self, context_id: str, artifact_id: str, version: int | None = None
-    ) -> bytes | dict[str, Any]:
+    async def open(
+        self,
+        context_id: str,
+        artifact_id: str,
+        *,
+        kind: ArtifactKind | str = ArtifactKind.FILE,
+        media_type: str | None = None,
+        description: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        columns: Mapping[str, str] | None = None,
+    ) -> Artifact:
         """
-        The content of a version, the newest by default: bytes of a file, the object of a data
-        artifact.
+        Begin the next version of a file or dataset, empty and `building`; arguments as for `save`.
+
+        An earlier version that is still being built has failed from then on.
+
+        Raises:
+            ValueRefused: As `save`; also for the kind `data`, which is saved whole.
+        """
+        ...
+
+    async def append(
+        self,
+        context_id: str,
+        artifact_id: str,
+        chunk: Chunk,
+        *,
+        version: int | None = None,
+        last: bool = False,
+    ) -> Artifact:
+        """
+        Append to the version that is being built.
+
+        Args:
+            chunk: Bytes or text of a file, rows of a dataset. It may be empty.
+            version: Only if this is the version.
+            last: Complete the version in the same step.
+
+        Returns:
+            The version with its new size. Once this returns, the chunk survives a killed process.
+
+        Raises:
+            ArtifactNotFound: There is no such artifact or version.
+            StoreConflict: The version is complete or has failed; nothing was written.
+            ValueRefused: The kind, or a row that breaks the columns; nothing was written.
+        """
+        ...
+
+    async def complete(
+        self, context_id: str, artifact_id: str, *, version: int | None = None
+    ) -> Artifact:
+        """End the version that is being built; it now has its hash. Errors as `append`."""
+        ...
+
+    async def fail(
+        self, context_id: str, artifact_id: str, *, version: int | None = None
+    ) -> Artifact:
+        """Give the version that is being built up; what it holds stays readable by its number."""
+        ...
+
+    async def load(self, context_id: str, artifact_id: str, version: int | None = None) -> Any:
+        """
+        The content of a version: bytes, an object, or a list of rows.
+
+        Args:
+            version: Also one that is not complete. `None`: the newest complete one.
+
+        Raises:
+            ArtifactNotFound: No such artifact or version in this context.
+            ArtifactDamaged: Bytes have vanished or were altered; nothing is returned.
+        """
+        ...
+
+    async def read(
+        self,
+        context_id: str,
+        artifact_id: str,
+        *,
+        start: int = 0,
+        size: int | None = None,
+        version: int | None = None,
+    ) -> bytes:
+        """*size* bytes of the content from *start*; fewer at its end. Errors as `load`."""
+        ...
+
+    def stream(
+        self, context_id: str, artifact_id: str, *, version: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """The content in pieces of at most 8 MiB, in order. Errors as `load`, at any piece."""
+        ...
+
+    async def rows(
+        self,
+        context_id: str,
+        artifact_id: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        version: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """
+        At most *limit* rows of a dataset behind the first *after*. Errors as `load`.
+
+        Raises:
+            ValueRefused: It is no dataset.
+        """
+        ...
+
+    async def get(
+        self, context_id: str, artifact_id: str, version: int | None = None
+    ) -> Artifact:
+        """
+        A version without its content; by default the newest, complete or not.
 
         Raises:
             ArtifactNotFound: No such artifact or version in this context.
         """
         ...
 
-    async def list(self, context_id: str) -> list[Artifact]:
-        """The newest version of each artifact, by id; [] for an unknown context."""
+    async def versions(self, context_id: str, artifact_id: str) -> list[Artifact]:
+        """
+        All versions, oldest first.
+
+        Raises:
+            ArtifactNotFound: No such artifact in this context.
+        """
+        ...
+
+    async def list(
+        self,
+        context_id: str,
+        *,
+        turn: int | None = None,
+        kind: ArtifactKind | str | None = None,
+        status: ArtifactStatus | str | None = None,
+        after: str = "",
+        limit: int | None = None,
+    ) -> list[Artifact]:
+        """
+        The newest version of each artifact, by id; [] for an unknown context.
+
+        Args:
+            turn, kind, status: Only those whose newest version has them.
+            after: Only ids that sort after this one. `limit`: at most so many.
+        """
         ...
 
     async def delete(self, context_id: str, artifact_id: str) -> None:
@@ -159,6 +308,31 @@ class ArtifactStore(Protocol):
 
         Raises:
             ArtifactNotFound: The context has no artifact of this id.
+        """
+        ...
+
+    async def change(
+        self,
+        context_id: str,
+        request: Request,
+        commit: Callable[[ArtifactChange], Awaitable[Artifact]] | None = None,
+    ) -> Artifact:
+        """
+        Prepare a change in its turn among those of the artifact, and have it committed.
+
+        Args:
+            request: See `looopy.stores.artifacts`.
+            commit: Makes the commit. It may be called again if that raised `ArtifactMoved`. `None`:
+                the commit is one of its own.
+        """
+        ...
+
+    async def collect(self, grace_s: float) -> int:
+        """
+        Remove bytes that no version refers to and that are older than *grace_s*, and count them.
+
+        Such bytes are left by a process that died between writing them and its commit. The stores
+        look for them now and then by themselves, with a grace time of a day.
         """
         ...
 

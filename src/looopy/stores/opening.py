@@ -10,10 +10,17 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from urllib.parse import urlsplit
 
 from looopy.errors import ConfigurationError, LooopyError
+from looopy.stores.blobs.base import Blobs
 from looopy.stores.bundle import Stores, _logger, check_tenant
 
 
-def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = None) -> Stores:
+def open_stores(
+    url: str,
+    *,
+    tenant: str = "default",
+    migrate: bool | None = None,
+    blobs: str | Blobs | None = None,
+) -> Stores:
     """
     Make the stores that *url* names; enter the result with `async with` before use.
 
@@ -23,6 +30,10 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
             (`postgresql+psycopg://` for the other driver).
         tenant: The owner of these contexts.
         migrate: True if opening may change the schema. `None`: yes for SQLite, no for Postgres.
+        blobs: The place for artifacts over 64 KiB: the path of a folder, or a URL such as
+            `s3://bucket/prefix` (extra `blobs`). `None`: for SQLite the folder `file.db.blobs`
+            beside the file, for Postgres the database. Every process that opens this database needs
+            the same place.
 
     Raises:
         ConfigurationError: The URL names no known store; at the call.
@@ -33,17 +44,19 @@ def open_stores(url: str, *, tenant: str = "default", migrate: bool | None = Non
     check_tenant(tenant)
     scheme = url.partition(":")[0] if isinstance(url, str) else ""
     if scheme == "memory":
+        if blobs is not None:
+            raise ConfigurationError("memory: keeps artifacts in memory: leave out `blobs`")
         from looopy.stores.memory.stores import MemoryBackend
 
         return MemoryBackend().stores(tenant)
     if scheme in ("sqlite", "sqlite+aiosqlite"):
         from looopy.stores.sql.engine import sqlite_stores
 
-        return sqlite_stores(url, tenant=tenant, migrate=migrate is not False)
+        return sqlite_stores(url, tenant=tenant, migrate=migrate is not False, blobs=blobs)
     if scheme in ("postgresql", "postgres", "postgresql+asyncpg", "postgresql+psycopg"):
         from looopy.stores.sql.engine import postgres_stores
 
-        return postgres_stores(url, tenant=tenant, migrate=migrate is True)
+        return postgres_stores(url, tenant=tenant, migrate=migrate is True, blobs=blobs)
     raise ConfigurationError(
         f"{mask(url)!r} names no store: use memory:, sqlite:///path/to/file.db or"
         " postgresql://user:password@host/database"

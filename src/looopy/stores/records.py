@@ -8,13 +8,14 @@ can write nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from looopy.types.artifact import Artifact, ArtifactKind
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.constructors import quick
 from looopy.types.event import AgentEvent, Compaction, MessageEnd
 from looopy.types.message import (
@@ -257,13 +258,53 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactPart:
+    """
+    A part of an artifact's content that lies outside its row.
+
+    Attributes:
+        size: Its bytes. `sha256`: their hex digest.
+        rows: How many rows of a dataset it holds.
+        blob: Its name in the blob store, or `None` if the database holds `data`.
+        shared: The name was found in a row: the commit checks that some row still has it.
+        expires: By the monotonic clock, when a blob that was just written may be collected unless
+            a row names it; a commit that comes later is refused.
+    """
+
+    size: int
+    sha256: str
+    rows: int = 0
+    blob: str | None = None
+    data: bytes | None = field(default=None, repr=False)
+    shared: bool = False
+    expires: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactWrite:
-    """A version to save, checked and serialised: JSON text of a data artifact, bytes of a file."""
+    """
+    A version to save or to begin, checked and serialised.
+
+    Attributes:
+        stored: JSON text of a data artifact, bytes of any other; what follows `parts`.
+        parts: The content before `stored`, in order.
+        status: `building` for a version that is opened.
+        size, sha256: Of the whole content; `None`: those of `stored`.
+        metadata, columns: As JSON text.
+    """
 
     artifact_id: str
     kind: ArtifactKind
-    stored: str | bytes
+    stored: str | bytes = field(repr=False)
     media_type: str
+    parts: Sequence[ArtifactPart] = ()
+    status: ArtifactStatus = ArtifactStatus.COMPLETE
+    size: int | None = None
+    sha256: str | None = None
+    rows: int = 0
+    description: str | None = None
+    metadata: str | None = None
+    columns: str | None = None
 
     @property
     def raw(self) -> bytes:
@@ -272,10 +313,48 @@ class ArtifactWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactGrowth:
+    """
+    A change of a version that is being built: a longer content, its end, or both.
+
+    Attributes:
+        version: Must be the newest one, and be building.
+        size_before: Must be its size; else somebody else has appended, and nothing is written.
+        parts: New ones, in order.
+        tail: Bytes after all parts, old and new; replaces the stored ones.
+        size: Of the whole content from now on; `rows` likewise.
+        part_count: How many parts it has from now on.
+        status: Its new status. `sha256`: of the whole content, once it is complete.
+    """
+
+    artifact_id: str
+    version: int
+    size_before: int
+    parts: Sequence[ArtifactPart] = ()
+    tail: bytes = field(default=b"", repr=False)
+    size: int
+    rows: int = 0
+    part_count: int = 0
+    status: ArtifactStatus = ArtifactStatus.BUILDING
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactDeletion:
     """An artifact to remove with all its versions; the id is one that an artifact can have."""
 
     artifact_id: str
+
+
+ArtifactChange: TypeAlias = ArtifactWrite | ArtifactGrowth | ArtifactDeletion
+"""A change of one artifact, as a step of a turn or outside of turns."""
+
+
+class ArtifactMoved(Exception):
+    """
+    The change was made for another state of the artifact, or of its blobs; nothing was written. For
+    the code that prepares changes, which looks again, never for a user.
+    """
 
 
 @quick
@@ -292,9 +371,9 @@ class Commit:
             the turn; each takes the next `seq`.
         assistant_position: Position of the assistant message whose calls are being run, when it is
             not among `events`.
-        artifact: A version to save, or an artifact to delete, in the same step; `events` is then
-            its one `ArtifactUpdate`. The store fills in its version: the new one, or the newest
-            that it deletes; for a deletion also its kind.
+        artifact: A change of one artifact, in the same step; `events` is then its one
+            `ArtifactUpdate`. The store fills in its kind, and its version: the one that is written,
+            or the newest that is deleted.
         state: Replaces the stored one, or `None` to leave it.
         delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
         heard: For a commit that ends the turn: write it only if the inbox has no newer entry than
@@ -307,7 +386,7 @@ class Commit:
     turn: int
     events: Sequence[AgentEvent]
     assistant_position: int | None = None
-    artifact: ArtifactWrite | ArtifactDeletion | None = None
+    artifact: ArtifactChange | None = None
     state: ContextState | None = None
     delivered: Sequence[int] = ()
     heard: int | None = None
@@ -322,7 +401,7 @@ class Committed:
     The numbers that a commit assigned: of its first event, and of its first message (or the next
     one).
 
-    `artifact` is the version that it saved, or the newest one that it deleted.
+    `artifact` is the version that it wrote, or the newest one that it deleted.
     """
 
     first_seq: int

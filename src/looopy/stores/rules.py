@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from typing import TypeVar
 
 from looopy.errors import (
     AccessDenied,
@@ -20,9 +22,9 @@ from looopy.errors import (
     TurnMismatch,
     ValueRefused,
 )
-from looopy.stores.records import INBOX_LIMIT, ArtifactDeletion, ArtifactWrite, Claim
-from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
-from looopy.types.storable import MAX_BODY_BYTES, check_actor, check_text, dump
+from looopy.stores.records import INBOX_LIMIT, ArtifactWrite, Claim
+from looopy.types.artifact import Artifact, ArtifactKind, Content
+from looopy.types.storable import check_actor, check_text, dump, escape
 
 _CONTEXT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -31,6 +33,16 @@ _MAX_KEY = 256
 _BINARY = "application/octet-stream"
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
+_ROWS = "application/x-ndjson"
+COLUMN_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "any": (),
+}
+"""The types of a dataset's columns; a value may also be null or absent."""
+
 
 
 def first_epoch() -> int:
@@ -79,36 +91,13 @@ def check_artifact_id(artifact_id: object) -> None:
     check_text(artifact_id, "/artifact_id")
 
 
-def artifact_write(
-    artifact_id: str,
-    content: bytes | str | Mapping[str, Any],
-    kind: ArtifactKind | str | None,
-    media_type: str | None,
-) -> ArtifactWrite:
-    """
-    Decide how *content* is stored: its kind, JSON text or bytes, and its media type.
-
-    Raises:
-        ValueRefused: The id is not usable, the kind does not fit the content, or a value inside it
-            cannot be stored.
-    """
-    check_artifact_id(artifact_id)
-    actual, stored, media = _content(content, kind, media_type)
-    return ArtifactWrite(artifact_id=artifact_id, kind=actual, stored=stored, media_type=media)
-
-
-def artifact_deletion(artifact_id: str) -> ArtifactDeletion:
-    """
-    The deletion of an artifact.
-
-    Raises:
-        ArtifactNotFound: No artifact can have that id.
-    """
+def is_artifact_id(artifact_id: object) -> bool:
+    """True if an artifact may have this id; any other id is unknown to every read."""
     try:
         check_artifact_id(artifact_id)
     except ValueRefused:
-        raise no_artifact(artifact_id) from None
-    return ArtifactDeletion(artifact_id=artifact_id)
+        return False
+    return True
 
 
 def no_artifact(artifact_id: str, version: int | None = None) -> ArtifactNotFound:
@@ -121,34 +110,61 @@ def made_artifact(
     write: ArtifactWrite, *, version: int, created_at: datetime, turn: int
 ) -> Artifact:
     """The artifact that *write* has become."""
+    digest = write.sha256
     return Artifact(
         artifact_id=write.artifact_id,
         kind=write.kind,
         version=version,
-        status=ArtifactStatus.COMPLETE,
-        size=len(write.raw),
+        status=write.status,
+        size=len(write.raw) if write.size is None else write.size,
         media_type=write.media_type,
-        sha256=hashlib.sha256(write.raw).hexdigest(),
+        sha256=hashlib.sha256(write.raw).hexdigest() if digest is None else digest,
         created_at=created_at,
         turn=turn,
+        description=write.description,
+        metadata=json.loads(write.metadata) if write.metadata else {},
+        columns=json.loads(write.columns) if write.columns else None,
+        rows=write.rows,
     )
 
 
-def _content(
-    content: bytes | str | Mapping[str, Any],
+E = TypeVar("E", bound=StrEnum)
+
+
+def artifact_filter(kinds: type[E], value: object, path: str) -> E | None:
+    """
+    A kind or status as the enum's member; `None` for `None`.
+
+    Raises:
+        ValueRefused: It is no member.
+    """
+    if value is None:
+        return None
+    try:
+        return kinds(str(value))
+    except ValueError:
+        known = ", ".join(kinds)
+        raise ValueRefused(f"{value!r} is not one of: {known}", path=path) from None
+
+
+def checked_content(
+    content: Content,
     kind: ArtifactKind | str | None,
     media_type: str | None,
-) -> tuple[ArtifactKind, str | bytes, str]:
-    is_data = isinstance(content, Mapping)
-    try:
-        wanted = ArtifactKind(kind) if kind is not None else None
-    except ValueError:
-        raise ValueRefused(f"{kind!r} is no artifact kind: file or data", path="/kind") from None
-    actual = ArtifactKind.DATA if is_data else ArtifactKind.FILE
+    columns: Mapping[str, str] | None,
+) -> tuple[ArtifactKind, str | bytes, str, int]:
+    """
+    Kind, JSON text or bytes, media type, and number of rows, of the content of an artifact.
+
+    Raises:
+        ValueRefused: The kind does not fit the content, or a value inside it cannot be stored.
+    """
+    wanted = artifact_filter(ArtifactKind, kind, "/kind")
+    actual = _kind_of(content)
     if wanted not in (None, actual):
         raise ValueRefused(
-            f"a {wanted} artifact cannot hold {type(content).__name__}:"
-            " a file takes bytes or text, data takes a JSON object",
+            f"a {wanted} artifact cannot hold {type(content).__name__}: a file takes bytes or text,"
+            " data takes a JSON object, a dataset takes a list of rows",
             path="/kind",
         )
     if media_type is not None:
@@ -158,23 +174,102 @@ def _content(
             )
         check_text(media_type, "/media_type")
     if isinstance(content, Mapping):
-        return actual, dump(content, "/content"), media_type or _JSON
-    if isinstance(content, str):
-        check_text(content, "/content")
-        raw, default = content.encode(), _TEXT
-    elif isinstance(content, (bytes, bytearray, memoryview)):
-        raw, default = bytes(content), _BINARY
-    else:
+        return actual, dump(content, "/content"), media_type or _JSON, 0
+    if actual is ArtifactKind.DATASET:
+        lines, rows = checked_rows(content, check_columns(columns), "/content")
+        return actual, lines, media_type or _ROWS, rows
+    default = _TEXT if isinstance(content, str) else _BINARY
+    return actual, checked_chunk(content, "/content"), media_type or default, 0
+
+
+def _kind_of(content: object) -> ArtifactKind:
+    if isinstance(content, Mapping):
+        return ArtifactKind.DATA
+    if isinstance(content, (str, bytes, bytearray, memoryview)):
+        return ArtifactKind.FILE
+    if isinstance(content, (list, tuple)):
+        return ArtifactKind.DATASET
+    raise ValueRefused(
+        f"{type(content).__name__} is no artifact content: bytes, text, a JSON object or a list of"
+        " rows",
+        path="/content",
+    )
+
+
+def checked_chunk(chunk: object, path: str = "/chunk") -> bytes:
+    """
+    A piece of a file as bytes.
+
+    Raises:
+        ValueRefused: It is neither bytes nor text that can be stored.
+    """
+    if isinstance(chunk, str):
+        check_text(chunk, path)
+        return chunk.encode()
+    if isinstance(chunk, (bytes, bytearray, memoryview)):
+        return bytes(chunk)
+    raise ValueRefused(f"a file takes bytes or text, not {type(chunk).__name__}", path=path)
+
+
+def check_columns(columns: object) -> Mapping[str, str]:
+    """
+    Refuse what are no columns of a dataset.
+
+    Raises:
+        ValueRefused: It is no mapping of names to types, or it is empty.
+    """
+    known = ", ".join(COLUMN_TYPES)
+    if not isinstance(columns, Mapping) or not columns:
         raise ValueRefused(
-            f"{type(content).__name__} is no artifact content: bytes, text or a JSON object",
-            path="/content",
+            f'a dataset needs columns with types ({known}), such as {{"name": "string"}}',
+            path="/columns",
         )
-    if len(raw) > MAX_BODY_BYTES:
+    for name, kind in columns.items():
+        if not isinstance(name, str) or not name:
+            raise ValueRefused("the name of a column is a text", path="/columns")
+        check_text(name, "/columns")
+        if kind not in COLUMN_TYPES:
+            path = f"/columns/{escape(name)}"
+            raise ValueRefused(f"{kind!r} is no type of a column: {known}", path=path)
+    return columns
+
+
+def checked_rows(
+    rows: object, columns: Mapping[str, str], path: str = "/chunk"
+) -> tuple[bytes, int]:
+    """
+    Rows of a dataset as JSON lines, and how many they are.
+
+    Raises:
+        ValueRefused: They are no rows, or break the columns; `path` names the row and the column.
+    """
+    if not isinstance(rows, (list, tuple)):
+        if isinstance(rows, (str, bytes)) and not rows:  # no chunk at all
+            return b"", 0
         raise ValueRefused(
-            f"/content: {len(raw):,} bytes are more than the {MAX_BODY_BYTES:,} of one save",
-            path="/content",
+            f"a dataset takes a list of rows, not {type(rows).__name__}", path=path
         )
-    return actual, raw, media_type or default
+    lines = []
+    for number, row in enumerate(rows):
+        place = f"{path}/{number}"
+        if not isinstance(row, Mapping):
+            raise ValueRefused(f"a row is an object, not {type(row).__name__}", path=place)
+        for name, value in row.items():
+            _check_cell(columns, name, value, place)
+        lines.append(dump(dict(row), place) + "\n")
+    return "".join(lines).encode(), len(lines)
+
+
+def _check_cell(columns: Mapping[str, str], name: object, value: object, place: str) -> None:
+    kind = columns.get(name) if isinstance(name, str) else None
+    if kind is None:
+        known = ", ".join(columns)
+        raise ValueRefused(f"{name!r} is no column of this dataset: {known}", path=place)
+    types = COLUMN_TYPES[kind]
+    is_truth = isinstance(value, bool) and kind != "boolean"
+    if types and value is not None and (is_truth or not isinstance(value, types)):
+        path = f"{place}/{escape(str(name))}"
+        raise ValueRefused(f"{path}: a value of this column is a {kind}, or null", path=path)
 
 
 def busy(turn: int | None) -> AgentBusy:

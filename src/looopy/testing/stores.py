@@ -16,7 +16,7 @@ The classes are in `looopy.testing.contracts`, one a file; import them from this
 
 from __future__ import annotations
 
-from looopy.testing.contracts.artifact import ArtifactStoreContract
+from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
 from looopy.testing.contracts.inbox import InboxContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
@@ -25,6 +25,7 @@ from looopy.testing.contracts.message import MessageStoreContract
 from looopy.testing.contracts.state import StateStoreContract
 
 __all__ = [
+    "ArtifactContentContract",
     "ArtifactStoreContract",
     "InboxContract",
     "JournalContract",

@@ -186,7 +186,10 @@ class ArtifactUpdate(Event):
 
     Attributes:
         version: That was written; the newest one, when the artifact was deleted.
+        append: The version was there, and has grown or ended.
+        last_chunk: The version does not grow any more; false while it is being built.
         deleted: All versions of the artifact are gone.
+        failed: The version was given up.
     """
 
     type: ClassVar[str] = "artifact_update"
@@ -197,6 +200,7 @@ class ArtifactUpdate(Event):
     append: bool = False
     last_chunk: bool = True
     deleted: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -264,7 +264,7 @@ def _check(value: Any, path: str, depth: int) -> None:
             if not isinstance(key, str):
                 raise _refused(path, f"object keys must be strings, not {type(key).__name__}")
             check_text(key, path)
-            _check(item, f"{path}/{_escape(key)}", depth + 1)
+            _check(item, f"{path}/{escape(key)}", depth + 1)
     elif isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
             _check(item, f"{path}/{i}", depth + 1)
@@ -277,8 +277,8 @@ def _refused(path: str, why: str) -> ValueRefused:
     return ValueRefused(f"{path or 'value'}: {why}", path=path)
 
 
-def _escape(key: str) -> str:
-    """RFC 6901, section 3."""
+def escape(key: str) -> str:
+    """A key as a step of a JSON pointer: RFC 6901, section 3."""
     return key.replace("~", "~0").replace("/", "~1")
 
 

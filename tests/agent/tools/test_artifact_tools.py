@@ -12,6 +12,7 @@ from looopy import ToolContext, agent_loop, tool
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
 from looopy.tools import ArtifactTools
+from looopy.tools.sources.artifact import DATASET
 from looopy.types.event import ArtifactUpdate
 from looopy.types.message import ImageContent, ToolResultMessage
 
@@ -282,4 +283,95 @@ async def test_an_artifact_waits_for_a_commit_of_its_turn_that_is_under_way(
     assert set(under_way) == {1}
     seqs = [event.seq for event in events if event.seq is not None]
     assert seqs == sorted(seqs)
+    await assert_whole(stores)
+
+
+async def test_a_file_and_a_table_are_built_up_in_one_version(ask, stores):
+    """Begun with `complete=false`, until the last piece; their status says so."""
+    columns = {"n": "integer"}
+    results = await ask(
+        tool_call("create_file_artifact", artifact_id="log", content="a", complete=False),
+        tool_call("append_file_chunk", artifact_id="log", chunk="b"),
+        tool_call("get_file_content", artifact_id="log"),
+        tool_call("append_file_chunk", artifact_id="log", chunk="c", last_chunk=True),
+        tool_call("create_dataset_artifact", artifact_id="t", columns=columns, complete=False),
+        tool_call("append_dataset_rows", artifact_id="t", rows=[{"n": 1}, {"n": 2}]),
+        tool_call("append_dataset_row", artifact_id="t", row={"n": 3}, last_row=True),
+        tool_call("get_dataset_rows", artifact_id="t", offset=1),
+        tool_call("list_artifacts"),
+    )
+    assert [one["version"] for one in (*results[:2], results[3], *results[4:7])] == [1] * 6
+    assert [one.get("status") for one in results[:2]] == ["building", "building"]
+    assert results[2]["content"] == "ab"
+    assert ("status" in results[3], results[5]["status"], "status" in results[6]) == (
+        False,
+        "building",
+        False,
+    )
+    assert results[7] == {"columns": columns, "rows": [{"n": 2}, {"n": 3}], "offset": 1, "more": 0}
+    assert [one["artifact_id"] for one in results[8]] == ["log", "t"]
+    assert await stores.artifacts.load("ada", "log") == b"abc"
+    updates = [e for e in await stores.journal.events("ada") if isinstance(e, ArtifactUpdate)]
+    log = [(e.version, e.append, e.last_chunk) for e in updates if e.artifact_id == "log"]
+    assert log == [(1, False, False), (1, True, False), (1, True, False), (1, True, True)]
+
+
+async def test_a_table_of_an_earlier_version_is_read_and_grows(ask, stores):
+    """It was one object; with its first new rows it becomes a dataset."""
+    old = {"columns": {"n": "integer"}, "rows": [{"n": 1}, {"n": 2}]}
+    await stores.artifacts.save("ada", "t", old, media_type=DATASET)
+    before, grown, after = await ask(
+        tool_call("get_dataset_rows", artifact_id="t", offset=1),
+        tool_call("append_dataset_row", artifact_id="t", row={"n": 3}),
+        tool_call("get_dataset_rows", artifact_id="t"),
+    )
+    assert before["rows"] == [{"n": 2}]
+    assert (grown["version"], grown["rows"]) == (2, 3)
+    assert after["rows"] == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+async def test_a_large_file_is_read_in_part_and_not_written_anew(ask, stores):
+    """Characters are counted from its beginning; a piece would cost all of it."""
+    content = "é0123456789" * 800_000
+    await stores.artifacts.save("ada", "big", content)
+    start, middle, end, refused = await ask(
+        tool_call("get_file_content", artifact_id="big", limit=3),
+        tool_call("get_file_content", artifact_id="big", offset=8_000_001, limit=5),
+        tool_call("get_file_content", artifact_id="big", offset=8_799_998),
+        tool_call("append_file_chunk", artifact_id="big", chunk="x"),
+    )
+    assert (start["content"], start["more"]) == ("é01", True)
+    assert middle["content"] == content[8_000_001:8_000_006]
+    assert (end["content"], end["more"], end["total_bytes"]) == ("89", False, 9_600_000)
+    assert "begin another with complete=false" in refused
+
+
+async def test_a_tool_writes_an_artifact_piece_by_piece(make_agent, stores):
+    """Each piece is a step of the turn; a block that raises leaves a failed version."""
+
+    @tool(effects="idempotent")
+    async def write(name: str, fails: bool, context: ToolContext) -> str:
+        """Write a file."""
+        async with context.artifacts.open(name, media_type="text/plain") as log:
+            await log.append("one ")
+            await log.append(b"two")
+            if fails:
+                raise ValueError("no more")
+        return log.artifact.status
+
+    good = tool_call("write", name="good", fails=False)
+    calls = (good, tool_call("write", name="bad", fails=True))
+    agent = await make_agent([calls, text("ok")], tools=[write], stores=stores)
+    result = await agent.execute_turn("go")
+    told = [(one.artifact_id, one.status, one.size) for one in result.artifacts]
+    assert told == [("good", "complete", 7), ("bad", "failed", 7)]
+    updates = [e for e in await stores.journal.events("ada") if isinstance(e, ArtifactUpdate)]
+    assert [(e.append, e.last_chunk, e.failed) for e in updates] == [
+        *[(False, False, False), (True, False, False), (True, False, False)],
+        (True, True, False),
+        *[(False, False, False), (True, False, False), (True, False, False)],
+        (True, True, True),
+    ]
+    assert await stores.artifacts.load("ada", "good") == b"one two"
+    assert await stores.artifacts.list("ada", status="failed") == [result.artifacts[1]]
     await assert_whole(stores)

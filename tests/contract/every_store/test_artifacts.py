@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
-from looopy.testing.contracts.artifact import ArtifactStoreContract
+from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
 
 
-class TestArtifactsInMemory(InMemory, ArtifactStoreContract):
+class TestArtifactsInMemory(InMemory, ArtifactStoreContract, ArtifactContentContract):
     """In dictionaries."""
 
 
-class TestArtifactsOnSQLite(OnSQLite, ArtifactStoreContract):
+class TestArtifactsOnSQLite(OnSQLite, ArtifactStoreContract, ArtifactContentContract):
     """In a file."""
 
 
-class TestArtifactsOnAsyncpg(OnAsyncpg, ArtifactStoreContract):
+class TestArtifactsOnAsyncpg(OnAsyncpg, ArtifactStoreContract, ArtifactContentContract):
     """On Postgres, over asyncpg."""
 
 
-class TestArtifactsOnPsycopg(OnPsycopg, ArtifactStoreContract):
+class TestArtifactsOnPsycopg(OnPsycopg, ArtifactStoreContract, ArtifactContentContract):
     """On Postgres, over psycopg."""

@@ -15,10 +15,14 @@ from datetime import datetime
 
 from looopy.errors import StoreUnavailable
 from looopy.stores import rules as names
+from looopy.stores.artifacts import StoredPart, placed_parts
 from looopy.stores.bells import Bells
 from looopy.stores.log import StoredEvent, StoredMessage
 from looopy.stores.records import (
+    ArtifactChange,
     ArtifactDeletion,
+    ArtifactGrowth,
+    ArtifactMoved,
     ArtifactWrite,
     Claim,
     Claimed,
@@ -31,7 +35,7 @@ from looopy.stores.records import (
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us, to_us
 from looopy.stores.rules import check_context_id, made_artifact, no_artifact, no_entry
-from looopy.types.artifact import Artifact
+from looopy.types.artifact import Artifact, ArtifactStatus
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason
 from looopy.types.state import Outcome
@@ -45,6 +49,16 @@ class StoredEntry:
     actor_id: str | None
     created_us: int
     body: str
+
+
+@dataclass(slots=True)
+class MemoryVersion:
+    """A version of an artifact: `text` of a small data artifact; else `parts`, then `tail`."""
+
+    artifact: Artifact
+    text: str | None
+    tail: bytes
+    parts: list[StoredPart]
 
 
 @dataclass(slots=True)
@@ -87,7 +101,7 @@ class StoredContext:
     events: list[StoredEvent] = field(default_factory=list)
     turns: list[TurnRecord] = field(default_factory=list)
     user_positions: dict[int, int] = field(default_factory=dict)
-    artifacts: dict[str, list[tuple[Artifact, str | bytes]]] = field(default_factory=dict)
+    artifacts: dict[str, list[MemoryVersion]] = field(default_factory=dict)
     inbox_last: int = 0
     cancel_turn: int | None = None
     inbox: dict[int, StoredEntry] = field(default_factory=dict)
@@ -225,37 +239,68 @@ def append(
     return Committed(first_seq=first_seq, first_position=first_position, inbox=context.inbox_head)
 
 
-def save_artifact(context: StoredContext, write: ArtifactWrite) -> Artifact:
-    """Add the next version of an artifact."""
+def change_artifact(context: StoredContext, change: ArtifactChange) -> Artifact:
+    """
+    Do what a commit asks for, and return the version it is about.
+
+    Raises:
+        ArtifactMoved: The change was made for another state.
+        ArtifactNotFound: There is no artifact to delete.
+    """
+    check_change(context, change)
+    if isinstance(change, ArtifactDeletion):
+        return context.artifacts.pop(change.artifact_id)[-1].artifact
+    if isinstance(change, ArtifactGrowth):
+        return _grow_artifact(context.artifacts[change.artifact_id][-1], change)
+    return _save_artifact(context, change)
+
+
+def check_change(context: StoredContext | None, change: ArtifactChange) -> None:
+    """Raise what `change_artifact` raises, and change nothing."""
+    versions = context.artifacts.get(change.artifact_id) if context else None
+    if isinstance(change, ArtifactDeletion) and not versions:
+        raise no_artifact(change.artifact_id)
+    if not isinstance(change, ArtifactGrowth):
+        return
+    newest = versions[-1].artifact if versions else None
+    if (
+        newest is None
+        or newest.version != change.version
+        or newest.status is not ArtifactStatus.BUILDING
+        or newest.size != change.size_before
+    ):
+        raise ArtifactMoved
+
+
+def _save_artifact(context: StoredContext, write: ArtifactWrite) -> Artifact:
     versions = context.artifacts.setdefault(write.artifact_id, [])
+    if versions and (old := versions[-1]).artifact.status is ArtifactStatus.BUILDING:
+        old.artifact = replace(old.artifact, status=ArtifactStatus.FAILED)
     artifact = made_artifact(
         write,
-        version=versions[-1][0].version + 1 if versions else 1,
+        version=versions[-1].artifact.version + 1 if versions else 1,
         created_at=utc_now(),
         turn=context.turn_count,
     )
-    versions.append((artifact, write.stored))
+    stored, parts = write.stored, placed_parts(write)
+    if isinstance(stored, str):
+        versions.append(MemoryVersion(artifact, stored, b"", parts))
+    else:
+        versions.append(MemoryVersion(artifact, None, stored, parts))
     return artifact
 
 
-def change_artifact(context: StoredContext, change: ArtifactWrite | ArtifactDeletion) -> Artifact:
-    """Do what a commit asks for, and return the version it is about."""
-    if isinstance(change, ArtifactDeletion):
-        return delete_artifact(context, change.artifact_id)
-    return save_artifact(context, change)
-
-
-def delete_artifact(context: StoredContext, artifact_id: str) -> Artifact:
-    """
-    Remove all versions of an artifact, and return the newest.
-
-    Raises:
-        ArtifactNotFound: The context has no artifact of this id.
-    """
-    versions = context.artifacts.pop(artifact_id, None)
-    if versions is None:
-        raise no_artifact(artifact_id)
-    return versions[-1][0]
+def _grow_artifact(version: MemoryVersion, growth: ArtifactGrowth) -> Artifact:
+    version.parts += placed_parts(growth)
+    version.tail = growth.tail
+    version.artifact = replace(
+        version.artifact,
+        status=growth.status,
+        size=growth.size,
+        sha256=growth.sha256,
+        rows=growth.rows,
+    )
+    return version.artifact
 
 
 def insert_messages(context: StoredContext, encoded: rows.Rows, turn: int) -> None:

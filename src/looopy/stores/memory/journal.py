@@ -16,12 +16,12 @@ from looopy.stores.memory.context import (
     StoredEntry,
     append,
     change_artifact,
+    check_change,
     close_turn,
     interrupt,
 )
 from looopy.stores.memory.log import read_log
 from looopy.stores.records import (
-    ArtifactDeletion,
     Commit,
     Committed,
     Entry,
@@ -39,7 +39,6 @@ from looopy.stores.rules import (
     check_post,
     fenced,
     moved_on,
-    no_artifact,
     no_context,
 )
 from looopy.types.event import AgentEvent, Compaction, HistoryCleared, utc_now
@@ -137,8 +136,8 @@ class InMemoryJournal(InMemoryInbox, Journal):
         if closing and commit.heard is not None and context.inbox_last > commit.heard:
             raise InboxNews(context.inbox_head)
         change = commit.artifact
-        if isinstance(change, ArtifactDeletion) and change.artifact_id not in context.artifacts:
-            raise no_artifact(change.artifact_id)
+        if change is not None:
+            check_change(context, change)
         context.take_out(commit.delivered)
         if state is not None:
             context.state = state

@@ -9,30 +9,27 @@ each is atomic.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from looopy.stores.base import ArtifactStore, MessageStore, StateStore
+from looopy.stores.base import MessageStore, StateStore
 from looopy.stores.bundle import Stores
 from looopy.stores.log import read_records
+from looopy.stores.memory.artifacts import InMemoryArtifactStore
 from looopy.stores.memory.context import (
     Contexts,
     MemoryStore,
     Place,
     begin_turn,
     context_record,
-    delete_artifact,
     insert_messages,
-    save_artifact,
 )
 from looopy.stores.memory.journal import InMemoryJournal
 from looopy.stores.memory.log import record_row
 from looopy.stores.records import Claim, Claimed, ContextRecord, MessageRecord, Waiter
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import (
-    artifact_write,
     busy,
     check_claim,
     check_context_id,
@@ -40,11 +37,9 @@ from looopy.stores.rules import (
     line_busy,
     metadata_changed,
     moved_on,
-    no_artifact,
     no_context,
     no_entry,
 )
-from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.event import utc_now
 from looopy.types.message import Message
 from looopy.types.storable import check_limit, dump
@@ -113,46 +108,6 @@ class InMemoryMessageStore(MemoryStore, MessageStore):
         context = self._get(context_id)
         return 0 if context is None else len(context.messages)
 
-
-class InMemoryArtifactStore(MemoryStore, ArtifactStore):
-    """`ArtifactStore` in a dictionary; see there for the contract."""
-
-    async def save(
-        self,
-        context_id: str,
-        artifact_id: str,
-        content: bytes | str | Mapping[str, Any],
-        *,
-        kind: ArtifactKind | str | None = None,
-        media_type: str | None = None,
-    ) -> Artifact:
-        check_context_id(context_id)
-        write = artifact_write(artifact_id, content, kind, media_type)
-        saved = save_artifact(self.backend.make(self.tenant, context_id), write)
-        self._ring(context_id)
-        return saved
-
-    async def load(
-        self, context_id: str, artifact_id: str, version: int | None = None
-    ) -> bytes | dict[str, Any]:
-        context = self._get(context_id)
-        for artifact, stored in reversed(context.artifacts.get(artifact_id, ()) if context else ()):
-            if version is None or artifact.version == version:
-                return json.loads(stored) if isinstance(stored, str) else stored
-        raise no_artifact(artifact_id, version)
-
-    async def list(self, context_id: str) -> list[Artifact]:
-        context = self._get(context_id)
-        if context is None:
-            return []
-        return [context.artifacts[name][-1][0] for name in sorted(context.artifacts)]
-
-    async def delete(self, context_id: str, artifact_id: str) -> None:
-        context = self._get(context_id)
-        if context is None:
-            raise no_artifact(artifact_id)
-        delete_artifact(context, artifact_id)
-        self._ring(context_id)
 
 
 class InMemoryStateStore(MemoryStore, StateStore):

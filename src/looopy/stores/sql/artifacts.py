@@ -1,94 +1,159 @@
-"""`ArtifactStore` on SQL: versions are rows, bytes and JSON text in columns of their own."""
+"""`ArtifactStore` on SQL: versions are rows, their large parts rows that name a blob."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from looopy.errors import ValueRefused
-from looopy.stores.base import ArtifactStore
+from looopy.errors import StoreError
+from looopy.stores.artifacts import Artifacts, StoredPart, StoredVersion
 from looopy.stores.log import read_rows
-from looopy.stores.rules import (
-    artifact_write,
-    check_artifact_id,
-    check_context_id,
-    no_artifact,
-    no_context,
-)
+from looopy.stores.records import ArtifactChange, ArtifactWrite
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.commit import delete_artifact, peek, save_artifact, stored_artifact
-from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, can_exist
-from looopy.types.artifact import Artifact, ArtifactKind
+from looopy.stores.sql.commit import change_artifact, peek, stored_artifact
+from looopy.stores.sql.driver import Driver, Query, Steps
+from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, one_step
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+
+_COLUMNS = 13
 
 
-class SQLArtifactStore(SQLStore, ArtifactStore):
+class SQLArtifactStore(Artifacts):
     """See `ArtifactStore` for the contract."""
 
-    async def save(
+    def __init__(self, backend: Driver, tenant: str = "default") -> None:
+        super().__init__(SQLArtifactRows(backend, tenant), tenant, backend.blobs)
+        self.backend = backend
+        self.tenant = tenant
+
+
+class SQLArtifactRows(SQLStore):
+    """See `ArtifactRows`."""
+
+    async def peek(
+        self, context_id: str, artifact_id: str, version: int | None = None
+    ) -> StoredVersion | None:
+        """The row of a version."""
+        low, high = (1, NO_LIMIT) if version is None else (bounded(version), bounded(version))
+        found = await self._ask(
+            s.PEEK_ARTIFACT, context_id, artifact=artifact_id, low=low, high=high
+        )
+        return _version(*found[0]) if found else None
+
+    async def complete_one(self, context_id: str, artifact_id: str) -> StoredVersion | None:
+        """The row of the newest complete version."""
+        found = await self._ask(s.PEEK_COMPLETE, context_id, artifact=artifact_id)
+        return _version(*found[0]) if found else None
+
+    async def parts(
+        self, context_id: str, artifact_id: str, version: int, *, after: int, limit: int
+    ) -> list[StoredPart]:
+        """Parts, in order."""
+        place = {"artifact": artifact_id, "version": version}
+        found = await self._ask(s.LIST_PARTS, context_id, **place, after=after, limit=limit)
+        return [_part(*row) for row in found]
+
+    async def part_at(
+        self, context_id: str, artifact_id: str, version: int, *, start: int = 0, row: int = 0
+    ) -> int:
+        """The number of the last part that begins there, or before."""
+        place = {"artifact": artifact_id, "version": version}
+        at = {"start": bounded(start or None), "row": bounded(row or None)}
+        return int((await self._ask(s.PART_AT, context_id, **place, **at))[0][0])
+
+    async def all_versions(self, context_id: str, artifact_id: str) -> list[Artifact]:
+        """The versions, oldest first."""
+        found = await self._ask(s.LIST_VERSIONS, context_id, artifact=artifact_id)
+        return [stored_artifact(row, newest=bool(row[_COLUMNS])) for row in found]
+
+    async def newest(
         self,
         context_id: str,
-        artifact_id: str,
-        content: bytes | str | Mapping[str, Any],
         *,
-        kind: ArtifactKind | str | None = None,
-        media_type: str | None = None,
-    ) -> Artifact:
-        check_context_id(context_id)
-        write = artifact_write(artifact_id, content, kind, media_type)
+        turn: int | None,
+        kind: ArtifactKind | None,
+        status: ArtifactStatus | None,
+        after: str,
+        limit: int | None,
+    ) -> list[Artifact]:
+        """The newest version of each."""
+        found = await self._ask(
+            s.LIST_ARTIFACTS,
+            context_id,
+            turn=None if turn is None else bounded(turn),
+            kind=None if kind is None else kind.value,
+            status=None if status is None else status.value,
+            after_artifact=after,
+            limit=bounded(limit),
+        )
+        return await read_rows(found, stored_artifact)
+
+    async def apply(self, context_id: str, change: ArtifactChange) -> Artifact:
+        """Make a change outside of turns."""
         key = self.params(context_id)
 
         def work() -> Steps[Artifact]:
-            # Locked first: the next version depends on the existing ones.
+            # Locked first: the change depends on the existing rows.
             while (yield from peek(key, lock=True)) is None:
+                if not isinstance(change, ArtifactWrite):
+                    break
                 yield Query(s.CREATE, key)
-            saved = yield from save_artifact(key, write)
-            if saved is None:
-                raise no_context(context_id)
-            return saved
+            return (yield from change_artifact(key, change))
 
         return await self.write(work, context_id)
 
-    async def load(
-        self, context_id: str, artifact_id: str, version: int | None = None
-    ) -> bytes | dict[str, Any]:
-        if not _can_hold(context_id, artifact_id):
-            raise no_artifact(artifact_id, version)
-        low, high = (1, NO_LIMIT) if version is None else (bounded(version), bounded(version))
-        params = self.params(context_id, artifact=artifact_id, low=low, high=high)
+    async def blobs_of(self, context_id: str, artifact_id: str | None = None) -> list[str]:
+        """The names of the blobs of an artifact, or of a context."""
+        if artifact_id is None:
+            found = await self._ask(s.LIST_BLOBS, context_id)
+        else:
+            found = await self._ask(s.BLOBS_OF_ARTIFACT, context_id, artifact=artifact_id)
+        return [str(name) for (name,) in found]
 
-        def work() -> Steps[bytes | dict[str, Any]]:
-            found = yield Query(s.LOAD_ARTIFACT, params, alone=True)
-            if not found:
-                raise no_artifact(artifact_id, version)
-            kind, data, raw = found[0]
-            if kind == ArtifactKind.DATA.value:
-                content: dict[str, Any] = json.loads(data)
-                return content
-            return bytes(raw)
+    async def blob_with(self, sha256: str, size: int) -> str | None:
+        """The name of a blob with this content."""
+        params = {"tenant": self.tenant, "sha256": sha256, "size": size}
+        query = Query(s.FIND_BLOB, params, alone=True)
+        found = await self.backend.run(partial(one_step, query), write=False)
+        return str(found[0][0]) if found else None
 
-        return await self.backend.run(work, write=False)
+    async def unnamed(self, names: Sequence[str]) -> list[str]:
+        """Those that no row has."""
 
-    async def list(self, context_id: str) -> list[Artifact]:
-        return await read_rows(await self._ask(s.LIST_ARTIFACTS, context_id), stored_artifact)
+        def work() -> Steps[list[str]]:
+            gone = []
+            for name in names:
+                sha256 = name.partition("-")[0]
+                params = {"tenant": self.tenant, "sha256": sha256, "blob": name}
+                if not (yield Query(s.NAMED_BLOB, params)):
+                    gone.append(name)
+            return gone
 
-    async def delete(self, context_id: str, artifact_id: str) -> None:
-        if not _can_hold(context_id, artifact_id):
-            raise no_artifact(artifact_id)
-
-        def work() -> Steps[None]:
-            yield from delete_artifact(self.params(context_id), artifact_id)
-
-        await self.write(work, context_id)
+        return await self.backend.run(work, write=False) if names else []
 
 
-def _can_hold(context_id: str, artifact_id: str) -> bool:
-    """
-    True if such an artifact may exist; ids that no store takes are answered like unknown ones.
-    """
-    try:
-        check_artifact_id(artifact_id)
-    except ValueRefused:
-        return False
-    return can_exist(context_id)
+def _version(*row: Any) -> StoredVersion:
+    newest, text, tail, parts = row[_COLUMNS:]
+    artifact = stored_artifact(row, newest=bool(newest))
+    return StoredVersion(artifact, text, bytes(tail or b""), parts)
+
+
+def _part(*row: Any) -> StoredPart:
+    part = StoredPart(*row)
+    return part if part.data is None else part._replace(data=bytes(part.data))
+
+
+async def blobs_of(backend: Driver, tenant: str, context_id: str) -> list[str]:
+    """The names of the blobs of a context that is to be deleted or cleared."""
+    if backend.blobs is None:
+        return []
+    return await SQLArtifactRows(backend, tenant).blobs_of(context_id)
+
+
+async def drop_blobs(backend: Driver, tenant: str, names: list[str]) -> None:
+    """Remove those that no row names any more; a failure leaves orphans."""
+    if names:
+        with contextlib.suppress(StoreError):
+            await SQLArtifactStore(backend, tenant).drop(names)

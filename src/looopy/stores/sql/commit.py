@@ -9,14 +9,19 @@ fail in between.
 
 from __future__ import annotations
 
-import hashlib
+import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from looopy.stores import rules as names
+from looopy.stores.artifacts import placed_parts
 from looopy.stores.records import (
+    ArtifactChange,
     ArtifactDeletion,
+    ArtifactGrowth,
+    ArtifactMoved,
     ArtifactWrite,
     Claim,
     Claimed,
@@ -263,7 +268,7 @@ def commit_steps(given: CommitRows) -> Steps[Committed]:
         yield from _take_entries(given.params, commit.delivered)
     artifact = None
     if commit.artifact is not None:
-        artifact = yield from _change_artifact(given.params, commit.artifact)
+        artifact = yield from change_artifact(given.params, commit.artifact)
         encoded = rows.with_artifact(encoded, artifact)
     yield from _insert(given.params, commit.turn, encoded, done, commit.assistant_position)
     if (closing := encoded.closing) is not None:
@@ -272,43 +277,134 @@ def commit_steps(given: CommitRows) -> Steps[Committed]:
     return done if artifact is None else replace(done, artifact=artifact)
 
 
-def save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifact | None]:
-    """Save the next version of an artifact; `None` when there is no such context."""
+def change_artifact(key: Mapping[str, Any], change: ArtifactChange) -> Steps[Artifact]:
+    """
+    Do what a commit asks for, and return the version it is about.
+
+    Raises:
+        ArtifactMoved: The change was made for another state.
+        ArtifactNotFound: There is no artifact to delete.
+    """
+    if isinstance(change, ArtifactDeletion):
+        return (yield from _delete_artifact(key, change.artifact_id))
+    if isinstance(change, ArtifactGrowth):
+        return (yield from _grow_artifact(key, change))
+    return (yield from _save_artifact(key, change))
+
+
+def _save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifact]:
+    """
+    Save the next version.
+
+    Raises:
+        ContextNotFound: There is no such context.
+    """
     is_text = isinstance(write.stored, str)
+    unversioned = made_artifact(write, version=0, created_at=utc_now(), turn=0)
     params = {
         "tenant": key["tenant"],
         "context": key["context"],
         "artifact": write.artifact_id,
         "kind": write.kind.value,
         "media_type": write.media_type,
-        "size": len(write.raw),
-        "sha256": hashlib.sha256(write.raw).hexdigest(),
+        "status": write.status.value,
+        "size": unversioned.size,
+        "sha256": unversioned.sha256,
         "data": write.stored if is_text else None,
         "bytes": None if is_text else write.stored,
+        "description": write.description,
+        "metadata": write.metadata,
+        "row_schema": write.columns,
+        "row_count": write.rows,
+        "part_count": len(write.parts),
     }
     saved = yield Query(s.SAVE_ARTIFACT, params)
     if not saved:
-        return None
+        raise no_context(key["context"])
     version, created_us, turn = saved[0]
-    return made_artifact(write, version=version, created_at=from_us(created_us), turn=turn)
+    yield from _add_parts({**params, "version": version}, write)
+    return replace(unversioned, version=version, created_at=from_us(created_us), turn=turn)
 
 
-def delete_artifact(key: Mapping[str, Any], artifact_id: str) -> Steps[Artifact]:
+def _grow_artifact(key: Mapping[str, Any], growth: ArtifactGrowth) -> Steps[Artifact]:
+    params = {
+        "tenant": key["tenant"],
+        "context": key["context"],
+        "artifact": growth.artifact_id,
+        "version": growth.version,
+        "status": growth.status.value,
+        "size": growth.size,
+        "size_before": growth.size_before,
+        "sha256": growth.sha256,
+        "bytes": growth.tail,
+        "row_count": growth.rows,
+        "part_count": growth.part_count,
+    }
+    grown = yield Query(s.GROW_ARTIFACT, params)
+    if not grown:
+        raise ArtifactMoved
+    yield from _add_parts(params, growth)
+    return stored_artifact(grown[0])
+
+
+def _add_parts(
+    params: Mapping[str, Any], change: ArtifactWrite | ArtifactGrowth
+) -> Steps[None]:
+    """
+    Add the rows of the new parts.
+
+    Raises:
+        ArtifactMoved: A blob may have been removed before these rows are there.
+    """
+    base = {name: params[name] for name in ("tenant", "context", "artifact", "version")}
+    for part, row in zip(change.parts, placed_parts(change), strict=True):
+        if time.monotonic() > part.expires:
+            raise ArtifactMoved
+        named = {"tenant": base["tenant"], "sha256": row.sha256, "blob": row.blob}
+        if part.shared and not (yield Query(s.HOLD_BLOB, named)):
+            raise ArtifactMoved
+        yield Query(
+            s.ADD_PART,
+            {
+                **base,
+                "part": row.part,
+                "start": row.start,
+                "size": row.size,
+                "sha256": row.sha256,
+                "first_row": row.first_row,
+                "row_count": row.rows,
+                "blob": row.blob,
+                "bytes": row.data,
+            },
+        )
+
+
+def _delete_artifact(key: Mapping[str, Any], artifact_id: str) -> Steps[Artifact]:
     """
     Remove all versions of an artifact, and return the newest.
 
     Raises:
         ArtifactNotFound: The context has no artifact of this id.
     """
-    deleted = yield Query(s.DELETE_ARTIFACT, {**key, "artifact": artifact_id})
+    named = {**key, "artifact": artifact_id}
+    deleted = yield Query(s.DELETE_ARTIFACT, named)
     if not deleted:
         raise no_artifact(artifact_id)
+    yield Query(s.DELETE_PARTS, named)
     return max(map(stored_artifact, deleted), key=lambda artifact: artifact.version)
 
 
-def stored_artifact(row: Sequence[Any]) -> Artifact:
-    """The artifact of a row of `LIST_ARTIFACTS` or `DELETE_ARTIFACT`."""
-    artifact_id, kind, version, status, size, media_type, sha256, created_us, turn = row
+def stored_artifact(row: Sequence[Any], *, newest: bool = True) -> Artifact:
+    """
+    The artifact of the first columns of a row of `LIST_ARTIFACTS`, and others.
+
+    Args:
+        newest: False if it has a successor, and so will never be complete.
+    """
+    artifact_id, kind, version, status, size, media_type, sha256, created_us, turn = row[:9]
+    description, metadata, columns, rows_ = row[9:13]
+    if status == ArtifactStatus.BUILDING.value and not newest:
+        status = ArtifactStatus.FAILED.value
     return Artifact(
         artifact_id=artifact_id,
         kind=ArtifactKind(kind),
@@ -319,19 +415,11 @@ def stored_artifact(row: Sequence[Any]) -> Artifact:
         sha256=sha256,
         created_at=from_us(created_us),
         turn=turn,
+        description=description,
+        metadata=json.loads(metadata) if metadata else {},
+        columns=json.loads(columns) if columns else None,
+        rows=rows_,
     )
-
-
-def _change_artifact(
-    key: Mapping[str, Any], change: ArtifactWrite | ArtifactDeletion
-) -> Steps[Artifact]:
-    """Do what a commit asks for, and return the version it is about."""
-    if isinstance(change, ArtifactDeletion):
-        return (yield from delete_artifact(key, change.artifact_id))
-    saved = yield from save_artifact(key, change)
-    if saved is None:
-        raise no_context(key["context"])  # never: the commit has just locked its row
-    return saved
 
 
 def _close_turn(
@@ -464,6 +552,7 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
     yield Query(s.FORGET_EVENTS, {**key, "seq": seq})
     yield Query(s.FORGET_TURNS, key)
     yield Query(s.DELETE_ARTIFACTS, key)
+    yield Query(s.DELETE_ALL_PARTS, key)
     yield Query(s.EMPTY_INBOX, key)
     state = rows.state_after_clear(head.state, forced=head.open_turn is not None)
     cleared = yield Query(

@@ -9,9 +9,9 @@ for each statement); a driver with a network in between may send the same statem
 The statements are text that both dialects read, with `:named` parameters; a driver may replace one
 by another statement with the same parameters and answer (`sqlite/statements.py`). Each driver
 supplies one non-standard function, `now_us()`: the database's clock in microseconds since 1970. A
-statement that has to lock its row before reading it ends in `/* FOR UPDATE */`: a comment in a
-database with one writer at a time, a clause elsewhere. One that may change any number of rows ends
-in `/* MANY */`, so that no driver makes it return something for each row.
+statement that has to lock its row before reading it ends in `/* FOR UPDATE */`, or another lock: a
+comment in a database with one writer at a time, a clause elsewhere. One that may change any number
+of rows ends in `/* MANY */`, so that no driver makes it return something for each row.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from looopy.errors import StoreUnavailable
 from looopy.stores.bells import Bells
+from looopy.stores.blobs.base import Blobs
 
 T = TypeVar("T")
 
@@ -88,9 +89,11 @@ class Driver(Protocol):
     Attributes:
         bells: They ring for each write that passes `ring`, and when another process or another
             driver has written. The same object before `open` and after `close`.
+        blobs: Takes the large parts of artifacts; `None`: the database does.
     """
 
     bells: Bells
+    blobs: Blobs | None
 
     async def open(self) -> None:
         """Connect; does nothing when connected, and may be called again after `close`."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from looopy.stores.blobs.base import Blobs
+from looopy.stores.blobs.opening import open_blobs
 from looopy.stores.bundle import Stores
 from looopy.stores.sql.artifacts import SQLArtifactStore
 from looopy.stores.sql.driver import Driver
@@ -19,7 +21,9 @@ from looopy.stores.sql.postgres.url import PostgresURL, check_driver, parse
 from looopy.stores.sql.state import SQLStateStore
 
 
-def sqlite_stores(url: str, *, tenant: str = "default", migrate: bool = True) -> Stores:
+def sqlite_stores(
+    url: str, *, tenant: str = "default", migrate: bool = True, blobs: str | Blobs | None = None
+) -> Stores:
     """
     The stores in the file that *url* names; nothing is opened before they are entered.
 
@@ -27,18 +31,25 @@ def sqlite_stores(url: str, *, tenant: str = "default", migrate: bool = True) ->
         url: `sqlite:///path/to/file.db`.
         tenant: The owner of these contexts.
         migrate: True if opening may make the file, or change its schema.
+        blobs: Takes the large parts of artifacts; by default a folder beside the file.
 
     Raises:
-        ConfigurationError: The URL names no file.
+        ConfigurationError: The URL names no file, or no blob store.
+        MissingExtra: The library of the blob store is not installed.
     """
     from looopy.stores.sql.sqlite.connection import sqlite_path
     from looopy.stores.sql.sqlite.driver import SQLiteDriver
 
     bring_to_head = _bring_to_head if migrate else None
-    return bind(SQLiteDriver(sqlite_path(url), bring_to_head=bring_to_head), tenant)
+    path = sqlite_path(url)
+    driver = SQLiteDriver(path, bring_to_head=bring_to_head)
+    driver.blobs = open_blobs(f"{path}.blobs" if blobs is None else blobs)
+    return bind(driver, tenant)
 
 
-def postgres_stores(url: str, *, tenant: str = "default", migrate: bool = False) -> Stores:
+def postgres_stores(
+    url: str, *, tenant: str = "default", migrate: bool = False, blobs: str | Blobs | None = None
+) -> Stores:
     """
     The stores in the Postgres database that *url* names; nothing is opened before they are entered.
 
@@ -46,17 +57,20 @@ def postgres_stores(url: str, *, tenant: str = "default", migrate: bool = False)
         url: `postgresql://user:password@host/database`, see `postgres.url.parse`.
         tenant: The owner of these contexts.
         migrate: True if opening may make or change the schema.
+        blobs: Takes the large parts of artifacts; by default the database itself.
 
     Raises:
-        ConfigurationError: The URL is malformed.
-        MissingExtra: Its driver is not installed.
+        ConfigurationError: A URL is malformed.
+        MissingExtra: Its driver is not installed, or the library of the blob store.
     """
     place = parse(url)
     check_driver(place)
     from looopy.stores.sql.postgres.driver import PostgresDriver
 
     bring_to_head = _bring_to_head if migrate else None
-    return bind(PostgresDriver(place, bring_to_head=bring_to_head), tenant)
+    driver = PostgresDriver(place, bring_to_head=bring_to_head)
+    driver.blobs = None if blobs is None else open_blobs(blobs)
+    return bind(driver, tenant)
 
 
 def _bring_to_head(target: Path | PostgresURL) -> None:

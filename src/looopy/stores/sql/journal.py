@@ -39,6 +39,7 @@ from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us
 from looopy.stores.rules import can_name, check_context_id, check_post, fenced, no_context
 from looopy.stores.sql import statements as s
+from looopy.stores.sql.artifacts import blobs_of, drop_blobs
 from looopy.stores.sql.commit import (
     Head,
     clear_steps,
@@ -79,8 +80,11 @@ class SQLJournal(SQLStore, Journal):
     async def clear(self, context_id: str, *, force: bool = False) -> int:
         if not can_exist(context_id):
             raise no_context(context_id)
+        freed = await blobs_of(self.backend, self.tenant, context_id)
         work = partial(clear_steps, self.params(context_id), context_id, force=force)
-        return await self.write(work, context_id, inbox=True)
+        epoch = await self.write(work, context_id, inbox=True)
+        await drop_blobs(self.backend, self.tenant, freed)
+        return epoch
 
     async def compact(self, context_id: str, compaction: NewSummary) -> tuple[int, Compaction]:
         if not can_exist(context_id):

@@ -13,6 +13,7 @@ from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us
 from looopy.stores.rules import busy, check_context_id, metadata_changed, no_context
 from looopy.stores.sql import statements as s
+from looopy.stores.sql.artifacts import blobs_of, drop_blobs
 from looopy.stores.sql.commit import claim_steps, drop_place, encode_claim, inbox_head, peek
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.journal import SQLJournal, turn_record
@@ -75,7 +76,9 @@ class SQLStateStore(SQLStore, StateStore):
                 raise busy(head.open_turn)
             yield Query(s.DELETE_CONTEXT, self.params(context_id))
 
+        freed = await blobs_of(self.backend, self.tenant, context_id)
         await self.write(work, context_id, inbox=True)
+        await drop_blobs(self.backend, self.tenant, freed)
 
     async def claim(self, claim: Claim) -> Claimed:
         check_context_id(claim.context_id)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from looopy.types.config import LONGEST_LEASE_S
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
 
 PREFIX = "looopy_"
@@ -61,7 +61,7 @@ TABLES = frozenset(
     f"{PREFIX}{name}"
     for name in (
         *("contexts", "turns", "messages", "events"),
-        *("artifacts", "inbox", "turn_keys", "waiters"),
+        *("artifacts", "artifact_parts", "inbox", "turn_keys", "waiters"),
     )
 )
 
@@ -71,6 +71,7 @@ TEXTS = frozenset(
         *("tenant", "context", "after_id", "holder", "displace", "actor", "state", "metadata"),
         *("outcome", "stop_reason", "usage", "role", "type", "meta", "body"),
         *("artifact", "kind", "other_kind", "media_type", "sha256", "data", "key", "input_hash"),
+        *("after_artifact", "blob", "description", "row_schema", "status"),
     }
 )
 BYTES = frozenset({"bytes"})
@@ -392,39 +393,101 @@ FIND_TURN = _HALVE.format(table="looopy_turns", key="turn", seq="start_seq")
 
 # --- artifacts ---
 
+_ARTIFACT = (
+    "{0}artifact_id, {0}kind, {0}version, {0}status, {0}size, {0}media_type, {0}sha256,"
+    " {0}created_at, {0}turn, {0}description, {0}metadata, {0}row_schema, {0}row_count"
+)
+# Versions have no gaps: the newest is the one without a next.
+_NEWEST = (
+    "(SELECT n.version FROM looopy_artifacts n WHERE n.tenant_id = a.tenant_id"
+    " AND n.context_id = a.context_id AND n.artifact_id = a.artifact_id"
+    " AND n.version = a.version + 1) IS NULL"
+)
+_ARTIFACTS = "looopy_artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context"
+_VERSION = f"{_THIS} AND artifact_id = :artifact AND version = :version"
+
 SAVE_ARTIFACT = (
     "INSERT INTO looopy_artifacts (tenant_id, context_id, artifact_id, version, kind, media_type,"
-    " status, size,"
-    " sha256, created_at, turn, data, bytes) SELECT :tenant, :context, :artifact, 1 + COALESCE("
-    "(SELECT MAX(a.version) FROM looopy_artifacts a WHERE a.tenant_id = :tenant AND a.context_id ="
-    " :context"
-    " AND a.artifact_id = :artifact), 0), :kind, :media_type, 'complete', :size, :sha256, now_us(),"
-    f" turn_count, :data, :bytes FROM looopy_contexts WHERE {_THIS} RETURNING version, created_at,"
-    " turn"
+    " status, size, sha256, created_at, turn, data, bytes, description, metadata, row_schema,"
+    " row_count, part_count) SELECT :tenant, :context, :artifact, 1 + COALESCE("
+    f"(SELECT MAX(a.version) FROM {_ARTIFACTS} AND a.artifact_id = :artifact), 0),"
+    " :kind, :media_type, :status, :size, :sha256, now_us(), turn_count, :data, :bytes,"
+    " :description, :metadata, :row_schema, :row_count, :part_count"
+    f" FROM looopy_contexts WHERE {_THIS} RETURNING version, created_at, turn"
 )
 
-LOAD_ARTIFACT = (
-    f"SELECT kind, data, bytes FROM looopy_artifacts WHERE {_THIS} AND artifact_id = :artifact"
-    " AND version >= :low AND version <= :high ORDER BY version DESC LIMIT 1"
+# Only what was built on is replaced: a longer version, or one with a successor, is left alone.
+GROW_ARTIFACT = (
+    "UPDATE looopy_artifacts SET status = :status, size = :size, sha256 = :sha256, bytes = :bytes,"
+    f" row_count = :row_count, part_count = :part_count WHERE {_VERSION} AND status = 'building'"
+    " AND size = :size_before AND (SELECT n.version FROM looopy_artifacts n WHERE n.tenant_id ="
+    " :tenant AND n.context_id = :context AND n.artifact_id = :artifact"
+    f" AND n.version = :version + 1) IS NULL RETURNING {_ARTIFACT.format('')}"
 )
 
-# Versions have no gaps: the newest is the one without a next.
+ADD_PART = (
+    "INSERT INTO looopy_artifact_parts (tenant_id, context_id, artifact_id, version, part, start,"
+    " size, sha256, first_row, row_count, blob, bytes) VALUES (:tenant, :context, :artifact,"
+    " :version, :part, :start, :size, :sha256, :first_row, :row_count, :blob, :bytes)"
+)
+
+_PEEK_ARTIFACT = (
+    f"SELECT {_ARTIFACT.format('a.')}, {_NEWEST}, a.data, a.bytes, a.part_count"
+    f" FROM {_ARTIFACTS} AND a.artifact_id = :artifact"
+)
+PEEK_ARTIFACT = (
+    f"{_PEEK_ARTIFACT} AND a.version >= :low AND a.version <= :high"
+    " ORDER BY a.version DESC LIMIT 1"
+)
+PEEK_COMPLETE = f"{_PEEK_ARTIFACT} AND a.status = 'complete' ORDER BY a.version DESC LIMIT 1"
+
 LIST_ARTIFACTS = (
-    "SELECT a.artifact_id, a.kind, a.version, a.status, a.size, a.media_type, a.sha256,"
-    " a.created_at,"
-    " a.turn FROM looopy_artifacts a WHERE a.tenant_id = :tenant AND a.context_id = :context AND"
-    " (SELECT n.version FROM looopy_artifacts n WHERE n.tenant_id = a.tenant_id AND n.context_id ="
-    " a.context_id"
-    " AND n.artifact_id = a.artifact_id AND n.version = a.version + 1) IS NULL"
-    " ORDER BY a.artifact_id"
+    f"SELECT {_ARTIFACT.format('a.')} FROM {_ARTIFACTS} AND a.artifact_id > :after_artifact"
+    f" AND {_NEWEST} AND (:turn IS NULL OR a.turn = :turn) AND (:kind IS NULL OR a.kind = :kind)"
+    " AND (:status IS NULL OR a.status = :status) ORDER BY a.artifact_id LIMIT :limit"
+)
+
+LIST_VERSIONS = (
+    f"SELECT {_ARTIFACT.format('a.')}, {_NEWEST} FROM {_ARTIFACTS} AND a.artifact_id = :artifact"
+    " ORDER BY a.version"
+)
+
+LIST_PARTS = (
+    "SELECT part, start, size, sha256, first_row, row_count, blob, bytes FROM looopy_artifact_parts"
+    f" WHERE {_VERSION} AND part > :after ORDER BY part LIMIT :limit"
+)
+
+PART_AT = (
+    f"SELECT COALESCE(MAX(part), 1) FROM looopy_artifact_parts WHERE {_VERSION}"
+    " AND start <= :start AND first_row <= :row"
 )
 
 DELETE_ARTIFACT = (
     f"DELETE FROM looopy_artifacts WHERE {_THIS} AND artifact_id = :artifact RETURNING"
-    " artifact_id, kind, version, status, size, media_type, sha256, created_at, turn"
+    f" {_ARTIFACT.format('')}"
+)
+
+DELETE_PARTS = (
+    f"DELETE FROM looopy_artifact_parts WHERE {_THIS} AND artifact_id = :artifact /* MANY */"
 )
 
 DELETE_ARTIFACTS = f"DELETE FROM looopy_artifacts WHERE {_THIS}"
+DELETE_ALL_PARTS = f"DELETE FROM looopy_artifact_parts WHERE {_THIS} /* MANY */"
+
+# --- blobs ---
+
+LIST_BLOBS = f"SELECT DISTINCT blob FROM looopy_artifact_parts WHERE {_THIS} AND blob IS NOT NULL"
+BLOBS_OF_ARTIFACT = f"{LIST_BLOBS} AND artifact_id = :artifact"
+
+_BLOB = (
+    "SELECT blob FROM looopy_artifact_parts WHERE tenant_id = :tenant AND sha256 = :sha256"
+    " AND {0} LIMIT 1"
+)
+FIND_BLOB = _BLOB.format("size = :size AND blob IS NOT NULL")
+NAMED_BLOB = _BLOB.format("blob = :blob")
+# The row that another one takes the name from may not be deleted before both are committed. A row
+# that is being deleted counts as gone: waiting for it could be waiting in a circle.
+HOLD_BLOB = f"{NAMED_BLOB} /* FOR KEY SHARE SKIP LOCKED */"
 
 # --- clearing ---
 

@@ -6,8 +6,9 @@ process has to accept its first turn. Reads and writes are text in `statements.p
 
 Every key begins with `(tenant_id, context_id)`, so the tables can be partitioned and sharded by it;
 no number comes from a sequence, no order from a timestamp. Times are integer microseconds since
-1970, UTC; JSON is text, kept as it was written. Rows are found by primary key alone: an event by
-the turn whose range of `seq` holds it, so no other index has to be written.
+1970, UTC; JSON is text, kept as it was written. Rows are found by primary key alone, but for the
+parts of artifacts: an event by the turn whose range of `seq` holds it, so no other index has to be
+written.
 
 In SQLite, tables of short rows are clustered by their key: one page to write instead of two. SQLite
 keeps turns, messages and events under the number of their context (`sqlite_metadata`), with views
@@ -23,6 +24,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ForeignKeyConstraint,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -178,9 +180,33 @@ artifacts = _table(
     _number("turn"),
     _text("data", null=True),
     Column("bytes", LargeBinary, nullable=True),
+    _text("description", null=True),
+    _text("metadata", null=True),
+    _text("row_schema", null=True),
+    _number("row_count", default="0"),
+    _number("part_count", default="0"),
     key=("artifact_id", "version"),
     clustered=False,
 )
+
+# The one index beside the primary keys: equal content is found by its hash, in all contexts of a
+# tenant, and so are the rows that name a blob. Nothing but large artifacts has rows here.
+artifact_parts = _table(
+    "artifact_parts",
+    Column("artifact_id", _key, nullable=False),
+    _number("version"),
+    _number("part"),
+    _number("start"),
+    _number("size"),
+    _text("sha256"),
+    _number("first_row"),
+    _number("row_count"),
+    _text("blob", null=True),
+    Column("bytes", LargeBinary, nullable=True),
+    key=("artifact_id", "version", "part"),
+    clustered=False,
+)
+Index(None, artifact_parts.c.tenant_id, artifact_parts.c.sha256)
 
 inbox = _table(
     "inbox",
@@ -260,5 +286,5 @@ Table(
 turn_rows = _rows("turn_rows", turns, "turn", may_lack=("usage", "metadata"))
 message_rows = _rows("message_rows", messages, "position", "role")
 event_rows = _rows("event_rows", events, "seq")
-for _shared in (artifacts, inbox, turn_keys, waiters):
+for _shared in (artifacts, artifact_parts, inbox, turn_keys, waiters):
     _shared.to_metadata(sqlite_metadata)

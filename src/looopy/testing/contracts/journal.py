@@ -17,8 +17,16 @@ from looopy.errors import (
     ValueRefused,
 )
 from looopy.stores.bundle import Stores
-from looopy.stores.records import Claimed, Commit, Committed, ContextState, EntryKind, NewSummary
-from looopy.stores.rules import artifact_deletion, artifact_write
+from looopy.stores.records import (
+    ArtifactDeletion,
+    ArtifactWrite,
+    Claimed,
+    Commit,
+    Committed,
+    ContextState,
+    EntryKind,
+    NewSummary,
+)
 from looopy.testing.contracts.state import STATE
 from looopy.testing.contracts.turns import (
     AT,
@@ -68,6 +76,7 @@ from looopy.types.summary import summary_message
 
 _ADD = ToolCall("call-1", "add", {"a": 1, "b": [2.5]})
 _SEND = ToolCall("call-2", "send", {"to": "bob"})
+_DELETION = ArtifactDeletion(artifact_id="report")
 _DELETED = ArtifactUpdate(
     artifact_id="report", kind=ArtifactKind.FILE, version=0, deleted=True, **AT
 )
@@ -206,7 +215,12 @@ class JournalContract(Contract):
         """The event has the version of the commit; a stale owner stores neither."""
         claimed = await begin(stores, ttl_s=0)
         await stores.artifacts.save(CONTEXT, "report", "first")
-        write = artifact_write("report", {"n": 2}, None, None)
+        write = ArtifactWrite(
+            artifact_id="report",
+            kind=ArtifactKind.DATA,
+            stored='{"n":2}',
+            media_type="application/json",
+        )
         update = ArtifactUpdate(
             context_id=CONTEXT, turn=1, artifact_id="report", kind=write.kind, version=0
         )
@@ -228,7 +242,7 @@ class JournalContract(Contract):
         await stores.artifacts.save(CONTEXT, "report", {"n": 1})
         saved = await stores.artifacts.save(CONTEXT, "report", {"n": 2})
         await stores.artifacts.save(CONTEXT, "other", "kept")
-        done = await commit(stores, claimed, [_DELETED], artifact=artifact_deletion("report"))
+        done = await commit(stores, claimed, [_DELETED], artifact=_DELETION)
         assert done.artifact == saved
         assert [one.artifact_id for one in await stores.artifacts.list(CONTEXT)] == ["other"]
         for version in (None, 1, 2):
@@ -247,7 +261,7 @@ class JournalContract(Contract):
         await stores.artifacts.save(CONTEXT, "report", "of the successor")
         before = await stores.state.load(CONTEXT)
         with pytest.raises(Fenced):
-            await commit(stores, claimed, [_DELETED], artifact=artifact_deletion("report"))
+            await commit(stores, claimed, [_DELETED], artifact=_DELETION)
         assert await stores.artifacts.load(CONTEXT, "report") == b"of the successor"
         assert await stores.state.load(CONTEXT) == before
 
@@ -256,7 +270,7 @@ class JournalContract(Contract):
         claimed = await begin(stores)
         await stores.artifacts.save(CONTEXT, "other", "kept")
         before = await stores.state.load(CONTEXT)
-        gone = artifact_deletion("report")
+        gone = _DELETION
         with pytest.raises(ArtifactNotFound):
             await commit(stores, claimed, [_DELETED], artifact=gone, state=STATE)
         assert await stores.state.load(CONTEXT) == before

@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.bells import Bells
+from looopy.stores.blobs.base import Blobs
 from looopy.stores.sql.driver import (
     Query,
     Ring,
@@ -82,6 +83,7 @@ class PostgresDriver:
         patience_s: float = PATIENCE_S,
     ) -> None:
         self.bells = Bells(_POLL_POOLED_S) if url.pooled else Bells()
+        self.blobs: Blobs | None = None
         self._url = url
         self._bring_to_head = bring_to_head
         self._patience_s = patience_s

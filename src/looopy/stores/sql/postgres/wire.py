@@ -57,6 +57,9 @@ class Statement(NamedTuple):
     names: tuple[str, ...]
 
 
+_LOCK = re.compile(r"/\* (FOR [A-Z ]+) \*/")
+
+
 @cache
 def numbered(sql: str, *, write: bool) -> Statement:
     """*sql* with `$1`, `$2`, ... as asyncpg and the server want it."""
@@ -79,7 +82,7 @@ def named(sql: str, *, write: bool) -> str:
 
 
 def _dialect(sql: str, write: bool) -> str:
-    text = sql.replace("now_us()", _NOW_US).replace("/* FOR UPDATE */", "FOR UPDATE")
+    text = _LOCK.sub(r"\1", sql.replace("now_us()", _NOW_US))
     if MARK in text:
         return text.replace(MARK, _MARK)
     if write and is_marked(sql):

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.bells import Bells, Key
+from looopy.stores.blobs.base import Blobs
 from looopy.stores.sql.driver import Ring, Steps, elsewhere, may_have_written, refuse_strangers
 from looopy.stores.sql.sqlite import connection as sqlite
 from looopy.stores.sql.sqlite.connection import Connection
@@ -67,6 +68,7 @@ class SQLiteDriver:
         patience_s: float = sqlite.PATIENCE_S,
     ) -> None:
         self.bells = Bells()
+        self.blobs: Blobs | None = None
         self._path = path
         self._bring_to_head = bring_to_head
         self._patience_s = patience_s

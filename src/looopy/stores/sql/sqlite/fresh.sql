@@ -15,7 +15,7 @@ CREATE TABLE looopy_artifacts (
 	created_at BIGINT NOT NULL, 
 	turn BIGINT NOT NULL, 
 	data TEXT, 
-	bytes BLOB, 
+	bytes BLOB, description TEXT, metadata TEXT, row_schema TEXT, row_count BIGINT DEFAULT '0' NOT NULL, part_count BIGINT DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_looopy_artifacts PRIMARY KEY (tenant_id, context_id, artifact_id, version), 
 	CONSTRAINT ck_looopy_artifacts_tenant CHECK (tenant_id <> ''), 
 	CONSTRAINT fk_looopy_artifacts_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
@@ -134,4 +134,22 @@ CREATE TABLE looopy_event_rows (
 );
 CREATE VIEW looopy_events AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.id & 4294967295 AS seq, r.turn AS turn, r.iteration AS iteration, r.type AS type, r.created_at AS created_at, r.position AS position, r.body AS body FROM looopy_contexts c CROSS JOIN looopy_event_rows r ON r.id >= (c.number << 32) AND r.id <= (c.number << 32 | 4294967295);
 CREATE TRIGGER looopy_rows_of_contexts AFTER DELETE ON looopy_contexts BEGIN DELETE FROM looopy_turn_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); DELETE FROM looopy_message_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); DELETE FROM looopy_event_rows WHERE id >= (OLD.number << 32) AND id <= (OLD.number << 32 | 4294967295); END;
-INSERT INTO looopy_version VALUES ('0003');
+CREATE TABLE looopy_artifact_parts (
+	tenant_id TEXT NOT NULL, 
+	context_id TEXT NOT NULL, 
+	artifact_id TEXT NOT NULL, 
+	version BIGINT NOT NULL, 
+	part BIGINT NOT NULL, 
+	start BIGINT NOT NULL, 
+	size BIGINT NOT NULL, 
+	sha256 TEXT NOT NULL, 
+	first_row BIGINT NOT NULL, 
+	row_count BIGINT NOT NULL, 
+	blob TEXT, 
+	bytes BLOB, 
+	CONSTRAINT pk_looopy_artifact_parts PRIMARY KEY (tenant_id, context_id, artifact_id, version, part), 
+	CONSTRAINT ck_looopy_artifact_parts_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_artifact_parts_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
+);
+CREATE INDEX ix_looopy_artifact_parts_tenant_id_sha256 ON looopy_artifact_parts (tenant_id, sha256);
+INSERT INTO looopy_version VALUES ('0004');

@@ -108,6 +108,7 @@ class _Spy:
 
     def __init__(self, driver):
         self.driver, self.bells, self.seen = driver, driver.bells, []
+        self.blobs = None
 
     async def run(self, work, *, write, ring=None):
         if write and ring is not None:
