@@ -120,15 +120,11 @@ class ScriptedProvider:
         chunk_chars: int | None = None,
         delay_s: float = 0,
     ) -> None:
-        self._always: Callable[[LLMRequest], Any] | None = None
-        self._replies: list[Reply] = []
-        if callable(replies):
-            self._always = replies
-        else:
-            self._replies = list(replies)
-            for reply in self._replies:
-                if not callable(reply):
-                    _lines(reply)
+        self._always = replies if callable(replies) else None
+        self._replies: list[Reply] = [] if callable(replies) else list(replies)
+        for reply in self._replies:
+            if not callable(reply):
+                _lines(reply)
         if chunk_chars is not None and chunk_chars < 1:
             raise ValueError("chunk_chars must be at least 1, or None")
         self._repeat = repeat

@@ -41,6 +41,16 @@ class Described(Protocol):
         ...
 
 
+def arguments_of(**properties: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON Schema of arguments that are all required: the schema of each by its name."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+
+
 def check_schema(parameters: Mapping[str, Any]) -> None:
     """
     Make sure that *parameters* is a JSON Schema.

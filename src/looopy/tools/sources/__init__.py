@@ -6,7 +6,8 @@ room may import `tools`, `tools.call`, `tools.function`, `auth`, `types` and `er
 knows its inner agent by a protocol.
 
 - `agents`: a looopy agent as another's tool. `a2a/`: an agent elsewhere that speaks A2A.
-- `mcp/`: the tools of an MCP server. `headers`: HTTP headers from a turn's credentials, for both.
+- `mcp/`: the tools of an MCP server. `server`: what both have in common. `headers`: keys and
+  secrets of the HTTP headers that a turn sends to them.
 - `client`: tools whose result the user's side supplies.
 - `artifact`: tools that keep files, objects and tables. `skills`: instructions loaded on demand.
 - `plugin`: tools and prompt parts, switched on and off together.

@@ -32,6 +32,7 @@ from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
 from looopy.tools.base import Enabled, NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.call.results import to_json_text
 from looopy.tools.gather import UsesSources
+from looopy.tools.schema import arguments_of
 from looopy.types.constructors import amended
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired
@@ -163,18 +164,13 @@ class AgentTool(UsesSources, Tool):
             name=name,
             description=description
             or f"Ask the agent {name!r}. It knows nothing of this conversation.",
-            parameters={
-                "type": "object",
-                "properties": {
-                    "prompt": {
-                        "type": "string",
-                        "minLength": 1,
-                        "description": "What to do, with all that has to be known for it.",
-                    }
-                },
-                "required": ["prompt"],
-                "additionalProperties": False,
-            },
+            parameters=arguments_of(
+                prompt={
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "What to do, with all that has to be known for it.",
+                }
+            ),
             label=label,
             timeout_s=math.inf if timeout_s is None else timeout_s,
             parallel=parallel,

@@ -7,16 +7,14 @@ They are made for each use and never stored. Their secrets are redacted from the
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from looopy.auth.redaction import Redactor
-from looopy.errors import ToolServerError
 from looopy.types.context import AuthContext
 
 HeadersOf: TypeAlias = Callable[
@@ -24,37 +22,6 @@ HeadersOf: TypeAlias = Callable[
 ]
 Headers: TypeAlias = Mapping[str, str] | HeadersOf
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth|cookie|session", re.IGNORECASE)
-
-
-async def make_headers(
-    headers: Headers | None, auth_context: AuthContext | None, *, where: str, server: str
-) -> Mapping[str, str] | None:
-    """
-    The headers of a turn, for this moment.
-
-    Args:
-        headers: As the application gave them.
-        where: The server, as a message may name it.
-
-    Raises:
-        ToolServerError: The function that makes them failed, or gave something else.
-    """
-    made: Any = headers
-    if callable(made):
-        try:
-            made = made(auth_context)
-            made = await made if inspect.isawaitable(made) else made
-        except Exception as error:
-            raise ToolServerError(
-                f"{where}: its headers could not be made: {type(error).__name__}", server=server
-            ) from error
-    if made is None:
-        return None
-    if not isinstance(made, Mapping) or not all(
-        isinstance(text, str) for pair in made.items() for text in pair
-    ):
-        raise ToolServerError(f"{where}: headers must be texts by name", server=server)
-    return made
 
 
 class HeaderKeys:

@@ -17,6 +17,7 @@ from looopy.errors import ConfigurationError, ToolError
 from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.call.run import resolve_name
 from looopy.tools.function.threads import tool_threads
+from looopy.tools.schema import arguments_of
 from looopy.types.context import PromptPart, TurnContext
 
 Instruction: TypeAlias = str | Callable[[], str | Awaitable[str]]
@@ -138,12 +139,7 @@ class _LearnSkill(Tool):
         super().__init__(
             name=name,
             description="Learn a skill: the result is the instruction to follow.",
-            parameters={
-                "type": "object",
-                "properties": {"name": {"type": "string", "description": "Of the skill."}},
-                "required": ["name"],
-                "additionalProperties": False,
-            },
+            parameters=arguments_of(name={"type": "string", "description": "Of the skill."}),
             parallel=True,
             effects="none",
         )

@@ -31,9 +31,11 @@ from looopy.errors import (
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.tools.base import NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.call.results import error_text, to_json_text
-from looopy.tools.sources.headers import HeaderKeys, Headers, make_headers, origin_of, redactor_of
+from looopy.tools.schema import arguments_of
+from looopy.tools.sources.headers import HeaderKeys, Headers, origin_of, redactor_of
 from looopy.tools.sources.mcp.listing import usable_name
-from looopy.types.context import AuthContext, TurnContext
+from looopy.tools.sources.server import ServerTools
+from looopy.types.context import AuthContext
 from looopy.types.event import MessageUpdate
 from looopy.types.state import PendingKind
 
@@ -42,17 +44,12 @@ _MAX_DESCRIPTION_CHARS = 4000
 _MAX_ERROR_CHARS = 1000
 _MAX_KNOWN = 256  # sets of headers for which a card is cached
 _RETRY_S = 10.0  # after a failed request for the card, the next one waits so long
-_PARAMETERS = {
-    "type": "object",
-    "properties": {
-        "prompt": {"type": "string", "description": "What to ask of the agent, in full."}
-    },
-    "required": ["prompt"],
-    "additionalProperties": False,
-}
+_PARAMETERS = arguments_of(
+    prompt={"type": "string", "description": "What to ask of the agent, in full."}
+)
 
 
-class RemoteAgent:
+class RemoteAgent(ServerTools):
     """
     A source of one tool, `agent__NAME__invoke(prompt)`: an agent that speaks A2A.
 
@@ -110,17 +107,17 @@ class RemoteAgent:
         for key, value in (("card_timeout_s", card_timeout_s), ("max_bytes", max_bytes)):
             if value <= 0:
                 raise ConfigurationError(f"RemoteAgent: {key} must be more than 0")
+        super().__init__(headers, required=required)
         self.url = url
         self.name = name or str(parts.hostname)
+        self.where = f"the remote agent {self.name!r}"  # as a message may name it
         self.card_timeout_s = card_timeout_s
         self.max_bytes = max_bytes
         self.origins = frozenset(origin_of(one) for one in (url, *origins))
         self.conversation = conversation
         self._named = name
         self._description = description
-        self._headers = headers
         self._cache_s = cache_s
-        self._required = required
         self._options: dict[str, Any] = {
             "needs_approval": needs_approval,
             "parallel": parallel,
@@ -128,27 +125,6 @@ class RemoteAgent:
         }
         self._keys = HeaderKeys()
         self._known: OrderedDict[bytes, _Known] = OrderedDict()  # those used last at the end
-
-    @property
-    def where(self) -> str:
-        """The agent as a message may name it."""
-        return f"the remote agent {self.name!r}"
-
-    async def list_tools(self) -> Sequence[Tool]:
-        """
-        The tool, outside a turn, as when an agent starts; [] if *headers* is a function.
-
-        Raises:
-            ConfigurationError: The SDK is not installed.
-            ToolServerError: A *required* agent cannot be reached.
-        """
-        if callable(self._headers):
-            return []
-        return await self._list(None, lambda _text: None, patient=True)
-
-    async def list_for(self, turn: TurnContext, warn: Callable[[str], object]) -> Sequence[Tool]:
-        """The tool on offer in *turn*; *warn* is called with the reason if it is missing."""
-        return await self._list(turn.auth_context, warn, patient=False)
 
     async def _list(
         self, auth_context: AuthContext | None, warn: Callable[[str], object], *, patient: bool
@@ -159,7 +135,7 @@ class RemoteAgent:
             known = self._known_to(headers)
             return [await self._tool(known, headers, patient=patient)]
         except LooopyError as error:
-            if self._required or (patient and isinstance(error, ConfigurationError)):
+            if self._fails(error, patient=patient):
                 raise
             kept = known.tool if known is not None else None
             warn(f"{error}; its tool is {'as it was' if kept else 'not on offer'}")
@@ -225,15 +201,6 @@ class RemoteAgent:
             text = f"{text[:_MAX_ERROR_CHARS]}..."
         facts = error.facts if isinstance(error, ToolServerError) else {"outcome_known": False}
         return ToolServerError(text, **{"server": self.name, **facts})
-
-    async def headers_for(self, auth_context: AuthContext | None) -> Mapping[str, str] | None:
-        """
-        The headers of a turn, made for this moment.
-
-        Raises:
-            ToolServerError: The function that makes them failed.
-        """
-        return await make_headers(self._headers, auth_context, where=self.where, server=self.name)
 
     def __repr__(self) -> str:
         return f"<RemoteAgent {self.name}>"

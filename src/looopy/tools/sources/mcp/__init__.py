@@ -3,7 +3,7 @@ The tools of MCP servers (Model Context Protocol): `MCPTools` is a source of too
 
 Connections are separate for each set of credentials, which is held only while it is used. An
 unreachable server costs its tools and a warning, never a turn. The room may import `tools`,
-`tools.call`, `tools.sources.headers`, `auth`, `types` and `errors`. Importing it does not load the
+`tools.call`, `tools.sources.server`, `auth`, `types` and `errors`. Importing it does not load the
 SDK; the first connection does.
 
 - `source`: `MCPTools`. `target`: the server's address and limits. `tool`: one of its tools.

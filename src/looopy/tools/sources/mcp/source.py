@@ -17,12 +17,13 @@ from typing import Any, Literal, Self, Unpack
 from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError, LooopyError, ToolServerError
 from looopy.tools.base import NeedsApproval, Tool, refuse_unknown
-from looopy.tools.sources.headers import Headers, make_headers
+from looopy.tools.sources.headers import Headers
 from looopy.tools.sources.mcp.listing import read_listing
 from looopy.tools.sources.mcp.pool import Pool, RawListing
 from looopy.tools.sources.mcp.target import Limits, Target
 from looopy.tools.sources.mcp.tool import MCPTool
-from looopy.types.context import AuthContext, TurnContext
+from looopy.tools.sources.server import ServerTools
+from looopy.types.context import AuthContext
 
 _logger = logging.getLogger("looopy")
 
@@ -36,7 +37,7 @@ class MCPOptions(Limits, total=False):
     max_result_bytes: int | None
 
 
-class MCPTools:
+class MCPTools(ServerTools):
     """
     The tools of one MCP server.
 
@@ -118,35 +119,18 @@ class MCPTools:
             raise ConfigurationError("MCPTools: headers go with url=; a command takes env=")
         if isinstance(only, str):
             raise ConfigurationError("MCPTools: only takes a list of names")
-        self._headers = headers
+        super().__init__(headers, required=required)
+        self.name = self.target.name
+        self.where = self.target.where
         self._prefix = prefix
         self._only = only
         self._trust = trust_annotations
-        self._required = required
         self._options = of_calls
         self.pool = Pool(self.target)
         self._users = 0
         self.problems: Sequence[str] = ()
 
     # --- a source of tools -----------------------------------------------------------------------
-
-    async def list_tools(self) -> Sequence[Tool]:
-        """
-        The tools on offer outside a turn, as when an agent starts.
-
-        The list is empty if *headers* is a function, because the tools then depend on the turn.
-
-        Raises:
-            ConfigurationError: No such command, or the SDK is not installed.
-            ToolServerError: A *required* server cannot be reached.
-        """
-        if callable(self._headers):
-            return []
-        return await self._list(None, lambda _text: None, patient=True)
-
-    async def list_for(self, turn: TurnContext, warn: Callable[[str], object]) -> Sequence[Tool]:
-        """The tools on offer in *turn*; *warn* is called with the reason if some are missing."""
-        return await self._list(turn.auth_context, warn, patient=False)
 
     def acquire(self) -> None:
         """Count a user of the server; call `release()` once for each call of this."""
@@ -180,24 +164,13 @@ class MCPTools:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    async def _headers_for(self, auth_context: AuthContext | None) -> Mapping[str, str] | None:
-        """
-        The headers of a turn, made for this moment.
-
-        Raises:
-            ToolServerError: The function that makes them failed, or returned something else.
-        """
-        return await make_headers(
-            self._headers, auth_context, where=self.target.where, server=self.target.name
-        )
-
     async def _list(
         self, auth_context: AuthContext | None, warn: Callable[[str], object], *, patient: bool
     ) -> Sequence[Tool]:
         found: RawListing | None = None
         redactor = Redactor()
         try:
-            headers = await self._headers_for(auth_context)
+            headers = await self.headers_for(auth_context)
             async with self.pool.link(headers) as link:
                 redactor = link.redactor
                 try:
@@ -206,7 +179,7 @@ class MCPTools:
                     found = link.last_tools
                     raise
         except LooopyError as error:
-            if self._required or (patient and isinstance(error, ConfigurationError)):
+            if self._fails(error, patient=patient):
                 raise
             warn(f"{error}; its tools are {'those it had' if found else 'not on offer'}")
         if found is None:
@@ -229,7 +202,7 @@ class MCPTools:
                 redactor=redactor,
             )
             found.read = [
-                MCPTool(self.pool, self._headers_for, offer, **self._options)
+                MCPTool(self.pool, self.headers_for, offer, **self._options)
                 for offer in listing.offers
             ]
             self.problems = listing.problems
