@@ -70,8 +70,10 @@ class Prices:
         if not _is_loaded():
             return None
         calc = _calculator()
+        if calc is None:
+            return None
         try:
-            found = None if calc is None else _Priced(calc, Usage(input=1), self).model()
+            found = _Priced(calc, Usage(input=1), self).ask(read=0, written=0).model
         except LookupError:
             return None
         return getattr(found, "context_window", None) or None
@@ -116,9 +118,6 @@ class _Priced:
             prices.model,
             **where,
         )
-
-    def model(self) -> Any:
-        return self.ask(read=0, written=0).model
 
     def input(self, *, read: int, written: int) -> Decimal:
         price: Decimal = self.ask(read=read, written=written).input_price

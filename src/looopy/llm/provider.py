@@ -82,7 +82,7 @@ def abilities_of(provider: object) -> Abilities:
         ConfigurationError: One has a value of a wrong type; the message names it.
     """
     found: dict[str, Any] = {}
-    for name, kind in _ABILITIES.items():
+    for name, (kind, _) in _ABILITIES.items():
         value = getattr(provider, name, None)
         if value is not None:
             if not isinstance(value, kind):
@@ -118,27 +118,19 @@ def _wrong(provider: object, name: str, value: object) -> ConfigurationError:
     shown = f"{kind} {value}" if isinstance(value, (int, float)) else kind
     return ConfigurationError(
         f"the provider {type(provider).__name__} declares {name} as {shown}:"
-        f" it must be {_WANTED[name]}"
+        f" it must be {_ABILITIES[name][1]}"
     )
 
 
-_ABILITIES: dict[str, Any] = {
-    "name": str,
-    "model": str,
-    "window_tokens": int,
-    "structured_output": bool,
-    "knows_cost": bool,
-    "asks_for_keys": bool,
-    "prepare": Callable,
-    "aclose": Callable,
-}
-_WANTED = {
-    "name": "text",
-    "model": "text",
-    "window_tokens": "a whole number of at least 1, or None",
-    "structured_output": "True or False",
-    "knows_cost": "True, False or None",
-    "asks_for_keys": "True or False",
-    "prepare": "an async method",
-    "aclose": "an async method",
+_FLAG = "True or False"
+_METHOD = "an async method"
+_ABILITIES: dict[str, tuple[Any, str]] = {  # the type of each, and the words for it
+    "name": (str, "text"),
+    "model": (str, "text"),
+    "window_tokens": (int, "a whole number of at least 1, or None"),
+    "structured_output": (bool, _FLAG),
+    "knows_cost": (bool, "True, False or None"),
+    "asks_for_keys": (bool, _FLAG),
+    "prepare": (Callable, _METHOD),
+    "aclose": (Callable, _METHOD),
 }

@@ -140,11 +140,8 @@ def check_text(value: str, path: str) -> None:
     """
     if "\0" in value:
         raise _refused(path, "text must not contain NUL (U+0000)")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise _refused(path, "text must be valid Unicode; it holds a lone surrogate") from None
+    if not is_unicode(value):
+        raise _refused(path, "text must be valid Unicode; it holds a lone surrogate")
 
 
 def check_name(value: object, what: str, path: str) -> None:
@@ -198,7 +195,7 @@ def _is_plain(value: Any, depth: int) -> bool:
     """
     kind = type(value)
     if kind is str:
-        return "\0" not in value and (value.isascii() or _is_unicode(value))
+        return "\0" not in value and (value.isascii() or is_unicode(value))
     if kind is dict:
         if depth > MAX_DEPTH:
             return False
@@ -238,7 +235,10 @@ def is_within_levels(value: Any, levels: int) -> bool:
     return False
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """True if *text* holds no lone surrogate, so that it can be encoded."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -288,11 +288,8 @@ def repair(text: str) -> str:
     """
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            text = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
+    if not is_unicode(text):
+        text = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
     return text
 
 

@@ -31,7 +31,6 @@ from looopy.types.message import (
     ImageContent,
     StopReason,
     TextContent,
-    ToolResultMessage,
 )
 from looopy.types.request import StreamEvent
 from looopy.types.state import Outcome
@@ -59,7 +58,6 @@ class Translator:
         self._open = False  # an assistant message has started, and not ended
         self._assistant: AssistantMessage | None = None  # of this iteration
         self._unanswered: ours.IterationEnd | None = None
-        self._results: tuple[ToolResultMessage, ...] = ()
 
     def of(self, event: ours.AgentEvent) -> Iterator[AgentEvent]:
         """The counterpart of *event* in pi: no event, one, or several."""

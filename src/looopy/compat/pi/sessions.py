@@ -25,21 +25,9 @@ from typing import Any
 from looopy.compat.pi.wire import from_pi, to_pi
 from looopy.errors import ValueRefused
 from looopy.types.message import AssistantMessage, CustomMessage, Message, UserMessage
+from looopy.types.storable import is_unicode
 
 VERSION = 3
-_KNOWN = frozenset(
-    {
-        "message",
-        "thinking_level_change",
-        "model_change",
-        "compaction",
-        "branch_summary",
-        "custom",
-        "custom_message",
-        "label",
-        "session_info",
-    }
-)
 _TEXTS = {  # the required fields of an entry
     "compaction": ("summary", "firstKeptEntryId"),
     "branch_summary": ("summary", "fromId"),
@@ -49,6 +37,7 @@ _TEXTS = {  # the required fields of an entry
     "custom_message": ("customType",),
     "label": ("targetId",),
 }
+_KNOWN = frozenset({"message", "session_info", *_TEXTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,19 +369,11 @@ def _as_said(entry: Entry, message: Message) -> Message:
 def _line(raw: Mapping[str, Any], number: int) -> str:
     try:
         line = json.dumps(raw, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        if line.isascii() or _encodable(line):
+        if is_unicode(line):
             return line
         return json.dumps(raw, allow_nan=False, separators=(",", ":"))  # lone surrogates, escaped
     except (TypeError, ValueError, RecursionError) as error:
         raise _refused(number, "", f"cannot be written as JSON ({error})") from None
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _new_id(ids: set[str]) -> str:

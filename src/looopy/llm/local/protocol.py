@@ -22,7 +22,6 @@ from looopy.types.message import (
     ImageContent,
     Message,
     TextContent,
-    ToolCall,
     ToolResultMessage,
     UserBlock,
     UserMessage,
@@ -121,7 +120,10 @@ def answer_schema(
         loose: Require only that a tool's arguments are a JSON object.
     """
     calls = [
-        _object(tool={"const": tool.name}, arguments=_arguments(tool, loose))
+        _object(
+            tool={"const": tool.name},
+            arguments=dict(ANY_OBJECT) if loose else for_grammar(tool.parameters),
+        )
         for tool in tools
         if tool_choice in (None, "auto", "required", tool.name)
     ]
@@ -131,10 +133,6 @@ def answer_schema(
     if tool_choice in (None, "auto"):
         calls.append(reply)
     return {"anyOf": calls} if len(calls) > 1 else calls[0]
-
-
-def _arguments(tool: ToolSpec, loose: bool) -> dict[str, Any]:
-    return dict(ANY_OBJECT) if loose else for_grammar(tool.parameters)
 
 
 def _object(**properties: Any) -> dict[str, Any]:
@@ -181,9 +179,11 @@ def _history(messages: Sequence[Message], *, in_json: bool) -> list[Line]:
                 lines.append(("assistant", text))
             results = _results_after(messages, position)
             for call in message.tool_calls:  # several calls become one exchange after the other
-                lines.append(("assistant", _call_line(call)))
+                said = _json({"tool": call.name, "arguments": call.arguments})
+                lines.append(("assistant", said))
                 if result := results.get(call.id):
-                    lines.append(("user", _result_line(result)))
+                    failed = "error: " if result.is_error else ""
+                    lines.append(("user", f"Tool result: {failed}{_text_of(result.content)}"))
     return lines
 
 
@@ -192,14 +192,6 @@ def _results_after(messages: Sequence[Message], position: int) -> dict[str, Tool
     following = messages[position + 1 :]
     found = itertools.takewhile(lambda m: isinstance(m, ToolResultMessage), following)
     return {m.tool_call_id: m for m in found if isinstance(m, ToolResultMessage)}
-
-
-def _call_line(call: ToolCall) -> str:
-    return _json({"tool": call.name, "arguments": call.arguments})
-
-
-def _result_line(result: ToolResultMessage) -> str:
-    return f"Tool result: {'error: ' if result.is_error else ''}{_text_of(result.content)}"
 
 
 def _text_of(content: str | Sequence[UserBlock]) -> str:

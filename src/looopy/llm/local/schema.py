@@ -86,7 +86,8 @@ class _Simplifier:
             bounds = {k: node[k] for k in ("minimum", "maximum") if _is_small_int(node.get(k))}
             return {"type": "integer", **bounds}
         if kind == "string":
-            return {"type": "string", **_pick(node, "format", _FORMATS)}
+            known = node.get("format") in _FORMATS
+            return {"type": "string", **({"format": node["format"]} if known else {})}
         return {"type": kind} if kind in ("number", "boolean", "null") else {}
 
     def _object(self, node: Mapping[str, Any], refs: tuple[str, ...], depth: int) -> Schema:
@@ -129,7 +130,3 @@ def _any_of(choices: list[Schema]) -> Schema:
 
 def _is_small_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_INT
-
-
-def _pick(node: Mapping[str, Any], key: str, allowed: Sequence[str]) -> Schema:
-    return {key: node[key]} if node.get(key) in allowed else {}

@@ -108,7 +108,10 @@ def _input(messages: Sequence[Message], provider: str) -> tuple[list[dict[str, A
     for position, message in enumerate(messages):
         before = len(items)
         if isinstance(message, UserMessage):
-            items.append({"role": "user", "content": _said(message.content)})
+            said: Any = message.content
+            if not isinstance(said, str):
+                said = [_part(block) for block in said]
+            items.append({"role": "user", "content": said})
         elif isinstance(message, AssistantMessage):
             own = message.provider == provider and message.api == API
             for block in message.content:
@@ -119,10 +122,6 @@ def _input(messages: Sequence[Message], provider: str) -> tuple[list[dict[str, A
             items.append(_result(message))
         sources += [position] * (len(items) - before)
     return items, sources
-
-
-def _said(content: str | Sequence[UserBlock]) -> str | list[dict[str, Any]]:
-    return content if isinstance(content, str) else [_part(block) for block in content]
 
 
 def _part(block: UserBlock) -> dict[str, Any]:
