@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from looopy.stores.records import MessageRecord, TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.reading import decode_records, read_message
+from looopy.stores.shield import answer
 from looopy.types.event import AgentEvent, MessageEnd
 from looopy.types.message import Message
 
@@ -90,11 +91,11 @@ async def off_loop(parts: Iterator[list[T]], *, little: bool) -> list[T]:
     if little:
         return [one for part in parts for one in part]
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[list[T]] = loop.create_future()
+    waiter: asyncio.Future[list[T]] = loop.create_future()
     # Not the loop's executor: its queue may hold work that waits for this.
-    work = partial(_take, parts, loop, answer)
+    work = partial(_take, parts, loop, waiter)
     threading.Thread(target=work, name="looopy-decoder", daemon=True).start()
-    return await answer
+    return await waiter
 
 
 class _Collections:
@@ -138,30 +139,22 @@ class _Collections:
 
 
 def _take(
-    parts: Iterator[list[T]], loop: asyncio.AbstractEventLoop, answer: asyncio.Future[list[T]]
+    parts: Iterator[list[T]], loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[list[T]]
 ) -> None:
     taken: list[T] = []
     failed: BaseException | None = None
     collections = _Collections()
     try:
         for part in parts:
-            if answer.cancelled():
+            if waiter.cancelled():
                 return
             taken += part
             collections.put_off(len(taken))
     except Exception as error:  # noqa: BLE001 - handed to the one who asked
         failed = error
 
-    def settle() -> None:
-        if answer.done():
-            return
-        if failed is None:
-            answer.set_result(taken)
-        else:
-            answer.set_exception(failed)
-
     try:
-        loop.call_soon_threadsafe(settle)
+        loop.call_soon_threadsafe(answer, waiter, taken, failed)
     except RuntimeError:  # the loop is closed: it has no waiters
         return
 

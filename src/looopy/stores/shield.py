@@ -47,6 +47,16 @@ async def settle(work: Awaitable[T], cancelled: Callable[[], object] | None = No
     return task.result()
 
 
+def answer(waiter: asyncio.Future[T], result: T, error: BaseException | None) -> None:
+    """Give *waiter* the error if there is one, else the result, unless it no longer waits."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(result)
+    else:
+        waiter.set_exception(error)
+
+
 async def settle_write(
     work: Coroutine[Any, Any, T], cancelled: Callable[[], object], *, outlasts: bool
 ) -> T:

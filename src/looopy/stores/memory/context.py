@@ -376,10 +376,6 @@ class Contexts:
             raise StoreUnavailable("these stores are closed: open them again with `async with`")
         return self._contexts
 
-    def get(self, tenant: str, context_id: str) -> StoredContext | None:
-        """The context, or `None`."""
-        return self.contexts.get((tenant, context_id))
-
     def make(self, tenant: str, context_id: str) -> StoredContext:
         """The context, created on first use."""
         check_context_id(context_id)
@@ -400,7 +396,7 @@ class MemoryStore:
         self.tenant = tenant
 
     def _get(self, context_id: str) -> StoredContext | None:
-        return self.backend.get(self.tenant, context_id)
+        return self.backend.contexts.get((self.tenant, context_id))
 
     def _ring(self, context_id: str, *, inbox: bool = False) -> None:
         self.backend.bells.ring(self.tenant, context_id, inbox=inbox)

@@ -46,79 +46,7 @@ from looopy.types.message import UserMessage
 from looopy.types.storable import check_actor, check_limit
 
 
-class InMemoryInbox(MemoryStore):
-    """The inbox of a `Journal` in a dictionary; see there for the contract."""
-
-    async def post(
-        self,
-        context_id: str,
-        kind: EntryKind,
-        message: UserMessage,
-        *,
-        actor_id: str | None = None,
-        expected_turn: int | None = None,
-    ) -> int:
-        check_context_id(context_id)
-        body = rows.entry_body(message, actor_id)
-        found = self._get(context_id)
-        turn = found.open_turn if found else None
-        check_post(
-            open_turn=turn,
-            belongs_to=(found.turns[turn - 1].actor_id if turn else found.owner_actor)
-            if found
-            else None,
-            waiting=sum(e.actor_id == actor_id for e in found.inbox.values()) if found else 0,
-            actor_id=actor_id,
-            expected_turn=expected_turn,
-        )
-        context = self.backend.make(self.tenant, context_id)
-        now = utc_now()
-        context.inbox_last += 1
-        context.inbox[context.inbox_last] = StoredEntry(kind, actor_id, to_us(now), body)
-        context.last_activity = now
-        self._ring(context_id, inbox=True)
-        return context.inbox_last
-
-    async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
-        context = self._get(context_id)
-        if context is None:
-            return InboxHead(), []
-        return context.inbox_head, [
-            rows.decode_entry(number, e.kind, e.actor_id, e.created_us, e.body)
-            for number, e in context.inbox.items()
-            if number > after
-        ]
-
-    async def withdraw(
-        self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
-    ) -> int:
-        check_actor(actor_id)
-        context = self._get(context_id)
-        if context is None:
-            return 0
-        taken = [
-            number
-            for number, entry in context.inbox.items()
-            if entry.actor_id == actor_id and kind in (None, entry.kind)
-        ]
-        for number in taken:
-            del context.inbox[number]
-        if taken:
-            context.inbox_last += 1
-            self._ring(context_id, inbox=True)
-        return len(taken)
-
-    async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
-        context = self._get(context_id)
-        if context is None or context.open_turn is None or turn not in (None, context.open_turn):
-            return None
-        context.cancel_turn = context.open_turn
-        context.inbox_last += 1
-        self._ring(context_id, inbox=True)
-        return context.open_turn
-
-
-class InMemoryJournal(InMemoryInbox, Journal):
+class InMemoryJournal(MemoryStore, Journal):
     """`Journal` in lists; see there for the contract."""
 
     @property
@@ -231,3 +159,73 @@ class InMemoryJournal(InMemoryInbox, Journal):
     async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
         context = self._get(context_id)
         return None if context is None else context.keys.get(key)
+
+    # --- the inbox ---
+
+    async def post(
+        self,
+        context_id: str,
+        kind: EntryKind,
+        message: UserMessage,
+        *,
+        actor_id: str | None = None,
+        expected_turn: int | None = None,
+    ) -> int:
+        check_context_id(context_id)
+        body = rows.entry_body(message, actor_id)
+        found = self._get(context_id)
+        turn = found.open_turn if found else None
+        check_post(
+            open_turn=turn,
+            belongs_to=(found.turns[turn - 1].actor_id if turn else found.owner_actor)
+            if found
+            else None,
+            waiting=sum(e.actor_id == actor_id for e in found.inbox.values()) if found else 0,
+            actor_id=actor_id,
+            expected_turn=expected_turn,
+        )
+        context = self.backend.make(self.tenant, context_id)
+        now = utc_now()
+        context.inbox_last += 1
+        context.inbox[context.inbox_last] = StoredEntry(kind, actor_id, to_us(now), body)
+        context.last_activity = now
+        self._ring(context_id, inbox=True)
+        return context.inbox_last
+
+    async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
+        context = self._get(context_id)
+        if context is None:
+            return InboxHead(), []
+        return context.inbox_head, [
+            rows.decode_entry(number, e.kind, e.actor_id, e.created_us, e.body)
+            for number, e in context.inbox.items()
+            if number > after
+        ]
+
+    async def withdraw(
+        self, context_id: str, kind: EntryKind | None = None, *, actor_id: str | None = None
+    ) -> int:
+        check_actor(actor_id)
+        context = self._get(context_id)
+        if context is None:
+            return 0
+        taken = [
+            number
+            for number, entry in context.inbox.items()
+            if entry.actor_id == actor_id and kind in (None, entry.kind)
+        ]
+        for number in taken:
+            del context.inbox[number]
+        if taken:
+            context.inbox_last += 1
+            self._ring(context_id, inbox=True)
+        return len(taken)
+
+    async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
+        context = self._get(context_id)
+        if context is None or context.open_turn is None or turn not in (None, context.open_turn):
+            return None
+        context.cancel_turn = context.open_turn
+        context.inbox_last += 1
+        self._ring(context_id, inbox=True)
+        return context.open_turn

@@ -29,6 +29,7 @@ from looopy._failpoints import reach
 from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.bells import Bells, Key
 from looopy.stores.blobs.base import Blobs
+from looopy.stores.shield import answer
 from looopy.stores.sql.driver import Ring, Steps, elsewhere, may_have_written, refuse_strangers
 from looopy.stores.sql.sqlite import connection as sqlite
 from looopy.stores.sql.sqlite.connection import Connection
@@ -125,8 +126,8 @@ class SQLiteDriver:
         if worker is None:
             raise StoreUnavailable(f"the stores of {self._path} are closed: open them first")
         refuse_strangers(self._path, self._pid, worker.loop)
-        answer: T = await worker.ask(work, ring)
-        return answer
+        found: T = await worker.ask(work, ring)
+        return found
 
     async def close(self) -> None:
         """Carry out what was accepted, then close the file and join both threads."""
@@ -207,9 +208,9 @@ class _Worker:
 
     async def ask(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> Any:
         """Have *work* carried out. Cancelled, it is carried out all the same."""
-        answer: asyncio.Future[Any] = self.loop.create_future()
-        self._queue.put(_Job(work, answer, ring))
-        return await answer
+        future: asyncio.Future[Any] = self.loop.create_future()
+        self._queue.put(_Job(work, future, ring))
+        return await future
 
     def stop(self) -> None:
         """Let the thread end once it has done what was asked before."""
@@ -314,7 +315,7 @@ class _Worker:
         return _LOOK_S
 
     def _tell(self, future: asyncio.Future[None], error: BaseException | None = None) -> None:
-        self._call(_settle, future, None, error)
+        self._call(answer, future, None, error)
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         try:
@@ -324,18 +325,9 @@ class _Worker:
             return
 
 
-def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    if future.done():  # the one who waited was cancelled
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
-
-
 def _hand_out(jobs: Sequence[_Job], bells: Bells | None) -> None:
     for job in jobs:
-        _settle(job.future, job.result, job.error)
+        answer(job.future, job.result, job.error)
     for job in jobs:
         if bells is not None and job.ring is not None and may_have_written(job.error):
             bells.ring(job.ring.tenant, job.ring.context_id, inbox=job.ring.inbox)
