@@ -89,10 +89,11 @@ def test_an_event_loop_that_ends_at_once_is_let_go_of_by_the_next(url):
     del loop
     asyncio.run(_forget(_agent(url)))
     gc.collect()
-    assert gone() is None
-    for thread in _threads() - before:
-        thread.join(30)
+    for thread in _threads() - before:  # told to end, and they know the loop until they have
+        thread.join(5)
     assert _threads() == before
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_forgotten_agent_starts_anew_in_the_next_event_loop(any_url):
