@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from looopy.errors import StoreError
-from looopy.loop.incoming import Queued
+from looopy.loop.incoming import Inbox, Queued
 from looopy.loop.interrupt import after
 from looopy.stores.bundle import Stores
 from looopy.stores.records import Entry, EntryKind, InboxHead
@@ -25,7 +25,7 @@ from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken
 
 
-class TurnInbox:
+class TurnInbox(Inbox):
     """
     The inbox as one turn sees it; an `Inbox` for the loop.
 
@@ -35,8 +35,6 @@ class TurnInbox:
         head: The head of the inbox, from the claim.
         token: Cancelled by a request to stop the turn.
     """
-
-    asks_application = False
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyRing
 from looopy.errors import Fenced, IdempotencyConflict, LooopyError, StoreUnavailable
 from looopy.loop.given import Given
-from looopy.loop.incoming import NoInbox
+from looopy.loop.incoming import Inbox
 from looopy.loop.outgoing import Group
 from looopy.loop.turn import run_turn
 from looopy.stores.owner import Owner
@@ -135,7 +135,7 @@ class RunningTurn:
                 config=config,
                 redactor=self.redactor,
                 keys=self.setup.keys or KeyRing(),
-                inbox=log.inbox or NoInbox(),
+                inbox=log.inbox or Inbox(),
                 view=known.view,
                 output_type=log.output_type,
                 auto_compact=self.setup.auto_compact,

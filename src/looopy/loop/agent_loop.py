@@ -21,7 +21,7 @@ from looopy.history.open_calls import can_continue, unanswered
 from looopy.history.view import View
 from looopy.llm.provider import LLMProvider
 from looopy.loop.given import Given, TurnPlan
-from looopy.loop.incoming import AskedQueues, GetMessages, Inbox, NoInbox
+from looopy.loop.incoming import AskedQueues, GetMessages, Inbox
 from looopy.loop.outgoing import Group, Out
 from looopy.loop.turn import run_turn
 from looopy.tools.gather import ToolSource, wrap_tools
@@ -79,7 +79,7 @@ class AgentLoop:
     ) -> AsyncGenerator[AgentEvent, None]:
         history = list(messages)
         plan = TurnPlan(run=unanswered(history))
-        return _flat(context, lambda own: run_turn(_given(self, own, history, NoInbox()), plan))
+        return _flat(context, lambda own: run_turn(_given(self, own, history, Inbox()), plan))
 
 
 def agent_loop(
@@ -111,11 +111,10 @@ def agent_loop(
     Returns:
         The events; `turn_end` is the last, its `messages` are the new ones, prompts included.
     """
-    said = _as_messages(prompts)
-    user = next((m for m in reversed(said) if isinstance(m, UserMessage)), None)
+    loop = AgentLoop(llm_provider, tools, config)
     context = context or _bare(system_prompt, auth_context)
     queues = AskedQueues(get_steering_messages, get_follow_up_messages)
-    return _start(llm_provider, messages, said, user, tools, config, context, queues)
+    return _start(loop, messages, _as_messages(prompts), context, queues)
 
 
 def agent_loop_continue(
@@ -138,9 +137,10 @@ def agent_loop_continue(
         CannotContinue: At the call: the last message needs no answer.
     """
     _require_something_to_answer(messages)
+    loop = AgentLoop(llm_provider, tools, config)
     context = context or _bare(system_prompt, auth_context)
     queues = AskedQueues(get_steering_messages, get_follow_up_messages)
-    return _start(llm_provider, messages, (), None, tools, config, context, queues)
+    return _start(loop, messages, (), context, queues)
 
 
 def _bare(system_prompt: SystemPrompt, auth_context: AuthContext | None) -> TurnContext:
@@ -148,16 +148,13 @@ def _bare(system_prompt: SystemPrompt, auth_context: AuthContext | None) -> Turn
 
 
 def _start(
-    llm_provider: LLMProvider | str,
+    loop: AgentLoop,
     messages: Sequence[Message],
     prompts: Sequence[Message],
-    user: UserMessage | None,
-    tools: Sequence[ToolSource],
-    config: LoopConfig | None,
     context: TurnContext,
     queues: AskedQueues,
 ) -> AsyncGenerator[AgentEvent, None]:
-    loop = AgentLoop(llm_provider, tools, config)
+    user = next((m for m in reversed(prompts) if isinstance(m, UserMessage)), None)
     history = list(messages)
     run = () if prompts else unanswered(history)
 

@@ -15,7 +15,7 @@ from looopy.auth.sealing import KeyRing
 from looopy.history.view import View
 from looopy.llm.provider import LLMProvider
 from looopy.loop.guards import Spent
-from looopy.loop.incoming import Inbox, NoInbox
+from looopy.loop.incoming import Inbox
 from looopy.loop.output import OutputType
 from looopy.tools.gather import ToolSource
 from looopy.types.config import LoopConfig
@@ -48,7 +48,7 @@ class Given:
     redactor: Redactor
     view: View
     keys: KeyRing = field(default_factory=KeyRing)
-    inbox: Inbox = field(default_factory=NoInbox)
+    inbox: Inbox = field(default_factory=Inbox)
     output_type: OutputType | None = None
     auto_compact: bool = False
     spent: Spent = field(default_factory=Spent)

@@ -1,5 +1,5 @@
 """
-Messages that reach a turn while it runs: the `Inbox` protocol, and an inbox that calls functions.
+Messages that reach a turn while it runs: an `Inbox`, and one that calls functions.
 
 The turn reads steering before each model call and before each tool that has not started, and
 follow-ups before it would end. `AskedQueues` calls two functions of the application for both. A
@@ -10,7 +10,7 @@ unanswered.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from looopy.errors import ValueRefused
 from looopy.tools.call.hooks import HookFailed, ask_hook
@@ -27,70 +27,42 @@ class Queued(NamedTuple):
     number: int | None = None
 
 
-class Inbox(Protocol):
+class Inbox:
     """
-    Messages that arrive while a turn runs. A message that is taken and never committed stays in the
-    store.
+    Messages that arrive while a turn runs; this one never gets any.
+
+    A message that is taken and never committed stays in the store.
 
     Attributes:
         asks_application: True if reading it runs code of the application.
-        arrived: True if a message may have arrived that was not read yet.
-        heard: The number of the newest entry that was read; `None` if nothing can arrive.
     """
 
-    asks_application: bool
+    asks_application = False
 
     @property
     def arrived(self) -> bool:
-        """See above."""
-        ...
+        """True if a message may have arrived that was not read yet."""
+        return self.asks_application
 
     @property
     def heard(self) -> int | None:
-        """See above."""
-        ...
+        """The number of the newest entry that was read; `None` if nothing can arrive."""
+        return None
 
     async def steering(self) -> list[Queued]:
         """Take the messages for the next model call, one or all; [] if there are none."""
-        ...
+        return []
 
     async def follow_ups(self) -> list[Queued]:
         """Take the messages for the end of the turn."""
-        ...
+        return []
 
     def refused(self) -> bool:
         """True once if the group just yielded was not committed because of news."""
-        ...
-
-    def withdrawn(self) -> Collection[int]:
-        """
-        The entries of the group just yielded that were withdrawn, so that it was not committed.
-        Returned once.
-        """
-        ...
-
-
-class NoInbox:
-    """The inbox of a turn that can get no message."""
-
-    asks_application = False
-    arrived = False
-    heard: int | None = None
-
-    async def steering(self) -> list[Queued]:
-        """No messages."""
-        return []
-
-    async def follow_ups(self) -> list[Queued]:
-        """No messages."""
-        return []
-
-    def refused(self) -> bool:
-        """Always false."""
         return False
 
     def withdrawn(self) -> Collection[int]:
-        """No entries."""
+        """The entries that were withdrawn, so that the last group was not committed; once."""
         return ()
 
 
@@ -99,7 +71,7 @@ GetMessages: TypeAlias = "Callable[[], Said | Awaitable[Said | None] | None]"
 """Returns waiting messages: one, several, or `None`. Sync or async."""
 
 
-class AskedQueues(NoInbox):
+class AskedQueues(Inbox):
     """
     An `Inbox` for the loop that calls functions.
 
@@ -114,7 +86,7 @@ class AskedQueues(NoInbox):
     def __init__(self, steering: GetMessages | None, follow_ups: GetMessages | None) -> None:
         self._steering = steering
         self._follow_ups = follow_ups
-        self.asks_application = self.arrived = steering is not None
+        self.asks_application = steering is not None
         self.failed: HookFailed = lambda _name, _error: None
 
     async def steering(self) -> list[Queued]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 from looopy.loop.given import Given
@@ -45,15 +46,7 @@ _SEARCHED = frozenset(
 )
 
 
-class _Makers(dict[Callable[..., AgentEvent], Callable[..., AgentEvent]]):
-    """The quick constructor of each kind of event."""
-
-    def __missing__(self, kind: Callable[..., AgentEvent]) -> Callable[..., AgentEvent]:
-        made = self[kind] = maker(kind)
-        return made
-
-
-_makers = _Makers()
+_maker = cache(maker)
 _made_update = maker(MessageUpdate)
 
 
@@ -116,7 +109,10 @@ class Outgoing:
 
     def make(self, kind: Callable[..., AgentEvent], **fields: Any) -> AgentEvent:
         """An event of this turn and iteration, for the caller to yield."""
-        return self._made(kind, fields)
+        if not (self._redactor.free or kind in _SEARCHED):
+            fields = {name: self._redactor.value(value) for name, value in fields.items()}
+        made: AgentEvent = _maker(kind)(iteration=self._progress.iteration, **self._facts, **fields)
+        return made
 
     def delta(self, event: StreamEvent) -> MessageUpdate:
         """The event that shows a piece of the model's answer."""
@@ -131,12 +127,7 @@ class Outgoing:
 
     def emit(self, kind: Callable[..., AgentEvent], **fields: Any) -> None:
         """Add an event to the open group."""
-        self._waiting.append(self._made(kind, fields))
-
-    def _made(self, kind: Callable[..., AgentEvent], fields: dict[str, Any]) -> AgentEvent:
-        if not (self._redactor.free or kind in _SEARCHED):
-            fields = {name: self._redactor.value(value) for name, value in fields.items()}
-        return _makers[kind](iteration=self._progress.iteration, **self._facts, **fields)
+        self._waiting.append(self.make(kind, **fields))
 
     def warn(self, code: str, text: str, *, once: str | None = None) -> None:
         """Add a warning; of those with the same *once*, the turn emits only the first."""
