@@ -575,16 +575,11 @@ class Agent:
         auth_context: AuthContext | None,
         expected_turn: int | None,
     ) -> None:
-        stores = self._require(action).stores
-        self._require_saving(action)
+        stores = self._require(action, saving=True).stores
         said = as_user_message(message, may_be_none=False)
-        auth = check_auth_context(auth_context, stores.tenant)
+        actor_id = _actor_of(auth_context, stores)
         post = stores.journal.post(
-            self.context_id,
-            kind,
-            said,
-            actor_id=auth.actor_id if auth else None,
-            expected_turn=expected_turn,
+            self.context_id, kind, said, actor_id=actor_id, expected_turn=expected_turn
         )
         await settle(post)
 
@@ -619,10 +614,8 @@ class Agent:
     async def _withdraw(
         self, action: str, kind: EntryKind | None, auth_context: AuthContext | None
     ) -> int:
-        stores = self._require(action).stores
-        self._require_saving(action)
-        auth = check_auth_context(auth_context, stores.tenant)
-        actor_id = auth.actor_id if auth else None
+        stores = self._require(action, saving=True).stores
+        actor_id = _actor_of(auth_context, stores)
         return await settle(stores.journal.withdraw(self.context_id, kind, actor_id=actor_id))
 
     async def has_queued_messages(self, auth_context: AuthContext | None = None) -> bool:
@@ -634,9 +627,9 @@ class Agent:
             StoreUnavailable: The store did not answer.
         """
         stores = self._require("has_queued_messages").stores
-        auth = check_auth_context(auth_context, stores.tenant)
+        actor_id = _actor_of(auth_context, stores)
         _, entries = await stores.journal.inbox(self.context_id)
-        return any(e.actor_id == (auth.actor_id if auth else None) for e in entries)
+        return any(entry.actor_id == actor_id for entry in entries)
 
     async def cancel(self) -> None:
         """
@@ -900,12 +893,14 @@ class Agent:
 
     # --- inside ---
 
-    def _require(self, action: str) -> Known:
+    def _require(self, action: str, *, saving: bool = False) -> Known:
         self._lifecycle.check_home(action)
         if self._known is None:
             self._lifecycle.after(action)
         if self._known is None:
             raise AgentStateError("the agent is not started")
+        if saving:
+            self._require_saving(action)
         return self._known
 
     def _require_saving(self, what: str) -> None:
@@ -925,6 +920,11 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"<Agent {self.context_id!r} {self._lifecycle.status}>"
+
+
+def _actor_of(auth_context: AuthContext | None, stores: Stores) -> str | None:
+    auth = check_auth_context(auth_context, stores.tenant)
+    return auth.actor_id if auth else None
 
 
 __all__ = ["Agent", "TurnResult"]

@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from looopy.errors import ConfigurationError
@@ -24,6 +25,7 @@ from looopy.types.result import TurnResult
 
 _logger = logging.getLogger("looopy")
 _PASSING = frozenset({MessageUpdate, ToolExecutionUpdate})
+_FAILED = "a subscriber of a turn failed"
 _MERGE_ABOVE = 1024  # waiting events of one reader above which deltas are merged
 
 
@@ -32,15 +34,12 @@ class Observer(Protocol):
 
     def on_next(self, value: AgentEvent, /) -> None:
         """Handle an event."""
-        ...
 
     def on_error(self, error: Exception, /) -> None:
         """Handle an error that leaves the turn's outcome unknown."""
-        ...
 
     def on_completed(self) -> None:
         """Handle the end of the turn."""
-        ...
 
 
 class _Deltas:
@@ -184,57 +183,53 @@ class Broadcast:
 
     def finish(self, result: TurnResult) -> None:
         """End every view; awaiting gives *result*."""
-        self._done, self._result = True, result
-        for observer in self._end():
-            _guarded(observer.on_completed)
+        self._result = result
+        self._end()
         for future in self._waiting:
             _resolve(future, result)
 
     def fail(self, error: Exception) -> None:
         """End every view with an error."""
-        self._done, self._error = True, error
-        for observer in self._end():
-            _guarded(observer.on_error, error)
+        self._error = error
+        self._end()
         for future in (self._accepted, *self._waiting):
             if future is not None and not future.done():
                 future.set_exception(error)
                 future.exception()  # it may have no waiter
 
-    def _end(self) -> list[Observer]:
+    def _end(self) -> None:
+        self._done = True
         observers, self._observers = self._observers, []
         for reader in self._readers:
             reader.wake()
-        return observers
+        for observer in observers:
+            self._close(observer)
+
+    def _close(self, observer: Observer) -> None:
+        if self._error is not None:
+            guarded(_FAILED, observer.on_error, self._error)
+        else:
+            guarded(_FAILED, observer.on_completed)
 
     def _tell(self, observer: Observer, event: AgentEvent) -> None:
-        failed = guarded("a subscriber of a turn failed and was detached", observer.on_next, event)
-        if failed and observer in self._observers:
+        if guarded("a subscriber of a turn failed and was detached", observer.on_next, event):
+            self._detach(observer)
+
+    def _detach(self, observer: Observer) -> None:
+        if observer in self._observers:
             self._observers.remove(observer)
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """
-        Attach an observer: it gets the earlier events, then the new ones. Returns a function that
-        detaches it.
-        """
+        """Attach an observer, for the earlier and the new events; the result detaches it."""
         self._observers.append(observer)
         for event in list(self._log):
             if observer not in self._observers:
                 break
             self._tell(observer, event)
-        if self._done:
-            if observer in self._observers:
-                self._observers.remove(observer)
-                if self._error is not None:
-                    _guarded(observer.on_error, self._error)
-                else:
-                    _guarded(observer.on_completed)
-            return _nothing
-
-        def detach() -> None:
-            if observer in self._observers:
-                self._observers.remove(observer)
-
-        return detach
+        if self._done and observer in self._observers:
+            self._detach(observer)
+            self._close(observer)
+        return partial(self._detach, observer)
 
     def read(self) -> AsyncIterator[AgentEvent]:
         """The earlier events, then the new ones, until the turn is over."""
@@ -281,10 +276,6 @@ class Broadcast:
             self._waiting.remove(future)
 
 
-def _nothing() -> None:
-    """Replaces the detach function of an observer that is no longer attached."""
-
-
 def _resolve(future: asyncio.Future[Any] | None, value: Any) -> None:
     if future is not None and not future.done():
         future.set_result(value)
@@ -312,10 +303,6 @@ def guarded(text: str, call: Callable[..., Any], *args: Any) -> bool:
 
 def _raise(error: BaseException) -> None:
     raise error
-
-
-def _guarded(call: Callable[..., Any], *args: Any) -> None:
-    guarded("a subscriber of a turn failed", call, *args)
 
 
 class Subscribers:

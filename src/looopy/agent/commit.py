@@ -105,6 +105,7 @@ class TurnLog:
         self._buffer = setup.buffer
         self._tally = Tally()
         self._writing = WriteLock()
+        self._settle = partial(settle_write, outlasts=known.stores.outlasts)
         self._commit = partial(
             Commit,
             context_id=known.context_id,
@@ -199,16 +200,17 @@ class TurnLog:
             if ends and self.inbox is not None:
                 self.inbox.ending()
             try:
-                done = await settle_write(
-                    self._stores.commit(commit), self._token.cancel, outlasts=self._stores.outlasts
-                )
+                done = await self._settle(self._stores.commit(commit), self._token.cancel)
             except InboxNews as news:
                 if self.inbox is None:
                     raise
                 self.inbox.refuse(news.inbox)
                 return
             except StoreConflict:
-                if not await self._was_withdrawn(group):
+                if self.inbox is None:
+                    raise
+                looking = self.inbox.look_for_withdrawn(group.delivered)
+                if not await self._settle(looking, self._token.cancel):
                     raise
                 return
             reach("B14" if ends else "B7")
@@ -217,12 +219,6 @@ class TurnLog:
             self._announce(group, stored, done.first_seq, done.first_position, state)
         finally:
             self._writing.give_back()
-
-    async def _was_withdrawn(self, group: Group) -> bool:
-        if self.inbox is None:
-            return False
-        looking = self.inbox.look_for_withdrawn(group.delivered)
-        return await settle_write(looking, self._token.cancel, outlasts=self._stores.outlasts)
 
     def _placed(self, group: Group) -> Group:
         if Compaction not in {event.__class__ for event in group.events}:
@@ -363,9 +359,7 @@ class TurnLog:
         # end.
         await self._writing.take(_nobody)
         try:
-            done = await settle_write(
-                self._stores.commit(commit), _nobody, outlasts=self._stores.outlasts
-            )
+            done = await self._settle(self._stores.commit(commit), _nobody)
             self._hear(done)
             artifact = done.artifact
             if artifact is None:

@@ -264,7 +264,11 @@ class Known:
         if fold is not None and fold.place >= kept_by(fold.summary):
             return True
         asked = any(isinstance(message, UserMessage) for message in messages)
-        return asked and self._seen(messages, records[0].position - 1) < len(messages)
+        before = records[0].position - 1
+        window = self.window_tokens
+        return asked and len(
+            folded(messages, self.config, window_tokens=window, offset=before)
+        ) < len(messages)
 
     def backlog(self) -> LogReader:
         """A reader of the log before the history, which may be only the log's end."""
@@ -337,10 +341,13 @@ class Known:
             self.history[len(self._places) :] = messages
 
     def _extend(self, records: Sequence[MessageRecord]) -> None:
-        self._append([r.message for r in records])
-        self._places += [(r.position, r.turn) for r in records]
-        if records:
-            self._position = records[-1].position
+        self._add([r.message for r in records], [(r.position, r.turn) for r in records])
+
+    def _add(self, messages: Sequence[Message], places: Sequence[tuple[int, int]]) -> None:
+        self._append(messages)
+        self._places += places
+        if places:
+            self._position = places[-1][0]
         # Counted from the end, the offset is the same for all processes, however little they have
         # read.
         self.view.offset = max(self._position, self.last_position) - len(self._places)
@@ -355,18 +362,10 @@ class Known:
         Take over the messages that a turn of this process has committed; *position* is the last
         one's.
         """
-        self._append(messages)
         first = position - len(messages) + 1
-        self._places += [(first + i, turn) for i in range(len(messages))]
-        self._position = position
-        self.view.offset = position - len(self._places)
+        self._add(messages, [(first + i, turn) for i in range(len(messages))])
         if len(self.history) > self._trim_above:
             self._trim()
-
-    def _seen(self, messages: Sequence[Message], offset: int) -> int:
-        """The number of *messages*, preceded by *offset* others, that the model sees."""
-        reader: dict[str, Any] = {"window_tokens": self.window_tokens, "offset": offset}
-        return len(folded(messages, self.config, **reader))
 
     def _trim(self) -> None:
         """Drop the oldest messages, down to twice what fits."""

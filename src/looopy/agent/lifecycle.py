@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
 from looopy.agent.broadcast import Subscribers
@@ -21,54 +21,27 @@ from looopy.types.event import StatusChange
 from looopy.types.state import AgentStatus
 
 _S = AgentStatus
+_STARTED: Final = (_S.READY, _S.BUSY, _S.WAITING, _S.FAILED)
+_RULES: Final[Sequence[tuple[str, AgentStatus, Sequence[AgentStatus]]]] = (
+    # An action, the status after it, and the statuses that allow it.
+    ("start", _S.STARTING, (_S.CREATED, _S.SHUTDOWN, _S.PAUSED, _S.BUSY, _S.WAITING, _S.FAILED)),
+    ("start", _S.READY, (_S.READY,)),
+    ("resume", _S.STARTING, (_S.PAUSED,)),
+    *(("resume", status, (status,)) for status in _STARTED),
+    ("to created", _S.CREATED, (_S.STARTING,)),
+    ("to paused", _S.PAUSED, (_S.STARTING,)),
+    ("to shutdown", _S.SHUTDOWN, (_S.STARTING,)),
+    *((f"to {status}", status, (_S.STARTING, _S.BUSY)) for status in _STARTED),
+    ("execute_turn", _S.BUSY, _STARTED),
+    ("pause", _S.PAUSED, (*_STARTED, _S.PAUSED)),
+    ("clear", _S.READY, _STARTED),
+    ("clear", _S.PAUSED, (_S.PAUSED,)),
+    ("shutdown", _S.SHUTDOWN, (_S.CREATED, *_STARTED, _S.PAUSED, _S.SHUTDOWN)),
+)
 TRANSITIONS: Final[dict[tuple[AgentStatus, str], AgentStatus]] = {
-    (_S.CREATED, "start"): _S.STARTING,
-    (_S.SHUTDOWN, "start"): _S.STARTING,
-    (_S.PAUSED, "start"): _S.STARTING,
-    (_S.PAUSED, "resume"): _S.STARTING,
-    (_S.BUSY, "start"): _S.STARTING,
-    (_S.WAITING, "start"): _S.STARTING,
-    (_S.FAILED, "start"): _S.STARTING,
-    (_S.READY, "start"): _S.READY,
-    (_S.READY, "resume"): _S.READY,
-    (_S.WAITING, "resume"): _S.WAITING,
-    (_S.FAILED, "resume"): _S.FAILED,
-    (_S.BUSY, "resume"): _S.BUSY,
-    (_S.STARTING, "to created"): _S.CREATED,
-    (_S.STARTING, "to ready"): _S.READY,
-    (_S.STARTING, "to waiting"): _S.WAITING,
-    (_S.STARTING, "to failed"): _S.FAILED,
-    (_S.STARTING, "to busy"): _S.BUSY,
-    (_S.STARTING, "to paused"): _S.PAUSED,
-    (_S.STARTING, "to shutdown"): _S.SHUTDOWN,
-    (_S.READY, "execute_turn"): _S.BUSY,
-    (_S.WAITING, "execute_turn"): _S.BUSY,
-    (_S.FAILED, "execute_turn"): _S.BUSY,
-    (_S.BUSY, "execute_turn"): _S.BUSY,
-    (_S.BUSY, "to ready"): _S.READY,
-    (_S.BUSY, "to waiting"): _S.WAITING,
-    (_S.BUSY, "to failed"): _S.FAILED,
-    (_S.BUSY, "to busy"): _S.BUSY,
-    (_S.READY, "pause"): _S.PAUSED,
-    (_S.WAITING, "pause"): _S.PAUSED,
-    (_S.FAILED, "pause"): _S.PAUSED,
-    (_S.BUSY, "pause"): _S.PAUSED,
-    (_S.PAUSED, "pause"): _S.PAUSED,
-    (_S.READY, "clear"): _S.READY,
-    (_S.WAITING, "clear"): _S.READY,
-    (_S.FAILED, "clear"): _S.READY,
-    (_S.BUSY, "clear"): _S.READY,
-    (_S.PAUSED, "clear"): _S.PAUSED,
-    (_S.CREATED, "shutdown"): _S.SHUTDOWN,
-    (_S.READY, "shutdown"): _S.SHUTDOWN,
-    (_S.WAITING, "shutdown"): _S.SHUTDOWN,
-    (_S.FAILED, "shutdown"): _S.SHUTDOWN,
-    (_S.BUSY, "shutdown"): _S.SHUTDOWN,
-    (_S.PAUSED, "shutdown"): _S.SHUTDOWN,
-    (_S.SHUTDOWN, "shutdown"): _S.SHUTDOWN,
+    (before, action): then for action, then, befores in _RULES for before in befores
 }
 _NOT_STARTED = frozenset({_S.CREATED, _S.STARTING, _S.SHUTDOWN})
-_STARTED = frozenset({_S.READY, _S.BUSY, _S.WAITING, _S.FAILED})
 
 
 def after(status: AgentStatus, action: str) -> AgentStatus:

@@ -98,16 +98,15 @@ class TurnRequest:
             ConfigurationError: *output_type* cannot be described to a model.
         """
         message = None if user_message is None else as_user_message(user_message)
-        kept = check_storable(metadata, "/metadata")
-        answers = check_inputs(inputs)
-        key = checked_key(key)
-        wanted = output_type_of(output_type)
+        kept, answers = check_storable(metadata, "/metadata"), check_inputs(inputs)
+        if key is not None:
+            check_idempotency_key(key)
         return cls(
             user_message=message,
             inputs=answers,
-            auth_context=check_auth_context(auth_context, tenant),
             metadata=kept,
-            output_type=wanted,
+            output_type=output_type_of(output_type),
+            auth_context=check_auth_context(auth_context, tenant),
             on_busy=on_busy,
             key=key,
         )
@@ -232,18 +231,6 @@ def check_at_least_one(value: int, path: str) -> None:
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueRefused(f"{path[1:]} takes a whole number of at least 1", path=path)
-
-
-def checked_key(value: str | None) -> str | None:
-    """
-    The key, checked.
-
-    Raises:
-        ValueRefused: It is empty, longer than 256 characters, or cannot be stored.
-    """
-    if value is not None:
-        check_idempotency_key(value)
-    return value
 
 
 def input_hash(

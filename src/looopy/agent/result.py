@@ -16,7 +16,7 @@ from looopy.types.event import (
     ToolExecutionStart,
     TurnError,
 )
-from looopy.types.message import AssistantMessage, Message, StopReason, Usage
+from looopy.types.message import NO_USAGE, AssistantMessage, Message, StopReason, Usage
 from looopy.types.result import ExecutedCall, IterationResult, TurnResult
 from looopy.types.state import Outcome, PendingRequest
 
@@ -123,11 +123,12 @@ def _iteration(part: _Part) -> IterationResult | None:
     order = {call.id: place for place, call in enumerate(asked)}
     ended = sorted(part.ended, key=lambda end: order.get(end.tool_call_id, 0))
     calls = tuple(_call(end, arguments.get(end.tool_call_id, {})) for end in ended)
-    results = tuple(call.result for call in calls)
-    if part.message is None:
-        return IterationResult(message=None, tool_results=results, calls=calls)
-    usage = part.message.usage
-    return IterationResult(message=part.message, tool_results=results, usage=usage, calls=calls)
+    return IterationResult(
+        message=part.message,
+        tool_results=tuple(call.result for call in calls),
+        usage=NO_USAGE if part.message is None else part.message.usage,
+        calls=calls,
+    )
 
 
 def _call(end: ToolExecutionEnd, arguments: Mapping[str, Any]) -> ExecutedCall:
