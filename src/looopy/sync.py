@@ -18,7 +18,7 @@ import functools
 import logging
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import (
@@ -256,11 +256,14 @@ class Agent:
 
         Ctrl-C cancels the turn, waits for its end, and raises `KeyboardInterrupt`.
         """
-        stream = self._begin(user_message, auth_context, options)
+
+        async def begin() -> TurnStream:
+            return self._agent.execute_turn(user_message, auth_context, **options)
 
         async def result() -> TurnResult:
             return await stream
 
+        stream = _thread.call(begin())
         try:
             return _thread.call(result())
         except KeyboardInterrupt:
@@ -304,17 +307,6 @@ class Agent:
             return await begun, pumping
 
         return self._events(*_thread.call(begin()), arrived)
-
-    def _begin(
-        self,
-        user_message: str | UserMessage | None,
-        auth_context: AuthContext | None,
-        options: Mapping[str, Any],
-    ) -> TurnStream:
-        async def begin() -> TurnStream:
-            return self._agent.execute_turn(user_message, auth_context, **options)
-
-        return _thread.call(begin())
 
     def _events(
         self, stream: TurnStream, pumping: asyncio.Task[None], arrived: _Arrived

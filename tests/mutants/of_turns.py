@@ -166,11 +166,11 @@ MUTANTS = [
         (
             Edit(
                 "looopy.agent.commit:TurnLog.commit",
-                "try: done = await settle_write(",
+                "try: done = await self._settle(",
                 "seq = self._known.record.last_seq + 1 if self._known.record else 1\n"
                 "self._announce(group, stored, seq, self._known.last_position + 1, state)\n"
                 "try:\n"
-                "    done = await settle_write(",
+                "    done = await self._settle(",
             ),
             Edit(
                 "looopy.agent.commit:TurnLog.commit",
@@ -482,7 +482,7 @@ MUTANTS = [
     mutant(
         "cut-counted-from-what-was-read",
         "the prompt cache is lost at each turn, where an agent is opened for each request",
-        "looopy.agent.context:Known._extend",
+        "looopy.agent.context:Known._add",
         "self.view.offset = max(self._position, self.last_position) - len(self._places)",
         "self.view.offset = 0",
         "tests/agent/history/test_prompt_cache.py::test_an_agent_for_each_turn_sends_what_one_that_lives_sends",

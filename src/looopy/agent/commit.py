@@ -308,9 +308,7 @@ class TurnLog:
         self._ended()
 
     async def fail(self, exc: Exception) -> None:
-        """
-        End a turn whose step could not be stored: answer its open calls, and report the error.
-        """
+        """End a turn whose step could not be stored, with a result for each open call."""
         _logger.warning("turn %s could not go on: %s", self.turn, type(exc).__name__)
         error = exc if isinstance(exc, LooopyError) else LooopyError(repr(exc))
         error = self._redactor.error(error)

@@ -122,9 +122,7 @@ async def condense(
 
 
 def _questions_of_open(known: Known) -> int:
-    """
-    The number of questions that must stay, so that waiting calls keep their place in the history.
-    """
+    """The number of questions that must stay, so that waiting calls keep their place."""
     if not known.open_calls:
         return 1
     behind = 1

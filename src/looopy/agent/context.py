@@ -358,10 +358,7 @@ class Known:
         return self.history[: len(self._places)]
 
     def advance(self, messages: Sequence[Message], turn: int, position: int) -> None:
-        """
-        Take over the messages that a turn of this process has committed; *position* is the last
-        one's.
-        """
+        """Take over *messages* that a turn has committed here, up to *position*."""
         first = position - len(messages) + 1
         self._add(messages, [(first + i, turn) for i in range(len(messages))])
         if len(self.history) > self._trim_above:
@@ -431,10 +428,7 @@ class Known:
     async def _close(
         self, record: ContextRecord, turn: TurnRecord, tools: Mapping[str, Tool]
     ) -> None:
-        """
-        End a dead turn: take it over, answer the calls that must not run again, write its
-        `turn_end`.
-        """
+        """End a dead turn: take it over, answer the calls that must not run again."""
         owner, ttl_s, holder = Owner.new(), self.config.lease_ttl_s, record.holder
         try:
             claimed = await self.stores.state.claim(

@@ -81,9 +81,7 @@ async def follow(
 
 
 async def end_dead_turn(known: Known, config: LoopConfig, sources: Sequence[ToolSource]) -> int:
-    """
-    End the turn of a context whose process died, if there is one; return the `seq` of its head.
-    """
+    """End the turn of a process that died, if there is one; return the newest `seq`."""
     state = known.stores.state
     record = await state.load(known.context_id)
     is_open = record is not None and record.open_turn is not None

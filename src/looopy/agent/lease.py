@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from looopy.errors import StoreError
 from looopy.loop.interrupt import after
@@ -83,16 +84,12 @@ class Lease:
             self._lost()
 
 
+@dataclass(slots=True)
 class _Sighting:
-    """
-    The time that a lease was seen expired while the store answered: `counted` seconds until `at`.
-    """
+    """An expired lease: the store has answered for `counted` seconds, until `at`."""
 
-    __slots__ = ("at", "counted")
-
-    def __init__(self, at: float) -> None:
-        self.at = at
-        self.counted = 0.0
+    at: float
+    counted: float = 0.0
 
 
 # By context, epoch, holder and expiry, because an agent may live no longer than one read. At the

@@ -38,38 +38,28 @@ class Line:
         self._holder = holder
         self._token = token
         self._kept_until = 0.0
-        self._watch: Watch | None = None  # most never wait
+        self._watch = Watch(_TICK_S)
         self._pause_s = _SOON_S
         self._held: ExitStack | None = None
         self._next: Line | None = None
         self._overtakes = False
 
     def lead(self, later: Line) -> None:
-        """
-        Keep the place before *later*, the line of the same agent's next turn, which waits for this
-        one.
-        """
+        """Keep the place before *later*, the line of the same agent's next turn."""
         self._next = later
 
     def ring(self) -> None:
         """Wake the waiter, so that it reads the line again."""
-        if self._watch is not None:  # else there is no waiter yet, and the first read is soon
-            self._watch.ring()
-
-    def _watching(self) -> Watch:
-        """The watch that wakes the waiter here, made on first use."""
-        if self._watch is None:
-            self._watch = Watch(_TICK_S)
-        return self._watch
+        self._watch.ring()
 
     async def join(self) -> None:
         """Take a place at the end, if this one has none."""
         if self.ticket is not None:
             return
         if self._held is None:
-            self._held, watch = ExitStack(), self._watching()
-            self._held.enter_context(watching(self._stores, self._context_id, watch))
-            self._held.callback(self._token.on_cancel(watch.ring))
+            self._held = ExitStack()
+            self._held.enter_context(watching(self._stores, self._context_id, self._watch))
+            self._held.callback(self._token.on_cancel(self._watch.ring))
         state = self._stores.state
         self.ticket = await settle(
             state.join_line(self._context_id, self._holder, _TTL_S), self._token.cancel
@@ -94,7 +84,7 @@ class Line:
 
     async def tick(self, at_most_s: float) -> None:
         """Wait for news or a while, at first a short one, and keep the place, if there is one."""
-        await self._watching().news(min(at_most_s, self._pause_s))
+        await self._watch.news(min(at_most_s, self._pause_s))
         self._pause_s = min(1.5 * self._pause_s, _TICK_S)
         if self.ticket is None:
             return
@@ -111,17 +101,12 @@ class Line:
                 self._next.fall_back()
 
     def fall_back(self) -> None:
-        """
-        Take another place: an earlier turn of the agent had to, and its place is behind this one.
-        """
+        """Take another place: that of an earlier turn of the agent is now behind this one."""
         self._overtakes = True
         self.ring()
 
     async def drop_the_dead(self) -> bool:
-        """
-        Remove the places of dead waiters, up to the first living one; return true if no waiter is
-        ahead.
-        """
+        """Remove the dead waiters, up to a living one; return true if no waiter is ahead."""
         for other in await self._stores.state.line(self._context_id):
             if self.ticket is not None and other.ticket >= self.ticket:
                 break
@@ -175,9 +160,7 @@ class Watch:
 
 @contextmanager
 def watching(stores: Stores, context_id: str, watch: Watch | None = None) -> Iterator[Watch]:
-    """
-    Let *watch*, or one with the stores' own poll interval, listen for a context while in the block.
-    """
+    """Let *watch*, or a new one, listen for the news of a context within the block."""
     bells = stores.journal.bells
     watch = watch or Watch(bells.poll_s)
     with bells.listen(stores.tenant, context_id, watch.ring):

@@ -192,10 +192,7 @@ def _answer(
 def _resume(
     situation: Situation, fresh: ContextState, run: Sequence[ToolCall], answers: Answers
 ) -> tuple[dict[str, Resumed], ContextState]:
-    """
-    The answers for the calls to *run*, and *fresh* with the part of them that a crash must not
-    lose.
-    """
+    """The answers for the calls to *run*, and *fresh* with those that a crash must not lose."""
     held = {one.tool_call_id: one for one in situation.state.held}
     told = {request.tool_call_id for request, _ in answers.given}
     resumed = {

@@ -65,10 +65,7 @@ def state_after(
 
 
 def state_beside(begun: ContextState, asked: Sequence[Asked]) -> ContextState:
-    """
-    *begun* with the calls that a turn leaves open: stored at once, so that a crash does not lose
-    them.
-    """
+    """*begun* with the calls that a turn leaves open, so that a crash does not lose them."""
     new = {one.call.id for one in asked}
     return replace(
         begun,

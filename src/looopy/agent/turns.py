@@ -42,8 +42,7 @@ class Turns:
         self._idle = idle
         self._watch = watch
         self._line: list[RunningTurn] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._run_by: dict[asyncio.Task[None], RunningTurn] = {}
+        self._tasks: dict[asyncio.Task[None], RunningTurn | None] = {}  # `None`: other work
         self._views: set[asyncio.Task[None]] = set()
         self._held = False
         self._fewer = asyncio.Event()  # a new one each time, because it belongs to its event loop
@@ -57,10 +56,8 @@ class Turns:
         return next((turn for turn in self._line if not turn.ended), None)
 
     def around(self) -> RunningTurn | None:
-        """
-        The running turn that waits for the caller, such as for its tool; `None` outside of one.
-        """
-        found = (self._run_by.get(task) for task in _around.get())
+        """The running turn that waits for the caller, such as for its tool."""
+        found = (self._tasks.get(task) for task in _around.get())
         return next((turn for turn in found if turn is not None and not turn.ended), None)
 
     def with_key(self, key: str | None) -> RunningTurn | None:
@@ -76,8 +73,7 @@ class Turns:
         self._call_next()
         name = f"looopy {turn.setup.known.context_id}"
         task = asyncio.create_task(self._supervise(turn, before), name=name)
-        self._tasks.add(task)
-        self._run_by[task] = turn
+        self._tasks[task] = turn
         task.add_done_callback(functools.partial(self._ended, turn))
 
     def cancel(self) -> None:
@@ -93,13 +89,13 @@ class Turns:
     async def end_present(self) -> None:
         """Wait until the present turns have ended, or have become views."""
         present = set(self._tasks)
-        while present & self._tasks:
+        while present & self._tasks.keys():
             await self._fewer.wait()
 
     def also(self, work: Coroutine[Any, Any, None]) -> None:
         """Run *work* beside the turns; `end` waits for it too, and its failure is logged."""
         task = asyncio.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._also_ended)
 
     def _also_ended(self, task: asyncio.Task[None]) -> None:
@@ -109,7 +105,7 @@ class Turns:
 
     def _gone(self, task: asyncio.Task[None]) -> None:
         """Wake the waiters: a task no longer counts."""
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         fewer, self._fewer = self._fewer, asyncio.Event()
         fewer.set()
 
@@ -168,7 +164,6 @@ class Turns:
         """Forget a turn's task; a cancelled one may never have begun."""
         viewed = task in self._views
         self._views.discard(task)
-        self._run_by.pop(task, None)
         self._over(turn)
         self._gone(task)
         if not turn.broadcast.done:

@@ -57,7 +57,7 @@ class CancelScope:
     def close(self) -> None:
         """Release the token and the timer."""
         self._unsubscribe()
-        self._unsubscribe = _nothing  # the old value refers back to this object
+        self._unsubscribe = lambda: None  # the old value refers back to this object
         if self._timer is not None:
             self._timer.cancel()
 
@@ -104,10 +104,6 @@ class CancelScope:
         if self._task is not None and not self._fired:
             self._fired = True
             self._task.cancel()
-
-
-def _nothing() -> None:
-    """Replaces the unsubscribe function of a closed scope."""
 
 
 _LATER = 1.1  # so that a provider that watches itself reports first

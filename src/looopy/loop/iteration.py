@@ -66,7 +66,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
         async for one in run_tools(turn, calls, tools, cut_call):
             yield one
     elif assistant is not None:
-        progress.end(_stop_of(assistant))
+        progress.end(_STOPS.get(assistant.stop_reason, StopReason.STOP))
     judge_answer(turn, assistant)
     turn.end_iteration(assistant)
 
@@ -94,18 +94,11 @@ def _cut_call_of(assistant: AssistantMessage) -> str | None:
     return last.id if is_cut and isinstance(last, ToolCall) else None
 
 
-def _stop_of(assistant: AssistantMessage) -> StopReason:
-    """
-    The reason for the end of a turn whose last answer has no tool call. A `toolUse` without a call
-    is an answer.
-    """
-    if assistant.stop_reason is StopReason.LENGTH:
-        return StopReason.LENGTH
-    if assistant.stop_reason is StopReason.SENSITIVE:
-        return StopReason.CONTENT_FILTER
-    return StopReason.STOP
-
-
+# The end of a turn by its last answer, which has no tool call; any other stop reason is an answer.
+_STOPS = {
+    StopReason.LENGTH: StopReason.LENGTH,
+    StopReason.SENSITIVE: StopReason.CONTENT_FILTER,
+}
 CUT = "it was cut off: give a shorter one"
 
 

@@ -97,9 +97,7 @@ class _Attempt:
 
 
 async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, None]:
-    """
-    Call the model until it answers or the retries are used up; append its message to the turn.
-    """
+    """Call the model until it answers or the retries are used up, and add its message."""
     out, retry = turn.out, turn.given.config.retry
     attempts, failures, strict = 0, 0, False
     while True:
@@ -129,7 +127,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
             overflow = _cut_in_silence(turn, message)
             if overflow is None or not await _relieved(turn, attempt, overflow):
                 if overflow is not None:
-                    _tell_of_overflow(turn, overflow)
+                    out.warn("context_overflow", str(overflow), once="context_overflow")
                 if not attempt.shown:
                     yield out.make(MessageStart, message=AssistantMessage())
                 _take(turn, message, attempt)
@@ -380,10 +378,6 @@ def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
         attempts=attempt.number,
         usage=message.usage,
     )
-
-
-def _tell_of_overflow(turn: Turn, overflow: ContextOverflow) -> None:
-    turn.out.warn("context_overflow", str(overflow), once="context_overflow")
 
 
 async def _relieved(turn: Turn, attempt: _Attempt, error: ContextOverflow) -> bool:

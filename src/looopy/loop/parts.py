@@ -125,10 +125,7 @@ class Turn:
         self.progress.queued = ()
 
     def unsay(self, group: Group, said: Sequence[Queued], gone: Collection[int]) -> None:
-        """
-        Reopen *group*, which ended with the messages *said*; those that are not *gone* are queued
-        again.
-        """
+        """Take back the last messages of *group*; those that are not *gone* are queued again."""
         del self.given.view.history[-len(said) :], self.progress.added[-len(said) :]
         self.progress.queued = [one for one in said if one.number not in gone]
         self.out.take_back(group, len(said))
@@ -207,9 +204,7 @@ class Turn:
     async def ask(
         self, name: str, hook: Callable[..., Any] | None, *args: Any, default: Any
     ) -> Any:
-        """
-        The value of a hook; *default* if there is none, or if it fails, which emits a warning.
-        """
+        """The value of a hook; *default* if there is none, or, with a warning, if it fails."""
         if hook is None:
             return default
 
@@ -218,7 +213,7 @@ class Turn:
                 return await value_of(hook(*args))
 
         return await ask_hook(
-            name, interruptible, _unread, default=default, failed=self.hook_failed
+            name, interruptible, lambda said: said, default=default, failed=self.hook_failed
         )
 
     def hook_failed(self, name: str, error: Exception) -> None:
@@ -232,7 +227,3 @@ class Turn:
             raise error
         _logger.error("hook %s failed", name, exc_info=error)
         self.out.warn("hook_failed", f"{name}: {type(error).__name__}")
-
-
-def _unread(said: Any) -> Any:
-    return said

@@ -112,9 +112,7 @@ def hold_for_credentials(turn: Turn, call: ToolCall) -> None:
 def _with_key(
     turn: Turn, request: PendingRequest, auth: AuthRequest
 ) -> tuple[PendingRequest, str | None]:
-    """
-    *request* with its own key, expiring with that key at the latest, and the encrypted private key.
-    """
+    """*request* with a key of its own, with which it expires, and the encrypted private key."""
     request_id, context_id = request.request_id, turn.given.context.context_id
     public, private = turn.given.keys.issue(request_id, context_id)
     auth = replace(auth, key=public, request_id=request_id, context_id=context_id)

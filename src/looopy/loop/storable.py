@@ -18,10 +18,7 @@ from looopy.types.storable import repair, repair_json
 
 
 def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
-    """
-    The message in a form that can be stored and replayed: without secrets, storable text, call ids
-    unique within the turn.
-    """
+    """The message without secrets, with storable text and call ids unique within the turn."""
     message = turn.given.redactor.value(message)
     blocks: list[AssistantBlock] = [_clean_block(turn, block) for block in message.content]
     changes: dict[str, Any] = {}
@@ -38,9 +35,7 @@ def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
 
 @lru_cache(maxsize=64)
 def _are_storable(*names: str) -> bool:
-    """
-    True if the names of an answer's API, provider and model are storable; cached, as they repeat.
-    """
+    """True if *names*, of an answer's API, provider and model, are storable; they repeat."""
     return all(repair(name) is name for name in names)
 
 

@@ -138,7 +138,8 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
         except ValueRefused as error:
             problem = refusal_of(turn, call, error)
         rest.calls.popleft()
-        if tool is None and _died(turn, call):
+        held = turn.resumed(call).held
+        if tool is None and held is not None and held.died:  # it may have had its effect
             problem = OUTCOME_UNKNOWN
         if problem is not None:
             skip_calls(turn, [call], problem)
@@ -158,12 +159,6 @@ async def _start(turn: Turn, crew: Crew, rest: _Rest) -> None:
     else:
         crew.start(begun)
     rest.begun = []
-
-
-def _died(turn: Turn, call: ToolCall) -> bool:
-    """True if it was running when its process ended, and may have had its effect."""
-    held = turn.resumed(call).held
-    return held is not None and held.died
 
 
 def _skip_begun(turn: Turn, rest: _Rest, text: str) -> None:
@@ -197,10 +192,7 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
 
 
 async def _refused(turn: Turn, call: ToolCall) -> tuple[str, Verdict | None] | None:
-    """
-    The reason not to start *call* and those behind it: a text for their results, and a guard's
-    verdict.
-    """
+    """The text for *call* and those behind it if they must not start, and a guard's verdict."""
     verdict = turn.progress.guards.before_tool_call(call)
     if verdict is not None and verdict.stop is not None:
         return verdict.text, verdict

@@ -56,9 +56,7 @@ class Run:
         return error if isinstance(error, NeedsInput) else None
 
     def result(self) -> ToolResultMessage:
-        """
-        The call's result in a form that every store keeps, or a text about the missing result.
-        """
+        """The call's result, which every store keeps, or a text about the missing result."""
         task = self.task
         if self.overdue is not None:
             return storable(self.overdue)
@@ -235,10 +233,7 @@ class Crew:
             yield _progress(self._turn, *news) if isinstance(news, tuple) else news
 
     def done(self) -> Iterator[Run]:
-        """
-        The calls that are over, in the order of the calls; each is removed after the caller has
-        handled it.
-        """
+        """The calls that are over, in order; each is removed once the caller has handled it."""
         for run in [run for run in self._runs if run.over]:
             yield run
             self._runs.remove(run)

@@ -139,10 +139,6 @@ async def _hear(turn: Turn, *, surely: bool = False) -> None:
                 raise
 
 
-def _as_ours(exc: BaseException) -> LooopyError:
-    return exc if isinstance(exc, LooopyError) else LooopyError(str(exc) or repr(exc))
-
-
 def _break_off(turn: Turn, exc: BaseException) -> BaseException | None:
     """
     End the turn because of *exc*.
@@ -156,7 +152,9 @@ def _break_off(turn: Turn, exc: BaseException) -> BaseException | None:
         turn.progress.end(StopReason.CANCELLED)
         return exc
     _logger.error("turn %s failed", turn.given.context.turn, exc_info=exc)
-    turn.progress.end(StopReason.ERROR, _as_ours(error or exc))
+    said = error or exc
+    ours = said if isinstance(said, LooopyError) else LooopyError(str(said) or repr(said))
+    turn.progress.end(StopReason.ERROR, ours)
     return exc if error is None else None
 
 
