@@ -396,11 +396,10 @@ class Agent:
         self._lifecycle.check_home(action)
         turn = self._turns.around()
         if turn is not None:
-            raise AgentStateError(
+            raise self._lifecycle.refusal(
+                action,
                 f"{action}() would wait for turn {turn.turn}, which waits for the tool that calls"
                 " it: call it once that turn has ended, from outside of it",
-                status=self._lifecycle.status.value,
-                action=action,
             )
 
     def _stop_summarising(self) -> None:
@@ -457,10 +456,9 @@ class Agent:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            raise AgentStateError(
+            raise self._lifecycle.refusal(
+                "execute_turn",
                 "execute_turn() needs a running event loop: use looopy.sync.Agent in blocking code",
-                status=self._lifecycle.status.value,
-                action="execute_turn",
             ) from None
         self._lifecycle.check_home("execute_turn")
         status = self._lifecycle.with_turn()
@@ -905,11 +903,10 @@ class Agent:
 
     def _require_saving(self, what: str) -> None:
         if not self.auto_save:
-            raise AgentStateError(
+            raise self._lifecycle.refusal(
+                what,
                 f"{what} needs auto_save=True: what is kept in memory alone has no name and no"
                 " inbox",
-                status=self._lifecycle.status.value,
-                action=what,
             )
 
     def _refuse_while_busy(self, *, force: bool) -> None:

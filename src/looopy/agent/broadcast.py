@@ -74,15 +74,13 @@ class _Reader:
 
     def __init__(self, backlog: list[AgentEvent]) -> None:
         self.queue: deque[AgentEvent | _Deltas] = deque(backlog)
-        self._wake: asyncio.Future[None] | None = None
-        self.closed = False
+        self.news = asyncio.Event()  # set by each event, and by the end
 
     def push(self, event: AgentEvent) -> None:
         queue = self.queue
         if len(queue) < _MERGE_ABOVE or not self._merge(event):
             queue.append(event)
-        if self._wake is not None:
-            self.wake()
+        self.news.set()
 
     def pop(self) -> AgentEvent:
         """The oldest waiting event."""
@@ -97,39 +95,20 @@ class _Reader:
         if newest.context_id != event.context_id:  # another agent, which works for a call
             return False
         if isinstance(event, MessageUpdate) and isinstance(newest, MessageUpdate):
-            if not _of_one_block(newest, event):
+            one_block = newest.content_index == event.content_index
+            if not one_block or bool(newest.delta) != bool(event.delta):
                 return False
             deltas = queue[-1] = last if isinstance(last, _Deltas) else _Deltas(newest)
             deltas.add(event)
             return True
-        if _of_one_call(newest, event):
+        if (
+            isinstance(event, ToolExecutionUpdate)
+            and isinstance(newest, ToolExecutionUpdate)
+            and newest.tool_call_id == event.tool_call_id
+        ):  # of the reports of a call, only the newest is kept
             queue[-1] = event
             return True
         return False
-
-    def wake(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    async def wait(self) -> None:
-        self._wake = asyncio.get_running_loop().create_future()
-        try:
-            await self._wake
-        finally:
-            self._wake = None
-
-
-def _of_one_block(last: MessageUpdate, event: MessageUpdate) -> bool:
-    return last.content_index == event.content_index and bool(last.delta) == bool(event.delta)
-
-
-def _of_one_call(last: AgentEvent, event: AgentEvent) -> bool:
-    """True if these are reports of one call, of which only the newest is kept."""
-    return (
-        isinstance(event, ToolExecutionUpdate)
-        and isinstance(last, ToolExecutionUpdate)
-        and last.tool_call_id == event.tool_call_id
-    )
 
 
 class Broadcast:
@@ -201,7 +180,7 @@ class Broadcast:
         self._done = True
         observers, self._observers = self._observers, []
         for reader in self._readers:
-            reader.wake()
+            reader.news.set()
         for observer in observers:
             self._close(observer)
 
@@ -245,7 +224,8 @@ class Broadcast:
                     yield reader.pop()
                 if self._done:
                     break
-                await reader.wait()
+                reader.news.clear()
+                await reader.news.wait()
         finally:
             self._readers.remove(reader)
         if self._error is not None:

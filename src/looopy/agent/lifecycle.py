@@ -125,6 +125,10 @@ class Lifecycle:
 
     # --- the status ---
 
+    def refusal(self, action: str, text: str) -> AgentStateError:
+        """The error for an *action* that is not possible now."""
+        return AgentStateError(text, status=self.status.value, action=action)
+
     def after(self, action: str) -> AgentStatus:
         """The status after *action*; raises as the function `after`."""
         return after(self.status, action)
@@ -160,11 +164,8 @@ class Lifecycle:
         if not self.rereading:  # else the turn waits for the reading
             status = self.after("execute_turn")
         if self.leaving is not None:
-            raise AgentStateError(
-                f"{self.leaving}() waits for the last turn to end: no other may start",
-                status=self.status.value,
-                action="execute_turn",
-            )
+            text = f"{self.leaving}() waits for the last turn to end: no other may start"
+            raise self.refusal("execute_turn", text)
         return status
 
     @contextlib.contextmanager
@@ -204,9 +205,8 @@ class Lifecycle:
         if here is loop and os.getpid() == process:
             return
         where = "another event loop" if os.getpid() == process else "the process before it forked"
-        raise AgentStateError(
+        raise self.refusal(
+            action,
             f"{action}() of an agent that was started in {where}: use it there, or make another"
             " Agent with its context_id here",
-            status=self.status.value,
-            action=action,
         )

@@ -20,7 +20,7 @@ from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.tools.answering import check_answer, refused
 from looopy.types.constructors import quick
 from looopy.types.message import Message, StopReason, ToolCall, ToolResultMessage, UserMessage
-from looopy.types.state import HeldCall, PendingKind, PendingRequest
+from looopy.types.state import PendingKind, PendingRequest
 
 SUPERSEDED = (
     "Cancelled: the user said something else instead of answering. The call was not run again."
@@ -88,9 +88,7 @@ def plan_turn(
     """
     state, inputs = situation.state, inputs or {}
     before = _still(situation, state.answered)
-    answers = hear(
-        state.pending, inputs, before, state.held, keys or KeyRing(), situation.context_id
-    )
+    answers = hear(situation, inputs, before, keys or KeyRing())
     fresh = ContextState(**state.sums, summary=state.summary)
     if inputs or (user_message is None and before and not state.pending):
         remaining = tuple(p for p in state.pending if p.request_id not in inputs)
@@ -304,24 +302,19 @@ def in_plain(request: PendingRequest) -> bool:
 
 
 def hear(
-    pending: Sequence[PendingRequest],
-    inputs: Mapping[str, Any],
-    before: Answered,
-    held: Sequence[HeldCall],
-    keys: KeyRing,
-    context_id: str | None = None,
+    situation: Situation, inputs: Mapping[str, Any], before: Answered, keys: KeyRing
 ) -> Answers:
     """
-    Read the answers *inputs* to *pending*, together with those of *before*.
+    Read the answers *inputs* to the pending requests, together with those of *before*.
 
-    Args:
-        context_id: The context of the requests. Another context's agent may request credentials by
-            way of this one; only that agent can decrypt them.
+    Another context's agent may request credentials by way of this one; only that agent can decrypt
+    them.
 
     Raises:
         InputNotFound: An id is not pending, or has expired.
         ValueRefused: A value does not answer its request.
     """
+    pending, context_id = situation.state.pending, situation.context_id
     by_id = {request.request_id: request for request in pending}
     new: list[tuple[PendingRequest, Any]] = []
     for request_id, value in inputs.items():
@@ -336,7 +329,7 @@ def hear(
             )
         check_answer(request, value)
         new.append((request, value))
-    sealed = {name: text for one in held for name, text in one.sealed.items()}
+    sealed = {name: text for one in situation.state.held for name, text in one.sealed.items()}
     opened, lost = {}, set()
     for request, value in (*before, *new):
         if request.kind is PendingKind.AUTH:

@@ -72,14 +72,7 @@ class AgentLoop:
             CannotContinue: At the call: the last message needs no answer.
         """
         _require_something_to_answer(messages)
-        return cold(lambda: self._events(messages, context))
-
-    def _events(
-        self, messages: Sequence[Message], context: TurnContext
-    ) -> AsyncGenerator[AgentEvent, None]:
-        history = list(messages)
-        plan = TurnPlan(run=unanswered(history))
-        return _flat(context, lambda own: run_turn(_given(self, own, history, Inbox()), plan))
+        return cold(lambda: _start(self, messages, (), context, Inbox()))
 
 
 def agent_loop(
@@ -152,32 +145,26 @@ def _start(
     messages: Sequence[Message],
     prompts: Sequence[Message],
     context: TurnContext,
-    queues: AskedQueues,
+    inbox: Inbox,
 ) -> AsyncGenerator[AgentEvent, None]:
     user = next((m for m in reversed(prompts) if isinstance(m, UserMessage)), None)
     history = list(messages)
     run = () if prompts else unanswered(history)
 
     def begin(own: TurnContext) -> AsyncGenerator[Out, None]:
-        given = _given(loop, own, history, queues)
+        given = Given(
+            context=own,
+            provider=loop.llm_provider,
+            sources=loop.tools,
+            config=loop.config,
+            redactor=Redactor(own.auth_context),
+            view=View(history),
+            inbox=inbox,
+        )
         said = given.redactor.value(prompts)  # results among them may show a secret
         return run_turn(given, TurnPlan(prompts=said, user_message=user, run=run))
 
     return _flat(context, begin)
-
-
-def _given(
-    loop: AgentLoop, context: TurnContext, history: list[Message], inbox: Inbox
-) -> Given:
-    return Given(
-        context=context,
-        provider=loop.llm_provider,
-        sources=loop.tools,
-        config=loop.config,
-        redactor=Redactor(context.auth_context),
-        view=View(history),
-        inbox=inbox,
-    )
 
 
 async def _flat(
