@@ -27,14 +27,14 @@ class Verdict:
     The finding of a guard.
 
     Attributes:
-        stop: End the turn with this reason; `None`: continue, with a warning.
-        code: The guard's name.
+        reason: The guard's name.
         text: One sentence for a human.
+        ends: True if the turn ends with this reason; else it warns and continues.
     """
 
-    stop: StopReason | None
-    code: str
+    reason: StopReason
     text: str
+    ends: bool = True
 
 
 @quick
@@ -92,12 +92,11 @@ class Guards:
         if self.iterations >= limit:
             return Verdict(
                 StopReason.MAX_ITERATIONS,
-                "max_iterations",
                 f"the turn ended after {limit} model calls (LoopConfig.max_iterations)",
             )
         used_up = self._used_up()
         if used_up is not None:
-            return Verdict(StopReason.BUDGET, "budget", used_up)
+            return Verdict(StopReason.BUDGET, used_up)
         self.iterations += 1
         return None
 
@@ -153,7 +152,6 @@ class Guards:
             return None
         return Verdict(
             StopReason.MAX_TOOL_CALLS,
-            "max_tool_calls",
             f"{size} tool calls in one answer are more than the {limit} allowed"
             " (LoopConfig.max_tool_calls_per_iteration): none was run",
         )
@@ -164,7 +162,6 @@ class Guards:
         if self.tool_calls >= limit:
             return Verdict(
                 StopReason.MAX_TOOL_CALLS,
-                "max_tool_calls",
                 f"the turn ended after {limit} tool calls (LoopConfig.max_tool_calls)",
             )
         self.tool_calls += 1
@@ -188,7 +185,6 @@ class Guards:
             return None
         return Verdict(
             StopReason.MAX_TOOL_FAILURES,
-            "max_tool_failures",
             f"{limit} tool calls in a row failed (LoopConfig.max_tool_failures)",
         )
 
@@ -210,7 +206,7 @@ class Guards:
         text = f"the model {what} {threshold} times running with the same arguments"
         if asks:
             self._doubts[call.id] = text
-        return Verdict(StopReason.DOOM_LOOP if stops else None, "doom_loop", text)
+        return Verdict(StopReason.DOOM_LOOP, text, ends=stops)
 
     def doubt_about(self, call: ToolCall) -> str | None:
         """The reason to ask a person before *call* runs, if there is one."""

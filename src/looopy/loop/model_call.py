@@ -314,9 +314,6 @@ async def _request(
         """The key from the application's hook; it must not appear in a text, log or store."""
         return await _key_of(held[0], provider) if held else None
 
-    def warn(code: str, text: str) -> None:
-        warnings.append((code, text))
-
     several = abilities.asks_for_keys
     options = turn.progress.options = StreamOptions(
         temperature=config.temperature,
@@ -330,7 +327,7 @@ async def _request(
         output_schema=None if turn.wanted is None else turn.wanted.option,
         connect_timeout_s=config.llm_connect_timeout_s,
         idle_timeout_s=config.llm_idle_timeout_s,
-        warn=warn,
+        warn=lambda code, text: warnings.append((code, text)),
     )
     return request, options
 
@@ -417,14 +414,7 @@ def _fail(turn: Turn, error: LLMError, attempt: _Attempt) -> None:
     message = None if attempt.final is None else attempt.final.message
     turn.progress.end(StopReason.ERROR, error)
     if message is not None and message.text.strip():
-        reason = repair(str(error))
-        kept = replace(
-            message,
-            content=_texts(message),
-            stop_reason=StopReason.ERROR,
-            error_message=reason,
-        )
-        _take(turn, kept, attempt)
+        _take(turn, _cut(message, StopReason.ERROR, repair(str(error))), attempt)
 
 
 def keep_partial(turn: Turn) -> None:
@@ -433,15 +423,11 @@ def keep_partial(turn: Turn) -> None:
     if partial is not None:
         turn.progress.use(partial.usage)
     if partial is not None and partial.text.strip():
-        kept = replace(
-            partial,
-            content=_texts(partial),
-            stop_reason=StopReason.ABORTED,
-            error_message="cancelled",
-        )
+        kept = _cut(partial, StopReason.ABORTED, "cancelled")
         turn.append(_clean(turn, kept), usage=kept.usage)
 
 
-def _texts(message: AssistantMessage) -> tuple[TextContent, ...]:
+def _cut(message: AssistantMessage, reason: StopReason, error: str) -> AssistantMessage:
     """The texts of a cut answer: its calls never ran, and its thinking may be incomplete."""
-    return tuple(block for block in message.content if isinstance(block, TextContent))
+    texts = tuple(block for block in message.content if isinstance(block, TextContent))
+    return replace(message, content=texts, stop_reason=reason, error_message=error)

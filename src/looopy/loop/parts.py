@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from looopy.errors import ContextOverflow, LimitExceeded, StoreError
+from looopy.llm.render import synthetic_result
 from looopy.loop.given import NOTHING_ASKED, Given, Resumed, TurnPlan
 from looopy.loop.guards import Verdict
 from looopy.loop.incoming import Queued
@@ -35,7 +36,7 @@ from looopy.types.event import (
     UsageReport,
     utc_now,
 )
-from looopy.types.message import AssistantMessage, Message, ToolCall, ToolResultMessage
+from looopy.types.message import AssistantMessage, Message, ToolCall, ToolResultMessage, now_ms
 from looopy.types.state import Outcome, outcome_of
 
 _logger = logging.getLogger("looopy")
@@ -88,11 +89,12 @@ class Turn:
 
     def give_up(self, verdict: Verdict) -> None:
         """End the turn, or warn, as a guard's *verdict* says."""
-        self.out.warn(verdict.code, verdict.text)
-        if verdict.stop is not None:
-            failed = outcome_of(verdict.stop) is Outcome.FAILED
-            error = LimitExceeded(verdict.text, limit=verdict.code) if failed else None
-            self.progress.end(verdict.stop, error)
+        reason, text = verdict.reason, verdict.text
+        self.out.warn(reason.value, text)
+        if verdict.ends:
+            failed = outcome_of(reason) is Outcome.FAILED
+            error = LimitExceeded(text, limit=reason.value) if failed else None
+            self.progress.end(reason, error)
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -181,6 +183,10 @@ class Turn:
         out.emit(MessageStart, message=result)
         self.append(result)
         self.progress.results.append(result)
+
+    def excuse(self, call: ToolCall, text: str, **facts: Any) -> None:
+        """Answer a call that has no result with *text*; *facts* as for `answer`."""
+        self.answer(call, synthetic_result(call, text, timestamp=now_ms()), **facts)
 
     def leave_open(self, asked: Asked) -> None:
         """Keep a call for a later turn, which has the answers."""

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from looopy.auth.sealing import KEY_LIFE_S
 from looopy.errors import LooopyError
-from looopy.llm.render import CANCELLED, synthetic_result
+from looopy.llm.render import CANCELLED
 from looopy.loop.approval import AskFirst
 from looopy.loop.parts import Turn
 from looopy.loop.progress import Asked
@@ -21,7 +21,7 @@ from looopy.tools.asking import NeedsCredentials, NeedsInput
 from looopy.tools.base import Tool
 from looopy.types.auth import AuthRequest, auth_to_json
 from looopy.types.event import utc_now
-from looopy.types.message import StopReason, ToolCall, now_ms
+from looopy.types.message import StopReason, ToolCall
 from looopy.types.state import HeldCall, PendingKind, PendingRequest, pending_to_json
 from looopy.types.storable import dump
 
@@ -179,5 +179,4 @@ def drop(turn: Turn) -> None:
     """Answer the calls that were to wait: the turn ended before the question was shown."""
     asked, turn.progress.asked = turn.progress.asked, []
     for one in asked:
-        result = synthetic_result(one.call, CANCELLED, timestamp=now_ms())
-        turn.answer(one.call, result, announce=not one.started)
+        turn.excuse(one.call, CANCELLED, announce=not one.started)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from looopy._failpoints import reach
 from looopy.errors import MissingExtra, ValueRefused
-from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
+from looopy.llm.render import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN
 from looopy.loop.guards import Verdict
 from looopy.loop.interrupt import TurnInterrupted
 from looopy.loop.outgoing import Out
@@ -21,7 +21,7 @@ from looopy.loop.parts import Turn
 from looopy.loop.pending import hold, hold_for_approval, hold_for_credentials, refusal_of, wait
 from looopy.loop.tool_tasks import Crew
 from looopy.tools.base import Tool
-from looopy.types.message import ToolCall, now_ms
+from looopy.types.message import ToolCall
 
 SKIPPED = "Skipped due to queued user message."
 
@@ -70,7 +70,7 @@ async def run_tools(
     except (Exception, KeyboardInterrupt, SystemExit):
         # An error of looopy or the application, not of a tool: the tools may have had their effect.
         for run in crew.let_go():
-            turn.answer(run.call, synthetic_result(run.call, OUTCOME_UNKNOWN, timestamp=now_ms()))
+            turn.excuse(run.call, OUTCOME_UNKNOWN)
         _skip_begun(turn, rest, NOT_STARTED)
         skip_calls(turn, rest.calls, NOT_STARTED)
         raise
@@ -165,7 +165,7 @@ def _skip_begun(turn: Turn, rest: _Rest, text: str) -> None:
     """Answer the announced calls that do not run."""
     begun, rest.begun = rest.begun, []
     for call in begun:
-        turn.answer(call, synthetic_result(call, text, timestamp=now_ms()))
+        turn.excuse(call, text)
 
 
 def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
@@ -173,17 +173,16 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
     answered = False
     for run in crew.done():
         reach("B9")
-        result = run.result()
-        if run.asks is not None:
+        turn.out.unsaved = True
+        if run.asks is None:
+            turn.answer(run.call, run.result(), started=run.started)
+        else:
             try:
                 hold(turn, run.call, run.asks)
-                turn.out.unsaved = True
                 continue
             except (ValueRefused, MissingExtra) as error:
-                text = refusal_of(turn, run.call, error)
-                result = synthetic_result(run.call, text, timestamp=now_ms())
-        answered = turn.out.unsaved = True
-        turn.answer(run.call, result, started=run.started)
+                turn.excuse(run.call, refusal_of(turn, run.call, error), started=run.started)
+        answered = True
         is_error = turn.progress.results[-1].is_error
         verdict = turn.progress.guards.after_tool_call(run.call, is_error=is_error)
         if verdict is not None and rest.told is None:
@@ -194,10 +193,10 @@ def _answer_done(turn: Turn, crew: Crew, rest: _Rest) -> bool:
 async def _refused(turn: Turn, call: ToolCall) -> tuple[str, Verdict | None] | None:
     """The text for *call* and those behind it if they must not start, and a guard's verdict."""
     verdict = turn.progress.guards.before_tool_call(call)
-    if verdict is not None and verdict.stop is not None:
+    if verdict is not None and verdict.ends:
         return verdict.text, verdict
     if verdict is not None:
-        turn.out.warn(verdict.code, verdict.text)
+        turn.give_up(verdict)
     return (SKIPPED, None) if await _steered(turn) else None
 
 
@@ -215,5 +214,4 @@ async def _steered(turn: Turn) -> bool:
 def skip_calls(turn: Turn, calls: Collection[ToolCall], text: str) -> None:
     """Answer calls that do not run."""
     for call in calls:
-        result = synthetic_result(call, text, timestamp=now_ms())
-        turn.answer(call, result, announce=True)
+        turn.excuse(call, text, announce=True)

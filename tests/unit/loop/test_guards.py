@@ -25,7 +25,7 @@ def test_so_many_model_calls_are_allowed():
     assert guards.before_model_call() is None
     assert guards.before_model_call() is None
     verdict = guards.before_model_call()
-    assert verdict.stop is StopReason.MAX_ITERATIONS
+    assert (verdict.reason, verdict.ends) == (StopReason.MAX_ITERATIONS, True)
     assert "max_iterations" in verdict.text
 
 
@@ -47,7 +47,7 @@ def test_a_budget_is_used_up_when_it_is_reached(budget, usage, stops):
     verdict = guards.before_model_call()
     assert (verdict is not None) == stops
     if stops:
-        assert verdict.stop is StopReason.BUDGET
+        assert (verdict.reason, verdict.ends) == (StopReason.BUDGET, True)
         assert guards.iterations == 0
 
 
@@ -91,7 +91,7 @@ def test_one_answer_asks_for_so_many_calls(size, stops):
     verdict = Guards(LoopConfig(max_tool_calls_per_iteration=3)).on_batch(size)
     assert (verdict is not None) == stops
     if stops:
-        assert verdict.stop is StopReason.MAX_TOOL_CALLS
+        assert (verdict.reason, verdict.ends) == (StopReason.MAX_TOOL_CALLS, True)
 
 
 def test_a_turn_runs_so_many_tools():
@@ -107,7 +107,7 @@ def test_failures_count_in_a_row():
         guards.after_tool_call(call(), is_error=e) for e in (True, False, True, False, True, True)
     ]
     assert [e is not None for e in ends] == [False] * 5 + [True]
-    assert ends[-1].stop is StopReason.MAX_TOOL_FAILURES
+    assert ends[-1].reason is StopReason.MAX_TOOL_FAILURES
 
 
 def test_the_third_identical_call_is_a_doom_loop():
@@ -122,7 +122,7 @@ def test_a_doom_loop_stops_when_it_is_told_to():
     guards = Guards(LoopConfig(on_doom_loop="stop", doom_loop_threshold=2))
     assert guards.before_tool_call(call()) is None
     verdict = guards.before_tool_call(call())
-    assert verdict.stop is StopReason.DOOM_LOOP
+    assert (verdict.reason, verdict.ends) == (StopReason.DOOM_LOOP, True)
     assert "look" in verdict.text
 
 
