@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from looopy.auth.redaction import Redactor
 from looopy.errors import ToolError
-from looopy.loop.given import Resumed
+from looopy.loop.parts import Turn
 from looopy.tools.base import Tool, ToolContext
-from looopy.tools.call.hooks import HookFailed, ToolHooks, ask_hook
+from looopy.tools.call.hooks import ToolHooks, ask_hook
 from looopy.tools.call.results import Answer, error_text, failure
 from looopy.tools.schema import validate
 from looopy.types.message import ToolCall
@@ -47,21 +46,10 @@ class AskFirst:
 
 
 async def may_run(
-    tool: Tool | None,
-    call: ToolCall,
-    context: ToolContext,
-    resumed: Resumed,
-    hooks: ToolHooks,
-    redactor: Redactor,
-    failed: HookFailed,
-    doubt: str | None = None,
+    turn: Turn, tool: Tool, call: ToolCall, context: ToolContext, hooks: ToolHooks
 ) -> ToolHooks | AskFirst | None:
     """
     Decide if *call* runs now.
-
-    Args:
-        failed: Called if the tool's predicate fails; the person is then asked.
-        doubt: The reason to ask a person in any case, unless they have approved this call.
 
     Returns:
         The hooks to run it with, which have decided; `None` if there was nothing to decide. They
@@ -71,8 +59,9 @@ async def may_run(
     Raises:
         ValueRefused: A hook has made arguments that cannot be stored in a request.
     """
+    resumed, doubt = turn.resumed(call), turn.progress.guards.doubt_about(call)
     approved = any(value is True for request, value in resumed.answered if resumed.is_ours(request))
-    if tool is None or (tool.needs_approval is False and not approved and doubt is None):
+    if tool.needs_approval is False and not approved and doubt is None:
         return None
     try:
         if call.invalid_arguments is not None:
@@ -91,22 +80,19 @@ async def may_run(
     arguments = await hooks.before(tool, call, context)
     if isinstance(arguments, Answer):
         return hooks.after_deciding(arguments)
-    shown = redactor.value(arguments)
+    shown = turn.given.redactor.value(arguments)
     dump(shown, "")
     bound = bound_to(tool, shown)
     if approved:
         same = resumed.held is not None and resumed.held.bound == bound
         return hooks.after_deciding(arguments) if same else AskFirst(shown, bound, changed=True)
-    if doubt is None and not await _needed(tool, arguments, context, failed):
+    if doubt is None and not await _needed(turn, tool, arguments, context):
         return hooks.after_deciding(arguments)
     return AskFirst(shown, bound, doubt=doubt)
 
 
 async def _needed(
-    tool: Tool,
-    arguments: Mapping[str, Any],
-    context: ToolContext,
-    failed: HookFailed,
+    turn: Turn, tool: Tool, arguments: Mapping[str, Any], context: ToolContext
 ) -> bool:
     asked = tool.needs_approval
     if isinstance(asked, bool):
@@ -116,7 +102,7 @@ async def _needed(
         lambda: asked(arguments, context),
         bool,
         default=True,  # if the predicate fails, ask the person
-        failed=failed,
+        failed=turn.hook_failed,
     )
 
 

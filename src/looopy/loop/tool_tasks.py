@@ -17,7 +17,6 @@ from typing import Any
 
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
 from looopy.loop.approval import AskFirst, may_run
-from looopy.loop.given import NOTHING_ASKED
 from looopy.loop.output import FinalAnswer
 from looopy.loop.parts import Turn
 from looopy.tools.asking import NeedsInput
@@ -136,18 +135,13 @@ class Crew:
     async def may_run(self, call: ToolCall) -> AskFirst | None:
         """The request to a person before *call* runs, or `None` if it needs none."""
         turn, tool = self._turn, self.tool_of(call)
-        resumed = turn.resumed(call)
-        doubt = turn.progress.guards.doubt_about(call)
-        unasked = tool is not None and tool.needs_approval is False and resumed is NOTHING_ASKED
-        if tool is None or (unasked and doubt is None):
+        if tool is None or call.id == self._cut_call:  # it does not run
             return None
-        if call.id == self._cut_call:
-            return None  # it does not run
-        context, redactor = self._context_of(call), turn.given.redactor
+        doubted = turn.progress.guards.doubt_about(call) is not None
+        if tool.needs_approval is False and call.id not in turn.plan.resumed and not doubted:
+            return None
         with turn.scope:
-            found = await may_run(
-                tool, call, context, resumed, self._hooks, redactor, turn.hook_failed, doubt
-            )
+            found = await may_run(turn, tool, call, self._context_of(call), self._hooks)
         if isinstance(found, AskFirst):
             return found
         if found is not None:
