@@ -46,7 +46,14 @@ _SEARCHED = frozenset(
 )
 
 
-_maker = cache(maker)
+
+
+@cache
+def _maker(kind: Callable[..., AgentEvent]) -> Callable[..., AgentEvent]:
+    """The quick constructor of a kind of event."""
+    return maker(kind)
+
+
 _made_update = maker(MessageUpdate)
 
 
@@ -111,8 +118,7 @@ class Outgoing:
         """An event of this turn and iteration, for the caller to yield."""
         if not (self._redactor.free or kind in _SEARCHED):
             fields = {name: self._redactor.value(value) for name, value in fields.items()}
-        made: AgentEvent = _maker(kind)(iteration=self._progress.iteration, **self._facts, **fields)
-        return made
+        return _maker(kind)(iteration=self._progress.iteration, **self._facts, **fields)
 
     def delta(self, event: StreamEvent) -> MessageUpdate:
         """The event that shows a piece of the model's answer."""
