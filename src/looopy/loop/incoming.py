@@ -108,11 +108,10 @@ def _queued(said: Any) -> list[Queued]:
         return []
     if isinstance(said, (str, UserMessage, CustomMessage)):
         said = [said]
-    return [Queued(_message(one)) for one in said]
-
-
-def _message(said: Any) -> UserMessage | CustomMessage:
-    return said if isinstance(said, CustomMessage) else as_user_message(said, may_be_none=False)
+    return [
+        Queued(one if isinstance(one, CustomMessage) else as_user_message(one, may_be_none=False))
+        for one in said
+    ]
 
 
 def as_user_message(value: str | UserMessage, *, may_be_none: bool = True) -> UserMessage:

@@ -46,8 +46,6 @@ _SEARCHED = frozenset(
 )
 
 
-
-
 @cache
 def _maker(kind: Callable[..., AgentEvent]) -> Callable[..., AgentEvent]:
     """The quick constructor of a kind of event."""

@@ -65,16 +65,11 @@ async def build_prompt(
     Raises:
         ConfigurationError: A function failed, or did not return text.
     """
-    if isinstance(prompt, str):
-        parts = [PromptPart(prompt)] if prompt else []
-    elif callable(prompt):
-        parts = [PromptPart(prompt)]
-    else:
-        parts = [as_part(one) for one in prompt]
     if isinstance(prompt, str) and not brought:
         return BuiltPrompt(prompt)
+    own = [prompt] if isinstance(prompt, str) or callable(prompt) else prompt
     built: list[PromptPart] = []
-    for part in sorted([*parts, *brought], key=lambda one: one.order):
+    for part in sorted([*map(as_part, own), *brought], key=lambda one: one.order):
         text = await _text(part, context)
         if text:
             built.append(replace(part, text=text))
