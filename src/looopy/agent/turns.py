@@ -43,7 +43,7 @@ class Turns:
         self._watch = watch
         self._line: list[RunningTurn] = []
         self._tasks: dict[asyncio.Task[None], RunningTurn | None] = {}  # `None`: other work
-        self._views: set[asyncio.Task[None]] = set()
+        self._views: dict[asyncio.Task[None], RunningTurn] = {}
         self._held = False
         self._fewer = asyncio.Event()  # a new one each time, because it belongs to its event loop
 
@@ -57,7 +57,7 @@ class Turns:
 
     def around(self) -> RunningTurn | None:
         """The running turn that waits for the caller, such as for its tool."""
-        found = (self._tasks.get(task) for task in _around.get())
+        found = (self._tasks.get(task) or self._views.get(task) for task in _around.get())
         return next((turn for turn in found if turn is not None and not turn.ended), None)
 
     def with_key(self, key: str | None) -> RunningTurn | None:
@@ -156,14 +156,13 @@ class Turns:
 
     def _become_view(self, turn: RunningTurn) -> None:
         task = next(task for task in self._tasks if task is asyncio.current_task())
-        self._views.add(task)
+        self._views[task] = turn
         self._over(turn)
         self._gone(task)
 
     def _ended(self, turn: RunningTurn, task: asyncio.Task[None]) -> None:
         """Forget a turn's task; a cancelled one may never have begun."""
-        viewed = task in self._views
-        self._views.discard(task)
+        viewed = self._views.pop(task, None) is not None
         self._over(turn)
         self._gone(task)
         if not turn.broadcast.done:
