@@ -138,6 +138,7 @@ def place(tmp_path, empty_database):
 
 
 POINTS = [name for name in NAMES if name.startswith("B")]
+REACHED = [name for name in NAMES if not name.startswith("A")]  # no life here saves an artifact
 
 
 @pytest.mark.timeout(600)
@@ -164,6 +165,6 @@ def test_a_call_that_is_killed_again_and_again_is_gone_on_with(place, seed):
     asks = bool(seed % 2)
     url, folder = place("again")
     for _ in range(3):
-        live(url, folder, f"{chance.choice(NAMES)}:{chance.randint(1, 6)}", asks=asks)
+        live(url, folder, f"{chance.choice(REACHED)}:{chance.randint(1, 6)}", asks=asks)
     assert not live(url, folder, None, asks=asks)
     asyncio.run(judge(url, folder, asks=asks))
