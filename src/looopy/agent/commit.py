@@ -13,10 +13,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from looopy._failpoints import reach
-from looopy.agent.artifacts import TurnArtifacts
 from looopy.agent.broadcast import Broadcast
 from looopy.agent.claim import Begun
 from looopy.agent.dead_turns import OpenCall, failed_end
@@ -56,6 +55,9 @@ from looopy.types.event import (
 )
 from looopy.types.message import NO_USAGE, AssistantMessage
 from looopy.types.result import TurnResult
+
+if TYPE_CHECKING:
+    from looopy.agent.artifacts import TurnArtifacts
 
 _logger = logging.getLogger("looopy")
 
@@ -151,6 +153,8 @@ class TurnLog:
     @property
     def artifacts(self) -> TurnArtifacts:
         """The `ArtifactWriter` of the turn's tools."""
+        from looopy.agent.artifacts import TurnArtifacts  # not what an import pays for
+
         change = self._change_artifact if self._buffer is None else None
         known, redactor = self._known, self._redactor
         return TurnArtifacts(self._stores.artifacts, known.context_id, change, redactor=redactor)

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import secrets
+import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -355,7 +355,7 @@ class Artifacts:
         # Of versions that are being built: how many bytes were hashed, and the hash so far.
         self._hashes: OrderedDict[tuple[str, str, int], tuple[int, Any]] = OrderedDict()
         self._tidied = time.monotonic()
-        self._shard = secrets.randbelow(_SHARDS)
+        self._shard = os.urandom(1)[0]
 
     async def save(
         self,

@@ -10,9 +10,8 @@ applied whole or not at all. Their arguments and results are in `looopy.stores.r
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from looopy.stores.artifacts import Request
 from looopy.stores.bells import Bells
 from looopy.stores.records import (
     ArtifactChange,
@@ -32,6 +31,9 @@ from looopy.stores.records import (
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content
 from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import Message, UserMessage
+
+if TYPE_CHECKING:
+    from looopy.stores.artifacts import Request
 
 
 class MessageStore(Protocol):

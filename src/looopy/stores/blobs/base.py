@@ -8,14 +8,14 @@ random bits. Rows keep the last part of it.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-import secrets
 from collections.abc import AsyncIterator
 from typing import Protocol
 
 from looopy.errors import StoreUnavailable
 
-_NAME = re.compile(r"([0-9a-f]{2})[0-9a-f]{62}-[0-9a-f]{16}")
+_NAME = r"([0-9a-f]{2})[0-9a-f]{62}-[0-9a-f]{16}"
 
 
 class Blobs(Protocol):
@@ -58,7 +58,7 @@ def room_of(tenant: str) -> str:
 
 def new_name(sha256: str) -> str:
     """A name for an object with this content; never used before."""
-    return f"{sha256}-{secrets.token_hex(8)}"
+    return f"{sha256}-{os.urandom(8).hex()}"
 
 
 def path_of(tenant: str, name: str) -> str:
@@ -68,7 +68,7 @@ def path_of(tenant: str, name: str) -> str:
     Raises:
         StoreUnavailable: The row was altered: this is no name of ours, and might lead anywhere.
     """
-    found = _NAME.fullmatch(name)
+    found = re.fullmatch(_NAME, name)
     if found is None:
         raise StoreUnavailable("the name of a blob was altered in the database")
     return f"{room_of(tenant)}/{found[1]}/{name}"
@@ -77,4 +77,4 @@ def path_of(tenant: str, name: str) -> str:
 def name_of(path: str) -> str | None:
     """The name in the path of a finished object; `None` for any other path."""
     name = path.rpartition("/")[2]
-    return name if _NAME.fullmatch(name) else None
+    return name if re.fullmatch(_NAME, name) else None
