@@ -13,7 +13,7 @@ import base64
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any
@@ -246,7 +246,6 @@ def _storable_details(value: Any) -> Any:
 _logger = logging.getLogger("looopy")
 _STRANGE = re.compile(r"[^\w.:-]")
 _MAX_ID_CHARS = 100
-_PART_BYTES = 8 * 1024 * 1024  # the largest artifact that every store takes
 
 
 async def shown_and_kept(
@@ -274,10 +273,9 @@ async def _keep(blocks: Sequence[UserBlock], context: ToolContext) -> str:
     name = f"results/{context.turn}/{call_id}"
     places: list[str] = []
     text = "\n".join(block.text for block in blocks if isinstance(block, TextContent))
-    parts = list(_parts(text.encode("utf-8", "replace")))
-    for number, part in enumerate(parts, 1):
-        part_name = name if len(parts) == 1 else f"{name}/part-{number}"
-        saved = await writer.save(part_name, part, media_type="text/plain; charset=utf-8")
+    if text:
+        data = text.encode("utf-8", "replace")
+        saved = await writer.save(name, data, media_type="text/plain; charset=utf-8")
         places.append(f"artifact {saved.artifact_id!r}, version {saved.version}")
     images = [block for block in blocks if isinstance(block, ImageContent)]
     for number, image in enumerate(images, 1):
@@ -285,12 +283,3 @@ async def _keep(blocks: Sequence[UserBlock], context: ToolContext) -> str:
         saved = await writer.save(f"{name}/image-{number}", data, media_type=image.mime_type)
         places.append(f"artifact {saved.artifact_id!r}, version {saved.version}")
     return "; ".join(places)
-
-
-def _parts(data: bytes) -> Iterator[bytes]:
-    """*data* in pieces that one artifact may hold, cut between characters."""
-    start = 0
-    while start < len(data):
-        end = _between_characters(data, start + _PART_BYTES)
-        yield data[start:end]
-        start = end

@@ -122,14 +122,14 @@ async def test_a_strange_call_id_makes_a_plain_name(run: Run, make_context: Make
     assert len(name) < 120
 
 
-async def test_what_is_more_than_an_artifact_is_kept_in_parts(
+async def test_a_result_of_any_length_is_kept_as_one_artifact(
     run: Run, make_context: MakeContext
 ) -> None:
-    """Cut between characters, numbered, all of it."""
+    """All of it, under one name."""
     shelf = Shelf()
     whole = "a" + "é" * (5 * 1024 * 1024)
     context = make_context(artifacts=shelf)
     result = await run(tool(lambda: whole, name="long"), context=context, max_result_bytes=10)
-    assert [name for name, _, _ in shelf.saved] == [f"results/3/call-1/part-{n}" for n in (1, 2)]
-    assert "".join(part.decode() for _, part, _ in shelf.saved) == whole
-    assert "part-1', version 7; artifact 'results/3/call-1/part-2'" in result.text
+    [(name, kept, _)] = shelf.saved
+    assert (name, kept.decode() == whole) == ("results/3/call-1", True)
+    assert "[All of it is kept: artifact 'results/3/call-1', version 7.]" in result.text
