@@ -763,6 +763,48 @@ MUTANTS = [
         "test_only_a_database_that_is_surely_ours_is_taken_over",
     ),
     mutant(
+        "altered-bytes-are-served",
+        "a file that somebody changed in the folder of artifacts is returned as what was saved",
+        "looopy.stores.artifacts:Artifacts._part",
+        "if piece is not None and actual == part.sha256:",
+        "if piece is not None:",
+        "tests/contract/sqlite/test_blobs.py::test_altered_bytes_are_named_and_never_returned",
+    ),
+    mutant(
+        "a-damaged-part-is-shared",
+        "saving a file again does not mend it, because the new version names the damaged part",
+        "looopy.stores.artifacts:Artifacts._store",
+        "if there is not None and await _digest(there) == digest:",
+        "if there is not None:",
+        "tests/contract/sqlite/test_blobs.py::test_saving_again_heals_what_was_damaged",
+    ),
+    mutant(
+        "a-shared-name-is-not-held",
+        "a version names a part that a deletion has removed a moment before",
+        "looopy.stores.sql.commit:_add_parts",
+        "if part.shared and not (yield Query(s.HOLD_BLOB, named)):",
+        "if False:",
+        "tests/contract/sqlite/test_blobs.py::"
+        "test_a_shared_name_that_is_gone_is_written_again",
+    ),
+    mutant(
+        "a-late-commit-names-its-part",
+        "a version names a part that was collected while its writer stood still",
+        "looopy.stores.sql.commit:_add_parts",
+        "if time.monotonic() > part.expires:",
+        "if False:",
+        "tests/contract/sqlite/test_blobs.py::test_a_commit_that_comes_too_late_is_refused",
+    ),
+    mutant(
+        "two-appends-overwrite",
+        "of two pieces that two processes append at once, one is lost",
+        "looopy.stores.sql.statements:GROW_ARTIFACT",
+        '" AND size = :size_before AND',
+        '" AND',
+        "tests/contract/every_store/test_artifacts.py::TestArtifactsOnSQLite::"
+        "test_writers_that_share_no_object_lose_no_piece",
+    ),
+    mutant(
         "old-names-are-current",
         "a database whose tables have other names is opened, and every turn fails",
         "looopy.stores.sql.statements:Found.at_head",

@@ -616,7 +616,8 @@ class Artifacts:
             while len(self._hashes) > _MOST_HASHES:
                 self._hashes.popitem(last=False)
         with contextlib.suppress(StoreError):  # the commit is made; what is left is an orphan
-            await self.drop(prepared.freed)
+            if self._blobs is not None:
+                await drop(self._rows, self._owner, self._blobs, prepared.freed)
             if time.monotonic() - self._tidied > _TIDY_S:
                 self._tidied = time.monotonic()
                 self._shard = (self._shard + 1) % _SHARDS
@@ -826,13 +827,6 @@ class Artifacts:
 
     # --- orphans ---
 
-    async def drop(self, names: Sequence[str]) -> None:
-        """Remove those blobs that no row names any more; a failure leaves orphans."""
-        if self._blobs is None or not names:
-            return
-        for name in await self._rows.unnamed(names):
-            await self._blobs.remove(path_of(self._owner, name))
-
     async def collect(self, grace_s: float, shard: str = "") -> int:
         """Remove orphans, and return how many; *shard*: only in this part of the tenant's room."""
         if self._blobs is None:
@@ -853,6 +847,12 @@ class Artifacts:
         for path in gone:
             await blobs.remove(path)
         return len(gone)
+
+
+async def drop(rows: ArtifactRows, tenant: str, blobs: Blobs, names: Sequence[str]) -> None:
+    """Remove those blobs that no row names any more; what a failure leaves is an orphan."""
+    for name in await rows.unnamed(names) if names else ():
+        await blobs.remove(path_of(tenant, name))
 
 
 class _Line:

@@ -22,6 +22,7 @@ import pytest
 from looopy import Agent, AuthContext
 from looopy.errors import LooopyError, ValueRefused
 from looopy.stores import base, open_stores
+from looopy.stores.artifacts import to_save
 from looopy.stores.memory import stores as memory
 from looopy.stores.records import Commit, EntryKind, NewSummary
 from looopy.stores.sql import artifacts, messages, state
@@ -97,6 +98,16 @@ CALLS = {
     "artifacts.load": Call(lambda c, _: ((c, ARTIFACT, 1), {})),
     "artifacts.list": Call(lambda c, _: ((c,), {})),
     "artifacts.delete": Call(lambda c, _: ((c, ARTIFACT), {})),
+    "artifacts.open": Call(lambda c, _: ((c, ARTIFACT), {})),
+    "artifacts.append": Call(lambda c, _: ((c, ARTIFACT, b"mine"), {"last": True})),
+    "artifacts.complete": Call(lambda c, _: ((c, ARTIFACT), {"version": 1})),
+    "artifacts.fail": Call(lambda c, _: ((c, ARTIFACT), {})),
+    "artifacts.read": Call(lambda c, _: ((c, ARTIFACT), {"start": 1, "size": 2})),
+    "artifacts.rows": Call(lambda c, _: ((c, ARTIFACT), {"version": 1})),
+    "artifacts.get": Call(lambda c, _: ((c, ARTIFACT), {})),
+    "artifacts.versions": Call(lambda c, _: ((c, ARTIFACT), {})),
+    "artifacts.change": Call(lambda c, _: ((c, to_save(ARTIFACT, b"mine")), {})),
+    "artifacts.collect": Call(lambda _, __: ((0.0,), {})),
     "state.load": Call(lambda c, _: ((c,), {})),
     "state.save": Call(lambda c, k: ((c, {"mine": True}), {"version": k.version})),
     "state.list": Call(lambda c, _: ((), {"after": c[:-1], "limit": 1})),

@@ -28,7 +28,7 @@ from looopy.stores.sql.postgres import rls as pg_rls
 from looopy.stores.sql.postgres.driver import ask_once
 from looopy.stores.sql.tables import metadata
 from looopy.testing import stores as suites
-from looopy.testing.contracts.artifact import ArtifactStoreContract
+from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
 from looopy.testing.contracts.inbox import InboxContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
@@ -111,6 +111,10 @@ class TestMessagesWhenSecured(Secured, MessageStoreContract):
 
 class TestArtifactsWhenSecured(Secured, ArtifactStoreContract):
     """See `Secured`."""
+
+
+class TestContentWhenSecured(Secured, ArtifactContentContract):
+    """Parts of large artifacts, and what is shared of them."""
 
 
 class TestStateWhenSecured(Secured, StateStoreContract):

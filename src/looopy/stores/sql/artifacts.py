@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from looopy.errors import StoreError
-from looopy.stores.artifacts import Artifacts, StoredPart, StoredVersion
+from looopy.stores.artifacts import Artifacts, StoredPart, StoredVersion, drop
 from looopy.stores.log import read_rows
 from looopy.stores.records import ArtifactChange, ArtifactWrite
 from looopy.stores.sql import statements as s
@@ -154,6 +154,6 @@ async def blobs_of(backend: Driver, tenant: str, context_id: str) -> list[str]:
 
 async def drop_blobs(backend: Driver, tenant: str, names: list[str]) -> None:
     """Remove those that no row names any more; a failure leaves orphans."""
-    if names:
+    if backend.blobs is not None:
         with contextlib.suppress(StoreError):
-            await SQLArtifactStore(backend, tenant).drop(names)
+            await drop(SQLArtifactRows(backend, tenant), tenant, backend.blobs, names)
