@@ -32,12 +32,11 @@ from looopy.types.message import (
     now_ms,
 )
 from looopy.types.request import StreamEvent, StreamEventType
-from looopy.types.storable import is_within_levels
+from looopy.types.storable import MAX_INT, is_within_levels
 
 MAX_ARGUMENT_DEPTH = 60
 """Levels of nesting in a call's arguments; a stored message adds a few and stores take 64."""
 
-_MAX_INT = 2**63
 _event = maker(StreamEvent)
 _START: dict[str, StreamEventType] = {"text": "text_start", "thinking": "thinking_start"}
 _DELTA: dict[str, StreamEventType] = {"text": "text_delta", "thinking": "thinking_delta"}
@@ -371,7 +370,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _read_int(digits: str) -> int:
     value = int(digits)
-    if not -_MAX_INT <= value < _MAX_INT:
+    if not -MAX_INT <= value < MAX_INT:
         raise ValueError("the integer does not fit 64 bits")
     return value
 

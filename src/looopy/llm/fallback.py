@@ -133,16 +133,8 @@ class FallbackProvider:
                 breaker.leave()
             if chain.ended:
                 return
-            following = next(
-                (
-                    other
-                    for other, its in zip(
-                        self.providers[place + 1 :], self._breakers[place + 1 :], strict=True
-                    )
-                    if not its.wait_s
-                ),
-                None,
-            )
+            rest = zip(self.providers[place + 1 :], self._breakers[place + 1 :], strict=True)
+            following = next((other for other, its in rest if not its.wait_s), None)
             if following is not None:
                 chain.tell(provider, following)
                 yield StreamEvent("start")  # the warning is shown before the next one thinks
@@ -288,6 +280,7 @@ def _label(provider: LLMProvider) -> str:
     return "/".join(part for part in (its.name, its.model) if part) or type(provider).__name__
 
 
+@dataclass(slots=True, eq=False)
 class Breaker:
     """
     Counts one provider's failures.
@@ -298,22 +291,19 @@ class Breaker:
         clock: In seconds, from anywhere.
     """
 
-    __slots__ = ("_clock", "_cooldown_s", "_failures", "_limit", "_opened_at", "_trying")
-
-    def __init__(self, failures: int, cooldown_s: float, clock: Callable[[], float]) -> None:
-        self._limit = failures
-        self._cooldown_s = cooldown_s
-        self._clock = clock
-        self._failures = 0
-        self._opened_at: float | None = None
-        self._trying = False
+    failures: int
+    cooldown_s: float
+    clock: Callable[[], float]
+    _failed: int = field(init=False, default=0)
+    _opened_at: float | None = field(init=False, default=None)
+    _trying: bool = field(init=False, default=False)
 
     @property
     def wait_s(self) -> float:
         """How long until a call is let through; 0 when it is at once."""
         if self._opened_at is None:
             return 0.0
-        return max(0.0, self._opened_at + self._cooldown_s - self._clock())
+        return max(0.0, self._opened_at + self.cooldown_s - self.clock())
 
     def enter(self) -> bool:
         """
@@ -333,13 +323,13 @@ class Breaker:
 
     def succeeded(self) -> None:
         """The call was answered."""
-        self._failures, self._opened_at, self._trying = 0, None, False
+        self._failed, self._opened_at, self._trying = 0, None, False
 
     def failed(self) -> bool:
         """The call failed; true if that opened it."""
-        self._failures += 1
+        self._failed += 1
         self._trying = False
-        opens = self._failures >= self._limit
+        opens = self._failed >= self.failures
         if opens:
-            self._opened_at = self._clock()
+            self._opened_at = self.clock()
         return opens

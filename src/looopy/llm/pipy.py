@@ -20,6 +20,7 @@ from typing import Any, get_args
 from looopy.errors import ConfigurationError, InvalidLLMResponse, LLMError, MissingExtra
 from looopy.llm.failures import failure_of
 from looopy.types.message import (
+    DOLLARS,
     AssistantMessage,
     StopReason,
     ToolCall,
@@ -38,7 +39,6 @@ from looopy.types.request import (
 _logger = logging.getLogger("looopy")
 _TYPES = frozenset(get_args(StreamEventType))
 _FAILED = (StopReason.ERROR, StopReason.ABORTED)
-_COSTS = ("input", "output", "cache_read", "cache_write", "total")
 _CLASSES = {
     "user": "UserMessage",
     "assistant": "AssistantMessage",
@@ -288,7 +288,7 @@ def _built(kind: Any, data: dict[str, Any]) -> Any:
     """An object of pipy-ai's type; fields that only we have are left out."""
     usage = data.get("usage")
     if usage is not None and usage["cost"] is None:  # theirs always has one
-        usage["cost"] = dict.fromkeys(_COSTS, 0.0)
+        usage["cost"] = dict.fromkeys(DOLLARS, 0.0)
     for block in data["content"] if isinstance(data["content"], list) else ():
         block.pop("invalid_arguments", None)
     validate = getattr(kind, "model_validate", None)

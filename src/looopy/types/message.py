@@ -179,6 +179,11 @@ class Usage:
         return self.cost is not None and self.cost.complete
 
 
+TOKENS: Final = ("input", "output", "cache_read", "cache_write", "total_tokens")
+DOLLARS: Final = ("input", "output", "cache_read", "cache_write", "total")
+"""The counts of a `Usage`, and the parts of a `Cost`."""
+
+
 def _is_none(usage: Usage) -> bool:
     for count in (usage.total_tokens, usage.input, usage.output, usage.cache_read):
         if type(count) is not int or count:  # other code refuses a value that is not a number

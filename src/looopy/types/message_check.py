@@ -21,8 +21,10 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from looopy.errors import ValueRefused
 from looopy.types.constructors import amended
 from looopy.types.message import (
+    DOLLARS,
     NO_COST,
     NO_USAGE,
+    TOKENS,
     AssistantMessage,
     Block,
     Cost,
@@ -38,12 +40,12 @@ from looopy.types.message import (
     UserBlock,
     UserMessage,
 )
+from looopy.types.storable import MAX_INT
 
 T = TypeVar("T")
 Lost: TypeAlias = list[str]
 """Where something was left out, as JSON pointers."""
 
-_MAX_INT: Final = 2**63
 _STOPS: Final = frozenset(reason.value for reason in StopReason)
 _TAKEN: Final = ("", "user", "assistant", "toolResult")
 _NO: Final = ("", "0", "false", "no", "off")
@@ -70,7 +72,7 @@ class _Kind:
 
 
 def _fits_whole(value: Any) -> bool:
-    return type(value) is int and -_MAX_INT <= value < _MAX_INT
+    return type(value) is int and -MAX_INT <= value < MAX_INT
 
 
 def _fits_dollars(value: Any) -> bool:
@@ -155,8 +157,6 @@ _COST: Final = _Kind(
     "a Cost or None", lambda value: value is None or isinstance(value, Cost), _as_cost
 )
 
-_COUNTS: Final = ("input", "output", "cache_read", "cache_write", "total_tokens")
-_PARTS: Final = ("input", "output", "cache_read", "cache_write", "total")
 _FIELDS: Final[dict[type, dict[str, _Kind]]] = {
     TextContent: {"text": _TEXT, "text_signature": _OPAQUE},
     ThinkingContent: {"thinking": _TEXT, "thinking_signature": _OPAQUE, "redacted": _FLAG},
@@ -168,8 +168,8 @@ _FIELDS: Final[dict[type, dict[str, _Kind]]] = {
         "thought_signature": _OPAQUE,
         "invalid_arguments": _TEXT_OR_NONE,
     },
-    Cost: {**dict.fromkeys(_PARTS, _DOLLARS), "complete": _FLAG},
-    Usage: {**dict.fromkeys(_COUNTS, _WHOLE), "cost": _COST},
+    Cost: {**dict.fromkeys(DOLLARS, _DOLLARS), "complete": _FLAG},
+    Usage: {**dict.fromkeys(TOKENS, _WHOLE), "cost": _COST},
     UserMessage: {"timestamp": _WHOLE},
     AssistantMessage: {
         "api": _TEXT,
@@ -320,7 +320,7 @@ def _is_plain_answer(answer: Any) -> bool:
         and type(answer.api) is type(answer.provider) is type(answer.model) is str
         and (error is None or type(error) is str)
         and type(stamp) is int
-        and 0 <= stamp < _MAX_INT
+        and 0 <= stamp < MAX_INT
         and (usage is NO_USAGE or _is_plain_usage(usage))
     ):
         return False
@@ -350,7 +350,7 @@ def _is_plain_usage(usage: Any) -> bool:
         usage.total_tokens,
     )
     if type(into) is type(out) is type(read) is type(wrote) is type(total) is int:
-        return 0 <= into | out | read | wrote | total < _MAX_INT
+        return 0 <= into | out | read | wrote | total < MAX_INT
     return False
 
 

@@ -10,7 +10,9 @@ from typing import Any, Final, TypeVar, cast
 
 from looopy.errors import ValueRefused
 from looopy.types.message import (
+    DOLLARS,
     NO_COST,
+    TOKENS,
     AssistantMessage,
     Block,
     Cost,
@@ -28,8 +30,6 @@ from looopy.types.message import (
 )
 
 T = TypeVar("T")
-_TOKENS: Final = ("input", "output", "cache_read", "cache_write", "total_tokens")
-_DOLLARS: Final = ("input", "output", "cache_read", "cache_write", "total")
 _SIGNATURES: Final = ("text_signature", "thinking_signature", "thought_signature")
 # The fields of each class, in the order in which they are written.
 _FIELDS: Final[dict[type, tuple[str, ...]]] = {
@@ -51,7 +51,7 @@ _TYPES: Final[dict[str, type]] = {
     **dict.fromkeys(("text", "thinking", "data", "mime_type", "id", "name", *_SIGNATURES), str),
     **dict.fromkeys(("api", "provider", "model", "tool_call_id", "tool_name"), str),
     **dict.fromkeys(("error_message", "invalid_arguments"), str),
-    **dict.fromkeys(("timestamp", *_TOKENS), int),
+    **dict.fromkeys(("timestamp", *TOKENS), int),
     **dict.fromkeys(("redacted", "is_error", "complete"), bool),
     **dict.fromkeys(("arguments", "metadata"), dict),
 }
@@ -95,11 +95,11 @@ def message_to_json(message: Message, *, compact: bool = False) -> dict[str, Any
 
 def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
     """Write *usage* as pi's JSON object, an unknown cost as null; compact leaves out zeros."""
-    data = _numbers(usage, _TOKENS, compact=compact)
+    data = _numbers(usage, TOKENS, compact=compact)
     if usage.cost is None:
         data["cost"] = None
         return data
-    cost = _numbers(usage.cost, _DOLLARS, compact=compact)
+    cost = _numbers(usage.cost, DOLLARS, compact=compact)
     if not usage.cost.complete:
         cost["complete"] = False
     if cost or not compact:
@@ -183,7 +183,7 @@ def usage_from_json(data: Mapping[str, Any], path: str = "/usage") -> Usage:
 def _cost(data: Mapping[str, Any], path: str) -> Cost:
     if not data:
         return NO_COST
-    dollars = {name: _dollars(data.get(name), f"{path}/{name}") for name in _DOLLARS}
+    dollars = {name: _dollars(data.get(name), f"{path}/{name}") for name in DOLLARS}
     return _read(Cost, data, dollars, path)
 
 

@@ -31,7 +31,8 @@ MAX_NAME_BYTES = 512
 """
 For the name of a tenant or an actor. An index of Postgres takes a tenant, with ids, in 2,704 bytes.
 """
-_MAX_INT = 2**63
+MAX_INT = 2**63
+"""The smallest whole number that is too large to be stored."""
 
 
 def _make_encode() -> Callable[[Any], str]:
@@ -217,7 +218,7 @@ def _is_plain(value: Any, depth: int) -> bool:
                 return False
         return True
     if kind is int:
-        fits: bool = -_MAX_INT <= value < _MAX_INT
+        fits: bool = -MAX_INT <= value < MAX_INT
         return fits
     if kind is float:
         return math.isfinite(value)
@@ -252,7 +253,7 @@ def _check(value: Any, path: str, depth: int) -> None:
     elif value is None or isinstance(value, bool):
         pass
     elif isinstance(value, int):
-        if not -_MAX_INT <= value < _MAX_INT:
+        if not -MAX_INT <= value < MAX_INT:
             raise _refused(path, "the integer does not fit 64 bits")
     elif isinstance(value, float):
         if not math.isfinite(value):
@@ -315,7 +316,7 @@ def _repaired(value: Any, depth: int) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, (int, float)):
-        fits = -_MAX_INT <= value < _MAX_INT if isinstance(value, int) else math.isfinite(value)
+        fits = -MAX_INT <= value < MAX_INT if isinstance(value, int) else math.isfinite(value)
         return value if fits else f"<{type(value).__name__} that cannot be stored>"
     if depth > MAX_DEPTH:
         return "<nested too deep to be stored>"

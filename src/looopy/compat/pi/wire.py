@@ -15,6 +15,7 @@ from typing import Any
 
 from looopy.errors import ValueRefused
 from looopy.types.message import (
+    DOLLARS,
     NO_COST,
     AssistantMessage,
     CustomMessage,
@@ -25,7 +26,6 @@ from looopy.types.message_json import message_from_json, message_to_json, usage_
 
 _ROLES = ("user", "assistant", "toolResult")
 _OWN = ("role", "content", "timestamp", "metadata")
-_COSTS = ("input", "output", "cache_read", "cache_write", "total")
 _UPPER = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -53,7 +53,7 @@ def to_pi(message: Message) -> dict[str, Any]:
             "usage": usage_to_json(message.usage),
         }
         if message.usage.cost is None:  # pi reads it without asking, and has no word for unknown
-            data["usage"]["cost"] = dict.fromkeys(_COSTS, 0.0)
+            data["usage"]["cost"] = dict.fromkeys(DOLLARS, 0.0)
     elif isinstance(message, ToolResultMessage):
         data["is_error"] = message.is_error
     return _renamed(data, _camel)

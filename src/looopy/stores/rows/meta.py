@@ -12,11 +12,10 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from looopy.types.event import MessageEnd, ToolExecutionEnd
-from looopy.types.storable import dump
+from looopy.types.storable import MAX_INT, dump
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALL = 6
-_MAX_INT = 2**63
 
 
 def to_us(moment: datetime) -> int:
@@ -59,7 +58,7 @@ def encode_meta(event: MessageEnd, ended: ToolExecutionEnd | None, created: int)
     for fact in facts:
         if fact is None:
             said.append("null")
-        elif -_MAX_INT <= fact < _MAX_INT:
+        elif -MAX_INT <= fact < MAX_INT:
             said.append(f"{fact:d}")
         else:
             return dump(facts)  # which refuses it

@@ -17,8 +17,10 @@ from math import isfinite
 from typing import Any
 
 from looopy.types.message import (
+    DOLLARS,
     NO_COST,
     NO_USAGE,
+    TOKENS,
     AssistantMessage,
     Block,
     Cost,
@@ -34,13 +36,10 @@ from looopy.types.message import (
 )
 from looopy.types.message_check import check_message, check_usage
 from looopy.types.message_json import message_to_json, usage_to_json
-from looopy.types.storable import MAX_BODY_BYTES, dump, dump_plain
+from looopy.types.storable import MAX_BODY_BYTES, MAX_INT, dump, dump_plain
 
 _quote: Any = json.encoder.encode_basestring
-_MAX_INT = 2**63
 _STOPS = {reason: f',"stop_reason":"{reason.value}"' for reason in StopReason}
-_TOKENS = ("input", "output", "cache_read", "cache_write", "total_tokens")
-_DOLLARS = ("input", "output", "cache_read", "cache_write", "total")
 # How deep the details of a result lie, and the arguments of a call: within message, content, block.
 _WITHIN_MESSAGE, _WITHIN_BLOCK = 2, 4
 
@@ -198,14 +197,14 @@ def _signed(name: str, value: str | None) -> str:
 def _usage(usage: Usage) -> str:
     if usage is NO_USAGE:
         return "{}"
-    parts = _numbers(usage, _TOKENS)
+    parts = _numbers(usage, TOKENS)
     cost = usage.cost
     if cost is None:
         parts.append('"cost":null')
     elif cost is not NO_COST:
         if cost.complete is not True:
             raise _Unusual
-        if dollars := _numbers(cost, _DOLLARS):
+        if dollars := _numbers(cost, DOLLARS):
             parts.append(f'"cost":{{{",".join(dollars)}}}')
     return f"{{{','.join(parts)}}}"
 
@@ -217,7 +216,7 @@ def _numbers(of: Usage | Cost, names: Sequence[str]) -> list[str]:
         if type(value) is int:
             if value:
                 parts.append(f'"{name}":{_whole(value)}')
-        elif type(value) is not float or names is _TOKENS or not isfinite(value):
+        elif type(value) is not float or names is TOKENS or not isfinite(value):
             raise _Unusual
         elif value:
             parts.append(f'"{name}":{value!r}')
@@ -225,7 +224,7 @@ def _numbers(of: Usage | Cost, names: Sequence[str]) -> list[str]:
 
 
 def _whole(value: int) -> int:
-    if type(value) is int and -_MAX_INT <= value < _MAX_INT:
+    if type(value) is int and -MAX_INT <= value < MAX_INT:
         return value
     raise _Unusual
 
