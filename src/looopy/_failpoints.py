@@ -15,6 +15,9 @@ The N-th time (by default the first) that NAME is reached, the process kills its
     A1  a blob written, not synced            A3   renamed, no row names it
     A2  synced, not renamed                   A4   its row committed, not acknowledged
 
+A compaction between two turns has two more: C1, where its summary is made, before the write, and
+C3, where it is committed, before it is read again. The place between them is the write's own B2.
+
 B2 lies in the SQL stores, so `B2:1` is within the claim, `B2:2` within the second write, and so on.
 """
 
@@ -28,6 +31,7 @@ NAMES: Final = (
     *("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B13", "B14"),
     *("R1", "R2", "R3"),
     *("A1", "A2", "A3", "A4"),
+    *("C1", "C3"),
 )
 
 

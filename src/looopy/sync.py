@@ -220,6 +220,8 @@ class Agent:
     shutdown = _blocking(_Agent.shutdown)
     clear = _blocking(_Agent.clear)
     compact = _blocking(_Agent.compact)
+    undo_compact = _blocking(_Agent.undo_compact)
+    get_covered = _blocking(_Agent.get_covered)
     save_state = _blocking(_Agent.save_state)
     cancel = _blocking(_Agent.cancel)
     steer = _blocking(_Agent.steer)

@@ -425,6 +425,7 @@ def a_script() -> None:
             show(event)
         assert_type(agent.get_messages(after=2, limit=10), list[Message])
         assert_type(agent.compact(keep_turns=2), Compaction | None)
+        assert_type(agent.undo_compact(), Compaction | None)
         agent.steer("Stop.", expected_turn=2)
         assert_type(agent.state, AgentState)
 

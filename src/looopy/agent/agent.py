@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack
 
 from looopy.agent.broadcast import Subscribers
 from looopy.agent.buffer import BufferedTurn, buffered_messages, save_turns
-from looopy.agent.compact import condense
+from looopy.agent.compact import condense, covered, undo
 from looopy.agent.context import Known
 from looopy.agent.events import end_dead_turn, follow, watch_turn
 from looopy.agent.lifecycle import TRANSITIONS, Lifecycle, LoopLock
@@ -827,8 +827,8 @@ class Agent:
         them.
 
         From then on the model sees the summary instead of that part. The history keeps everything,
-        and `get_messages()` returns all of it, the summary included. The usage of these model calls
-        is not counted in `state.usage`.
+        and `get_messages()` returns all of it, the summary included. `state.usage` counts these
+        model calls.
 
         Returns:
             The event that was stored; `None` if there was nothing to summarise.
@@ -864,6 +864,52 @@ class Agent:
                     )
             finally:
                 self._summarising = None
+
+    async def undo_compact(self) -> Compaction | None:
+        """
+        Let the newest summary no longer count: the model sees the messages again that it replaced.
+
+        If that summary spoke for an earlier one, the earlier one counts again. Nothing is removed:
+        looopy appends a summary that repeats the earlier one, or is empty.
+
+        Returns:
+            The event that was stored; `None` if no summary counts.
+
+        Raises:
+            AgentBusy: A turn runs on the context, here or elsewhere.
+            StoreConflict: Another summary was stored in the meantime, or the history was cleared.
+            AgentStateError: The agent is not started.
+        """
+        self._require("undo_compact")
+        self._require_saving("undo_compact")
+        self._refuse_while_busy(force=False)
+        async with self._lifecycle.alone.held():
+            known = self._require("undo_compact")
+            self._refuse_while_busy(force=False)
+            tools = await self._resources.gather()
+            with self._turns.held():
+                return await undo(known, tools)
+
+    async def get_covered(
+        self, position: int | None = None, *, after: int = 0, limit: int | None = None
+    ) -> list[Message]:
+        """
+        The messages that went into a summary, oldest first.
+
+        Args:
+            position: The position of the summary; `None`: the one that counts.
+            after: Only those with a greater position.
+            limit: At most so many.
+
+        Returns:
+            All messages that the model sees only through it, those of an earlier summary too; [] if
+            no summary counts.
+
+        Raises:
+            ValueRefused: *position* is not the position of a summary.
+        """
+        known = self._require("get_covered")
+        return await covered(known, position, after=after, limit=limit)
 
     async def _clear(self, known: Known, *, force: bool) -> None:
         tools = await self._resources.gather()

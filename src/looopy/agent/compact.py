@@ -1,5 +1,5 @@
 """
-A compaction between two turns: `Agent.compact`.
+A compaction between two turns, and its undoing: `Agent.compact` and `Agent.undo_compact`.
 
 No lease is held while the model writes, because the summary covers a part of the log that can no
 longer change. Turns that were added in the meantime stay visible. A history that was cleared in the
@@ -8,12 +8,15 @@ meantime is not restored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from looopy._failpoints import reach
 from looopy.agent.context import Known
 from looopy.auth.redaction import Redactor
-from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict
-from looopy.history.summarise import read_part, summarise
+from looopy.errors import AgentBusy, AgentStateError, LLMUnavailable, StoreConflict, ValueRefused
+from looopy.history.summarise import Summary, read_part, summarise
 from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.stores.records import NewSummary
@@ -23,8 +26,12 @@ from looopy.tools.call.hooks import value_of
 from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken
 from looopy.types.event import Compaction
-from looopy.types.message import AssistantMessage, UserMessage
+from looopy.types.message import AssistantMessage, CustomMessage, Message, UserMessage
 from looopy.types.request import StreamOptions
+from looopy.types.summary import is_summary, kept_by, repeated_by, summary_message
+
+_logger = logging.getLogger("looopy")
+_PAGE = 256  # messages read at once to find a summary
 
 
 async def condense(
@@ -65,6 +72,8 @@ async def condense(
     )
     if part is None:
         return None
+    # The history may be newer than the record: a turn may have begun between the two reads.
+    kept_from = known.position_at(len(known.history) - 1) - part.kept
     abilities = abilities_of(provider)
     options = StreamOptions(
         session_id=known.context_id,
@@ -94,7 +103,9 @@ async def condense(
         scope.close()
     if summary.error is not None:
         raise redactor.error(summary.error)
-    kept_from = known.last_position - part.kept
+    if config.hooks.on_compact is not None:
+        said = await _text_of_hook(config.hooks.on_compact, list(part.covered), summary)
+        summary = summary.saying(said)
     born = (record.visible_from, record.created_at)
     while True:
         kept = known.last_position - kept_from
@@ -105,11 +116,11 @@ async def condense(
             tokens_before=part.tokens_before,
             tokens_after=summary.tokens_after(part),
             unread=summary.unread,
+            usage=summary.usage,
         )
         await known.heads_read()
         try:
-            write = known.stores.journal.compact(known.context_id, new)
-            _, event = await settle(write)
+            event = await _store(known, new)
         except StoreConflict:
             await known.refresh(tools)
             now = known.record
@@ -119,6 +130,123 @@ async def condense(
             known.stale = True
             await known.refresh(tools)
             return event
+
+
+async def _store(known: Known, new: NewSummary) -> Compaction:
+    reach("C1")
+    _, event = await settle(known.stores.journal.compact(known.context_id, new))
+    reach("C3")
+    return event
+
+
+async def _text_of_hook(hook: Callable[..., Any], covered: list[Message], made: Summary) -> object:
+    """The value of `on_compact`; `None` if it fails, as no turn could warn of that."""
+    try:
+        return await value_of(hook(covered, made.message.content))
+    except Exception:
+        _logger.exception("the hook on_compact failed: the summary is stored as it is")
+        return None
+
+
+async def undo(known: Known, tools: Mapping[str, Tool]) -> Compaction | None:
+    """
+    Append the summary that counted before the newest one, or an empty one.
+
+    Returns:
+        The event; `None` if no summary counts.
+
+    Raises:
+        AgentBusy: A turn runs on the context.
+        StoreConflict: Another summary was stored in the meantime, or the history was cleared.
+    """
+    await known.refresh(tools)
+    undone = known.state.summary
+    while True:
+        record = known.record
+        if known.busy_turn is not None:
+            raise AgentBusy("a turn runs on this context", turn=known.busy_turn)
+        if record is None or undone is None:
+            return None
+        newest = await _summary_at(known, undone)
+        if newest is None:
+            return None
+        before = await _summary_before(known, repeated_by(newest, undone), record.visible_from)
+        end = record.last_position
+        if before is None or not before[0].content:
+            message = summary_message("", kept=end - record.visible_from + 1)
+        else:
+            earlier, place = before
+            message = summary_message(
+                str(earlier.content),
+                kept=end - place + 1 + kept_by(earlier),
+                repeats=repeated_by(earlier, place),
+            )
+        await known.heads_read()
+        try:
+            new = NewSummary(message=message, epoch=known.epoch, undoes=undone)
+            event = await _store(known, new)
+        except StoreConflict:
+            await known.refresh(tools)
+            if known.state.summary != undone:
+                raise
+        else:
+            known.stale = True
+            await known.refresh(tools)
+            return event
+
+
+async def covered(
+    known: Known, position: int | None, *, after: int, limit: int | None
+) -> list[Message]:
+    """
+    The messages that a summary replaces, oldest first; see `Agent.get_covered`.
+
+    Raises:
+        ValueRefused: *position* is not the position of a summary.
+    """
+    record = await known.stores.state.load(known.context_id)
+    at = position
+    if at is None:
+        at = None if record is None else record.state.summary
+    if record is None or at is None:
+        if position is None:
+            return []
+        raise ValueRefused("there is no summary at this position", path="/position")
+    summary = await _summary_at(known, at)
+    if summary is None:
+        raise ValueRefused("there is no summary at this position", path="/position")
+    left = at - 1 - kept_by(summary) - max(after, record.visible_from - 1)
+    most = left if limit is None else min(left, limit)
+    if most <= 0:
+        return []
+    return await known.stores.messages.list(
+        known.context_id, after=max(after, record.visible_from - 1), limit=most
+    )
+
+
+async def _summary_at(known: Known, position: int) -> CustomMessage | None:
+    """The summary at *position*; `None` if there is another message, or none."""
+    if position < 1:
+        return None
+    found = await known.stores.messages.records(known.context_id, after=position - 1, limit=1)
+    message = found[0].message if found and found[0].position == position else None
+    return message if message is not None and is_summary(message) else None
+
+
+async def _summary_before(
+    known: Known, position: int, visible_from: int
+) -> tuple[CustomMessage, int] | None:
+    """The newest summary before *position*, and its position."""
+    while position > visible_from:
+        after = max(visible_from - 1, position - 1 - _PAGE)
+        page = await known.stores.messages.records(
+            known.context_id, after=after, limit=position - 1 - after
+        )
+        for record in reversed(page):
+            if is_summary(record.message):
+                return record.message, record.position
+        position = after + 1
+    return None
 
 
 def _questions_of_open(known: Known) -> int:

@@ -38,7 +38,7 @@ from looopy.tools.base import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.constructors import amended
 from looopy.types.message import AssistantMessage, Message, UserMessage
-from looopy.types.summary import find_fold, kept_by
+from looopy.types.summary import find_fold, is_summary, kept_by
 
 _WINDOW = 256  # messages read at first; doubled while the model could see more
 _BEFORE = 32  # read beyond `max_messages`: the visible part begins with a turn
@@ -218,13 +218,19 @@ class Known:
             )
             places = len(self._places)
             known = self.history[places - again : places]
-            if [r.message for r in found[:again]] == known:
+            behind = any(map(self._reaches_back, found[again:]))
+            if [r.message for r in found[:again]] == known and not behind:
                 self._born = record.created_at
                 self._extend(found[again:])
                 return
         self.forget()  # at once: after a failed read, the next one would build on it
         self._visible_from, self._born = record.visible_from, record.created_at
         self._replace(await self._read_anew(record.visible_from, record.state.summary))
+
+    def _reaches_back(self, record: MessageRecord) -> bool:
+        """True for a summary that shows messages which are not in memory: it undoes another one."""
+        message = record.message
+        return is_summary(message) and record.position - kept_by(message) < self.first_position
 
     async def _read_anew(self, visible_from: int, summary: int | None) -> Sequence[MessageRecord]:
         """The newest messages: at least all that the model may see, each read once."""

@@ -164,6 +164,12 @@ class Summary:
     usage: Usage = field(default_factory=Usage)
     error: LLMError | None = None
 
+    def saying(self, text: object) -> Summary:
+        """The summary with the *text* of a hook; as it is, if the hook returned no text."""
+        if not isinstance(text, str) or not text.strip():
+            return self
+        return replace(self, message=replace(self.message, content=repair(text)))
+
     def keeping(self, kept: int) -> CustomMessage:
         """The message, where so many others come right before it that are still shown."""
         return replace(self.message, metadata={**self.message.metadata, "kept": kept})

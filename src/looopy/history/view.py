@@ -127,7 +127,7 @@ class View:
         chosen = folded(history, config, window_tokens=window_tokens, offset=self.offset)
         fold = find_fold(history)
         self.summary = None if fold is None else shown_as(fold.summary)
-        self.begin = self.offset + len(history) - len(chosen)
+        self.begin = self.offset + len(history) - len(chosen) + (fold is not None)
         return chosen
 
     def _begin(self, limits: Limits) -> tuple[Window, Sequence[Message]]:

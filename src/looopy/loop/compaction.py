@@ -94,6 +94,9 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         out.warn("summary_failed", str(summary.error))
         if not surely:
             return False  # the model is shown less, as without a summary; the next turn tries again
+    covered, said = list(part.covered), summary.message.content
+    hook = given.config.hooks.on_compact
+    summary = summary.saying(await turn.ask("on_compact", hook, covered, said, default=None))
     # Written by a model: unlike other custom messages it may repeat a secret of a tool.
     message = replace(summary.message, content=given.redactor.value(summary.message.content))
     out.emit(MessageStart, message=message)

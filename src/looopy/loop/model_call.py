@@ -110,7 +110,7 @@ async def call_model(turn: Turn, tools: dict[str, Tool]) -> AsyncGenerator[Out, 
             if summed_up:
                 yield out.close_group()
                 request, options = await _request(turn, tools, attempt, strict=strict)
-        _warn_of_cache(turn, request, strict=strict)
+        _warn_of_cache(turn, request)
         outs = _listen(turn, request, options, attempt)
         try:
             async for one in outs:
@@ -332,15 +332,9 @@ async def _request(
     return request, options
 
 
-def _warn_of_cache(turn: Turn, request: LLMRequest, *, strict: bool) -> None:
-    """
-    Warn if *request* does not extend the last one, which costs the provider's prompt cache.
-
-    A *strict* one differs from all others, and the next one extends the one before it.
-    """
+def _warn_of_cache(turn: Turn, request: LLMRequest) -> None:
+    """Warn if *request* does not extend the last one, which costs the provider's prompt cache."""
     view = turn.given.view
-    if strict:
-        return
     provider = turn.progress.abilities.name
     causes = view.sent.changes(request, provider, view.summary, view.begin)
     if causes:

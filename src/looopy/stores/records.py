@@ -429,7 +429,8 @@ class NewSummary:
     Attributes:
         message: See `looopy.types.summary`.
         epoch: The epoch at which the context was read.
-        tokens_before, tokens_after, unread: For its event.
+        tokens_before, tokens_after, unread, undoes: For its event.
+        usage: The usage of writing it, which is added to the context's.
     """
 
     message: CustomMessage
@@ -437,6 +438,8 @@ class NewSummary:
     tokens_before: int = 0
     tokens_after: int = 0
     unread: int = 0
+    undoes: int | None = None
+    usage: Usage = NO_USAGE
 
     def events(
         self, context_id: str, *, turn: int, last_position: int, visible_from: int
@@ -453,6 +456,7 @@ class NewSummary:
             tokens_before=self.tokens_before,
             tokens_after=self.tokens_after,
             unread=self.unread,
+            undoes=self.undoes,
         )
         return said, compaction
 

@@ -94,6 +94,8 @@ class Hooks:
         convert_to_llm: Messages to those that the provider may see; default: user, assistant and
             tool results.
         get_api_key: Provider name and auth context to a key, per model call.
+        on_compact: Receives the messages that a summary replaces and its text, before it is stored,
+            and returns another text; `None` leaves it.
     """
 
     before_tool_call: Callable[[ToolCall, Any], Any] | None = None
@@ -101,6 +103,7 @@ class Hooks:
     transform_context: Callable[[list[Message]], Any] | None = None
     convert_to_llm: Callable[[list[Message]], Any] | None = None
     get_api_key: Callable[[str, AuthContext | None], Any] | None = None
+    on_compact: Callable[[list[Message], str], Any] | None = None
 
     def __post_init__(self) -> None:
         for one in fields(self):

@@ -264,6 +264,8 @@ class Compaction(Event):
         tokens_before, tokens_after: The estimated length of the history for the model.
         unread: How many messages of that part the summary covers without mentioning them: the
             oldest, for which the model that wrote it had no room.
+        undoes: The position of the summary that no longer counts, because of `undo_compact()`. The
+            new one repeats the summary before it, or is empty.
     """
 
     type: ClassVar[str] = "compaction"
@@ -273,6 +275,7 @@ class Compaction(Event):
     tokens_before: int = 0
     tokens_after: int = 0
     unread: int = 0
+    undoes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,9 @@ A compaction removes nothing from the log. It appends a message with a summary o
 some place, and the number of messages between that place and itself that stay visible in full.
 Later messages need no knowledge of it. The newest summary counts, and covers the older ones too.
 Its role is pi's, `compactionSummary`.
+
+A compaction is undone in the same way: a summary repeats the one before it, with as many more
+messages in full. If there was none before it, the new summary is empty and covers no message.
 """
 
 from __future__ import annotations
@@ -28,14 +31,16 @@ class Fold(NamedTuple):
     start: int
 
 
-def summary_message(text: str, *, kept: int) -> CustomMessage:
+def summary_message(text: str, *, kept: int, repeats: int | None = None) -> CustomMessage:
     """
     A summary to append.
 
     Args:
         kept: How many messages right before it are still shown in full.
+        repeats: The position of the summary that it repeats: it undoes a later one.
     """
-    return CustomMessage(SUMMARY_ROLE, text, {"kept": kept})
+    metadata = {"kept": kept} if repeats is None else {"kept": kept, "repeats": repeats}
+    return CustomMessage(SUMMARY_ROLE, text, metadata)
 
 
 def is_summary(message: Message) -> TypeGuard[CustomMessage]:
@@ -53,13 +58,21 @@ def kept_by(summary: CustomMessage) -> int:
     return max(0, int(summary.metadata["kept"]))
 
 
+def repeated_by(summary: CustomMessage, position: int) -> int:
+    """The position of the summary that *summary*, at *position*, repeats: its own if it is new."""
+    repeats = summary.metadata.get("repeats")
+    return repeats if type(repeats) is int and 0 < repeats < position else position
+
+
 def find_fold(messages: Sequence[Message]) -> Fold | None:
-    """The fold of a log, or of its end; `None` when no summary is in it."""
+    """
+    The fold of a log, or of its end; `None` when no summary is in it, or the newest is empty.
+    """
     for i in range(len(messages) - 1, -1, -1):
         message = messages[i]
         # Few messages are custom ones, and this searches a history from end to end.
         if isinstance(message, CustomMessage) and is_summary(message):
-            return Fold(message, i, max(0, i - kept_by(message)))
+            return Fold(message, i, max(0, i - kept_by(message))) if message.content else None
     return None
 
 

@@ -151,8 +151,12 @@ async def test_a_cleared_history_begins_anew(opened):
 async def test_a_second_try_without_thoughts_says_nothing(opened):
     """The request was refused, so it has no cache; the next one extends the one before."""
     refused = failure(HistoryRejected("no"))
-    agent = await opened([text("A"), refused, text("B"), text("C")])
+    agent = await opened([text("A"), text("B"), text("sum"), text("C"), refused, text("D")])
     await agent.execute_turn("a?")
     await agent.execute_turn("b?")
+    await agent.compact()
     await agent.execute_turn("c?")
+    agent.causes.clear()
+    await agent.execute_turn("d?")
+    await agent.execute_turn("e?")
     assert agent.causes == []

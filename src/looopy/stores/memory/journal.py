@@ -127,7 +127,9 @@ class InMemoryJournal(MemoryStore, Journal):
         encoded = rows.encode(made)
         append(context, context.turn_count, encoded, None)
         context.raise_epoch()
-        context.state = rows.state_with_summary(context.state, context.last_position)
+        context.state = rows.state_with_summary(
+            context.state, context.last_position, compaction
+        )
         context.last_activity = utc_now()
         self._ring(context_id)
         return context.epoch, replace(made[1], seq=context.last_seq)

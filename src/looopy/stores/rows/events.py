@@ -20,7 +20,14 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from looopy.errors import StoreError, ValueRefused
-from looopy.stores.records import ANY_CALL, ContextState, Entry, EntryKind, TurnRecord
+from looopy.stores.records import (
+    ANY_CALL,
+    ContextState,
+    Entry,
+    EntryKind,
+    NewSummary,
+    TurnRecord,
+)
 from looopy.stores.rows.meta import Facts, decode_meta, encode_meta, from_us, to_us
 from looopy.stores.rows.reading import DAMAGED, read_message
 from looopy.stores.rows.writing import message_text, quoted, usage_text
@@ -500,9 +507,11 @@ def state_after_clear(text: str, *, forced: bool) -> str:
     return state_column(replace(kept, run_us=None) if forced else kept)
 
 
-def state_with_summary(text: str, position: int) -> str:
-    """The state column of a context with a new summary at *position*."""
-    return state_column(replace(decode_state(text), summary=position))
+def state_with_summary(text: str, position: int, new: NewSummary) -> str:
+    """The state column of a context with a *new* summary at *position*."""
+    state = decode_state(text)
+    summary = position if new.message.content else None
+    return state_column(replace(state, summary=summary, usage=state.usage + new.usage))
 
 
 def _decode_error(data: Mapping[str, Any]) -> tuple[str, str] | None:

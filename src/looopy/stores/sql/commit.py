@@ -523,7 +523,7 @@ def compact_steps(
     position = head.last_position + 1
     numbers = Committed(first_seq=head.last_seq + 1, first_position=position)
     yield from _insert(key, head.turn_count, encoded, numbers, None)
-    state = rows.state_with_summary(head.state, position)
+    state = rows.state_with_summary(head.state, position, new)
     seq = head.last_seq + encoded.seqs
     params = {**key, "seq": seq, "position": position, "state": state}
     done = yield Query(s.COMPACT, {**params, "birth": names.first_epoch()})

@@ -439,6 +439,22 @@ class JournalContract(Contract):
         again = await stores.state.claim(a_claim(epoch))
         assert again.first_position == 4
 
+    async def test_an_empty_summary_undoes_one_and_usage_is_added(self, stores: Stores) -> None:
+        """The state then has no position of a summary; the usage of both is counted."""
+        await a_turn(stores)
+        before = await record_of(stores)
+        usage = Usage(input=5, output=2, total_tokens=7)
+        new = NewSummary(message=summary_message("x", kept=0), epoch=before.epoch, usage=usage)
+        epoch, _ = await stores.journal.compact(CONTEXT, new)
+        message = summary_message("", kept=3)
+        _, event = await stores.journal.compact(
+            CONTEXT, NewSummary(message=message, epoch=epoch, undoes=3)
+        )
+        assert (event.covers, event.position, event.undoes) == ((1, 0), 4, 3)
+        assert (await stores.journal.events(CONTEXT))[-1] == event
+        found = await record_of(stores)
+        assert found.state == replace(before.state, usage=before.state.usage + usage)
+
     async def test_a_summary_of_another_epoch_is_refused(self, stores: Stores) -> None:
         """Another epoch, an invalid text, no context or an open turn: nothing is written."""
         await a_turn(stores)
