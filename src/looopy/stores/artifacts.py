@@ -26,6 +26,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from looopy._failpoints import reach
@@ -654,8 +655,8 @@ class Artifacts:
         raw = b"".join([piece async for _, piece in self._pieces(context_id, found)])
         if found.artifact.kind is ArtifactKind.FILE:
             return raw
-        read = json.loads if found.artifact.kind is ArtifactKind.DATA else _lines
-        return read(raw) if len(raw) < _LARGE else await asyncio.to_thread(read, raw)
+        whole = partial(_content_of, raw, found.artifact.kind)
+        return whole() if len(raw) < _LARGE else await asyncio.to_thread(whole)
 
     async def stream(
         self, context_id: str, artifact_id: str, *, version: int | None = None
@@ -890,6 +891,10 @@ def _grown(found: StoredVersion, **changes: Any) -> ArtifactGrowth:
 def _check_from_0(value: object, path: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueRefused(f"{path[1:]} is a whole number from 0, not {value!r}", path=path)
+
+
+def _content_of(raw: bytes, kind: ArtifactKind) -> Any:
+    return json.loads(raw) if kind is ArtifactKind.DATA else _lines(raw)
 
 
 def _lines(raw: bytes) -> list[dict[str, Any]]:
