@@ -223,6 +223,7 @@ class Agent:
     undo_compact = _blocking(_Agent.undo_compact)
     get_covered = _blocking(_Agent.get_covered)
     save_state = _blocking(_Agent.save_state)
+    tag = _blocking(_Agent.tag)
     cancel = _blocking(_Agent.cancel)
     steer = _blocking(_Agent.steer)
     follow_up = _blocking(_Agent.follow_up)

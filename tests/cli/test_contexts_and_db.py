@@ -11,6 +11,7 @@ import pytest
 from tests.wire.fake_openai import refuses
 
 from looopy.cli.paths import data_folder
+from looopy.stores import open_stores
 from looopy.stores.sql.statements import HEAD
 
 
@@ -22,6 +23,28 @@ async def test_conversations_are_listed_a_line_each(looopy):
     first, second = ended.out.splitlines()
     assert first.startswith("ada  ready  1 turn  last activity 20")
     assert second.startswith("bob  ready  2 turns  ")
+
+
+async def test_the_list_takes_conditions_and_pages(looopy):
+    """By tag, entry of metadata and status; `next` of a page is where the next one begins."""
+    for name in ("ada", "bob", "eve"):
+        await looopy("chat", name, "--message", "one")
+    async with open_stores(f"sqlite:///{looopy.home / 'data' / 'looopy.db'}") as stores:
+        await stores.contexts.tag("ada", add=["work"])
+        for name, metadata in (("ada", {"n": 1}), ("bob", {"n": "1x"})):
+            await stores.state.save(name, metadata, version=0)
+    assert (await looopy("contexts", "list", "--tag", "work")).out.endswith("  #work\n")
+    for entry, name in (("n=1", "ada"), ("n=1x", "bob")):
+        found = await looopy("contexts", "list", "--metadata", entry, "--json")
+        assert [item["context_id"] for item in json.loads(found.out)["items"]] == [name]
+    first = json.loads((await looopy("contexts", "list", "--limit", "2", "--json")).out)
+    assert [item["context_id"] for item in first["items"]] == ["eve", "bob"]
+    rest = json.loads((await looopy("contexts", "list", "--after", first["next"], "--json")).out)
+    assert ([item["context_id"] for item in rest["items"]], rest["next"]) == (["ada"], None)
+    assert json.loads((await looopy("contexts", "list", "--due", "--json")).out)["items"] == []
+    assert "no such conversations" in (await looopy("contexts", "list", "--status", "busy")).err
+    for bad in (("--metadata", "n"), ("--tag", ""), ("--after", "x"), ("--status", "asleep")):
+        assert (await looopy("contexts", "list", *bad)).status == 2
 
 
 async def test_the_list_is_one_json_object_for_programs(looopy, model):

@@ -206,6 +206,7 @@ async def a_service(url: str, token: str) -> None:
         assert_type(await agent.get_artifacts(), list[Artifact])
         assert_type(await agent.refresh(), AgentState)
         await agent.save_state({"title": "sums"})
+        assert_type(await agent.tag(add=["sums"], remove=["new"]), tuple[str, ...])
         await agent.clear(force=True)
         await agent.pause(cancel=True)
         await agent.resume()

@@ -45,7 +45,7 @@ from looopy.agent.running import RunningTurn
 from looopy.agent.state import snapshot
 from looopy.agent.turns import Turns
 from looopy.auth.sealing import KeyRing
-from looopy.errors import AgentBusy, AgentStateError, ContextNotFound
+from looopy.errors import AgentBusy, AgentStateError, ContextNotFound, StoreConflict
 from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
 from looopy.stores.bundle import Stores
@@ -797,6 +797,34 @@ class Agent:
             await self._flush()
             if metadata is not None or known.record is None:
                 await known.save_metadata(kept, idle=not self._turns)
+
+    async def tag(self, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> tuple[str, ...]:
+        """
+        Add tags to the context and remove others, at once; `stores.contexts.list(tags=...)` finds
+        it by them. A turn may run, here or elsewhere.
+
+        Returns:
+            All its tags now, sorted; `state.tags` has them too.
+
+        Raises:
+            AgentNotStarted: `start()` was not called.
+            ValueRefused: A tag is not 1 to 64 characters without control characters.
+            LimitExceeded: The context would have more than 32 tags.
+            StoreUnavailable: The store did not answer.
+        """
+        known = self._require("tag")
+        tagging = functools.partial(known.stores.contexts.tag, self.context_id)
+        try:
+            tags = await settle(tagging(add=add, remove=remove))
+        except ContextNotFound:
+            with contextlib.suppress(StoreConflict):  # another process was first
+                await known.stores.state.save(self.context_id, {}, version=0)
+            tags = await settle(tagging(add=add, remove=remove))
+        if known.record is not None:
+            known.remember(now=known.record.last_activity, tags=tags)
+        elif self._turns.running is None:
+            known.record = await known.stores.state.load(self.context_id)
+        return tags
 
     async def clear(self, force: bool = False) -> None:
         """

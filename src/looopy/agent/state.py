@@ -97,6 +97,7 @@ def snapshot(status: AgentStatus, record: ContextRecord | None) -> AgentState:
         interrupted_turn=record.state.resumable if error is None else None,
         usage=record.state.usage,
         metadata=MappingProxyType(dict(record.metadata)),
+        tags=tuple(record.tags),
     )
 
 

@@ -7,7 +7,8 @@ It is read through the stores, page by page, and no database is made or changed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +18,7 @@ from looopy.agent.lease import seems_left
 from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import json_line, shown_call
 from looopy.cli.terminal import Terminal
-from looopy.errors import ConfigurationError, ContextNotFound
+from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
 from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
@@ -29,9 +30,35 @@ from looopy.types.state import AgentStatus, pending_to_json
 _PAGE = 200
 
 
-def list_contexts(url: str | None, *, as_json: bool) -> int:
-    """Print the conversations in a database: a line each, or one JSON object."""
-    return asyncio.run(_list(url or default_url(), as_json=as_json))
+def list_contexts(
+    url: str | None,
+    *,
+    as_json: bool,
+    metadata: Sequence[str] = (),
+    after: str | None = None,
+    limit: int | None = None,
+    **conditions: Any,
+) -> int:
+    """
+    Print the conversations in a database: a line each, or one JSON object.
+
+    Raises:
+        ValueRefused: A condition is invalid; see `ContextIndex.list`, which takes *conditions*.
+    """
+    conditions["metadata"] = dict(map(_entry, metadata))
+    return asyncio.run(_list(url or default_url(), conditions, after, limit, as_json=as_json))
+
+
+def _entry(text: str) -> tuple[str, str | int]:
+    """An entry of metadata from `KEY=VALUE`."""
+    key, found, value = text.partition("=")
+    if not found:
+        raise ValueRefused(f"{text!r} is not KEY=VALUE", path="/metadata")
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return key, value
+    return key, read if isinstance(read, int) else value
 
 
 def show_context(url: str | None, context_id: str, *, as_json: bool) -> int:
@@ -88,22 +115,38 @@ async def _existing(url: str) -> AsyncIterator[Stores]:
         yield stores
 
 
-async def _list(url: str, *, as_json: bool) -> int:
+async def _list(
+    url: str,
+    conditions: Mapping[str, Any],
+    after: str | None,
+    limit: int | None,
+    *,
+    as_json: bool,
+) -> int:
     terminal = Terminal(quiet_out=True)
     items: list[dict[str, Any]] = []
+    shown = 0
     async with _existing(url) as stores:
-        after = ""
-        while page := await stores.state.list(after=after, limit=_PAGE):
-            after = page[-1].context_id
-            for record in page:
+        while True:
+            most = _PAGE if limit is None else min(_PAGE, limit - shown)
+            page = await stores.contexts.list(**conditions, after=after, limit=most)
+            shown += len(page.items)
+            for record in page.items:
                 if as_json:
                     items.append(_context_to_json(record))
                 else:
                     terminal.line(_context_line(record))
+            after = page.next
+            if after is None or shown == limit:
+                break
         if as_json:
-            terminal.raw_line(json_line({"items": items, "next": None}))
-        elif not after:
-            terminal.notice(f"There are no conversations in {shown_place(url)}.")
+            terminal.raw_line(json_line({"items": items, "next": after}))
+        elif not shown:
+            some = any(conditions.values())
+            said = "no such conversations" if some else "no conversations"
+            terminal.notice(f"There are {said} in {shown_place(url)}.")
+        elif after is not None:
+            terminal.notice(f"More with --after {after}")
     return 0
 
 
@@ -169,7 +212,8 @@ def _context_line(record: ContextRecord) -> str:
     status, interrupted = _status(record)
     how = status.value if interrupted is None else f"turn {interrupted} interrupted"
     turns = "1 turn" if record.turn_count == 1 else f"{record.turn_count} turns"
-    return f"{record.context_id}  {how}  {turns}  last activity {_time(record.last_activity)}"
+    tags = "".join(f"  #{tag}" for tag in record.tags)
+    return f"{record.context_id}  {how}  {turns}  last activity {_time(record.last_activity)}{tags}"
 
 
 def _turn_line(turn: TurnRecord) -> str:

@@ -127,7 +127,28 @@ def _message(text: str) -> str:
 def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     contexts = commands.add_parser("contexts", help="look at the conversations in a database")
     actions = contexts.add_subparsers(metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="list all of them")
+    listing = actions.add_parser("list", help="list them, the last active first")
+    listing.add_argument("--owner", metavar="ACTOR", help="only of this owner")
+    listing.add_argument(
+        "--status", choices=("ready", "busy", "waiting", "failed"), help="only with this status"
+    )
+    listing.add_argument(
+        "--tag", dest="tags", metavar="TAG", action="append", default=[], help="only with this tag"
+    )
+    listing.add_argument(
+        "--metadata",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="only with this entry of metadata; VALUE is a text, a whole number, true or false",
+    )
+    listing.add_argument(
+        "--due",
+        action="store_true",
+        help="only where somebody should act: a turn or a message was left behind",
+    )
+    listing.add_argument("--after", metavar="NEXT", help="begin behind the page that gave NEXT")
+    listing.add_argument("--limit", metavar="N", type=int, help="at most so many")
     show = actions.add_parser("show", help="print one with its turns and messages")
     show.add_argument("context_id", metavar="CONTEXT_ID")
     for action, function in ((listing, "list_contexts"), (show, "show_context")):

@@ -27,6 +27,7 @@ from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
     from looopy.stores.base import ArtifactStore as ArtifactStore
+    from looopy.stores.base import ContextIndex as ContextIndex
     from looopy.stores.base import Journal as Journal
     from looopy.stores.base import MessageStore as MessageStore
     from looopy.stores.base import StateStore as StateStore
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from looopy.stores.opening import open_stores as open_stores
     from looopy.stores.records import Commit as Commit
     from looopy.stores.records import Committed as Committed
+    from looopy.stores.records import ContextPage as ContextPage
+    from looopy.stores.records import ContextRecord as ContextRecord
     from looopy.stores.records import MessageRecord as MessageRecord
     from looopy.stores.sql.artifacts import SQLArtifactStore as SQLArtifactStore
     from looopy.stores.sql.messages import SQLMessageStore as SQLMessageStore
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 _export(
     globals(),
     {
-        ".base": ("ArtifactStore", "Journal", "MessageStore", "StateStore"),
+        ".base": ("ArtifactStore", "ContextIndex", "Journal", "MessageStore", "StateStore"),
         ".memory.artifacts": ("InMemoryArtifactStore",),
         ".memory.stores": (
             "InMemoryMessageStore",
@@ -54,7 +57,7 @@ _export(
             "MemoryBackend",
         ),
         ".opening": ("open_stores",),
-        ".records": ("Commit", "Committed", "MessageRecord"),
+        ".records": ("Commit", "Committed", "ContextPage", "ContextRecord", "MessageRecord"),
         ".sql.artifacts": ("SQLArtifactStore",),
         ".sql.messages": ("SQLMessageStore",),
         ".sql.state": ("SQLStateStore",),

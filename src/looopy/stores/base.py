@@ -10,6 +10,7 @@ applied whole or not at all. Their arguments and results are in `looopy.stores.r
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from looopy.stores.bells import Bells
@@ -19,6 +20,7 @@ from looopy.stores.records import (
     Claimed,
     Commit,
     Committed,
+    ContextPage,
     ContextRecord,
     Entry,
     EntryKind,
@@ -31,6 +33,7 @@ from looopy.stores.records import (
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content
 from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import Message, UserMessage
+from looopy.types.state import AgentStatus
 
 if TYPE_CHECKING:
     from looopy.stores.artifacts import Request
@@ -419,6 +422,70 @@ class StateStore(Protocol):
 
     async def line(self, context_id: str) -> Sequence[Waiter]:
         """The waiters for a context, first come first; [] for an unknown one."""
+        ...
+
+
+class ContextIndex(Protocol):
+    """
+    Lists contexts, the last active first (`ContextRecord.last_activity`).
+
+    A listing knows every commit that was acknowledged before it began. It brings the index up to
+    date first, so the first one after many turns takes longer.
+    """
+
+    async def list(
+        self,
+        *,
+        owner: str | None = None,
+        status: AgentStatus | str | None = None,
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        active_since: datetime | None = None,
+        active_before: datetime | None = None,
+        due: bool = False,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> ContextPage:
+        """
+        A page of the contexts that meet all conditions, the last active first.
+
+        Args:
+            owner: The actor of the first turn (`ContextRecord.owner_actor`).
+            status: `ready`, `busy`, `waiting` or `failed`. A turn whose lease has expired keeps
+                nobody busy: its context counts as `ready`.
+            tags: All of them; see `tag`.
+            metadata: Each entry equal. The value is a text, a whole number or a boolean. Only the
+                first 64 such entries of a context count, by key, and none that has more than 200
+                characters as JSON.
+            active_since, active_before: Last active at or after a moment, and before one.
+            due: Only where somebody should act: a turn whose process died, an interrupted turn that
+                can be continued, messages in the inbox, a request that has expired; always while no
+                turn runs.
+            after: The `next` of the page before. A context that becomes active between two pages
+                moves to the front and is not listed again. No other one is left out or repeated.
+            limit: At most so many.
+
+        Raises:
+            ValueRefused: A condition is invalid; `path` names it.
+            LimitExceeded: More than 8 tags and entries of metadata.
+        """
+        ...
+
+    async def tag(
+        self, context_id: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """
+        Add tags to a context and remove others; a tag in both lists is removed.
+
+        Returns:
+            All its tags now, sorted. Turns and their owners are not disturbed.
+
+        Raises:
+            ContextNotFound: The context does not exist.
+            ValueRefused: A tag is not 1 to 64 characters without control characters; `path` names
+                it.
+            LimitExceeded: The context would have more than 32 tags; nothing was changed.
+        """
         ...
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol, Self
 
 from looopy.errors import ConfigurationError
-from looopy.stores.base import ArtifactStore, Journal, MessageStore, StateStore
+from looopy.stores.base import ArtifactStore, ContextIndex, Journal, MessageStore, StateStore
 from looopy.stores.records import Commit, Committed
 from looopy.types.storable import check_name
 
@@ -40,6 +40,7 @@ class Stores:
         artifacts: The artifact store.
         state: The state store.
         journal: The journal; `None` asks the state store for it.
+        contexts: Lists contexts; `None` asks the state store for it.
         tenant: The owner of these contexts.
         lifetime: Opened by `async with`; `None` for stores that need no opening.
         bind: Makes the same stores for another tenant.
@@ -60,6 +61,7 @@ class Stores:
         state: StateStore,
         journal: Journal | None = None,
         *,
+        contexts: ContextIndex | None = None,
         tenant: str = "default",
         lifetime: Lifetime | None = None,
         bind: Callable[[str], Stores] | None = None,
@@ -68,10 +70,29 @@ class Stores:
         self.artifacts = artifacts
         self.state = state
         self.journal = journal or _common_journal(messages, artifacts, state)
+        self._contexts = contexts
         self.tenant = tenant
         self.outlasts = _outlasts(self.journal) and _outlasts(state)
         self._lifetime = lifetime
         self._bind = bind
+
+    @property
+    def contexts(self) -> ContextIndex:
+        """
+        The index of the contexts: listing them by owner, status, tags and more.
+
+        Raises:
+            ConfigurationError: These stores have none.
+        """
+        if self._contexts is None:
+            make: Callable[[], ContextIndex] | None = getattr(self.state, "make_contexts", None)
+            if make is None:
+                raise ConfigurationError(
+                    f"the store {type(self.state).__name__} lists contexts by id alone:"
+                    " state.list()"
+                )
+            self._contexts = make()
+        return self._contexts
 
     async def commit(self, commit: Commit) -> Committed:
         """Apply one step of a turn, whole or not at all; see `Journal.commit`."""

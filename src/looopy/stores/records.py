@@ -184,8 +184,11 @@ class ContextRecord:
         lease_until: When it expires, by a clock of the store's own. A renewal and a commit change
             it; use it only for comparing.
         owner_actor: The actor of the first turn, or `None`.
+        tags: The application's words for this context, sorted; see `ContextIndex.tag`.
         inbox: Messages and cancel requests from outside the turn.
         version: Raised by each write of `metadata`.
+        created_at, last_activity: By the store's clock. Each claim, commit and append is an
+            activity, and so is a message to the inbox; metadata and tags are not.
     """
 
     context_id: str
@@ -200,12 +203,27 @@ class ContextRecord:
     lease_live: bool = False
     lease_until: float = field(default=0.0, compare=False)
     owner_actor: str | None = None
+    tags: Sequence[str] = ()
     inbox: InboxHead = field(default_factory=InboxHead)
     state: ContextState = field(default_factory=ContextState)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     version: int = 0
     created_at: datetime
     last_activity: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextPage:
+    """
+    A page of contexts.
+
+    Attributes:
+        items: In the order of the listing.
+        next: Pass it as `after` for the next page; `None` if this is the last one.
+    """
+
+    items: Sequence[ContextRecord]
+    next: str | None = None
 
 
 @quick

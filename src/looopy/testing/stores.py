@@ -21,12 +21,14 @@ from looopy.testing.contracts.inbox import InboxContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
 from looopy.testing.contracts.line import LineContract
+from looopy.testing.contracts.listing import ContextIndexContract
 from looopy.testing.contracts.message import MessageStoreContract
 from looopy.testing.contracts.state import StateStoreContract
 
 __all__ = [
     "ArtifactContentContract",
     "ArtifactStoreContract",
+    "ContextIndexContract",
     "InboxContract",
     "JournalContract",
     "KeyContract",

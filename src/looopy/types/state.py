@@ -141,6 +141,7 @@ class AgentState:
         interrupted_turn: The last turn, if its process died or it failed before its final answer,
             and `execute_turn(None)` can continue it.
         usage: Tokens and cost of the context so far.
+        tags: The words that the application gave the context, sorted.
     """
 
     status: AgentStatus
@@ -152,3 +153,4 @@ class AgentState:
     interrupted_turn: int | None = None
     usage: Usage = NO_USAGE
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    tags: Sequence[str] = ()

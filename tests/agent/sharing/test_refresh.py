@@ -18,11 +18,13 @@ async def test_it_shows_turns_metadata_and_failure_of_others(make_agent, stores)
     other = await make_agent([text("a"), failure(RuntimeError("no"))], stores=stores)
     await other.execute_turn("hi")
     await other.save_state({"title": "sums"})
+    assert await other.tag(add=["x", "old"], remove=["old"]) == ("x",)
     assert (agent.state.turn_count, agent.state.metadata) == (0, {})
     state = await agent.refresh()
     assert state == agent.state
     assert (state.turn_count, state.metadata) == (1, {"title": "sums"})
     assert state.usage == other.state.usage
+    assert state.tags == other.state.tags == ("x",)
     await other.execute_turn("and?")
     assert (await agent.refresh()).status is AgentStatus.FAILED
     assert agent.state.interrupted_turn is None
@@ -87,3 +89,23 @@ async def test_many_at_once_with_a_turn_among_them(make_agent, stores):
         await agent.refresh()
     assert (agent.state.status, agent.state.turn_count) == (AgentStatus.READY, 1)
     assert (await agent.execute_turn("more")).text == "b"
+
+
+async def test_a_tag_may_come_before_the_first_turn_and_in_the_middle_of_one(make_agent, stores):
+    """The tags are there at once, a turn keeps them, and the listing finds the context by them."""
+
+    @tool
+    async def note() -> str:
+        """Note."""
+        await agent.tag(add=["b"])
+        return "done"
+
+    agent = await make_agent([tool_call("note"), text("ok")], tools=[note], stores=stores)
+    assert await agent.tag(add=["a"]) == ("a",)
+    assert agent.state.tags == ("a",)
+    assert (await agent.execute_turn("note it")).text == "ok"
+    assert agent.state.tags == (await agent.refresh()).tags == ("a", "b")
+    page = await stores.contexts.list(tags=["a", "b"])
+    assert [record.context_id for record in page.items] == ["ada"]
+    await agent.clear()
+    assert agent.state.tags == ("a", "b")

@@ -71,7 +71,8 @@ async def test_rows_are_joined_by_the_whole_of_their_key(analysed):
     wire, _ = analysed
     compared = {}
     for name, sql in _STATEMENTS.items():
-        if name == "LIST_CONTEXTS":  # the open turns of many contexts: it has to be a join
+        # The open turns of many contexts: it has to be a join.
+        if name in ("LIST_CONTEXTS", "FIND_ALL", "FIND_DUE"):
             continue
         plan = await _plan(wire, await _prepare(wire, f"p_{name}", sql))
         if "Join Filter" in plan:
@@ -89,6 +90,16 @@ async def test_a_plan_that_was_made_for_an_empty_table_serves_a_full_one(analyse
     plan = await _plan(wire, execute)
     assert "pk_looopy_inbox" in plan
     assert "Seq Scan" not in plan
+
+
+async def test_contexts_are_listed_along_an_index(analysed):
+    """Newest first without a sort, which would need all of a tenant's contexts for a page."""
+    wire, _ = analysed
+    walks = {"FIND_ALL": "all", "FIND_DUE": "due"}
+    for name, index in walks.items():
+        plan = await _plan(wire, await _prepare(wire, f"p_{name}", _STATEMENTS[name]))
+        assert f"ix_looopy_context_index_{index} " in plan, plan
+        assert "Sort" not in plan, plan
 
 
 async def test_no_statement_is_compiled(analysed):

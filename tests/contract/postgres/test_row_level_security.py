@@ -33,6 +33,7 @@ from looopy.testing.contracts.inbox import InboxContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
 from looopy.testing.contracts.line import LineContract
+from looopy.testing.contracts.listing import ContextIndexContract
 from looopy.testing.contracts.message import MessageStoreContract
 from looopy.testing.contracts.state import StateStoreContract
 from looopy.testing.contracts.turns import CONTEXT, a_turn, answer, begin, commit, ends, user
@@ -134,6 +135,10 @@ class TestKeysWhenSecured(Secured, KeyContract):
 
 
 class TestLineWhenSecured(Secured, LineContract):
+    """See `Secured`."""
+
+
+class TestListingWhenSecured(Secured, ContextIndexContract):
     """See `Secured`."""
 
 

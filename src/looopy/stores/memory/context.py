@@ -97,6 +97,7 @@ class StoredContext:
     state: str = "{}"
     metadata: str = "{}"
     version: int = 0
+    tags: tuple[str, ...] = ()
     messages: list[StoredMessage] = field(default_factory=list)
     events: list[StoredEvent] = field(default_factory=list)
     turns: list[TurnRecord] = field(default_factory=list)
@@ -168,6 +169,7 @@ def context_record(context_id: str, context: StoredContext) -> ContextRecord:
         lease_live=context.lease_live,
         lease_until=context.lease_until,
         owner_actor=context.owner_actor,
+        tags=context.tags,
         inbox=context.inbox_head,
         state=rows.decode_state(context.state, context_id),
         metadata=rows.decode_object(context.metadata, f"the metadata of context {context_id}"),

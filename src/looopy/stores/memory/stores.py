@@ -25,6 +25,7 @@ from looopy.stores.memory.context import (
     context_record,
     insert_messages,
 )
+from looopy.stores.memory.contexts import InMemoryContextIndex
 from looopy.stores.memory.journal import InMemoryJournal
 from looopy.stores.memory.log import record_row
 from looopy.stores.records import Claim, Claimed, ContextRecord, MessageRecord, Waiter
@@ -55,6 +56,7 @@ class MemoryBackend(Contexts):
             InMemoryArtifactStore(self, tenant),
             InMemoryStateStore(self, tenant),
             InMemoryJournal(self, tenant),
+            contexts=InMemoryContextIndex(self, tenant),
             tenant=tenant,
             lifetime=self,
             bind=self.stores,
@@ -116,6 +118,10 @@ class InMemoryStateStore(MemoryStore, StateStore):
     def make_journal(self) -> InMemoryJournal:
         """The journal that goes with this store."""
         return InMemoryJournal(self.backend, self.tenant)
+
+    def make_contexts(self) -> InMemoryContextIndex:
+        """The index that goes with this store."""
+        return InMemoryContextIndex(self.backend, self.tenant)
 
     async def load(self, context_id: str) -> ContextRecord | None:
         context = self._get(context_id)

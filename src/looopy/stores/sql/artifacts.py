@@ -12,7 +12,7 @@ from looopy.stores.artifacts import Artifacts, StoredPart, StoredVersion, drop
 from looopy.stores.log import read_rows
 from looopy.stores.records import ArtifactChange, ArtifactWrite
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.commit import change_artifact, peek, stored_artifact
+from looopy.stores.sql.commit import change_artifact, create, peek, stored_artifact
 from looopy.stores.sql.driver import Driver, Query, Steps
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, one_step
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
@@ -99,7 +99,7 @@ class SQLArtifactRows(SQLStore):
             while (yield from peek(key, lock=True)) is None:
                 if not isinstance(change, ArtifactWrite):
                     break
-                yield Query(s.CREATE, key)
+                yield from create(key)
             return (yield from change_artifact(key, change))
 
         return await self.write(work, context_id)

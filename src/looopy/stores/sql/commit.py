@@ -168,6 +168,7 @@ def claim_steps(given: ClaimRows) -> Steps[Claimed]:
         "started_at": encoded.opening.started_us,
     }
     yield Query(s.OPEN_TURN, opened)
+    yield Query(s.UNINDEX, given.params)
     if claim.key is not None:
         named = {**given.params, "key": claim.key, "turn": turn, "input_hash": claim.input_hash}
         if not (yield Query(s.ADD_KEY, named)):
@@ -199,7 +200,13 @@ def _make_claimable(given: ClaimRows) -> Steps[None]:
         return
     if head is not None or claim.expected_epoch != 0 or claim.recover:
         raise moved_on(claim.expected_epoch, head.epoch if head else 0)
-    yield Query(s.CREATE, given.params)
+    yield from create(given.params)
+
+
+def create(key: Mapping[str, Any]) -> Steps[None]:
+    """Make the row of a context, if there is none."""
+    yield Query(s.CREATE, key)
+    yield Query(s.UNINDEX, key)
 
 
 def drop_place(params: Mapping[str, Any]) -> Steps[None]:
@@ -489,7 +496,7 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
     while not (added := (yield Query(s.APPEND, params))):
         head = yield from peek(key)
         if head is None:
-            yield Query(s.CREATE, key)
+            yield from create(key)
         elif head.open_turn is not None:  # else it was closed in between
             raise busy(head.open_turn)
     turn, last_seq, last_position = added[0]
@@ -499,6 +506,7 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
         first_position=last_position - len(encoded.messages) + 1,
     )
     yield from _insert(key, turn, encoded, numbers, None)
+    yield Query(s.UNINDEX, key)
     return last_position
 
 
@@ -526,6 +534,7 @@ def compact_steps(
     state = rows.state_with_summary(head.state, position, new)
     seq = head.last_seq + encoded.seqs
     params = {**key, "seq": seq, "position": position, "state": state}
+    yield Query(s.UNINDEX, key)
     done = yield Query(s.COMPACT, {**params, "birth": names.first_epoch()})
     return int(done[0][0]), replace(made[1], seq=seq)
 
@@ -554,6 +563,7 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
     yield Query(s.DELETE_ARTIFACTS, key)
     yield Query(s.DELETE_ALL_PARTS, key)
     yield Query(s.EMPTY_INBOX, key)
+    yield Query(s.UNINDEX, key)
     state = rows.state_after_clear(head.state, forced=head.open_turn is not None)
     cleared = yield Query(
         s.CLEAR, {**key, "seq": seq, "state": state, "birth": names.first_epoch()}

@@ -14,6 +14,7 @@ from looopy.stores.blobs.base import Blobs
 from looopy.stores.blobs.opening import open_blobs
 from looopy.stores.bundle import Stores
 from looopy.stores.sql.artifacts import SQLArtifactStore
+from looopy.stores.sql.contexts import SQLContextIndex
 from looopy.stores.sql.driver import Driver
 from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.messages import SQLMessageStore
@@ -86,6 +87,7 @@ def bind(driver: Driver, tenant: str) -> Stores:
         SQLArtifactStore(driver, tenant),
         SQLStateStore(driver, tenant),
         SQLJournal(driver, tenant),
+        contexts=SQLContextIndex(driver, tenant),
         tenant=tenant,
         lifetime=driver,
         bind=partial(bind, driver),

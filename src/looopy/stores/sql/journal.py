@@ -45,6 +45,7 @@ from looopy.stores.sql.commit import (
     clear_steps,
     commit_steps,
     compact_steps,
+    create,
     encode_commit,
     inbox_head,
     peek,
@@ -166,9 +167,10 @@ class SQLJournal(SQLStore, Journal):
                 )
                 if head is not None:
                     break
-                yield Query(s.CREATE, params)
+                yield from create(params)
             ((number,),) = yield Query(s.POST, params)
             yield Query(s.ADD_ENTRY, {**params, "entry": number})
+            yield Query(s.UNINDEX, params)
             return int(number)
 
         return await self.write(work, context_id, inbox=True)
@@ -191,6 +193,7 @@ class SQLJournal(SQLStore, Journal):
             taken = len((yield Query(s.WITHDRAW, params)))
             if taken:
                 yield Query(s.WITHDRAWN, {**params, "taken": taken})
+                yield Query(s.UNINDEX, params)
             return taken
 
         return await self.write(work, context_id, inbox=True) if can_exist(context_id) else 0

@@ -9,23 +9,15 @@ from typing import Any
 from looopy.stores.base import StateStore
 from looopy.stores.log import read_rows
 from looopy.stores.records import Claim, Claimed, ContextRecord, Waiter
-from looopy.stores.rows import events as rows
-from looopy.stores.rows.meta import from_us
 from looopy.stores.rules import busy, check_context_id, metadata_changed, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import blobs_of, drop_blobs
-from looopy.stores.sql.commit import claim_steps, drop_place, encode_claim, inbox_head, peek
+from looopy.stores.sql.commit import claim_steps, create, drop_place, encode_claim, peek
+from looopy.stores.sql.contexts import SQLContextIndex, context_record
 from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.sql.journal import SQLJournal, turn_record
+from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist, one_step
 from looopy.types.storable import check_limit, dump
-
-_COLUMNS = (
-    *("context_id", "epoch", "turn_count", "last_position", "last_seq", "visible_from"),
-    *("cleared_seq", "holder", "lease_live", "lease_until", "owner_actor", "state", "metadata"),
-    *("version", "created_at", "last_activity", "inbox_last", "inbox_waiting", "cancel_turn"),
-)
-"""The names of `statements.CONTEXT_COLUMNS`."""
 
 
 class SQLStateStore(SQLStore, StateStore):
@@ -35,9 +27,13 @@ class SQLStateStore(SQLStore, StateStore):
         """The journal that goes with this store."""
         return SQLJournal(self.backend, self.tenant)
 
+    def make_contexts(self) -> SQLContextIndex:
+        """The index that goes with this store."""
+        return SQLContextIndex(self.backend, self.tenant)
+
     async def load(self, context_id: str) -> ContextRecord | None:
         found = await self._ask(s.LOAD_CONTEXT, context_id)
-        return _context_record(found[0]) if found else None
+        return context_record(found[0]) if found else None
 
     async def save(self, context_id: str, metadata: Mapping[str, Any], *, version: int) -> int:
         check_context_id(context_id)
@@ -46,11 +42,12 @@ class SQLStateStore(SQLStore, StateStore):
 
         def work() -> Steps[int]:
             if version == 0:
-                yield Query(s.CREATE, params)
+                yield from create(params)
             saved = yield Query(s.SAVE_METADATA, params)
             if not saved:
                 head = yield from peek(params)
                 raise metadata_changed(version, head.version if head else 0)
+            yield Query(s.UNINDEX, params)
             return int(saved[0][0])
 
         return await self.write(work, context_id)
@@ -62,7 +59,7 @@ class SQLStateStore(SQLStore, StateStore):
         start = "".join(c if c.isascii() else "\x7f" for c in after.partition("\0")[0])
         params = {"tenant": self.tenant, "after_id": start, "limit": bounded(limit)}
         work = partial(one_step, Query(s.LIST_CONTEXTS, params, alone=True))
-        return await read_rows(await self.backend.run(work, write=False), _context_record)
+        return await read_rows(await self.backend.run(work, write=False), context_record)
 
     async def delete(self, context_id: str) -> None:
         if not can_exist(context_id):
@@ -109,7 +106,7 @@ class SQLStateStore(SQLStore, StateStore):
 
         def work() -> Steps[int]:
             while not (taken := (yield Query(s.TAKE_TICKET, params))):
-                yield Query(s.CREATE, params)
+                yield from create(params)
             ticket = int(taken[0][0])
             yield Query(s.DROP_DEAD_PLACES, params)
             yield Query(s.ADD_PLACE, {**params, "ticket": ticket})
@@ -144,19 +141,3 @@ class SQLStateStore(SQLStore, StateStore):
     async def line(self, context_id: str) -> Sequence[Waiter]:
         found = await self._ask(s.LIST_LINE, context_id)
         return [Waiter(ticket=t, holder=holder, alive=bool(alive)) for t, holder, alive in found]
-
-
-def _context_record(row: Sequence[Any]) -> ContextRecord:
-    """A context from the columns of `statements.LOAD_CONTEXT`."""
-    own, turn = dict(zip(_COLUMNS, row, strict=False)), row[len(_COLUMNS) :]
-    context_id = own["context_id"]
-    inbox = inbox_head(own.pop("inbox_last"), own.pop("inbox_waiting"), own.pop("cancel_turn"))
-    own["lease_live"] = bool(own["lease_live"])
-    own["lease_until"] = own["lease_until"] or 0
-    own["state"] = rows.decode_state(own["state"], context_id)
-    what = f"the metadata of context {context_id}"
-    own["metadata"] = rows.decode_object(own["metadata"], what)
-    own["created_at"] = from_us(own["created_at"])
-    own["last_activity"] = from_us(own["last_activity"])
-    open_turn = None if turn[0] is None else turn_record(turn)
-    return ContextRecord(**own, inbox=inbox, open_turn=open_turn)

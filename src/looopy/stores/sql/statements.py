@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from looopy.types.config import LONGEST_LEASE_S
 
-HEAD = "0004"
+HEAD = "0005"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
 
 PREFIX = "looopy_"
@@ -62,6 +62,7 @@ TABLES = frozenset(
     for name in (
         *("contexts", "turns", "messages", "events"),
         *("artifacts", "artifact_parts", "inbox", "turn_keys", "waiters"),
+        *("context_index", "unindexed"),
     )
 )
 
@@ -72,6 +73,8 @@ TEXTS = frozenset(
         *("outcome", "stop_reason", "usage", "role", "type", "meta", "body"),
         *("artifact", "kind", "other_kind", "media_type", "sha256", "data", "key", "input_hash"),
         *("after_artifact", "blob", "description", "row_schema", "status"),
+        *("tags", "label", "label1", "label2", "label3", "label4", "label5"),
+        *("label6", "label7", "label8", "label9"),
     }
 )
 BYTES = frozenset({"bytes"})
@@ -100,7 +103,8 @@ CONTEXT_COLUMNS = (
     " c.cleared_seq,"
     f" c.holder, c.holder IS NOT NULL AND {_live('c.lease_until')}, c.lease_until, c.owner_actor,"
     " c.state, c.metadata,"
-    " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn"
+    " c.version, c.created_at, c.last_activity, c.inbox_last, c.inbox_waiting, c.cancel_turn,"
+    " c.tags"
 )
 # The row of a context is looked up by a SELECT for one value. In a plain join, Postgres trusts an
 # index on tenant and context alone as long as it has no statistics of the table, and compares every
@@ -143,6 +147,103 @@ SAVE_METADATA = (
 )
 
 DELETE_CONTEXT = f"DELETE FROM looopy_contexts WHERE {_THIS}"
+
+# --- the index of contexts ---
+
+# A listing first makes its rows from the rows of contexts. A write that changes a fact of a listing
+# marks the context as `unindexed`: in the same transaction, and after it has changed the row of the
+# context. The end of a turn need not, because the mark of its claim stays until no turn is open. So
+# a turn writes one short row, and none at all until the next listing.
+#
+# A context has a row under the label "", and one more for each of its labels (`listing.labels`),
+# all with the same facts: a label can lead every index.
+
+UNINDEX = (
+    "INSERT INTO looopy_unindexed (tenant_id, context_id) VALUES (:tenant, :context)"
+    " ON CONFLICT DO NOTHING"
+)
+
+IS_INDEXED = "SELECT u.context_id FROM looopy_unindexed u WHERE u.tenant_id = :tenant LIMIT 1"
+
+UNINDEXED = (
+    "SELECT u.context_id FROM looopy_unindexed u WHERE u.tenant_id = :tenant"
+    " AND u.context_id > :after_id ORDER BY u.context_id LIMIT :limit"
+)
+
+# Its row is locked: a turn that begins later sets the mark again.
+TO_INDEX = (
+    "SELECT open_turn, owner_actor, last_activity, inbox_waiting, state, metadata, tags"
+    f" FROM looopy_contexts WHERE {_THIS} /* FOR UPDATE */"
+)
+
+_FACTS = "status = :status, touched = :touched, due_at = :due"
+_CHANGED = (
+    "({0}status <> :status OR {0}touched <> :touched"
+    " OR COALESCE({0}due_at, -1) <> COALESCE(:due, -1))"
+)
+INDEX = (
+    "INSERT INTO looopy_context_index (tenant_id, context_id, label, status, touched,"
+    " due_at) VALUES (:tenant, :context, '', :status, :touched, :due)"
+    " ON CONFLICT (tenant_id, context_id, label) DO UPDATE SET"
+    f" {_FACTS} WHERE {_CHANGED.format('looopy_context_index.')}"
+)
+
+INDEX_LABELS = (
+    f"UPDATE looopy_context_index SET {_FACTS} WHERE {_THIS} AND label <> ''"
+    f" AND {_CHANGED.format('')} /* MANY */"
+)
+
+INDEXED = f"DELETE FROM looopy_unindexed WHERE {_THIS}"
+
+LABELS = f"SELECT label FROM looopy_context_index WHERE {_THIS} AND label <> ''"
+
+ADD_LABEL = (
+    "INSERT INTO looopy_context_index (tenant_id, context_id, label, status, touched,"
+    " due_at) VALUES (:tenant, :context, :label, :status, :touched, :due)"
+)
+
+DROP_LABEL = f"DELETE FROM looopy_context_index WHERE {_THIS} AND label = :label"
+
+READ_TAGS = f"SELECT tags FROM looopy_contexts WHERE {_THIS} /* FOR UPDATE */"
+SAVE_TAGS = f"UPDATE looopy_contexts SET tags = :tags WHERE {_THIS}"
+
+_IS_LIVE = f"c.holder IS NOT NULL AND {_live('c.lease_until')}"
+# A turn whose lease has expired keeps nobody busy.
+_STATUS = f"CASE WHEN i.status = 'busy' AND NOT ({_IS_LIVE}) THEN 'ready' ELSE i.status END"
+_LABELLED = " AND ".join(
+    f"(:label{n} IS NULL OR (SELECT l.label FROM looopy_context_index l WHERE l.tenant_id ="
+    f" i.tenant_id AND l.context_id = i.context_id AND l.label = :label{n}) IS NOT NULL)"
+    for n in range(1, 10)
+)
+_FIND = (
+    f"SELECT {CONTEXT_COLUMNS}, {{turn}}, i.touched FROM looopy_context_index i"
+    " CROSS JOIN looopy_contexts c LEFT JOIN {turns}"
+    " WHERE i.tenant_id = :tenant AND i.label = :label"
+    " AND c.tenant_id = i.tenant_id AND c.context_id = i.context_id"
+    " AND i.touched >= :since AND (i.touched, i.context_id) < (:until, :after_id)"
+    f" AND (:status IS NULL OR {_STATUS} = :status)"
+    f" AND {_LABELLED}{{more}} ORDER BY i.touched DESC, i.context_id DESC LIMIT :limit"
+)
+_TURNS = (
+    "looopy_turns t ON t.tenant_id = c.tenant_id AND t.context_id = c.context_id"
+    " AND t.turn = c.open_turn"
+)
+# Each walks another index; the columns before `touched` have to be compared with one value.
+_WALKS = (
+    "",
+    (
+        " AND i.due_at IS NOT NULL AND i.due_at <= now_us()"
+        f" AND (c.open_turn IS NULL OR NOT ({_IS_LIVE}))"
+    ),
+)
+
+
+def walks(turn_columns: str, turns: str) -> tuple[str, ...]:
+    """The statements of the walks, with the open turn of each context joined in."""
+    return tuple(_FIND.format(turn=turn_columns, turns=turns, more=m) for m in _WALKS)
+
+
+FIND_ALL, FIND_DUE = walks(TURN_COLUMNS, _TURNS)
 
 # --- who may write ---
 

@@ -32,6 +32,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from looopy.stores.sql.statements import PREFIX
@@ -113,6 +114,7 @@ contexts = _table(
     _number("last_ticket", default="0"),
     _number("line_until", null=True),
     _number("last_write", null=True),
+    _text("tags", null=True),
     key=(),
     clustered=True,
 )
@@ -237,6 +239,34 @@ waiters = _table(
     clustered=True,
 )
 
+# What contexts are listed by: apart from their rows, which stay without an index that changes.
+context_index = _table(
+    "context_index",
+    Column("label", _key, nullable=False),
+    _text("status"),
+    _number("touched"),
+    _number("due_at", null=True),
+    key=("label",),
+    clustered=True,
+)
+
+# The contexts whose rows in the index are out of date.
+unindexed = _table("unindexed", key=(), clustered=True)
+
+
+def _walk(name: str, where: str | None = None) -> None:
+    some = None if where is None else text(where)
+    Index(
+        f"ix_{PREFIX}context_index_{name}",
+        *(context_index.c[c] for c in ("tenant_id", "label", "touched", "context_id")),
+        postgresql_where=some,
+        sqlite_where=some,
+    )
+
+
+_walk("all")
+_walk("due", where="due_at IS NOT NULL")
+
 
 # --- SQLite's own ---
 
@@ -286,5 +316,8 @@ Table(
 turn_rows = _rows("turn_rows", turns, "turn", may_lack=("usage", "metadata"))
 message_rows = _rows("message_rows", messages, "position", "role")
 event_rows = _rows("event_rows", events, "seq")
-for _shared in (artifacts, artifact_parts, inbox, turn_keys, waiters):
+for _shared in (
+    *(artifacts, artifact_parts, inbox, turn_keys, waiters),
+    *(context_index, unindexed),
+):
     _shared.to_metadata(sqlite_metadata)

@@ -29,10 +29,13 @@ from looopy.stores.sql.postgres.wire import MARK
 
 T = TypeVar("T")
 _FENCES = {s.CLAIM, s.COMMIT}
-_PARTS = {s.OPEN_TURN, s.ADD_MESSAGE, s.ADD_EVENT, s.CLOSE_TURN, s.ADD_KEY, s.TAKE_ENTRY}
+_PARTS = {
+    *(s.OPEN_TURN, s.ADD_MESSAGE, s.ADD_EVENT, s.CLOSE_TURN, s.ADD_KEY, s.TAKE_ENTRY),
+    s.UNINDEX,
+}
 # These write a row, or the operation is refused.
 _MUST = {s.CLOSE_TURN, s.ADD_KEY, s.TAKE_ENTRY}
-_MOST_PARTS = 12
+_MOST_PARTS = 13
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _SHARED = ("tenant", "context")
 NOT_CLOSED = "22012"

@@ -82,7 +82,7 @@ CREATE TABLE looopy_contexts (
 	cancel_turn BIGINT, 
 	last_ticket BIGINT DEFAULT '0' NOT NULL, 
 	line_until BIGINT, 
-	last_write BIGINT, 
+	last_write BIGINT, tags TEXT, 
 	CONSTRAINT pk_looopy_contexts PRIMARY KEY (number), 
 	CONSTRAINT uq_looopy_contexts_tenant_id UNIQUE (tenant_id, context_id), 
 	CONSTRAINT ck_looopy_contexts_number CHECK (number BETWEEN 1 AND 2147483647), 
@@ -152,4 +152,30 @@ CREATE TABLE looopy_artifact_parts (
 	CONSTRAINT fk_looopy_artifact_parts_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
 );
 CREATE INDEX ix_looopy_artifact_parts_tenant_id_sha256 ON looopy_artifact_parts (tenant_id, sha256);
-INSERT INTO looopy_version VALUES ('0004');
+CREATE TABLE looopy_context_index (
+	tenant_id TEXT NOT NULL, 
+	context_id TEXT NOT NULL, 
+	label TEXT NOT NULL, 
+	status TEXT NOT NULL, 
+	touched BIGINT NOT NULL, 
+	due_at BIGINT, 
+	CONSTRAINT pk_looopy_context_index PRIMARY KEY (tenant_id, context_id, label), 
+	CONSTRAINT ck_looopy_context_index_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_context_index_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_looopy_context_index_all ON looopy_context_index (tenant_id, label, touched, context_id);
+CREATE INDEX ix_looopy_context_index_due ON looopy_context_index (tenant_id, label, touched, context_id) WHERE due_at IS NOT NULL;
+CREATE TABLE looopy_unindexed (
+	tenant_id TEXT NOT NULL, 
+	context_id TEXT NOT NULL, 
+	CONSTRAINT pk_looopy_unindexed PRIMARY KEY (tenant_id, context_id), 
+	CONSTRAINT ck_looopy_unindexed_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_unindexed_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
+)
+ WITHOUT ROWID
+
+;
+INSERT INTO looopy_version VALUES ('0005');

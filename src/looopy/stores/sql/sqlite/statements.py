@@ -86,6 +86,13 @@ _HALVE = (
 )
 IN_SQLITE = {
     s.LOAD_CONTEXT: f"{_CONTEXT} AND c.context_id = :context",
+    **dict(
+        zip(
+            (s.FIND_ALL, s.FIND_DUE),
+            s.walks(_TURN_COLUMNS, f"looopy_turn_rows t ON t.id = ({_at('c.open_turn')})"),
+            strict=True,
+        )
+    ),
     s.LIST_CONTEXTS: f"{_CONTEXT} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit",
     # --- turns ---
     s.OPEN_TURN: (

@@ -1,0 +1,98 @@
+"""`ContextIndex` in memory: every context is looked at, and the newest are sorted out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from looopy.stores.base import ContextIndex
+from looopy.stores.listing import Listing, check_tags, facts, labels, new_tags
+from looopy.stores.memory.context import MemoryStore, StoredContext, context_record
+from looopy.stores.records import ContextPage
+from looopy.stores.rows.events import decode_state
+from looopy.stores.rows.meta import to_us
+from looopy.stores.rules import no_context
+from looopy.types.event import utc_now
+from looopy.types.state import AgentStatus
+
+
+class InMemoryContextIndex(MemoryStore, ContextIndex):
+    """See `ContextIndex` for the contract."""
+
+    async def list(
+        self,
+        *,
+        owner: str | None = None,
+        status: AgentStatus | str | None = None,
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        active_since: datetime | None = None,
+        active_before: datetime | None = None,
+        due: bool = False,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> ContextPage:
+        wanted = Listing(
+            owner=owner,
+            status=status,
+            tags=tags,
+            metadata=metadata or {},
+            active_since=active_since,
+            active_before=active_before,
+            due=due,
+            after=after,
+            limit=limit,
+        )
+        found = sorted(
+            (
+                ((to_us(context.last_activity), context_id), context)
+                for (tenant, context_id), context in self.backend.contexts.items()
+                if tenant == self.tenant and _meets(context, context_id, wanted)
+            ),
+            key=lambda one: one[0],
+            reverse=True,
+        )
+        return wanted.page(
+            [
+                (touched, context_record(context_id, context))
+                for (touched, context_id), context in found[: wanted.limit + 1]
+            ]
+        )
+
+    async def tag(
+        self, context_id: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        adds, removes = check_tags(add, "/add"), check_tags(remove, "/remove")
+        context = self._get(context_id)
+        if context is None:
+            raise no_context(context_id)
+        context.tags = new_tags(context.tags, adds, removes)
+        self._ring(context_id)
+        return context.tags
+
+
+def _meets(context: StoredContext, context_id: str, wanted: Listing) -> bool:
+    known = facts(
+        open_turn=context.open_turn,
+        waiting=len(context.inbox),
+        state=decode_state(context.state, context_id),
+    )
+    runs = context.open_turn is not None and context.lease_live
+    has_ended = context.open_turn is not None and not runs
+    status = AgentStatus.READY.value if has_ended else known.status
+    touched = to_us(context.last_activity)
+    metadata = json.loads(context.metadata)
+    of_it = labels(context.owner_actor, known.status, context.tags, metadata)
+    return (
+        wanted.since <= touched
+        and (touched, context_id) < (wanted.until, wanted.after_id)
+        and wanted.status in (None, status)
+        and {"", *of_it}.issuperset(wanted.labels)
+        and (not wanted.due or (_is_over(known.due) and not runs))
+    )
+
+
+def _is_over(due: int | None) -> bool:
+    return due is not None and due <= to_us(utc_now())

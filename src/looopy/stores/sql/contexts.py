@@ -1,0 +1,180 @@
+"""`ContextIndex` on SQL: pages of one index, and the labels of a context."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from looopy.stores.base import ContextIndex
+from looopy.stores.listing import Listing, check_tags, facts, labels, new_tags
+from looopy.stores.log import read_rows
+from looopy.stores.records import ContextPage, ContextRecord
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.meta import from_us
+from looopy.stores.rules import no_context
+from looopy.stores.sql import statements as s
+from looopy.stores.sql.commit import inbox_head
+from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.journal import turn_record
+from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
+from looopy.types.state import AgentStatus
+from looopy.types.storable import dump
+
+_COLUMNS = (
+    *("context_id", "epoch", "turn_count", "last_position", "last_seq", "visible_from"),
+    *("cleared_seq", "holder", "lease_live", "lease_until", "owner_actor", "state", "metadata"),
+    *("version", "created_at", "last_activity", "inbox_last", "inbox_waiting", "cancel_turn"),
+    "tags",
+)
+"""What `statements.CONTEXT_COLUMNS` are called here."""
+
+_AT_ONCE = 32  # contexts that are locked together
+
+
+class SQLContextIndex(SQLStore, ContextIndex):
+    """See `ContextIndex` for the contract."""
+
+    async def list(
+        self,
+        *,
+        owner: str | None = None,
+        status: AgentStatus | str | None = None,
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        active_since: datetime | None = None,
+        active_before: datetime | None = None,
+        due: bool = False,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> ContextPage:
+        wanted = Listing(
+            owner=owner,
+            status=status,
+            tags=tags,
+            metadata=metadata or {},
+            active_since=active_since,
+            active_before=active_before,
+            due=due,
+            after=after,
+            limit=limit,
+        )
+        await self._bring_up()
+        query = Query(_walk(wanted), self._params(wanted), alone=True)
+
+        read = await self.backend.run(partial(one_step, query), write=False)
+        found = await read_rows(read, lambda row: (int(row[-1]), context_record(row[:-1])))
+        return wanted.page(found)
+
+    def _params(self, wanted: Listing) -> dict[str, Any]:
+        conditions: dict[str, Any] = {f"label{n}": None for n in range(1, 10)}
+        conditions |= {f"label{n}": label for n, label in enumerate(wanted.labels) if n}
+        return {
+            "tenant": self.tenant,
+            "label": wanted.labels[0],
+            "status": wanted.status,
+            "since": bounded(wanted.since),
+            "until": bounded(wanted.until),
+            "after_id": wanted.after_id,
+            "limit": bounded(wanted.limit + 1),
+            **conditions,
+        }
+
+    async def tag(
+        self, context_id: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        adds, removes = check_tags(add, "/add"), check_tags(remove, "/remove")
+        if not can_exist(context_id):
+            raise no_context(context_id)
+        key = self.params(context_id)
+
+        def work() -> Steps[tuple[str, ...]]:
+            found = yield Query(s.READ_TAGS, key)
+            if not found:
+                raise no_context(context_id)
+            before = tags_column(found[0][0])
+            after = new_tags(before, adds, removes)
+            if after != before:
+                yield Query(s.SAVE_TAGS, {**key, "tags": dump(list(after)) if after else None})
+                yield Query(s.UNINDEX, key)
+            return after
+
+        return await self.write(work, context_id)
+
+    async def _bring_up(self) -> None:
+        """Bring the index up to date."""
+        after: str | None = ""
+        if await self.backend.run(partial(_is_indexed, {"tenant": self.tenant}), write=False):
+            return
+        while after is not None:
+            work = partial(index_steps, {"tenant": self.tenant, "after_id": after})
+            after = await self.backend.run(work, write=True)
+
+
+def _walk(wanted: Listing) -> str:
+    """The statement whose index leaves out most of the other contexts."""
+    return s.FIND_DUE if wanted.due else s.FIND_ALL
+
+
+def tags_column(text: str | None) -> tuple[str, ...]:
+    """The tags of a context from the column of its row."""
+    return () if text is None else tuple(json.loads(text))
+
+
+def index_steps(key: Mapping[str, Any]) -> Steps[str | None]:
+    """
+    Bring the index up to date for some contexts with an id over `after_id`.
+
+    Returns:
+        The id of the last one; `None` if there are no more.
+    """
+    found = yield Query(s.UNINDEXED, {**key, "context": None, "limit": _AT_ONCE})
+    for (context_id,) in found:
+        params = {**key, "context": context_id}
+        row = yield Query(s.TO_INDEX, params)
+        if not row:  # it was deleted
+            continue
+        open_turn, owner, touched, waiting, state, metadata, tags = row[0]
+        known = facts(
+            open_turn=open_turn, waiting=waiting, state=rows.decode_state(state, context_id)
+        )
+        params |= {"touched": touched, **known._asdict()}
+        yield Query(s.INDEX, params)
+        named = rows.decode_object(metadata, f"the metadata of context {context_id}")
+        of_it = labels(owner, known.status, tags_column(tags), named)
+        yield from _index_labels(params, of_it)
+        if open_turn is None:
+            yield Query(s.INDEXED, params)
+    return found[-1][0] if len(found) == _AT_ONCE else None
+
+
+def _index_labels(params: Mapping[str, Any], wanted: set[str]) -> Steps[None]:
+    found = {label for (label,) in (yield Query(s.LABELS, params))}
+    for label in sorted(found - wanted):
+        yield Query(s.DROP_LABEL, {**params, "label": label})
+    yield Query(s.INDEX_LABELS, params)
+    for label in sorted(wanted - found):
+        yield Query(s.ADD_LABEL, {**params, "label": label})
+
+
+def _is_indexed(params: Mapping[str, Any]) -> Steps[bool]:
+    return not (yield Query(s.IS_INDEXED, params, alone=True))
+
+
+def context_record(row: Sequence[Any]) -> ContextRecord:
+    """A context from the columns of `statements.LOAD_CONTEXT`."""
+    own, turn = dict(zip(_COLUMNS, row, strict=False)), row[len(_COLUMNS) :]
+    context_id = own["context_id"]
+    inbox = inbox_head(own.pop("inbox_last"), own.pop("inbox_waiting"), own.pop("cancel_turn"))
+    own["lease_live"] = bool(own["lease_live"])
+    own["lease_until"] = own["lease_until"] or 0
+    own["state"] = rows.decode_state(own["state"], context_id)
+    what = f"the metadata of context {context_id}"
+    own["metadata"] = rows.decode_object(own["metadata"], what)
+    own["tags"] = tags_column(own["tags"])
+    own["created_at"] = from_us(own["created_at"])
+    own["last_activity"] = from_us(own["last_activity"])
+    open_turn = None if turn[0] is None else turn_record(turn)
+    return ContextRecord(**own, inbox=inbox, open_turn=open_turn)

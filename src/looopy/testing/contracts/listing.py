@@ -1,0 +1,397 @@
+"""The contract of a `ContextIndex`; see `looopy.testing.stores`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from looopy.errors import AgentBusy, ContextNotFound, LimitExceeded, StoreConflict, ValueRefused
+from looopy.stores.bundle import Stores
+from looopy.stores.records import Claimed, ContextState, EntryKind, NewSummary
+from looopy.testing.contracts.turns import (
+    WHEN,
+    Contract,
+    at_once,
+    begin,
+    commit,
+    ends,
+    record_of,
+    refuses,
+    user,
+)
+from looopy.types.message import StopReason
+from looopy.types.state import AgentStatus, PendingKind, PendingRequest
+from looopy.types.summary import summary_message
+
+_LATER = datetime(2999, 1, 1, tzinfo=UTC)
+_BAD: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"owner": 7}, "/owner"),
+    ({"owner": "nul \0"}, "/owner"),
+    ({"status": "asleep"}, "/status"),
+    ({"status": "created"}, "/status"),
+    ({"tags": "x"}, "/tags"),
+    ({"tags": ["x", ""]}, "/tags/1"),
+    ({"tags": ["x" * 65]}, "/tags/0"),
+    ({"tags": ["a\nb"]}, "/tags/0"),
+    ({"metadata": {"k": 1.5}}, "/metadata/k"),
+    ({"metadata": {"k": None}}, "/metadata/k"),
+    ({"metadata": {"k": "x" * 200}}, "/metadata/k"),
+    ({"metadata": {"k": "lone \ud800"}}, "/metadata/k"),
+    ({"metadata": ["k"]}, "/metadata"),
+    ({"active_since": datetime(2026, 1, 1)}, "/active_since"),  # noqa: DTZ001 - on purpose
+    ({"active_before": "now"}, "/active_before"),
+    ({"after": "1"}, "/after"),
+    ({"after": "x-ada"}, "/after"),
+    ({"after": "9" * 19 + "-ada"}, "/after"),
+    ({"after": "1-" + "a" * 129}, "/after"),
+    ({"limit": -1}, "/limit"),
+    ({"limit": True}, "/limit"),
+)
+
+
+def _asked(expires_at: datetime | None = None) -> ContextState:
+    request = PendingRequest(
+        request_id="r1",
+        kind=PendingKind.APPROVAL,
+        tool_name="pay",
+        args={},
+        tool_call_id="c1",
+        turn=1,
+        expires_at=expires_at,
+    )
+    return ContextState(pending=(request,))
+
+
+async def _begin(stores: Stores, name: str, epoch: int = 0, **others: Any) -> Claimed:
+    return await begin(stores, epoch, context_id=name, **others)
+
+
+async def _end(
+    stores: Stores,
+    name: str,
+    claimed: Claimed,
+    reason: StopReason = StopReason.STOP,
+    state: ContextState | None = None,
+) -> None:
+    end = ends(reason, context_id=name)
+    await commit(stores, claimed, [end], context_id=name, state=state, release=True)
+
+
+async def _turn(stores: Stores, name: str, epoch: int = 0, **others: Any) -> Claimed:
+    """A whole turn in the context *name*."""
+    claimed = await _begin(stores, name, epoch, **others)
+    await _end(stores, name, claimed)
+    return claimed
+
+
+async def _names(stores: Stores, **conditions: Any) -> list[str]:
+    page = await stores.contexts.list(**conditions)
+    assert page.next is None
+    return [record.context_id for record in page.items]
+
+
+async def _label(stores: Stores, name: str, tags: Sequence[str] = (), **metadata: Any) -> None:
+    await stores.state.save(name, metadata, version=(await record_of(stores, name)).version)
+    await stores.contexts.tag(name, add=tags)
+
+
+class ContextIndexContract(Contract):
+    """Contexts are listed as they are, the last active first, by whatever they are known for."""
+
+    async def test_the_last_active_comes_first(self, stores: Stores) -> None:
+        """A turn's beginning and end, an append, a summary, a clear and a message move it there."""
+        assert await _names(stores) == []
+        for name in ("a", "b", "c"):
+            await _turn(stores, name)
+        assert await _names(stores) == ["c", "b", "a"]
+        claimed = await _begin(stores, "a", 1)
+        assert await _names(stores) == ["a", "c", "b"]
+        await _turn(stores, "b", 1)
+        assert await _names(stores) == ["b", "a", "c"]
+        await _end(stores, "a", claimed)
+        assert await _names(stores) == ["a", "b", "c"]
+        await stores.messages.append("c", [user("more")])
+        assert await _names(stores) == ["c", "a", "b"]
+        said = summary_message("all of it", kept=0)
+        await stores.journal.compact("b", NewSummary(message=said, epoch=2))
+        assert await _names(stores) == ["b", "c", "a"]
+        await stores.journal.clear("a")
+        assert await _names(stores) == ["a", "b", "c"]
+        await stores.journal.post("c", EntryKind.FOLLOW_UP, user("hey"))
+        assert await _names(stores) == ["c", "a", "b"]
+
+    async def test_a_record_is_that_of_load(self, stores: Stores) -> None:
+        """Listing gives the whole context, its open turn and its tags included."""
+        await _turn(stores, "a", actor_id="ann")
+        await _label(stores, "a", ["x"], title="sums")
+        await _begin(stores, "b", actor_id="bob")
+        page = await stores.contexts.list()
+        assert list(page.items) == [await record_of(stores, name) for name in ("b", "a")]
+        assert (page.items[1].tags, page.items[1].metadata) == (("x",), {"title": "sums"})
+        assert page.items[0].open_turn is not None
+
+    async def test_by_owner(self, stores: Stores) -> None:
+        """The actor of the first turn, whoever came later; a context without one has no owner."""
+        await _turn(stores, "a", actor_id="ann")
+        await _turn(stores, "b", actor_id="bob")
+        await _turn(stores, "a", 1, actor_id="bob")
+        await _turn(stores, "c")
+        assert await _names(stores, owner="ann") == ["a"]
+        assert await _names(stores, owner="bob") == ["b"]
+        assert await _names(stores, owner="c") == []
+        await _turn(stores, "c", 1, actor_id="ann")
+        assert await _names(stores, owner="ann") == ["c", "a"]
+
+    async def test_by_status(self, stores: Stores) -> None:
+        """As an agent would show it; a turn whose lease is over keeps nobody busy."""
+        await _turn(stores, "ready")
+        busy = await _begin(stores, "busy")
+        await _begin(stores, "dead", ttl_s=0.0)
+        waiting = await _begin(stores, "waiting")
+        await _end(stores, "waiting", waiting, StopReason.INPUT_REQUIRED, _asked())
+        failed = await _begin(stores, "failed")
+        state = ContextState(error=("LLMError", "no"), resumable=1)
+        await _end(stores, "failed", failed, StopReason.ERROR, state)
+        expected = {"ready": ["dead", "ready"], "busy": ["busy"], "waiting": ["waiting"]}
+        for status, names in {**expected, "failed": ["failed"]}.items():
+            assert await _names(stores, status=status) == names
+            assert await _names(stores, status=AgentStatus(status)) == names
+        await _end(stores, "busy", busy)
+        assert await _names(stores, status="busy") == []
+        assert await _names(stores, status="ready") == ["busy", "dead", "ready"]
+        await stores.journal.clear("waiting")
+        assert await _names(stores, status="waiting") == []
+
+    async def test_by_metadata_and_tags(self, stores: Stores) -> None:
+        """All entries and tags that are asked for; texts, whole numbers and booleans differ."""
+        for name in ("a", "b", "c"):
+            await _turn(stores, name)
+        await _label(stores, "a", ["x", "y"], k="1", deep={"k": 2}, n=1)
+        await _label(stores, "b", ["y"], k=1, n=1)
+        await _label(stores, "c", [], k=True, odd="é😀'; --")
+        assert await _names(stores, metadata={"k": "1"}) == ["a"]
+        assert await _names(stores, metadata={"k": 1}) == ["b"]
+        assert await _names(stores, metadata={"k": True}) == ["c"]
+        assert await _names(stores, metadata={"k": False}) == []
+        assert await _names(stores, metadata={"n": 1}) == ["b", "a"]
+        assert await _names(stores, metadata={"odd": "é😀'; --"}) == ["c"]
+        assert await _names(stores, tags=["y"]) == ["b", "a"]
+        assert await _names(stores, tags=["y", "x", "y"]) == ["a"]
+        assert await _names(stores, tags=["y"], metadata={"n": 1, "k": 1}) == ["b"]
+        assert await _names(stores, tags=["n"], metadata={}) == []
+        await _label(stores, "a", n=2)
+        assert await _names(stores, metadata={"n": 1}) == ["b"]
+        assert await _names(stores, metadata={"n": 2}, tags=["x"]) == ["a"]
+
+    async def test_by_last_activity(self, stores: Stores) -> None:
+        """From a moment on, and up to before one."""
+        for name in ("a", "b", "c"):
+            await _turn(stores, name)
+        at = (await record_of(stores, "b")).last_activity
+        assert await _names(stores, active_since=at) == ["c", "b"]
+        assert await _names(stores, active_before=at) == ["a"]
+        assert await _names(stores, active_since=at, active_before=at) == []
+        page = await stores.contexts.list(active_before=_LATER, limit=1)
+        assert await _names(stores, active_before=at, after=page.next) == ["a"]
+        assert await _names(stores, active_since=_LATER) == []
+
+    async def test_what_is_due(self, stores: Stores) -> None:
+        """A dead or interrupted turn, messages and expired requests; not while a turn runs."""
+        await _turn(stores, "fine")
+        await _begin(stores, "dead", ttl_s=0.0)
+        runs = await _begin(stores, "runs")
+        await stores.journal.post("runs", EntryKind.FOLLOW_UP, user("more"))
+        left = await _begin(stores, "left")
+        await _end(stores, "left", left, StopReason.INTERRUPTED, ContextState(resumable=1))
+        failed = await _begin(stores, "failed")
+        state = ContextState(error=("LLMError", "no"), resumable=1)
+        await _end(stores, "failed", failed, StopReason.ERROR, state)
+        for name, until in (("over", WHEN - timedelta(days=999)), ("open", _LATER), ("ever", None)):
+            asked = await _begin(stores, name)
+            await _end(stores, name, asked, StopReason.INPUT_REQUIRED, _asked(until))
+        assert await _names(stores, due=True) == ["over", "left", "dead"]
+        await _end(stores, "runs", runs)
+        assert await _names(stores, due=True) == ["runs", "over", "left", "dead"]
+        await stores.journal.post("fine", EntryKind.STEER, user("hey"))
+        assert await _names(stores, due=True, status="ready") == ["fine", "runs", "left", "dead"]
+        await stores.journal.withdraw("fine")
+        await stores.journal.withdraw("runs")
+        assert await _names(stores, due=True) == ["over", "left", "dead"]
+        await _end(stores, "left", await _begin(stores, "left", 1), state=ContextState())
+        await stores.journal.clear("dead", force=True)
+        await stores.journal.clear("over")
+        assert await _names(stores, due=True) == []
+
+    async def test_pages_leave_nothing_out_and_repeat_nothing(self, stores: Stores) -> None:
+        """The pages together are the listing, whatever their size."""
+        names = [f"c{n:02}" for n in range(9)]
+        for name in names:
+            await _turn(stores, name, actor_id="ann" if int(name[1:]) % 2 else "bob")
+            await _label(stores, name, ["odd"] if int(name[1:]) % 2 else [])
+        every: tuple[dict[str, Any], ...] = (
+            {},
+            {"owner": "ann"},
+            {"tags": ["odd"]},
+            {"status": "ready"},
+        )
+        for conditions in every:
+            whole = await _names(stores, **conditions)
+            assert whole == sorted(whole, reverse=True)
+            for limit in (1, 2, 4, 9, 10):
+                found: list[str] = []
+                after: str | None = None
+                while True:
+                    page = await stores.contexts.list(after=after, limit=limit, **conditions)
+                    assert len(page.items) <= limit
+                    found += [record.context_id for record in page.items]
+                    if (after := page.next) is None:
+                        break
+                assert found == whole
+        assert (await stores.contexts.list(limit=0)).items == []
+
+    async def test_a_context_that_becomes_active_moves_out_of_the_next_pages(
+        self, stores: Stores
+    ) -> None:
+        """Between two pages; every other one is listed once."""
+        for name in ("a", "b", "c", "d"):
+            await _turn(stores, name)
+        first = await stores.contexts.list(limit=2)
+        assert [record.context_id for record in first.items] == ["d", "c"]
+        await _turn(stores, "b", 1)
+        await _turn(stores, "d", 1)
+        assert await _names(stores, after=first.next) == ["a"]
+
+    async def test_bad_conditions_are_refused_by_their_place(self, stores: Stores) -> None:
+        """A typed error names the condition."""
+        await _turn(stores, "a")
+        for conditions, path in _BAD:
+            with refuses(ValueRefused, path=path):
+                await stores.contexts.list(**conditions)
+        with refuses(LimitExceeded, limit="conditions", value=8):
+            await stores.contexts.list(tags=[f"t{n}" for n in range(9)])
+        assert await _names(stores, tags=[f"t{n}" for n in range(8)]) == []
+
+    async def test_tags_are_added_and_removed(self, stores: Stores) -> None:
+        """Sorted, each once; the record has them, and a listing knows them at once."""
+        await _turn(stores, "a")
+        tag = stores.contexts.tag
+        assert await tag("a", add=["y", "x", "y"]) == ("x", "y")
+        assert (await record_of(stores, "a")).tags == ("x", "y")
+        assert await tag("a", add=["é😀'; --"], remove=["y", "none"]) == ("x", "é😀'; --")
+        assert await _names(stores, tags=["é😀'; --"]) == ["a"]
+        assert await _names(stores, tags=["y"]) == []
+        assert await tag("a", add=["z"], remove=["z"]) == ("x", "é😀'; --")
+        assert await tag("a", remove=["x", "é😀'; --"]) == ()
+        assert await _names(stores, tags=["x"]) == []
+
+    async def test_tagging_disturbs_no_turn(self, stores: Stores) -> None:
+        """Neither epoch nor activity nor metadata changes, and the turn goes on."""
+        claimed = await _begin(stores, "a")
+        await _turn(stores, "b")
+        before = await record_of(stores, "a")
+        await stores.contexts.tag("a", add=["x"])
+        assert await record_of(stores, "a") == replace(before, tags=("x",))
+        assert await _names(stores, tags=["x"], status="busy") == ["a"]
+        assert await _names(stores) == ["b", "a"]
+        await _end(stores, "a", claimed)
+        assert await _names(stores, tags=["x"], status="busy") == []
+        assert await _names(stores, tags=["x"], status="ready") == ["a"]
+
+    async def test_bad_tags_are_refused_whole(self, stores: Stores) -> None:
+        """A typed error names the tag, and no other tag was changed."""
+        await _turn(stores, "a")
+        tag: Any = stores.contexts.tag
+        bad: tuple[Any, ...] = ("", "x" * 65, "a\tb", "nul \0", "lone \ud800", 7, None)
+        for one in bad:
+            with refuses(ValueRefused, path="/add/1"):
+                await tag("a", add=["fine", one])
+            with refuses(ValueRefused, path="/remove/0"):
+                await tag("a", add=["fine"], remove=[one])
+        with refuses(ValueRefused, path="/add"):
+            await tag("a", add="fine")
+        many = [f"t{n}" for n in range(32)]
+        assert len(await tag("a", add=many)) == 32
+        with refuses(LimitExceeded, limit="tags", value=32):
+            await tag("a", add=["one more"])
+        assert len((await record_of(stores, "a")).tags) == 32
+        for unknown in ("nobody", "no id"):
+            with pytest.raises(ContextNotFound):
+                await tag(unknown, add=["x"])
+        assert await _names(stores) == ["a"]
+
+    async def test_clearing_keeps_tags_and_deleting_takes_them(self, stores: Stores) -> None:
+        """A context of the same name made later has none."""
+        await _turn(stores, "a", actor_id="ann")
+        await _label(stores, "a", ["x"], k=1)
+        await stores.journal.clear("a")
+        assert await _names(stores, tags=["x"], metadata={"k": 1}) == ["a"]
+        await stores.state.delete("a")
+        assert await _names(stores) == []
+        await _turn(stores, "a")
+        assert await _names(stores, tags=["x"]) == []
+        assert await _names(stores, owner="ann") == []
+        assert (await record_of(stores, "a")).tags == ()
+
+    async def test_a_context_is_listed_once_it_is_made(self, stores: Stores) -> None:
+        """By whichever write: an append, metadata, a message, a place in line."""
+        await stores.messages.append("a", [user("hi")])
+        await stores.state.save("b", {"k": 1}, version=0)
+        await stores.journal.post("c", EntryKind.STEER, user("hi"))
+        await stores.state.join_line("d", "holder", 1.0)
+        await stores.artifacts.save("e", "art", b"x")
+        assert set(await _names(stores)) == {"a", "b", "c", "d", "e"}
+        assert await _names(stores, metadata={"k": 1}) == ["b"]
+
+    async def test_another_tenant_is_not_listed(self, stores: Stores) -> None:
+        """Neither its contexts nor their tags, and its cursor leads to none of them."""
+        other = stores.for_tenant("other")
+        await _turn(stores, "a", actor_id="ann")
+        await _turn(other, "b", actor_id="ann")
+        await other.contexts.tag("b", add=["x"])
+        assert await _names(stores) == ["a"]
+        assert await _names(stores, owner="ann") == ["a"]
+        assert await _names(stores, tags=["x"]) == []
+        assert await _names(other, owner="ann", tags=["x"]) == ["b"]
+        with pytest.raises(ContextNotFound):
+            await stores.contexts.tag("b", add=["y"])
+
+    async def test_listing_beside_turns_misses_no_acknowledged_change(self, stores: Stores) -> None:
+        """Turns, tags and listings at the same time: each sees what was acknowledged before it."""
+        acknowledged: dict[str, int] = {}
+
+        async def work(name: str) -> None:
+            epoch = 0
+            for n in range(4):
+                try:
+                    claimed = await _begin(stores, name, epoch, actor_id=name)
+                except (AgentBusy, StoreConflict):
+                    raise AssertionError(name) from None
+                await stores.contexts.tag(name, add=[f"t{n}"], remove=[f"t{n - 1}"])
+                await _end(stores, name, claimed)
+                epoch = claimed.epoch
+                acknowledged[name] = n
+
+        async def look() -> None:
+            for _ in range(8):
+                known = dict(acknowledged)
+                page = await stores.contexts.list()
+                found = {r.context_id: r.turn_count for r in page.items}
+                assert all(found[name] > n for name, n in known.items())
+                for name, n in known.items():
+                    tagged = await stores.contexts.list(tags=[f"t{n}"], owner=name)
+                    assert tagged.items or acknowledged[name] != n or n < 3
+                await asyncio.sleep(0)
+
+        names = [f"c{n}" for n in range(4)]
+        await at_once(*(work(name) for name in names), look(), look())
+        assert sorted(await _names(stores, status="ready", tags=["t3"])) == names
+        assert await _names(stores, status="busy") == []
+        for n in range(3):
+            assert await _names(stores, tags=[f"t{n}"]) == []
+        for name in names:
+            assert await _names(stores, owner=name) == [name]
