@@ -260,7 +260,8 @@ def test_the_check_tells_a_pipeline_what_to_do(empty, revision):
     code, said = check()
     if revision != migrate.HEAD:
         assert (code, "looopy db upgrade" in said) == (1, True), said
-        assert frozen.dump(empty)["alembic_version"] == [{"version_num": revision}]
+        table = "alembic_version" if revision < "0003" else "looopy_version"  # see old_names
+        assert frozen.dump(empty)[table] == [{"version_num": revision}]
         migrate.upgrade(empty)
         code, said = check()
     assert (code, "is up to date" in said) == (0, True), said
