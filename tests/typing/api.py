@@ -347,7 +347,8 @@ async def stores_by_themselves() -> None:
         assert_type(stores.artifacts, ArtifactStore)
         assert_type(stores.state, StateStore)
         assert_type(await stores.messages.append("ada", [UserMessage("hello")]), int)
-        assert_type(await stores.artifacts.load("ada", "x"), bytes | dict[str, Any])
+        loaded = await stores.artifacts.load("ada", "x")
+        assert_type(loaded, bytes | dict[str, Any] | list[dict[str, Any]])
         for record in await stores.state.list(limit=10):
             assert_type(record.context_id, str)
 

@@ -13,7 +13,7 @@ from looopy.stores.artifacts import Append, Fail, Request, Save, to_delete, to_o
 from looopy.stores.base import ArtifactStore
 from looopy.stores.records import ArtifactChange
 from looopy.stores.shield import settle
-from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 
 _logger = logging.getLogger("looopy")
 
@@ -111,7 +111,7 @@ class TurnArtifacts:
         """Give the version that is being built up."""
         return await self._change(Fail(artifact_id=artifact_id, version=version))
 
-    async def load(self, artifact_id: str, version: int | None = None) -> Any:
+    async def load(self, artifact_id: str, version: int | None = None) -> Loaded:
         """Load a version, the newest complete one by default."""
         return await self._artifacts.load(self._context_id, artifact_id, version)
 

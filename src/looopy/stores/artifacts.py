@@ -51,7 +51,7 @@ from looopy.stores.rules import (
     is_artifact_id,
     no_artifact,
 )
-from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 from looopy.types.storable import check_limit, check_text, dump
 
 INLINE_BYTES = 64 * 1024
@@ -647,11 +647,14 @@ class Artifacts:
             raise no_artifact(artifact_id, version)
         return found.artifact
 
-    async def load(self, context_id: str, artifact_id: str, version: int | None = None) -> Any:
+    async def load(
+        self, context_id: str, artifact_id: str, version: int | None = None
+    ) -> Loaded:
         """The whole content."""
         found = await self._find(context_id, artifact_id, version)
         if found.text is not None:
-            return json.loads(found.text)
+            data: dict[str, Any] = json.loads(found.text)
+            return data
         raw = b"".join([piece async for _, piece in self._pieces(context_id, found)])
         if found.artifact.kind is ArtifactKind.FILE:
             return raw
@@ -893,8 +896,11 @@ def _check_from_0(value: object, path: str) -> None:
         raise ValueRefused(f"{path[1:]} is a whole number from 0, not {value!r}", path=path)
 
 
-def _content_of(raw: bytes, kind: ArtifactKind) -> Any:
-    return json.loads(raw) if kind is ArtifactKind.DATA else _lines(raw)
+def _content_of(raw: bytes, kind: ArtifactKind) -> Loaded:
+    if kind is ArtifactKind.DATASET:
+        return _lines(raw)
+    data: dict[str, Any] = json.loads(raw)
+    return data
 
 
 def _lines(raw: bytes) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ from looopy.stores.records import (
     TurnRecord,
     Waiter,
 )
-from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 from looopy.types.event import AgentEvent, Compaction
 from looopy.types.message import Message, UserMessage
 from looopy.types.state import AgentStatus
@@ -217,7 +217,9 @@ class ArtifactStore(Protocol):
         """Give the version that is being built up; what it holds stays readable by its number."""
         ...
 
-    async def load(self, context_id: str, artifact_id: str, version: int | None = None) -> Any:
+    async def load(
+        self, context_id: str, artifact_id: str, version: int | None = None
+    ) -> Loaded:
         """
         The content of a version: bytes, an object, or a list of rows.
 

@@ -15,6 +15,9 @@ Row: TypeAlias = Mapping[str, Any]
 Content: TypeAlias = bytes | str | Mapping[str, Any] | Sequence[Row]
 """Bytes or text of a file, the object of a data artifact, or the rows of a dataset."""
 
+Loaded: TypeAlias = bytes | dict[str, Any] | list[dict[str, Any]]
+"""Content as it is read: bytes of a file, the object of a data artifact, or rows of a dataset."""
+
 Chunk: TypeAlias = bytes | str | Sequence[Row]
 """A piece of a file or of a dataset."""
 
@@ -130,7 +133,7 @@ class ArtifactWriter(Protocol):
         """Give the version that is being built up. See `ArtifactStore.fail`."""
         ...
 
-    async def load(self, artifact_id: str, version: int | None = None) -> Any:
+    async def load(self, artifact_id: str, version: int | None = None) -> Loaded:
         """Load a version, the newest complete one by default. See `ArtifactStore.load`."""
         ...
 

@@ -483,8 +483,9 @@ class ArtifactContentContract:
         async with asyncio.TaskGroup() as group:
             for n, other in enumerate(others * 2):
                 group.create_task(other.artifacts.append(CONTEXT, "log", f"{n};"))
-        text = (await stores.artifacts.load(CONTEXT, "log", 1)).decode()
-        assert sorted(text.split(";")) == ["", *map(str, range(8))]
+        log = await stores.artifacts.load(CONTEXT, "log", 1)
+        assert isinstance(log, bytes)
+        assert sorted(log.decode().split(";")) == ["", *map(str, range(8))]
 
     async def test_equal_content_of_two_artifacts_outlives_either(self, stores: Stores) -> None:
         """However it is shared: deleting one leaves the other, also in another context."""

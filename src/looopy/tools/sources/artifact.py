@@ -481,6 +481,7 @@ async def _append_rows(
             await writer.append(artifact_id, list(rows), version=found.version, last=last)
         )
     _check_size(found)
+    before: Any
     if found.columns is None:
         columns, before = await _old_table(context, found)
     else:
