@@ -121,7 +121,7 @@ async def test_many_messages_are_decoded_in_small_parts_beside_the_loop(
 
 @pytest.mark.parametrize(
     ("module", "decoder"),
-    [(events, "turn_record"), (state, "_context_record"), (artifacts, "stored_artifact")],
+    [(events, "turn_record"), (state, "context_record"), (artifacts, "stored_artifact")],
 )
 async def test_long_lists_of_anything_else_are_decoded_beside_the_loop_too(
     module, decoder, tmp_path, monkeypatch
@@ -143,7 +143,7 @@ async def test_long_lists_of_anything_else_are_decoded_beside_the_loop_too(
         monkeypatch.setattr(module, decoder, seen)
         lists = {
             "turn_record": lambda: stores.journal.turns(CONTEXT, limit=70),
-            "_context_record": lambda: stores.state.list(limit=70),
+            "context_record": lambda: stores.state.list(limit=70),
             "stored_artifact": lambda: stores.artifacts.list(CONTEXT),
         }
         found = await lists[decoder]()
