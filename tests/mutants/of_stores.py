@@ -346,7 +346,7 @@ MUTANTS = [
                 "job.result",
             ),
         ),
-        (f"{_FILE}::test_processes_that_write_to_one_file_at_once_all_succeed",),
+        (f"{_FILE}::test_a_write_has_the_file_before_it_reads",),
     ),
     mutant(
         "commits-to-a-file-that-is-gone",

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -274,6 +275,27 @@ async def test_a_file_locked_for_too_long_is_unavailable(driver, sqlite_file):
         assert await driver.run(_one("SELECT COUNT(*) FROM looopy_contexts"), write=False) == [(0,)]
         other.execute("ROLLBACK")
     await driver.run(_one(_INSERT, tenant="t", context="c"), write=True)
+
+
+async def test_a_write_has_the_file_before_it_reads(driver, sqlite_file):
+    """One that only read would be refused at its first write if another process wrote between."""
+    refused = []
+
+    def work(name):
+        yield Query("SELECT COUNT(*) FROM looopy_contexts", {})
+        with contextlib.closing(
+            sqlite3.connect(sqlite_file, timeout=0, isolation_level=None)
+        ) as other:
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                refused.append(str(error))
+        yield Query(_INSERT, {"tenant": "t", "context": name})
+
+    await driver.run(partial(work, "alone"), write=True)
+    together = (driver.run(partial(work, f"{n}"), write=True) for n in range(4))
+    await asyncio.gather(*together)
+    assert refused == ["database is locked"] * 5
 
 
 _WRITER = """
