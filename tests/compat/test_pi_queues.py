@@ -45,10 +45,18 @@ def at(agent, kind, act):
     leave = agent.subscribe(listener)
 
 
-async def test_what_was_queued_last_outlives_the_agent(make):
+async def test_what_was_queued_last_outlives_the_agent(make, monkeypatch):
     """Nobody has awaited that it is stored, and the agent is closed at once."""
     async with make(text("a")) as first:
         await first.prompt("hi")
+        steer = first.looopy.steer
+
+        async def slowly(*args, **options):
+            for _ in range(100):  # closing takes fewer steps of the event loop
+                await asyncio.sleep(0)
+            return await steer(*args, **options)
+
+        monkeypatch.setattr(first.looopy, "steer", slowly)
         first.follow_up("later")
         first.steer("now")
     second = make()

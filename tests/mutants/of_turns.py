@@ -502,7 +502,7 @@ MUTANTS = [
         "looopy.history.view:View._begin",
         "Window(limits, self.offset + self._start)",
         "Window(limits)",
-        "tests/property/test_view.py::test_who_has_read_only_the_end_cuts_at_the_same_place",
+        "tests/unit/history/test_view.py::test_a_view_of_the_end_cuts_where_the_whole_is_cut",
     ),
     mutant(
         "summary-of-what-is-in-memory",

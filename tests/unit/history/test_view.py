@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from looopy.history.view import View
-from looopy.history.window import visible
+from looopy.history.window import fitting, folded, visible
 from looopy.llm.render import render
 from looopy.types.config import LoopConfig
 from looopy.types.message import (
@@ -124,3 +124,17 @@ def test_a_cut_that_was_lost_and_found_again_shows_all_that_came_between() -> No
         assert look(view, config) == render(
             visible(history, config), provider="p", model="m"
         )
+
+
+@pytest.mark.parametrize("limits", [{"max_messages": 12}, {"history_tokens": 200}])
+def test_a_view_of_the_end_cuts_where_the_whole_is_cut(limits):
+    """An agent that was opened in between has read the end only, and sends what the other sends."""
+    config = LoopConfig(**{"max_messages": None, "history_tokens": None, **limits})
+    log: list[Message] = []
+    for n in range(40):
+        log += [UserMessage(f"question {n}"), AssistantMessage((TextContent(f"answer {n}"),))]
+    whole = render(folded(log, config), provider="", model="")
+    for gone in range(len(log) - fitting(log, config)):
+        view = View(log[gone:])
+        view.offset = gone
+        assert view.of(config, provider="", model="") == whole
