@@ -269,7 +269,7 @@ def _metadata(metadata: object) -> str | None:
 
 
 class ArtifactRows(Protocol):
-    """What a backend supplies: the rows of one tenant's artifacts."""
+    """The rows of one tenant's artifacts, which a backend supplies."""
 
     async def peek(
         self, context_id: str, artifact_id: str, version: int | None = None

@@ -29,7 +29,7 @@ _COLUMNS = (
     *("version", "created_at", "last_activity", "inbox_last", "inbox_waiting", "cancel_turn"),
     "tags",
 )
-"""What `statements.CONTEXT_COLUMNS` are called here."""
+"""The names of `statements.CONTEXT_COLUMNS` here."""
 
 _AT_ONCE = 32  # contexts that are locked together
 

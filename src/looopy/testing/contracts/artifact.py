@@ -288,7 +288,7 @@ class ArtifactContentContract:
         assert (await stores.artifacts.get(CONTEXT, "doc", 1)).status == "complete"
 
     async def test_a_version_can_be_given_up(self, stores: Stores) -> None:
-        """What it holds stays readable by its number; the next one begins anew."""
+        """Its content stays readable by its number; the next version begins anew."""
         await stores.artifacts.open(CONTEXT, "doc")
         await stores.artifacts.append(CONTEXT, "doc", b"half")
         failed = await stores.artifacts.fail(CONTEXT, "doc")
@@ -453,7 +453,7 @@ class ArtifactContentContract:
             assert refused.value.path == f"/{field}"
 
     async def test_pieces_that_are_appended_at_once_keep_their_order(self, stores: Stores) -> None:
-        """Of each artifact by itself, in the order in which they were requested."""
+        """Each artifact changes by itself, in the order in which changes were requested."""
         async with asyncio.TaskGroup() as group:
             for name in ("a", "b"):
                 group.create_task(stores.artifacts.open(CONTEXT, name))
