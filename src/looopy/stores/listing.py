@@ -33,7 +33,7 @@ class Facts(NamedTuple):
 
 def facts(*, open_turn: int | None, waiting: int, state: ContextState) -> Facts:
     """
-    What a context is listed by.
+    The facts by which a context is listed.
 
     An interrupted turn should be continued at once (`due` is 0), and messages of the inbox be read.
     A request expires at its time. A failed turn waits for a decision.
