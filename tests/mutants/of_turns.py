@@ -7,6 +7,7 @@ from tests.mutants.mutant import Edit, Mutant, mutant
 _TURNS = "tests/agent/turns/test_turns.py"
 _WITHIN = "tests/agent/lifecycle/test_from_within.py"
 _CONTINUING = "tests/agent/recovery/test_continuing.py"
+_UNDO = "tests/agent/history/test_undo_compact.py"
 _EXPIRED = "tests/agent/credentials/test_expired_credentials.py"
 _SLOW_CODE = "tests/agent/failures/test_slow_code.py"
 _SYNC = "tests/agent/sync/test_sync.py"
@@ -495,6 +496,30 @@ MUTANTS = [
         "self.view.drop()",
         "self.view.drop()",
         "tests/agent/history/test_prompt_cache.py::test_a_history_that_was_let_go_is_cut_where_it_was",
+    ),
+    mutant(
+        "a-hook-of-compact-is-not-called",
+        "an application that keeps a fact in each summary loses it when it compacts by itself",
+        "looopy.agent.compact:condense",
+        "if config.hooks.on_compact is not None:",
+        "if False:",
+        f"{_UNDO}::test_a_hook_sees_what_goes_and_may_reword_it",
+    ),
+    mutant(
+        "covered-and-kept",
+        "messages that the model still sees are listed as summarised",
+        "looopy.agent.compact:covered",
+        "left = at - 1 - kept_by(summary) - max(",
+        "left = at - 1 - max(",
+        f"{_UNDO}::test_what_went_into_a_summary_can_be_read",
+    ),
+    mutant(
+        "a-cut-by-an-old-record",
+        "a summary covers less than it speaks for when a turn began between two reads",
+        "looopy.agent.compact:condense",
+        "known.position_at(len(known.history) - 1) - part.kept",
+        "record.last_position - part.kept",
+        f"{_UNDO}::test_a_turn_between_two_reads_moves_no_cut",
     ),
     mutant(
         "window-without-offset",
