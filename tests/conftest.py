@@ -11,7 +11,6 @@ import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import hypothesis
@@ -21,8 +20,6 @@ from tests.cutting import Cutter
 from tests.postgres import Server, ask
 
 from looopy.stores.sql import migrate
-
-_GROUND = pytest.StashKey[Path]()
 
 # No test fails because the machine is slow. CI tries the same examples each time, so that a change
 # is not refused for what an earlier one did; whoever asks for more examples wants new ones.
@@ -36,22 +33,12 @@ hypothesis.settings.load_profile("looopy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the ground before a worker is started, and tell each worker of it."""
+    """Prepare the ground before a worker is started; workers inherit the environment."""
     ground.hear_ctrl_c()
-    if hasattr(config, "workerinput"):
-        ground.keep_bytecode(Path(config.workerinput["ground"]))
-        return
-    folder, remove = ground.prepare()
-    config.stash[_GROUND] = folder
-    config.add_cleanup(remove)
-    if not config.getoption("numprocesses", None):
+    if not hasattr(config, "workerinput"):
+        folder, remove = ground.prepare()
+        config.add_cleanup(remove)
         ground.keep_bytecode(folder)
-
-
-@pytest.hookimpl(optionalhook=True)  # of xdist
-def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of the ground."""
-    node.workerinput["ground"] = str(node.config.stash[_GROUND])
 
 
 @pytest.hookimpl(trylast=True)

@@ -96,6 +96,12 @@ def test_bytecode_that_may_be_written_is_left_alone(tmp_path, disk):
     assert "PYTHONPYCACHEPREFIX" not in os.environ
 
 
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="not in a worker")
+def test_a_worker_keeps_its_bytecode():
+    """Somewhere, whatever the process was told that started it: assertions are rewritten once."""
+    assert not sys.dont_write_bytecode
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
 def test_each_worker_begins_with_what_takes_long(workers):
     """No test is lost or doubled, and no worker's part ends with a long one."""
