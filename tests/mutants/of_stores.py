@@ -765,7 +765,7 @@ MUTANTS = [
     mutant(
         "altered-bytes-are-served",
         "a file that somebody changed in the folder of artifacts is returned as what was saved",
-        "looopy.stores.artifacts:Artifacts._part",
+        "looopy.stores.artifacts.parts:Parts._part",
         "if piece is not None and actual == part.sha256:",
         "if piece is not None:",
         "tests/contract/sqlite/test_blobs.py::test_altered_bytes_are_named_and_never_returned",
@@ -773,8 +773,8 @@ MUTANTS = [
     mutant(
         "a-damaged-part-is-shared",
         "saving a file again does not mend it, because the new version names the damaged part",
-        "looopy.stores.artifacts:Artifacts._store",
-        "if there is not None and await _digest(there) == digest:",
+        "looopy.stores.artifacts.parts:Parts._store",
+        "if there is not None and await digest_of(there) == digest:",
         "if there is not None:",
         "tests/contract/sqlite/test_blobs.py::test_saving_again_heals_what_was_damaged",
     ),

@@ -9,7 +9,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from looopy.auth.redaction import Redactor
-from looopy.stores.artifacts import Append, Fail, Request, Save, to_delete, to_open, to_save
+from looopy.stores.artifacts.requests import (
+    Append,
+    Fail,
+    Request,
+    Save,
+    to_delete,
+    to_open,
+    to_save,
+)
 from looopy.stores.base import ArtifactStore
 from looopy.stores.records import ArtifactChange
 from looopy.stores.shield import settle

@@ -9,7 +9,7 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
 - Contract: `base` (the protocols), `records` (their arguments and results), `rules` (checks and
   refusals that all backends share).
 - Opening: `opening` (a URL becomes stores), `bundle` (the stores of one tenant as one object).
-- Artifacts: `artifacts` (content above the rows), `blobs/` (where their large parts lie).
+- Artifacts: `artifacts/` (content above the rows), `blobs/` (where their large parts lie).
 - Shared parts: `rows/` (a message or event as a row), `log` (rows as a page of the event log),
   `owner` (proof that a lease holder lives or is dead), `bells` (wake whoever waits for a context),
   `shield` (await a write to its end).

@@ -107,7 +107,7 @@ async def test_a_store_that_is_down_changes_nothing(stores, monkeypatch):
         client_options={"allow_http": True},
         retry_config={"max_retries": 0},
     )
-    monkeypatch.setattr(stores.artifacts, "_blobs", ObjectBlobs(gone))
+    monkeypatch.setattr(stores.artifacts._parts, "blobs", ObjectBlobs(gone))
     for late in (
         stores.artifacts.save(CONTEXT, "doc", _CONTENT + b"x"),
         stores.artifacts.append(CONTEXT, "big", _CONTENT[1:]),

@@ -22,7 +22,7 @@ import pytest
 from looopy import Agent, AuthContext
 from looopy.errors import LooopyError, ValueRefused
 from looopy.stores import base, open_stores
-from looopy.stores.artifacts import to_save
+from looopy.stores.artifacts.requests import to_save
 from looopy.stores.memory import stores as memory
 from looopy.stores.records import Commit, EntryKind, NewSummary
 from looopy.stores.sql import artifacts, messages, state

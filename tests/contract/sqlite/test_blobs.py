@@ -17,7 +17,7 @@ from looopy.errors import (
     StoreUnavailable,
 )
 from looopy.stores import open_stores
-from looopy.stores.artifacts import to_save
+from looopy.stores.artifacts.requests import to_save
 from looopy.stores.records import ArtifactMoved, ArtifactPart, ArtifactWrite
 from looopy.testing.contracts.artifact import a_content
 from looopy.testing.contracts.turns import CONTEXT, begin, commit
@@ -204,7 +204,7 @@ async def test_a_shared_name_that_is_gone_is_written_again(stores, folder, monke
 
     (blob,) = _blobs(folder)
     kept = blob.read_bytes()
-    blobs = stores.artifacts._blobs
+    blobs = stores.artifacts._parts.blobs
 
     async def get(path, real=blobs.get):
         return await real(path) or kept  # it was read just before the deletion

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from looopy.stores.artifacts import Artifacts, StoredPart, StoredVersion
+from looopy.stores.artifacts.rows import StoredPart, StoredVersion
+from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.memory.context import (
     Contexts,
     MemoryStore,

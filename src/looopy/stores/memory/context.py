@@ -15,7 +15,7 @@ from datetime import datetime
 
 from looopy.errors import StoreUnavailable
 from looopy.stores import rules as names
-from looopy.stores.artifacts import StoredPart, placed_parts
+from looopy.stores.artifacts.rows import StoredPart, placed_parts
 from looopy.stores.bells import Bells
 from looopy.stores.log import StoredEvent, StoredMessage
 from looopy.stores.records import (

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any
 
 from looopy.errors import StoreError
-from looopy.stores.artifacts import Artifacts, StoredPart, StoredVersion, drop
+from looopy.stores.artifacts.parts import drop
+from looopy.stores.artifacts.rows import StoredPart, StoredVersion
+from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.log import read_rows
 from looopy.stores.records import ArtifactChange, ArtifactWrite
 from looopy.stores.sql import statements as s

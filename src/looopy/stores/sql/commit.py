@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from looopy.stores import rules as names
-from looopy.stores.artifacts import placed_parts
+from looopy.stores.artifacts.rows import placed_parts
 from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,

@@ -1,0 +1,194 @@
+"""
+Parts of a content: cut and stored, read and compared with their hashes, removed when orphaned.
+
+Equal parts of a tenant are stored once. A part may take over the name in another row only if the
+commit still finds that row and locks it, so a deletion on the way cannot remove the bytes. A part
+that no row names is an orphan: of a write that was cut short, or refused. It is removed after a
+grace time, and a commit that comes later than half of that time is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from looopy.errors import ArtifactDamaged
+from looopy.stores.artifacts.rows import ArtifactRows, StoredPart, StoredVersion
+from looopy.stores.blobs.base import Blobs, name_of, new_name, path_of, room_of
+from looopy.stores.records import ArtifactPart
+from looopy.stores.rules import no_artifact
+from looopy.types.artifact import Artifact
+
+INLINE_BYTES = 64 * 1024
+PART_BYTES = 8 * 1024 * 1024
+DATABASE_PART_BYTES = 1024 * 1024
+"""The largest tail; the largest part in a blob store, and in a database."""
+
+GRACE_S = 24 * 3600.0
+"""The age at which an orphan may be removed."""
+
+LARGE = 1024 * 1024
+"""The fewest bytes that are hashed, or parsed, in a thread."""
+
+_PARTS_AT_ONCE = 256
+
+
+class Parts:
+    """
+    The parts of one tenant.
+
+    Args:
+        rows: The rows that name them.
+        tenant: Whose they are.
+        blobs: Takes the parts; `None`: the rows take them.
+    """
+
+    def __init__(self, rows: ArtifactRows, tenant: str, blobs: Blobs | None) -> None:
+        self.rows = rows
+        self.tenant = tenant
+        self.blobs = blobs
+        self._part_bytes = DATABASE_PART_BYTES if blobs is None else PART_BYTES
+
+    async def cut(
+        self, raw: bytes, *, is_rows: bool, share: bool
+    ) -> tuple[list[ArtifactPart], bytes]:
+        """*raw* as parts, and a tail; no row is cut in two."""
+        parts: list[ArtifactPart] = []
+        known: dict[str, ArtifactPart] = {}
+        view, start = memoryview(raw), 0
+        while len(raw) - start > INLINE_BYTES:
+            end = min(start + self._part_bytes, len(raw))
+            if is_rows and end < len(raw):
+                end = (raw.rfind(b"\n", start, end) + 1) or raw.index(b"\n", end) + 1
+            piece = view[start:end]
+            rows = raw.count(b"\n", start, end) if is_rows else 0
+            digest = await digest_of(piece)
+            part = known.get(digest)
+            if part is None:
+                part = known[digest] = await self._store(piece, digest, share=share)
+            parts.append(replace(part, rows=rows))
+            start = end
+        return parts, raw[start:]
+
+    async def _store(self, piece: memoryview, digest: str, *, share: bool) -> ArtifactPart:
+        """Have a part where a row may name it."""
+        size = len(piece)
+        if self.blobs is None:
+            return ArtifactPart(size=size, sha256=digest, data=bytes(piece))
+        if share and (name := await self.rows.blob_with(digest, size)) is not None:
+            there = await self.blobs.get(path_of(self.tenant, name))
+            if there is not None and await digest_of(there) == digest:  # else it is damaged
+                return ArtifactPart(size=size, sha256=digest, blob=name, shared=True)
+        name = new_name(digest)
+        expires = time.monotonic() + GRACE_S / 2
+        await self.blobs.put(path_of(self.tenant, name), piece)
+        return ArtifactPart(size=size, sha256=digest, blob=name, expires=expires)
+
+    async def pieces(
+        self, context_id: str, found: StoredVersion, *, start: int = 0, row: int | None = None
+    ) -> AsyncIterator[tuple[int, bytes]]:
+        """
+        The parts from the one with *start* or *row*, and the tail, each with its place.
+
+        The place is in bytes, or in rows if *row* is given.
+        """
+        one = found.artifact
+        if found.text is not None:
+            yield 0, found.text.encode()
+            return
+        after = 0
+        if found.part_count and (start or row):
+            at = await self.rows.part_at(
+                context_id, one.artifact_id, one.version, start=start, row=row or 0
+            )
+            after = at - 1
+        while after < found.part_count:
+            # Bytes in the database are read part by part, names many at once.
+            limit = _PARTS_AT_ONCE if self.blobs is not None else 1
+            limit = min(limit, found.part_count - after)
+            parts = await self.rows.parts(
+                context_id, one.artifact_id, one.version, after=after, limit=limit
+            )
+            if not parts:
+                raise no_artifact(one.artifact_id, one.version)  # deleted meanwhile
+            for part in parts:
+                piece = await self._part(context_id, one, part)
+                yield (part.start if row is None else part.first_row), piece
+            after = parts[-1].part
+        if found.tail:
+            at = one.size - len(found.tail)
+            yield (at if row is None else one.rows - found.tail.count(b"\n")), found.tail
+
+    async def _part(self, context_id: str, one: Artifact, part: StoredPart) -> bytes:
+        """
+        The bytes of a part.
+
+        Raises:
+            ArtifactDamaged: They are gone, or were altered.
+            ArtifactNotFound: The artifact was deleted meanwhile.
+        """
+        piece = part.data
+        if part.blob is not None and self.blobs is not None:
+            piece = await self.blobs.get(path_of(self.tenant, part.blob))
+        actual = None if piece is None else await digest_of(piece)
+        if piece is not None and actual == part.sha256:
+            return piece
+        if await self.rows.peek(context_id, one.artifact_id, one.version) is None:
+            raise no_artifact(one.artifact_id, one.version)
+        happened = "has vanished" if piece is None else "was altered"
+        if part.blob is not None and self.blobs is None:
+            happened = "lies in a blob store, and these stores were opened without one"
+        raise ArtifactDamaged(
+            f"part {part.part} of version {one.version} of artifact {one.artifact_id!r} {happened}:"
+            f" SHA-256 {part.sha256} is expected" + ("" if actual is None else f", not {actual}"),
+            artifact_id=one.artifact_id,
+            version=one.version,
+            expected=part.sha256,
+            actual=actual,
+        )
+
+    async def collect(self, grace_s: float, shard: str = "") -> int:
+        """Remove orphans, and return how many; *shard*: only in this part of the tenant's room."""
+        if self.blobs is None:
+            return 0
+        removed = 0
+        waiting: list[str] = []
+        async for path in self.blobs.older(room_of(self.tenant) + shard, grace_s):
+            waiting.append(path)
+            if len(waiting) == _PARTS_AT_ONCE:
+                removed += await self._collect(self.blobs, waiting)
+                waiting = []
+        return removed + await self._collect(self.blobs, waiting)
+
+    async def _collect(self, blobs: Blobs, paths: Sequence[str]) -> int:
+        named = {name: path for path in paths if (name := name_of(path)) is not None}
+        orphans = await self.rows.unnamed(list(named)) if named else []
+        gone = [path for path in paths if name_of(path) is None] + [named[n] for n in orphans]
+        for path in gone:
+            await blobs.remove(path)
+        return len(gone)
+
+
+async def drop(rows: ArtifactRows, tenant: str, blobs: Blobs, names: Sequence[str]) -> None:
+    """Remove those blobs that no row names any more; what a failure leaves is an orphan."""
+    for name in await rows.unnamed(names) if names else ():
+        await blobs.remove(path_of(tenant, name))
+
+
+async def digest_of(raw: bytes | memoryview) -> str:
+    """The SHA-256 of *raw* in hex."""
+    if len(raw) < LARGE:
+        return hashlib.sha256(raw).hexdigest()
+    return await asyncio.to_thread(lambda: hashlib.sha256(raw).hexdigest())
+
+
+async def update(hashed: Any, raw: bytes) -> None:
+    """Feed *raw* to a hash."""
+    if len(raw) < LARGE:
+        hashed.update(raw)
+    else:
+        await asyncio.to_thread(hashed.update, raw)
