@@ -25,6 +25,7 @@ from looopy.stores.artifacts.requests import (
     to_save,
 )
 from looopy.stores.artifacts.rows import ArtifactRows, StoredVersion
+from looopy.stores.base import ArtifactStore
 from looopy.stores.blobs.base import Blobs
 from looopy.stores.records import ArtifactChange, ArtifactMoved
 from looopy.stores.rules import artifact_filter, check_context_id, is_artifact_id, no_artifact
@@ -36,7 +37,7 @@ _SHARDS = 256
 _TIDY_S = 60.0  # between two looks for orphans on the way
 
 
-class Artifacts:
+class Artifacts(ArtifactStore):
     """
     An `ArtifactStore` on the rows of a backend; see there for the contract.
 
