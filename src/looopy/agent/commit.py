@@ -313,7 +313,10 @@ class TurnLog:
 
     async def fail(self, exc: Exception) -> None:
         """End a turn whose step could not be stored, with a result for each open call."""
-        _logger.warning("turn %s could not go on: %s", self.turn, type(exc).__name__)
+        name = type(exc).__name__
+        _logger.warning(
+            "context %s, turn %s could not go on: %s", self._known.context_id, self.turn, name
+        )
         error = exc if isinstance(exc, LooopyError) else LooopyError(repr(exc))
         error = self._redactor.error(error)
         events = failed_end(

@@ -151,7 +151,9 @@ def _break_off(turn: Turn, exc: BaseException) -> BaseException | None:
     if error is None and isinstance(exc, asyncio.CancelledError):
         turn.progress.end(StopReason.CANCELLED)
         return exc
-    _logger.error("turn %s failed", turn.given.context.turn, exc_info=exc)
+    context = turn.given.context
+    text = "an exception ends turn %s of context %s"
+    _logger.error(text, context.turn, context.context_id, exc_info=exc)
     said = error or exc
     ours = said if isinstance(said, LooopyError) else LooopyError(str(said) or repr(said))
     turn.progress.end(StopReason.ERROR, ours)
@@ -201,6 +203,10 @@ def _close(turn: Turn) -> Group:
         error = progress.error or LooopyError(f"the turn failed: {stop}")
         text = repair(error.message)  # it may quote a server
         out.emit(TurnError, code=stop.value, text=text, error=error)
+        place = {"context_id": turn.given.context.context_id, "turn": turn.given.context.turn}
+        _logger.warning(
+            "context %s, turn %s failed (%s): %s", *place.values(), stop.value, text, extra=place
+        )
     messages = tuple(progress.added)
     out.emit(TurnEnd, outcome=outcome, stop_reason=stop, messages=messages, usage=progress.usage)
     heard = turn.given.inbox.heard if stop in NATURAL else None  # else whatever comes, it ends

@@ -20,7 +20,7 @@ from contextvars import Context
 from typing import Any
 
 from looopy.auth.redaction import Redactor
-from looopy.errors import InvalidToolArguments, ToolNotFound, ToolTimeout
+from looopy.errors import InvalidToolArguments, LooopyError, ToolNotFound, ToolTimeout
 from looopy.tools.asking import NeedsCredentials, NeedsInput
 from looopy.tools.base import Report, Tool, ToolContext
 from looopy.tools.call.hooks import ToolHooks
@@ -118,6 +118,8 @@ async def run_call(
         raise
     except BaseException as error:  # noqa: BLE001 - each call is answered
         answer = failure(error_text(error))
+        if not isinstance(error, LooopyError):  # those are for the model, which can mend the call
+            _log_exception(call, context, error)
     finally:
         reporter.close()
     if attempt.ran and not attempt.left_behind:
@@ -131,6 +133,13 @@ async def run_call(
 
         blocks = await shown_and_kept(blocks, limit, context)
     return _result(tool, call, Answer(blocks, redactor.value(answer.details), answer.is_error))
+
+
+def _log_exception(call: ToolCall, context: ToolContext, error: BaseException) -> None:
+    """Show the developer the traceback; the model gets the text alone."""
+    place = {"context_id": context.context_id, "turn": context.turn, "tool_call_id": call.id}
+    text = "the tool %r raised in context %s, turn %s, call %s"
+    _logger.warning(text, call.name, *place.values(), exc_info=error, extra=place)
 
 
 def _result(tool: Tool | None, call: ToolCall, answer: Answer) -> ToolResultMessage:
