@@ -18,6 +18,9 @@ The N-th time (by default the first) that NAME is reached, the process kills its
 A compaction between two turns has two more: C1, where its summary is made, before the write, and
 C3, where it is committed, before it is read again. The place between them is the write's own B2.
 
+An erasure has three: E1, where some contexts are erased and their blobs are not, E2, where these
+are gone and empty contexts name them, and E3, where the log of the database is not emptied yet.
+
 B2 lies in the SQL stores, so `B2:1` is within the claim, `B2:2` within the second write, and so on.
 """
 
@@ -32,6 +35,7 @@ NAMES: Final = (
     *("R1", "R2", "R3"),
     *("A1", "A2", "A3", "A4"),
     *("C1", "C3"),
+    *("E1", "E2", "E3"),
 )
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from looopy.stores.records import Committed as Committed
     from looopy.stores.records import ContextPage as ContextPage
     from looopy.stores.records import ContextRecord as ContextRecord
+    from looopy.stores.records import Erased as Erased
     from looopy.stores.records import MessageRecord as MessageRecord
     from looopy.stores.sql.artifacts import SQLArtifactStore as SQLArtifactStore
     from looopy.stores.sql.messages import SQLMessageStore as SQLMessageStore
@@ -57,7 +58,10 @@ _export(
             "MemoryBackend",
         ),
         ".opening": ("open_stores",),
-        ".records": ("Commit", "Committed", "ContextPage", "ContextRecord", "MessageRecord"),
+        ".records": (
+            *("Commit", "Committed", "ContextPage", "ContextRecord", "Erased"),
+            "MessageRecord",
+        ),
         ".sql.artifacts": ("SQLArtifactStore",),
         ".sql.messages": ("SQLMessageStore",),
         ".sql.state": ("SQLStateStore",),

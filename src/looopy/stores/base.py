@@ -24,6 +24,7 @@ from looopy.stores.records import (
     ContextRecord,
     Entry,
     EntryKind,
+    Erased,
     InboxHead,
     MessageRecord,
     NewSummary,
@@ -487,6 +488,54 @@ class ContextIndex(Protocol):
             ValueRefused: A tag is not 1 to 64 characters without control characters; `path` names
                 it.
             LimitExceeded: The context would have more than 32 tags; nothing was changed.
+        """
+        ...
+
+    async def erase(
+        self,
+        context_id: str,
+        *,
+        owner: str | None = None,
+        force: bool = False,
+        keep_backups: bool = False,
+    ) -> Erased:
+        """
+        Remove a context and all that is in it, also from the files in which it was stored.
+
+        Once this returns, the content is in no table, no log and no blob of these stores, nor in a
+        copy that a migration has left, and no turn that still runs can bring it back. What a
+        server's administrator keeps, such as backups of Postgres, is not touched.
+
+        Args:
+            owner: Only if the context belongs to this actor.
+            force: Erase it even if a turn runs, which is then fenced.
+            keep_backups: Leave the copies of the database; `Erased.backups_left` names them. Such a
+                copy holds all contexts as they were before the migration.
+
+        Returns:
+            What was removed. Nothing if there is no such context, or if it belongs to somebody
+            else: the two are not told apart.
+
+        Raises:
+            AgentBusy: A turn runs on it and *force* is false; nothing was erased.
+            StoreUnavailable: Not all of it was erased, or a file still holds a part of it. Erase
+                again to end the work.
+        """
+        ...
+
+    async def erase_person(
+        self, actor_id: str, *, force: bool = False, keep_backups: bool = False
+    ) -> Erased:
+        """
+        Erase all contexts that belong to an actor, a few at a time; see `erase`.
+
+        It may be killed or cancelled on the way, and called again to end the work.
+
+        Raises:
+            AgentBusy: A turn runs on one of them and *force* is false. Nothing was erased, unless
+                that turn began on the way.
+            ValueRefused: No actor can have this id.
+            StoreUnavailable: See `erase`.
         """
         ...
 

@@ -226,6 +226,41 @@ class ContextPage:
     next: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """
+    The report of an erasure: how much of each kind is gone.
+
+    Attributes:
+        contexts: How many contexts; `context_ids` are their ids, in order.
+        messages: Those of the history, and those that were rewound or covered by a summary.
+        artifacts: Artifacts, whatever the number of their versions.
+        events: Durable events of the log.
+        turns: Turns.
+        inbox: Messages that waited in the inbox.
+        keys: Idempotency keys.
+        blobs: Objects of the blob store. Those that artifacts of other contexts share stay.
+        backups: Copies of the database file that migrations had left beside it.
+        backups_left: Such copies that were kept; what was erased may still be in them.
+    """
+
+    context_ids: tuple[str, ...] = ()
+    messages: int = 0
+    artifacts: int = 0
+    events: int = 0
+    turns: int = 0
+    inbox: int = 0
+    keys: int = 0
+    blobs: int = 0
+    backups: int = 0
+    backups_left: tuple[str, ...] = ()
+
+    @property
+    def contexts(self) -> int:
+        """How many contexts were erased."""
+        return len(self.context_ids)
+
+
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:

@@ -179,6 +179,20 @@ async def drop(rows: ArtifactRows, tenant: str, blobs: Blobs, names: Sequence[st
         await blobs.remove(path_of(tenant, name))
 
 
+async def remove_unnamed(
+    rows: ArtifactRows, tenant: str, blobs: Blobs | None, names: Sequence[str]
+) -> int:
+    """Remove those blobs that no row names any more, and count them; a failure is raised."""
+    removed = 0
+    if blobs is None:
+        return removed
+    for begin in range(0, len(names), _PARTS_AT_ONCE):
+        for name in await rows.unnamed(names[begin : begin + _PARTS_AT_ONCE]):
+            await blobs.remove(path_of(tenant, name))
+            removed += 1
+    return removed
+
+
 async def digest_of(raw: bytes | memoryview) -> str:
     """The SHA-256 of *raw* in hex."""
     if len(raw) < LARGE:

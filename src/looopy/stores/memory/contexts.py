@@ -9,7 +9,8 @@ from typing import Any
 
 from looopy.stores.base import ContextIndex
 from looopy.stores.listing import Listing, check_tags, facts, labels, new_tags
-from looopy.stores.memory.context import MemoryStore, StoredContext, context_record
+from looopy.stores.memory.context import StoredContext, context_record
+from looopy.stores.memory.erasing import InMemoryErasures
 from looopy.stores.records import ContextPage
 from looopy.stores.rows.events import decode_state
 from looopy.stores.rows.meta import to_us
@@ -18,7 +19,7 @@ from looopy.types.event import utc_now
 from looopy.types.state import AgentStatus
 
 
-class InMemoryContextIndex(MemoryStore, ContextIndex):
+class InMemoryContextIndex(InMemoryErasures, ContextIndex):
     """See `ContextIndex` for the contract."""
 
     async def list(

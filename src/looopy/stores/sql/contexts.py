@@ -18,8 +18,9 @@ from looopy.stores.rules import no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import inbox_head
 from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.erasing import SQLErasures
 from looopy.stores.sql.journal import turn_record
-from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
+from looopy.stores.sql.store import bounded, can_exist, one_step
 from looopy.types.state import AgentStatus
 from looopy.types.storable import dump
 
@@ -34,7 +35,7 @@ _COLUMNS = (
 _AT_ONCE = 32  # contexts that are locked together
 
 
-class SQLContextIndex(SQLStore, ContextIndex):
+class SQLContextIndex(SQLErasures, ContextIndex):
     """See `ContextIndex` for the contract."""
 
     async def list(

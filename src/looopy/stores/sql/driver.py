@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from looopy.errors import StoreUnavailable
@@ -124,6 +125,22 @@ class Driver(Protocol):
 
         When a write returns, it survives a killed process and a power cut. Cancelling the caller
         does not cancel the operation: it is carried out, and its answer is dropped.
+        """
+        ...
+
+    async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:
+        """
+        Wait until what was deleted is in no file that this driver writes.
+
+        Args:
+            keep_backups: False to remove the copies that migrations have left as well.
+
+        Returns:
+            Those copies.
+
+        Raises:
+            StoreUnavailable: Another process keeps the log from being emptied, or a copy cannot be
+                removed.
         """
         ...
 

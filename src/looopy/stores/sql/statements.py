@@ -598,5 +598,66 @@ FORGET_TURNS = (
     f"UPDATE looopy_turns SET metadata = '{{}}' WHERE {_THIS} AND metadata <> '{{}}' /* MANY */"
 )
 
-ERASING = frozenset({CLEAR, DELETE_CONTEXT, DELETE_ARTIFACT, WITHDRAW})
+# --- erasing ---
+
+COUNT_CONTENT = (
+    f"SELECT (SELECT COUNT(DISTINCT artifact_id) FROM looopy_artifacts WHERE {_THIS}),"
+    f" (SELECT COUNT(*) FROM looopy_inbox WHERE {_THIS}),"
+    f" (SELECT COUNT(*) FROM looopy_turn_keys WHERE {_THIS})"
+)
+
+# A context whose blobs have to go first stays until then, as if it had just been made, but for its
+# epoch and its owner. Its parts keep the names of the blobs, where no reader and no sharer finds
+# them.
+HIDE_PARTS = (
+    "UPDATE looopy_artifact_parts SET version = version - :offset, sha256 = '', bytes = NULL"
+    f" WHERE {_THIS} AND sha256 <> '' /* MANY */"
+)
+EMPTY_CONTEXT = (
+    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, holder = NULL, open_turn = NULL, turn_count = 0,"
+    " last_position = 0, last_seq = 0, visible_from = 1, cleared_seq = 0, state = '{}',"
+    " metadata = '{}', tags = NULL, inbox_waiting = 0, cancel_turn = NULL, line_until = NULL,"
+    f" created_at = now_us() WHERE {_THIS} RETURNING epoch"
+)
+# Unless something happened in it since.
+DELETE_EMPTY = f"{DELETE_CONTEXT} AND epoch = :epoch"
+DROP_HIDDEN = f"DELETE FROM looopy_artifact_parts WHERE {_THIS} AND sha256 = '' /* MANY */"
+
+DELETE_EVENTS = f"DELETE FROM looopy_events WHERE {_THIS} /* MANY */"
+DELETE_TURNS = f"DELETE FROM looopy_turns WHERE {_THIS} /* MANY */"
+DELETE_KEYS = f"DELETE FROM looopy_turn_keys WHERE {_THIS} /* MANY */"
+DELETE_PLACES = f"DELETE FROM looopy_waiters WHERE {_THIS} /* MANY */"
+DELETE_LABELS = f"DELETE FROM looopy_context_index WHERE {_THIS} /* MANY */"
+
+CONTENT = {
+    f"{PREFIX}messages": FORGET_MESSAGES,
+    f"{PREFIX}events": DELETE_EVENTS,
+    f"{PREFIX}turns": DELETE_TURNS,
+    f"{PREFIX}artifacts": DELETE_ARTIFACTS,
+    f"{PREFIX}artifact_parts": HIDE_PARTS,
+    f"{PREFIX}inbox": EMPTY_INBOX,
+    f"{PREFIX}turn_keys": DELETE_KEYS,
+    f"{PREFIX}waiters": DELETE_PLACES,
+    f"{PREFIX}context_index": DELETE_LABELS,
+}
+"""
+Every table that holds content of a context beside its row, and how an erasure empties it.
+
+Deleting the row of the context deletes the rows of all of them as well.
+"""
+
+PEOPLE = (
+    "SELECT p.context_id, CASE WHEN p.owner_actor = :actor THEN 1 ELSE 0 END,"
+    f" p.open_turn, p.holder IS NOT NULL AND {_live('p.lease_until')}, p.last_position + p.last_seq"
+    " FROM (SELECT c.context_id, c.owner_actor, c.open_turn, c.holder, c.lease_until,"
+    " c.last_position, c.last_seq FROM looopy_contexts c WHERE c.tenant_id = :tenant"
+    " AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit) p ORDER BY p.context_id"
+)
+
+NOTHING_MORE = "SELECT 1 WHERE 1 = 0"
+"""Ends an erasure: like those below it has the log emptied, which may still hold what they left."""
+
+ERASING = frozenset(
+    {NOTHING_MORE, CLEAR, DELETE_CONTEXT, DELETE_ARTIFACT, WITHDRAW, EMPTY_CONTEXT, DELETE_EMPTY}
+)
 """Statements that delete data on request: it should then vanish from the file as well."""

@@ -23,7 +23,8 @@ import functools
 import os
 import random
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from looopy._failpoints import reach
@@ -202,6 +203,10 @@ class PostgresDriver:
                 await self._news.close()
         finally:
             await pool.close()
+
+    async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:  # noqa: ARG002 - there are none
+        """Nothing: deleted rows are the server's to vacuum, its log and backups its owner's."""
+        return ()
 
     # --- one operation ---
 

@@ -30,12 +30,20 @@ from looopy.errors import LooopyError, StoreUnavailable
 from looopy.stores.bells import Bells, Key
 from looopy.stores.blobs.base import Blobs
 from looopy.stores.shield import answer
-from looopy.stores.sql.driver import Ring, Steps, elsewhere, may_have_written, refuse_strangers
+from looopy.stores.sql.driver import (
+    Query,
+    Ring,
+    Steps,
+    elsewhere,
+    may_have_written,
+    refuse_strangers,
+)
 from looopy.stores.sql.sqlite import connection as sqlite
+from looopy.stores.sql.sqlite.backups import backups_of, remove
 from looopy.stores.sql.sqlite.connection import Connection
 from looopy.stores.sql.sqlite.schema import ensure_schema
 from looopy.stores.sql.sqlite.statements import IN_SQLITE
-from looopy.stores.sql.statements import ERASING
+from looopy.stores.sql.statements import ERASING, NOTHING_MORE
 
 T = TypeVar("T")
 _LARGEST_BATCH = 64
@@ -129,6 +137,24 @@ class SQLiteDriver:
         found: T = await worker.ask(work, ring)
         return found
 
+    async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:
+        """Wait until the log holds no deleted data, and remove the copies; see `Driver.scrub`."""
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            await self.run(_empty_log, write=True)
+            if self._writer is None or self._writer.log_is_empty:
+                break
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(
+                    f"all was erased, but another process reads {self._path}, and so the log still"
+                    " holds a part of it: end that process and erase again"
+                )
+            await asyncio.sleep(_LOOK_S)
+        found = backups_of(self._path)
+        if not keep_backups:
+            await asyncio.to_thread(remove, found)
+        return found
+
     async def close(self) -> None:
         """Carry out what was accepted, then close the file and join both threads."""
         writer, reader = self._writer, self._reader
@@ -145,6 +171,10 @@ class SQLiteDriver:
             await reader.stopped()
         finally:
             await writer.stopped()  # last: closing the last connection tidies the log away
+
+
+def _empty_log() -> Steps[None]:
+    yield Query(NOTHING_MORE, {})
 
 
 class _Job:
@@ -215,6 +245,11 @@ class _Worker:
     def stop(self) -> None:
         """Let the thread end once it has done what was asked before."""
         self._queue.put(_Order.STOP)
+
+    @property
+    def log_is_empty(self) -> bool:
+        """True if the last erasure left nothing in the log."""
+        return not self._to_empty
 
     def notice(self, _key: Key, here: bool) -> None:
         """

@@ -153,6 +153,9 @@ IN_SQLITE = {
     s.FORGET_TURNS: (
         f"UPDATE looopy_turn_rows SET metadata = NULL WHERE {_WITHIN} AND metadata IS NOT NULL"
     ),
+    # --- erasing ---
+    s.DELETE_EVENTS: f"DELETE FROM looopy_event_rows WHERE {_WITHIN}",
+    s.DELETE_TURNS: f"DELETE FROM looopy_turn_rows WHERE {_WITHIN}",
     # --- places by seq ---
     s.FIND_POSITION: _HALVE.format(table="looopy_message_rows", seq="seq"),
     s.FIND_TURN: _HALVE.format(table="looopy_turn_rows", seq="start_seq"),

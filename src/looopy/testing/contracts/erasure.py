@@ -1,0 +1,267 @@
+"""The contract of erasing contexts; see `looopy.testing.stores`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
+from looopy.stores.bundle import Stores
+from looopy.stores.records import Claimed, EntryKind, Erased
+from looopy.testing.contracts.turns import (
+    CONTEXT,
+    LONG_S,
+    Contract,
+    a_claim,
+    answer,
+    at_once,
+    begin,
+    commit,
+    ends,
+    finishes,
+    record_of,
+    refuses,
+    said,
+    starts,
+    user,
+)
+from looopy.types.event import AgentEvent
+from looopy.types.message import ToolCall
+
+_CALL = ToolCall(id="call-1", name="look", arguments={"at": "a secret place"})
+_LARGE = 200_000
+
+
+async def _turn(
+    stores: Stores,
+    name: str = CONTEXT,
+    *,
+    actor: str | None = "ann",
+    words: str = "secret",
+    close: bool = True,
+) -> Claimed:
+    """A turn with a call, which ends only if *close*."""
+    record = await stores.state.load(name)
+    epoch = record.epoch if record else 0
+    place: dict[str, Any] = {"context_id": name}
+    call = replace(_CALL, arguments={"at": words})
+    claimed = await begin(
+        stores,
+        epoch,
+        text=f"tell me of {words}",
+        actor_id=actor,
+        key=f"{words}-{epoch}",
+        input_hash="h",
+        metadata={"of": words},
+        **place,
+    )
+    asked: list[AgentEvent] = [said(answer(words, call), **place), starts(call, **place)]
+    await commit(stores, claimed, asked, **place)
+    if close:
+        done = [*finishes(call, f"found {words}", **place), ends(**place)]
+        at = claimed.first_position + 1
+        await commit(stores, claimed, done, assistant_position=at, release=True, **place)
+    return claimed
+
+
+async def a_whole_context(
+    stores: Stores, name: str = CONTEXT, *, actor: str | None = "ann", words: str = "secret"
+) -> Claimed:
+    """
+    A context with a row of every kind, and *words* in each of them.
+
+    Returns:
+        The claim of its last turn.
+    """
+    await _turn(stores, name, actor=actor, words=words)
+    claimed = await _turn(stores, name, actor=actor, words=words)
+    await stores.artifacts.save(name, "plan", f"first {words}")
+    await stores.artifacts.save(name, f"plan of {words}", {"plan": words})
+    await stores.artifacts.save(name, "plan", f"second {words}")
+    await stores.artifacts.save(name, "map", words * (_LARGE // len(words)))
+    posted = user(f"later: {words}")
+    await stores.journal.post(name, EntryKind.FOLLOW_UP, posted, actor_id=actor)
+    await stores.state.join_line(name, "somebody", LONG_S)
+    await stores.state.save(name, {"topic": words}, version=0)
+    await stores.contexts.tag(name, add=[words])
+    await stores.contexts.list()
+    return claimed
+
+
+async def _left(stores: Stores, name: str = CONTEXT) -> Sequence[object]:
+    """All that the stores still say about a context."""
+    return [
+        await stores.state.load(name),
+        *await stores.messages.list(name, include_hidden=True),
+        *await stores.journal.events(name),
+        *await stores.journal.turns(name),
+        *await stores.artifacts.list(name),
+        *(await stores.journal.inbox(name))[1],
+        *await stores.state.line(name),
+    ]
+
+
+async def _names(stores: Stores) -> list[str]:
+    return [record.context_id for record in await stores.state.list()]
+
+
+class ErasureContract(Contract):
+    """An erased context is gone, and the report says what was in it."""
+
+    async def test_nothing_of_it_is_left(self, stores: Stores) -> None:
+        """Of no kind, and its key may be used again."""
+        await a_whole_context(stores)
+        found = await stores.contexts.erase(CONTEXT)
+        assert found.context_ids == (CONTEXT,)
+        assert await _left(stores) == [None]
+        assert await stores.journal.turn_of_key(CONTEXT, "secret-0") is None
+        page = await stores.contexts.list()
+        assert page.items == []
+
+    async def test_the_report_counts_what_was_there(self, stores: Stores) -> None:
+        """As it could be counted before, kind by kind."""
+        await a_whole_context(stores)
+        events = len(await stores.journal.events(CONTEXT))
+        messages = await stores.messages.count(CONTEXT, include_hidden=True)
+        found = await stores.contexts.erase(CONTEXT)
+        assert (found.contexts, found.turns, found.artifacts) == (1, 2, 3)
+        assert (found.messages, found.events) == (messages, events)
+        assert (found.inbox, found.keys) == (1, 2)
+
+    async def test_what_was_cleared_before_is_not_counted(self, stores: Stores) -> None:
+        """Messages and events that are gone already; turns and keys had stayed."""
+        await a_whole_context(stores)
+        await stores.journal.clear(CONTEXT)
+        found = await stores.contexts.erase(CONTEXT)
+        assert (found.messages, found.events, found.artifacts) == (0, 1, 0)
+        assert (found.turns, found.keys) == (2, 2)
+
+    async def test_an_unknown_context_has_nothing_to_erase(self, stores: Stores) -> None:
+        """Not even one whose id no context can have; so erasing twice is no error."""
+        for name in (CONTEXT, "../etc", "", "x" * 300):
+            assert await stores.contexts.erase(name) == Erased()
+        await a_whole_context(stores)
+        assert (await stores.contexts.erase(CONTEXT)).contexts == 1
+        assert await stores.contexts.erase(CONTEXT) == Erased()
+
+    async def test_others_are_not_touched(self, stores: Stores) -> None:
+        """Neither contexts with nearly the same name nor artifacts of equal content."""
+        for name in (CONTEXT, f"{CONTEXT}a", "ad"):
+            await a_whole_context(stores, name)
+        others = [f"{CONTEXT}a", "ad"]
+        before = [await _left(stores, name) for name in others]
+        await stores.contexts.erase(CONTEXT)
+        assert [await _left(stores, name) for name in others] == before
+        for name in others:
+            assert await stores.artifacts.load(name, "map") == b"secret" * (_LARGE // 6)
+
+    async def test_only_for_its_owner(self, stores: Stores) -> None:
+        """Another's context answers like none, even in the middle of a turn."""
+        await a_whole_context(stores)
+        before = await _left(stores)
+        assert await stores.contexts.erase(CONTEXT, owner="bob") == Erased()
+        assert await _left(stores) == before
+        await _turn(stores, "running", close=False)
+        assert await stores.contexts.erase("running", owner="bob", force=True) == Erased()
+        assert (await stores.contexts.erase(CONTEXT, owner="ann")).contexts == 1
+
+    async def test_not_for_another_tenant(self, stores: Stores) -> None:
+        """Neither by name nor by person."""
+        await a_whole_context(stores)
+        before = await _left(stores)
+        stranger = stores.for_tenant("stranger")
+        assert await stranger.contexts.erase(CONTEXT, force=True) == Erased()
+        assert await stranger.contexts.erase_person("ann", force=True) == Erased()
+        assert await _left(stores) == before
+
+    async def test_a_running_turn_refuses_it(self, stores: Stores) -> None:
+        """With its number; nothing is erased."""
+        claimed = await _turn(stores, close=False)
+        before = await _left(stores)
+        with refuses(AgentBusy, turn=claimed.turn):
+            await stores.contexts.erase(CONTEXT)
+        with refuses(AgentBusy, turn=claimed.turn):
+            await stores.contexts.erase_person("ann")
+        assert await _left(stores) == before
+
+    async def test_force_fences_a_running_turn(self, stores: Stores) -> None:
+        """Its owner can neither commit nor renew, even if the name is used again."""
+        claimed = await _turn(stores, close=False)
+        assert (await stores.contexts.erase(CONTEXT, force=True)).contexts == 1
+        for made_again in (False, True):
+            if made_again:
+                await stores.state.save(CONTEXT, {"new": True}, version=0)
+            with refuses(Fenced):
+                await commit(stores, claimed, finishes(_CALL, "a secret"))
+            assert not await stores.state.renew(CONTEXT, claimed.epoch, LONG_S)
+        assert await stores.messages.count(CONTEXT) == 0
+
+    async def test_a_turn_whose_lease_is_over_does_not(self, stores: Stores) -> None:
+        """It runs no more, or is fenced as with force."""
+        claimed = await begin(stores, ttl_s=0)
+        assert (await stores.contexts.erase(CONTEXT)).contexts == 1
+        with refuses(Fenced):
+            await commit(stores, claimed, [ends()])
+
+    async def test_who_knew_it_cannot_claim_it(self, stores: Stores) -> None:
+        """The next turn has to read the context again, and finds none."""
+        claimed = await a_whole_context(stores)
+        await stores.contexts.erase(CONTEXT)
+        with refuses(StoreConflict):
+            await stores.state.claim(a_claim(claimed.epoch))
+        with refuses(StoreConflict):
+            await stores.state.save(CONTEXT, {}, version=1)
+        assert await _names(stores) == []
+
+    async def test_the_name_begins_anew(self, stores: Stores) -> None:
+        """Positions, turns and versions as in any new context."""
+        await a_whole_context(stores)
+        await stores.contexts.erase(CONTEXT)
+        claimed = await begin(stores)
+        assert (claimed.turn, claimed.first_position, claimed.first_seq) == (1, 1, 1)
+        large = b"secret" * (_LARGE // 6)
+        assert (await stores.artifacts.save(CONTEXT, "map", large)).version == 1
+        assert await stores.artifacts.load(CONTEXT, "map") == large
+        assert (await record_of(stores)).metadata == {}
+
+    async def test_at_once_with_itself(self, stores: Stores) -> None:
+        """One of them erases, and both find it gone."""
+        await a_whole_context(stores)
+        found = await at_once(*(stores.contexts.erase(CONTEXT) for _ in range(4)))
+        assert sum(one.messages for one in found) == 6
+        assert await _left(stores) == [None]
+
+    # --- by person ---
+
+    async def test_all_contexts_of_a_person(self, stores: Stores) -> None:
+        """Those that belong to the actor of their first turn, and no others."""
+        for number in range(40):
+            await _turn(stores, f"a{number:02}")
+        await a_whole_context(stores, "whole")
+        await _turn(stores, "bobs", actor="bob")
+        await _turn(stores, "nobodys", actor=None)
+        found = await stores.contexts.erase_person("ann")
+        assert found.contexts == 41
+        assert found.context_ids == (*(f"a{number:02}" for number in range(40)), "whole")
+        assert (found.turns, found.messages, found.artifacts) == (42, 126, 3)
+        assert await _names(stores) == ["bobs", "nobodys"]
+        assert await stores.contexts.erase_person("ann") == Erased()
+
+    async def test_a_running_context_refuses_all(self, stores: Stores) -> None:
+        """Before anything is erased; force ends that turn."""
+        for name in ("a", "b", "c"):
+            await _turn(stores, name)
+        claimed = await _turn(stores, "b", close=False)
+        with refuses(AgentBusy, turn=claimed.turn):
+            await stores.contexts.erase_person("ann")
+        assert await _names(stores) == ["a", "b", "c"]
+        assert (await stores.contexts.erase_person("ann", force=True)).contexts == 3
+
+    async def test_a_person_needs_a_name(self, stores: Stores) -> None:
+        """`None` would be everybody without one."""
+        for name in (None, "nul \0", 7):
+            with refuses(ValueRefused, path="/actor_id"):
+                await stores.contexts.erase_person(name)  # type: ignore[arg-type]
+        with refuses(ValueRefused, path="/owner"):
+            await stores.contexts.erase(CONTEXT, owner="nul \0")

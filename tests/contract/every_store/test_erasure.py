@@ -1,0 +1,223 @@
+"""The contract of erasing contexts, on each backend; and what is left of them in files and rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import psycopg
+import pytest
+from tests import s3
+from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
+from tests.postgres import as_driver
+
+from looopy.errors import StoreUnavailable
+from looopy.stores import open_stores
+from looopy.stores.sql import statements as s
+from looopy.stores.sql.sqlite import backups
+from looopy.stores.sql.sqlite.driver import SQLiteDriver
+from looopy.stores.sql.tables import metadata
+from looopy.testing.contracts.erasure import ErasureContract, a_whole_context
+from looopy.testing.contracts.turns import CONTEXT, LONG_S, begin
+
+CANARY = "canary-7f3a"
+
+
+class TestErasureInMemory(InMemory, ErasureContract):
+    """In dictionaries."""
+
+
+class TestErasureOnSQLite(OnSQLite, ErasureContract):
+    """In a file, with large parts in a folder."""
+
+
+class TestErasureOnAsyncpg(OnAsyncpg, ErasureContract):
+    """On Postgres, over asyncpg."""
+
+
+class TestErasureOnPsycopg(OnPsycopg, ErasureContract):
+    """On Postgres, over psycopg."""
+
+
+@pytest.fixture(scope="module")
+def server():
+    """An S3 server for the tests of this file."""
+    with s3.serving() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, request):
+    """An empty bucket."""
+    for name, value in s3.KEYS.items():
+        monkeypatch.setenv(name, value)
+    return s3.new_bucket(server, f"erasure-{abs(hash(request.node.name))}")
+
+
+class TestErasureOnS3(ErasureContract):
+    """Rows in Postgres, large parts in a bucket."""
+
+    @pytest.fixture
+    async def stores(self, bucket, postgres):
+        """Open and empty."""
+        async with open_stores(as_driver(postgres, "asyncpg"), blobs=bucket) as stores:
+            yield stores
+
+
+# --- what is left in files and rows ---
+
+
+def _files_with(folder, text):
+    """The files below *folder* that hold *text*, whatever their format."""
+    return [p for p in folder.rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
+
+
+async def _canary(stores, name=CONTEXT):
+    await a_whole_context(stores, name, actor=f"{CANARY}-ann", words=CANARY)
+
+
+async def test_a_file_and_all_beside_it_are_clean(tmp_path, sqlite_file):
+    """The database, its log, its shared memory, the folder of blobs, and a migration's copy."""
+    folder = sqlite_file.parent
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        await _canary(stores)
+        await _canary(stores, "other")
+        backups.back_up(sqlite_file, "0004")
+        assert len(_files_with(folder, CANARY)) >= 3
+        found = await stores.contexts.erase_person(f"{CANARY}-ann")
+        assert (found.contexts, found.blobs, found.backups) == (2, 1, 1)
+        assert _files_with(folder, CANARY) == []
+    assert _files_with(folder, CANARY) == []
+
+
+async def test_copies_can_be_kept(sqlite_file):
+    """The report then names them: they hold what was erased, and all other contexts."""
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        await _canary(stores)
+        backups.back_up(sqlite_file, "0004")
+        found = await stores.contexts.erase(CONTEXT, keep_backups=True)
+    (copy,) = backups.backups_of(sqlite_file)
+    assert (found.backups, found.backups_left) == (0, (str(copy),))
+    assert _files_with(sqlite_file.parent, CANARY) == [copy]
+
+
+async def test_it_is_not_done_while_the_log_holds_a_part(sqlite_file):
+    """A reader of another process pins the log: an error, and the next erasure ends it."""
+    driver = SQLiteDriver(sqlite_file, patience_s=0.05)
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        await _canary(stores)
+        await driver.open()
+        with closing(sqlite3.connect(sqlite_file)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT COUNT(*) FROM looopy_contexts").fetchall()
+            await stores.contexts.tag(CONTEXT, add=[CANARY])
+            stores.contexts.backend._patience_s = 0.05
+            with pytest.raises(StoreUnavailable, match="erase again"):
+                await stores.contexts.erase(CONTEXT)
+            assert _files_with(sqlite_file.parent, CANARY)
+        await driver.close()
+        assert (await stores.contexts.erase(CONTEXT)).contexts == 0
+        assert _files_with(sqlite_file.parent, CANARY) == []
+
+
+def _tables_with(url, text):
+    """The tables of a Postgres database with a row that has *text*."""
+    with psycopg.connect(url) as connection:
+        tables = connection.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+        ).fetchall()
+        return [
+            name
+            for (name,) in tables
+            if connection.execute(
+                f"SELECT 1 FROM {name} t WHERE t::text LIKE %s"
+                f" OR encode(convert_to(t::text, 'UTF8'), 'escape') LIKE %s"
+                f" OR t::text LIKE %s LIMIT 1",
+                (f"%{text}%", f"%{text}%", f"%{text.encode().hex()}%"),
+            ).fetchall()
+        ]
+
+
+async def test_the_tables_of_a_server_are_clean(postgres):
+    """Each of them, cast to text, bytes as their digits."""
+    async with open_stores(postgres) as stores:
+        await _canary(stores)
+        found = set(_tables_with(postgres, CANARY))
+        assert found >= {"looopy_messages", "looopy_artifacts", "looopy_artifact_parts"}
+        await stores.contexts.erase_person(f"{CANARY}-ann")
+    assert _tables_with(postgres, CANARY) == []
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request):
+    """A URL, and a function that counts the rows of each table, whatever there is."""
+    if request.param == "sqlite":
+        path = request.getfixturevalue("sqlite_file")
+
+        def ask(sql):
+            with closing(sqlite3.connect(path)) as connection:
+                return connection.execute(sql).fetchall()
+
+        names = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        url = f"sqlite:///{path}"
+    else:
+        url = request.getfixturevalue("postgres")
+
+        def ask(sql):
+            with psycopg.connect(url) as connection:
+                return connection.execute(sql).fetchall()
+
+        names = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+
+    def count():
+        return {
+            name: ask(f"SELECT COUNT(*) FROM {name}")[0][0]
+            for (name,) in ask(names)
+            if name != s.VERSION_TABLE
+        }
+
+    return url, count
+
+
+# Marks that something changed: a context's id, and no more.
+NO_CONTENT = {"looopy_unindexed"}
+
+
+async def test_every_table_is_in_the_list_of_content(place):
+    """A new table with content has to be added there, and to the context of this test."""
+    url, count = place
+    async with open_stores(url) as stores:
+        await a_whole_context(stores)
+        before = count()
+        marks = NO_CONTENT & before.keys()
+        assert {name for name, rows in before.items() if not rows} <= marks
+        await stores.contexts.erase(CONTEXT)
+        assert set(count().values()) == {0}
+    known = {*s.CONTENT, *NO_CONTENT, "looopy_contexts"}
+    assert set(metadata.tables) == known
+
+
+async def test_each_statement_of_the_list_empties_its_table(place, monkeypatch):
+    """As an erasure does that waits for blobs: the context's own row alone stays till then."""
+    url, count = place
+    monkeypatch.setattr(s, "LIST_BLOBS", "SELECT 'x' WHERE :tenant <> :context")
+
+    async def ended(self, context_id, epoch):
+        """Never."""
+
+    async def removed(self, names):
+        return 0
+
+    async with open_stores(url) as stores:
+        await a_whole_context(stores)
+        stores.contexts.backend.blobs = stores.contexts.backend.blobs or object()
+        monkeypatch.setattr(type(stores.contexts), "end_erasure", ended)
+        monkeypatch.setattr(type(stores.contexts), "remove_blobs", removed)
+        await stores.contexts.erase(CONTEXT)
+        left = {name for name, rows in count().items() if rows}
+        assert left <= {"looopy_contexts", "looopy_unindexed", "looopy_artifact_parts"}
+        record = await stores.state.load(CONTEXT)
+        assert (record.turn_count, record.last_position, record.last_seq) == (0, 0, 0)
+        assert (record.metadata, record.tags, record.inbox.waiting) == ({}, (), 0)
+        assert await stores.artifacts.list(CONTEXT) == []
+        assert (await begin(stores, record.epoch, ttl_s=LONG_S)).turn == 1
