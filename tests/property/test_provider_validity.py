@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.property.histories import MODEL, PROVIDER, damaged, result, valid
 from tests.property.strict import check_anthropic, check_openai
 
-from looopy.history.window import estimate_tokens, visible
+from looopy.history.tokens import estimate_tokens
+from looopy.history.window import visible
 from looopy.llm.render import OUTCOME_UNKNOWN, render
 from looopy.types.config import LoopConfig
 from looopy.types.message import (

@@ -18,14 +18,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from looopy.errors import InvalidLLMResponse, LLMError, ValueRefused
+from looopy.history.tokens import estimate_tokens, text_tokens
 from looopy.history.window import (
-    CHARS_PER_TOKEN,
     UNKNOWN_WINDOW_TOKENS,
     Backlog,
     Limits,
-    estimate_tokens,
     safe_cuts,
     shorten,
+    shortened,
 )
 from looopy.llm.provider import LLMProvider
 from looopy.llm.retry import delay_before
@@ -271,16 +271,15 @@ def transcript(part: Part, window_tokens: int | None) -> tuple[str, int]:
     Returns:
         The text, and how many of the oldest messages it leaves out.
     """
-    tokens = (window_tokens or UNKNOWN_WINDOW_TOKENS) // 2
-    left = tokens * CHARS_PER_TOKEN
+    left = (window_tokens or UNKNOWN_WINDOW_TOKENS) // 2
     head = ""
     if part.earlier is not None:
-        head = f"[earlier summary]\n{shorten(str(part.earlier.content), left // 2)}\n\n"
-        left -= len(head)
+        head = f"[earlier summary]\n{shortened(str(part.earlier.content), left // 2)}\n\n"
+        left -= text_tokens(head)
     pieces: list[str] = []
     for place in range(len(part.covered) - 1, -1, -1):
         piece = _said(part.covered[place])
-        left -= len(piece)
+        left -= text_tokens(piece)
         if left < 0 and pieces:
             pieces.append("[...]\n\n")
             return head + "".join(reversed(pieces)), _count(part.covered[: place + 1])

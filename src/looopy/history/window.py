@@ -18,12 +18,12 @@ Nothing here is stored, and the result is still a log: `looopy.llm.render` makes
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from looopy.history.tokens import estimate_tokens, text_tokens
 from looopy.types.config import LoopConfig
 from looopy.types.constructors import quick
 from looopy.types.message import (
@@ -32,19 +32,16 @@ from looopy.types.message import (
     ImageContent,
     Message,
     TextContent,
-    ThinkingContent,
-    ToolCall,
     ToolResultMessage,
     UserMessage,
 )
 from looopy.types.summary import find_fold, shown_as
 
 UNKNOWN_WINDOW_TOKENS: Final = 32_000
-CHARS_PER_TOKEN: Final = 4
-_MESSAGE_TOKENS: Final = 4  # role and separators
-_IMAGE_TOKENS: Final = 1_200
-_LEAST_RESULT_CHARS: Final = 256
+_LEAST_RESULT_TOKENS: Final = 64
 _MARKER_CHARS: Final = 56  # with a count of twelve digits
+_MARKER_TOKENS: Final = 6  # beyond those of other text of this length
+_TRIES: Final = 4
 
 
 @quick
@@ -196,29 +193,6 @@ def safe_cuts(
     """
     scan = _scan(messages, limits)
     return scan.users, scan.groups
-
-
-def estimate_tokens(message: Message) -> int:
-    """About how many tokens a message takes: a quarter of its characters; a custom one none."""
-    if isinstance(message, CustomMessage):
-        return 0
-    if isinstance(message.content, str):
-        return _MESSAGE_TOKENS + _tokens(len(message.content))
-    chars = images = 0
-    for block in message.content:
-        if isinstance(block, TextContent):
-            chars += len(block.text)
-        elif isinstance(block, ThinkingContent):
-            chars += len(block.thinking)
-        elif isinstance(block, ToolCall):
-            chars += len(block.name) + len(json.dumps(block.arguments, default=str))
-        else:
-            images += 1
-    return _MESSAGE_TOKENS + _tokens(chars) + images * _IMAGE_TOKENS
-
-
-def _tokens(chars: int) -> int:
-    return -(-chars // CHARS_PER_TOKEN)
 
 
 def _token_limit(config: LoopConfig, window_tokens: int | None) -> int | None:
@@ -425,10 +399,9 @@ def _newest_turn(messages: Sequence[Message], limits: Limits) -> list[Message]:
     for message in question:
         limits = limits.less(message)
     # Each result may take a quarter: the model must remember what it read before the last one.
-    most_chars = _LEAST_RESULT_CHARS
     if limits.tokens is not None:
-        most_chars = max(most_chars, limits.tokens * CHARS_PER_TOKEN // 4)
-        shown: Sequence[Message] = [_shortened(message, most_chars) for message in answers]
+        most = max(_LEAST_RESULT_TOKENS, limits.tokens // 4)
+        shown: Sequence[Message] = [_shortened(message, most) for message in answers]
     else:
         shown = answers
     scan = _scan(shown, limits)
@@ -438,8 +411,8 @@ def _newest_turn(messages: Sequence[Message], limits: Limits) -> list[Message]:
             return [*question, *shown[group:]]
     newest = answers[_newest_group(answers) :]
     if limits.tokens is not None:
-        most_chars = _share(newest, limits.tokens)
-        newest = [_shortened(message, most_chars) for message in newest]
+        most = _share(newest, limits.tokens)
+        newest = [_shortened(message, most) for message in newest]
     return [*question, *newest]
 
 
@@ -452,25 +425,42 @@ def _newest_group(answers: Sequence[Message]) -> int:
 
 
 def _share(group: Sequence[Message], tokens: int) -> int:
-    """How many characters each result of *group* may have, so that all of it has *tokens*."""
-    lengths = sorted(len(m.text) for m in group if isinstance(m, ToolResultMessage))
-    room = tokens * CHARS_PER_TOKEN + sum(lengths)
-    room -= sum(map(estimate_tokens, group)) * CHARS_PER_TOKEN
+    """How many tokens the text of each result may have, so that all of *group* has *tokens*."""
+    lengths = sorted(text_tokens(m.text) for m in group if isinstance(m, ToolResultMessage))
+    room = tokens + sum(lengths) - sum(map(estimate_tokens, group))
     for done, length in enumerate(lengths):
         share = room // (len(lengths) - done)
         if length > share:
-            return max(_LEAST_RESULT_CHARS, share)
+            return max(_LEAST_RESULT_TOKENS, share)
         room -= length
-    return max(_LEAST_RESULT_CHARS, *lengths, 0)
+    return max(_LEAST_RESULT_TOKENS, *lengths, 0)
 
 
-def _shortened(message: Message, most_chars: int) -> Message:
-    """*message*, or if it is a result with more text than that, one with its beginning and end."""
-    if not isinstance(message, ToolResultMessage) or len(message.text) <= most_chars:
+def _shortened(message: Message, most: int) -> Message:
+    """
+    *message*, or if it is a result with more than *most* tokens of text, one with the beginning and
+    the end of it.
+    """
+    if not isinstance(message, ToolResultMessage):
         return message
-    shown = TextContent(shorten(message.text, most_chars))
+    text = message.text
+    shown = TextContent(shortened(text, most))
+    if shown.text == text:
+        return message
     images = [block for block in message.content if isinstance(block, ImageContent)]
     return replace(message, content=(shown, *images))
+
+
+def shortened(text: str, most_tokens: int) -> str:
+    """*text*, or its beginning and its end if it has more than *most_tokens*."""
+    found, most_chars = text, len(text)
+    for _ in range(_TRIES):  # what is left may be denser than what went
+        tokens = text_tokens(found)
+        if tokens <= most_tokens:
+            break
+        most_chars = max(_MARKER_CHARS, most_chars * (most_tokens - _MARKER_TOKENS) // tokens)
+        found = shorten(text, most_chars)
+    return found
 
 
 def shorten(text: str, most_chars: int) -> str:

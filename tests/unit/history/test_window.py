@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from looopy.history.tokens import estimate_tokens
 from looopy.history.window import (
     UNKNOWN_WINDOW_TOKENS,
     Limits,
     Window,
-    estimate_tokens,
     visible,
 )
 from looopy.llm.render import render
