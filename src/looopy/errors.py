@@ -25,6 +25,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
       StoreError
         ContextNotFound         also a KeyError
         ArtifactNotFound        also a KeyError
+        ArchiveRefused          .member .line .path   nothing was imported
         ArtifactDamaged         .artifact_id .version .expected .actual
         ValueRefused            .path   cannot be stored faithfully; nothing was written
         StoreConflict           .expected .actual
@@ -218,6 +219,19 @@ class ContextNotFound(StoreError, KeyError):
 
 class ArtifactNotFound(StoreError, KeyError):
     """No such artifact in this context."""
+
+
+class ArchiveRefused(StoreError):
+    """
+    An archive is truncated, altered, of a newer version or not one of ours; nothing was imported.
+
+    `member` is the file in the archive, `line` its line from 1, `path` a JSON pointer into that
+    line. Each is `None` where it does not apply.
+    """
+
+    member: str | None = None
+    line: int | None = None
+    path: str | None = None
 
 
 class ArtifactDamaged(StoreError):

@@ -781,7 +781,7 @@ MUTANTS = [
     mutant(
         "a-shared-name-is-not-held",
         "a version names a part that a deletion has removed a moment before",
-        "looopy.stores.sql.commit:_add_parts",
+        "looopy.stores.sql.commit:add_parts",
         "if part.shared and not (yield Query(s.HOLD_BLOB, named)):",
         "if False:",
         "tests/contract/sqlite/test_blobs.py::"
@@ -790,7 +790,7 @@ MUTANTS = [
     mutant(
         "a-late-commit-names-its-part",
         "a version names a part that was collected while its writer stood still",
-        "looopy.stores.sql.commit:_add_parts",
+        "looopy.stores.sql.commit:add_parts",
         "if time.monotonic() > part.expires:",
         "if False:",
         "tests/contract/sqlite/test_blobs.py::test_a_commit_that_comes_too_late_is_refused",

@@ -35,6 +35,7 @@ LooopyError
     RateLimited retryable=True retry_after_s=None
   LimitExceeded limit=None value=None
   StoreError
+    ArchiveRefused member=None line=None path=None
     ArtifactDamaged artifact_id=None version=None expected=None actual=None
     ArtifactNotFound
     ContextNotFound

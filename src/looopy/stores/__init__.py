@@ -10,6 +10,7 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
   refusals that all backends share).
 - Opening: `opening` (a URL becomes stores), `bundle` (the stores of one tenant as one object).
 - Artifacts: `artifacts/` (content above the rows), `blobs/` (where their large parts lie).
+- Whole contexts: `snapshot` (their parts and rows), `archive/` (as one file, in and out).
 - Shared parts: `rows/` (a message or event as a row), `log` (rows as a page of the event log),
   `owner` (proof that a lease holder lives or is dead), `bells` (wake whoever waits for a context),
   `shield` (await a write to its end).
@@ -26,6 +27,10 @@ from typing import TYPE_CHECKING
 from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
+    from looopy.stores.archive.importing import import_contexts as import_contexts
+    from looopy.stores.archive.writing import ArchiveReport as ArchiveReport
+    from looopy.stores.archive.writing import export_contexts as export_contexts
+    from looopy.stores.archive.writing import export_to_file as export_to_file
     from looopy.stores.base import ArtifactStore as ArtifactStore
     from looopy.stores.base import ContextIndex as ContextIndex
     from looopy.stores.base import Journal as Journal
@@ -50,6 +55,8 @@ if TYPE_CHECKING:
 _export(
     globals(),
     {
+        ".archive.importing": ("import_contexts",),
+        ".archive.writing": ("ArchiveReport", "export_contexts", "export_to_file"),
         ".base": ("ArtifactStore", "ContextIndex", "Journal", "MessageStore", "StateStore"),
         ".memory.artifacts": ("InMemoryArtifactStore",),
         ".memory.stores": (

@@ -38,6 +38,7 @@ from looopy.types.state import AgentStatus
 
 if TYPE_CHECKING:
     from looopy.stores.artifacts.requests import Request
+    from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 
 
 class MessageStore(Protocol):
@@ -536,6 +537,33 @@ class ContextIndex(Protocol):
                 that turn began on the way.
             ValueRefused: No actor can have this id.
             StoreUnavailable: See `erase`.
+        """
+        ...
+
+    async def snapshot(self, context_id: str) -> ContextSnapshot:
+        """
+        Everything of a context that may change, as it was at one moment.
+
+        Its messages, events and turns up to the numbers in the record do not change, unless the
+        context is cleared or deleted.
+
+        Raises:
+            ContextNotFound: The context does not exist.
+        """
+        ...
+
+    async def restore(self, contexts: Sequence[RestoredContext]) -> None:
+        """
+        Make contexts with everything in them: all of them at once, or none.
+
+        Numbers, times and texts are those that are given. Each context has a new epoch, no lease,
+        no line and no idempotency keys. If a turn is open, its process counts as dead. Nobody sees
+        a context before all of it is there; a process that is killed before that leaves nothing but
+        bytes for `ArtifactStore.collect`.
+
+        Raises:
+            StoreConflict: A context exists already; nothing was written.
+            StoreUnavailable: The store did not answer.
         """
         ...
 

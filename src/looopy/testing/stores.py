@@ -24,6 +24,7 @@ from looopy.testing.contracts.key import KeyContract
 from looopy.testing.contracts.line import LineContract
 from looopy.testing.contracts.listing import ContextIndexContract
 from looopy.testing.contracts.message import MessageStoreContract
+from looopy.testing.contracts.restore import RestoreContract
 from looopy.testing.contracts.state import StateStoreContract
 
 __all__ = [
@@ -36,5 +37,6 @@ __all__ = [
     "KeyContract",
     "LineContract",
     "MessageStoreContract",
+    "RestoreContract",
     "StateStoreContract",
 ]

@@ -36,6 +36,7 @@ from looopy.testing.contracts.key import KeyContract
 from looopy.testing.contracts.line import LineContract
 from looopy.testing.contracts.listing import ContextIndexContract
 from looopy.testing.contracts.message import MessageStoreContract
+from looopy.testing.contracts.restore import RestoreContract
 from looopy.testing.contracts.state import StateStoreContract
 from looopy.testing.contracts.turns import CONTEXT, a_turn, answer, begin, commit, ends, user
 
@@ -144,6 +145,10 @@ class TestListingWhenSecured(Secured, ContextIndexContract):
 
 
 class TestErasureWhenSecured(Secured, ErasureContract):
+    """See `Secured`."""
+
+
+class TestRestoringWhenSecured(Secured, RestoreContract):
     """See `Secured`."""
 
 

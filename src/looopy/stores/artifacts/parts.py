@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,29 @@ class Parts:
             parts.append(replace(part, rows=rows))
             start = end
         return parts, raw[start:]
+
+    async def stage(
+        self, content: Iterator[bytes], *, is_rows: bool, share: bool
+    ) -> list[ArtifactPart]:
+        """
+        Put the parts of *content* into the blob store, for a row that will name them.
+
+        Args:
+            content: Read in a thread.
+            share: Equal parts that are there may be named instead.
+        """
+        pieces = pieces_of(content, self._part_bytes, is_rows=is_rows)
+        parts: list[ArtifactPart] = []
+        known: dict[str, ArtifactPart] = {}
+        piece = await asyncio.to_thread(next, pieces)
+        while (following := await asyncio.to_thread(next, pieces, None)) is not None:
+            digest = await digest_of(piece)
+            part = known.get(digest)
+            if part is None:
+                part = known[digest] = await self._store(memoryview(piece), digest, share=share)
+            parts.append(replace(part, rows=piece.count(b"\n") if is_rows else 0))
+            piece = following
+        return parts
 
     async def _store(self, piece: memoryview, digest: str, *, share: bool) -> ArtifactPart:
         """Have a part where a row may name it."""
@@ -171,6 +194,59 @@ class Parts:
         for path in gone:
             await blobs.remove(path)
         return len(gone)
+
+
+def pieces_of(
+    content: Iterable[bytes], part_bytes: int, *, is_rows: bool
+) -> Iterator[bytes]:
+    """
+    A content as it is stored: its parts, and last its tail, which may be empty.
+
+    Args:
+        content: In pieces of any length.
+        is_rows: No row is cut in two.
+    """
+    waiting = bytearray()
+    for piece in content:
+        waiting += piece
+        while len(waiting) > part_bytes + INLINE_BYTES and (end := _cut_at(
+            waiting, part_bytes, is_rows=is_rows
+        )):
+            yield bytes(waiting[:end])
+            del waiting[:end]
+    while len(waiting) > INLINE_BYTES:
+        end = _cut_at(waiting, part_bytes, is_rows=is_rows) or len(waiting)
+        yield bytes(waiting[:end])
+        del waiting[:end]
+    yield bytes(waiting)
+
+
+def stored_parts(
+    pieces: Iterable[bytes], *, is_rows: bool
+) -> Iterator[tuple[StoredPart | None, bytes]]:
+    """*pieces* (`pieces_of`) as parts that hold their bytes, and last `None` with the tail."""
+    number, start, first_row = 0, 0, 0
+    before: bytes | None = None
+    for piece in pieces:
+        if before is not None:
+            number += 1
+            rows = before.count(b"\n") if is_rows else 0
+            digest = hashlib.sha256(before).hexdigest()
+            part = StoredPart(
+                number, start, len(before), digest, first_row, rows, None, before
+            )
+            yield part, b""
+            start, first_row = start + len(before), first_row + rows
+        before = piece
+    yield None, before or b""
+
+
+def _cut_at(waiting: bytearray, part_bytes: int, *, is_rows: bool) -> int:
+    """The end of the next part; 0 if that is not known yet."""
+    end = min(part_bytes, len(waiting))
+    if not is_rows:
+        return end
+    return waiting.rfind(b"\n", 0, end) + 1 or waiting.find(b"\n", end) + 1
 
 
 async def drop(rows: ArtifactRows, tenant: str, blobs: Blobs, names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,10 +12,12 @@ from looopy.stores.base import ContextIndex
 from looopy.stores.listing import Listing, check_tags, facts, labels, new_tags
 from looopy.stores.memory.context import StoredContext, context_record
 from looopy.stores.memory.erasing import InMemoryErasures
+from looopy.stores.memory.restore import restored_context, snapshot_of
 from looopy.stores.records import ContextPage
 from looopy.stores.rows.events import decode_state
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import no_context
+from looopy.stores.snapshot import ContextSnapshot, RestoredContext, exists_already
 from looopy.types.event import utc_now
 from looopy.types.state import AgentStatus
 
@@ -72,6 +75,26 @@ class InMemoryContextIndex(InMemoryErasures, ContextIndex):
         context.tags = new_tags(context.tags, adds, removes)
         self._ring(context_id)
         return context.tags
+
+    async def snapshot(self, context_id: str) -> ContextSnapshot:
+        context = self._get(context_id)
+        if context is None:
+            raise no_context(context_id)
+        return snapshot_of(context_id, context)
+
+    async def restore(self, contexts: Sequence[RestoredContext]) -> None:
+        made = {}
+        for one in contexts:
+            context_id = one.record.context_id
+            if self._get(context_id) is not None or context_id in made:
+                raise exists_already(context_id)
+            made[context_id] = await asyncio.to_thread(restored_context, one)
+        for context_id in made:
+            if self._get(context_id) is not None:
+                raise exists_already(context_id)
+        for context_id, context in made.items():
+            self.backend.contexts[self.tenant, context_id] = context
+            self._ring(context_id)
 
 
 def _meets(context: StoredContext, context_id: str, wanted: Listing) -> bool:

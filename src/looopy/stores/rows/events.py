@@ -166,7 +166,7 @@ def encode(events: Sequence[AgentEvent]) -> Rows:
             body = f'{{"tool_call_id":{quoted(event.tool_call_id, "/tool_call_id")}}}'
             others.append(EventRow(i, event.iteration, event.type, created, body, assistant))
         else:
-            body = dump(_event_body(event))
+            body = dump(event_body(event))
             others.append(EventRow(i, event.iteration, event.type, created, body, None))
     return Rows(messages, others, opening, closing, len(events))
 
@@ -208,7 +208,8 @@ def _user_offset(start: TurnStart, events: Sequence[AgentEvent]) -> int | None:
     return next(i for i, message in enumerate(firsts) if message is start.user_message)
 
 
-def _event_body(event: AgentEvent) -> dict[str, Any]:
+def event_body(event: AgentEvent) -> dict[str, Any]:
+    """The fields of an event that its row keeps as JSON."""
     common = {"type", "context_id", "turn", "iteration", "timestamp", "path", "seq"}
     return {k: v for k, v in event_to_json(event).items() if k not in common}
 
@@ -331,6 +332,24 @@ def decode_event(context_id: str, row: Sequence[Any], announced_by: Message | No
         return TurnWarning(**common, code=DAMAGED, text=text)
 
 
+def check_body(kind: str, body: Mapping[str, Any]) -> None:
+    """
+    Refuse JSON that is not the body of an event of this *kind*, written by `event_body`.
+
+    Raises:
+        ValueRefused: It would be read as something else.
+    """
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        raise ValueRefused(f"{kind!r} is no event that is stored", path="/type")
+    try:
+        found = event_body(decode(body, {"context_id": ""}, None))
+    except Exception as error:
+        raise ValueRefused(f"no {kind}: {type(error).__name__}: {error}", path="") from error
+    if found != body:
+        raise ValueRefused(f"no {kind} that looopy writes", path="")
+
+
 def _decode_tool_start(
     data: Mapping[str, Any], common: dict[str, Any], announced_by: Message | None
 ) -> ToolExecutionStart:
@@ -362,6 +381,8 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Message | None
         **common, **{**data, "covers": (data["covers"][0], data["covers"][1])}
     ),
     "error": lambda data, common, _: TurnError(**common, **data),
+    # Never stored: for a damaged row that was exported as the warning that replaced it.
+    "warning": lambda data, common, _: TurnWarning(**common, **data),
 }
 
 

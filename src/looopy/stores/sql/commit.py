@@ -329,7 +329,7 @@ def _save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifa
     if not saved:
         raise no_context(key["context"])
     version, created_us, turn = saved[0]
-    yield from _add_parts({**params, "version": version}, write)
+    yield from add_parts({**params, "version": version}, write)
     return replace(unversioned, version=version, created_at=from_us(created_us), turn=turn)
 
 
@@ -350,11 +350,11 @@ def _grow_artifact(key: Mapping[str, Any], growth: ArtifactGrowth) -> Steps[Arti
     grown = yield Query(s.GROW_ARTIFACT, params)
     if not grown:
         raise ArtifactMoved
-    yield from _add_parts(params, growth)
+    yield from add_parts(params, growth)
     return stored_artifact(grown[0])
 
 
-def _add_parts(
+def add_parts(
     params: Mapping[str, Any], change: ArtifactWrite | ArtifactGrowth
 ) -> Steps[None]:
     """

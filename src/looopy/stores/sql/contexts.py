@@ -15,11 +15,13 @@ from looopy.stores.records import ContextPage, ContextRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us
 from looopy.stores.rules import no_context
+from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.commit import inbox_head
+from looopy.stores.sql.commit import inbox_head, stored_artifact
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.erasing import SQLErasures
 from looopy.stores.sql.journal import turn_record
+from looopy.stores.sql.restore import restore
 from looopy.stores.sql.store import bounded, can_exist, one_step
 from looopy.types.state import AgentStatus
 from looopy.types.storable import dump
@@ -32,6 +34,7 @@ _COLUMNS = (
 )
 """The names of `statements.CONTEXT_COLUMNS` here."""
 
+_ARTIFACT_COLUMNS = 13
 _AT_ONCE = 32  # contexts that are locked together
 
 
@@ -104,6 +107,15 @@ class SQLContextIndex(SQLErasures, ContextIndex):
 
         return await self.write(work, context_id)
 
+    async def snapshot(self, context_id: str) -> ContextSnapshot:
+        if not can_exist(context_id):
+            raise no_context(context_id)
+        work = partial(_snapshot, self.params(context_id), context_id)
+        return await self.backend.run(work, write=False)
+
+    async def restore(self, contexts: Sequence[RestoredContext]) -> None:
+        await restore(self.backend, self.tenant, contexts)
+
     async def _bring_up(self) -> None:
         """Bring the index up to date."""
         after: str | None = ""
@@ -112,6 +124,22 @@ class SQLContextIndex(SQLErasures, ContextIndex):
         while after is not None:
             work = partial(index_steps, {"tenant": self.tenant, "after_id": after})
             after = await self.backend.run(work, write=True)
+
+
+def _snapshot(key: Mapping[str, Any], context_id: str) -> Steps[ContextSnapshot]:
+    """Read all of a context that may change; see `ContextIndex.snapshot`."""
+    found = yield Query(s.LOAD_CONTEXT, key)
+    if not found:
+        raise no_context(context_id)
+    waiting = yield Query(s.LIST_INBOX, {**key, "after": 0})
+    versions = yield Query(s.LIST_ALL_VERSIONS, key)
+    return ContextSnapshot(
+        record=context_record(found[0]),
+        entries=[rows.decode_entry(*row[3:]) for row in waiting if row[3] is not None],
+        artifacts=[
+            stored_artifact(row, newest=bool(row[_ARTIFACT_COLUMNS])) for row in versions
+        ],
+    )
 
 
 def _walk(wanted: Listing) -> str:

@@ -141,6 +141,15 @@ CREATE = (
     " ON CONFLICT DO NOTHING"
 )
 
+RESTORE_CONTEXT = (
+    "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
+    " last_seq, visible_from, cleared_seq, open_turn, owner_actor, state, metadata, version,"
+    " created_at, last_activity, inbox_last, inbox_waiting, tags) VALUES (:tenant, :context,"
+    " :epoch, :turn_count, :last_position, :last_seq, :visible_from, :cleared_seq, :open_turn,"
+    " :actor, :state, :metadata, :version, :created_at, :last_activity, :inbox_last,"
+    " :inbox_waiting, :tags) ON CONFLICT DO NOTHING RETURNING epoch"
+)
+
 SAVE_METADATA = (
     f"UPDATE looopy_contexts SET metadata = :metadata, version = version + 1 WHERE {_THIS}"
     " AND version = :version RETURNING version"
@@ -332,6 +341,14 @@ OPEN_TURN = (
     " :first_position, :first_position - 1, :user_position, :started_at, '{}', :metadata)"
 )
 
+RESTORE_TURN = (
+    "INSERT INTO looopy_turns (tenant_id, context_id, turn, epoch, continues, actor_id, had_auth,"
+    " outcome, stop_reason, start_seq, end_seq, first_position, last_position, user_position,"
+    " started_at, ended_at, usage, metadata) VALUES (:tenant, :context, :turn, :epoch, :continues,"
+    " :actor, :had_auth, :outcome, :stop_reason, :start_seq, :end_seq, :first_position,"
+    " :last_position, :user_position, :started_at, :ended_at, :usage, :metadata)"
+)
+
 CLOSE_TURN = (
     "UPDATE looopy_turns SET outcome = :outcome, stop_reason = :stop_reason, end_seq = :end_seq,"
     " last_position = :last_position, ended_at = :ended_at, usage = :usage"
@@ -363,6 +380,11 @@ POST = (
 ADD_ENTRY = (
     "INSERT INTO looopy_inbox (tenant_id, context_id, entry, kind, actor_id, created_at, body)"
     " VALUES (:tenant, :context, :entry, :kind, :actor, now_us(), :body)"
+)
+
+RESTORE_ENTRY = (
+    "INSERT INTO looopy_inbox (tenant_id, context_id, entry, kind, actor_id, created_at, body)"
+    " VALUES (:tenant, :context, :entry, :kind, :actor, :created_at, :body)"
 )
 
 COUNT_ENTRIES = (
@@ -517,6 +539,14 @@ SAVE_ARTIFACT = (
     f" FROM looopy_contexts WHERE {_THIS} RETURNING version, created_at, turn"
 )
 
+RESTORE_ARTIFACT = (
+    "INSERT INTO looopy_artifacts (tenant_id, context_id, artifact_id, version, kind, media_type,"
+    " status, size, sha256, created_at, turn, data, bytes, description, metadata, row_schema,"
+    " row_count, part_count) VALUES (:tenant, :context, :artifact, :version, :kind, :media_type,"
+    " :status, :size, :sha256, :created_at, :turn, :data, :bytes, :description, :metadata,"
+    " :row_schema, :row_count, :part_count)"
+)
+
 # Only what was built on is replaced: a longer version, or one with a successor, is left alone.
 GROW_ARTIFACT = (
     "UPDATE looopy_artifacts SET status = :status, size = :size, sha256 = :sha256, bytes = :bytes,"
@@ -551,6 +581,11 @@ LIST_ARTIFACTS = (
 LIST_VERSIONS = (
     f"SELECT {_ARTIFACT.format('a.')}, {_NEWEST} FROM {_ARTIFACTS} AND a.artifact_id = :artifact"
     " ORDER BY a.version"
+)
+
+LIST_ALL_VERSIONS = (
+    f"SELECT {_ARTIFACT.format('a.')}, {_NEWEST} FROM {_ARTIFACTS} ORDER BY a.artifact_id,"
+    " a.version"
 )
 
 LIST_PARTS = (

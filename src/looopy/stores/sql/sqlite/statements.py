@@ -102,6 +102,15 @@ IN_SQLITE = {
         " :first_position, :first_position - 1, :user_position, :started_at,"
         f" NULLIF(:metadata, '{{}}') FROM looopy_contexts c WHERE {_OWNER}"
     ),
+    s.RESTORE_TURN: (
+        "INSERT INTO looopy_turn_rows (id, epoch, continues, actor_id, had_auth, outcome,"
+        " stop_reason, start_seq, end_seq, first_position, last_position, user_position,"
+        " started_at, ended_at, usage, metadata)"
+        f" SELECT {_at(':turn')}, :epoch, :continues, :actor, :had_auth,"
+        " NULLIF(:outcome, 'completed'), NULLIF(:stop_reason, 'stop'), :start_seq, :end_seq,"
+        " :first_position, :last_position, :user_position, :started_at, :ended_at,"
+        f" NULLIF(:usage, '{{}}'), NULLIF(:metadata, '{{}}') FROM looopy_contexts c WHERE {_OWNER}"
+    ),
     s.CLOSE_TURN: (
         "UPDATE looopy_turn_rows SET outcome = NULLIF(:outcome, 'completed'),"
         " stop_reason = NULLIF(:stop_reason, 'stop'), end_seq = :end_seq,"

@@ -1,0 +1,543 @@
+"""
+The format of an archive: the names of its members, and the JSON of each line, both ways.
+
+    manifest.json               format, version, contexts with counts, size and SHA-256 of members
+    contexts/1/context.json     the context: owner, numbers, state, metadata, tags
+    contexts/1/turns.jsonl      a turn a line
+    contexts/1/events.jsonl     a durable event a line, by `seq`, without a gap
+    contexts/1/inbox.jsonl      a message that waits a line
+    contexts/1/artifacts.jsonl  a version of an artifact a line, with the name of its member
+    contexts/1/artifacts/1      the bytes of a version: a file's, JSON of data, JSON lines of rows
+
+Each text is there once: a message lies in its `message_end`, and an end of a turn names no
+messages. Reading is strict. An unknown field, a wrong type or a number out of range is refused, so
+whatever is read is written again as the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeVar
+
+from looopy.errors import LooopyError, ValueRefused
+from looopy.stores.listing import check_tags, new_tags
+from looopy.stores.records import ContextRecord, Entry, EntryKind, InboxHead, TurnRecord
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.writing import message_text, usage_text
+from looopy.stores.rules import check_artifact_id, check_columns, check_context_id
+from looopy.stores.snapshot import RestoredTurn
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+from looopy.types.event import AgentEvent, MessageEnd, ToolExecutionEnd, ToolExecutionStart
+from looopy.types.message import Message, StopReason, UserMessage
+from looopy.types.message_check import check_message
+from looopy.types.message_json import message_from_json, usage_from_json
+from looopy.types.state import Outcome
+from looopy.types.storable import MAX_BODY_BYTES, check_actor, check_text, dump, escape
+
+FORMAT: Final = "looopy-archive"
+VERSION: Final = 1
+"""Raised by each change that an older looopy cannot read."""
+
+MANIFEST: Final = "manifest.json"
+CONTEXT, TURNS, EVENTS, INBOX, ARTIFACTS = (
+    *("context.json", "turns.jsonl", "events.jsonl"),
+    *("inbox.jsonl", "artifacts.jsonl"),
+)
+MOST_MEMBERS: Final = 100_000
+MOST_MANIFEST_BYTES: Final = 32 * 1024 * 1024
+MOST_LINE_BYTES: Final = 6 * MAX_BODY_BYTES + 1024 * 1024
+"""A body has at most 8 MiB, and another JSON writer may escape its characters."""
+
+LAST_NUMBER: Final = 2**32 - 2**16 - 1
+"""The largest position, turn or `seq` that every backend keeps."""
+
+_MOST: Final = 2**63 - 1
+E = TypeVar("E", bound=StrEnum)
+
+
+def folder_of(number: int) -> str:
+    """The folder of a context, counted from 1."""
+    return f"contexts/{number}/"
+
+
+def parse(raw: bytes) -> Any:
+    """
+    The JSON value of a line or member.
+
+    Raises:
+        ValueRefused: It is no JSON: not UTF-8, NaN, or nested too deep for a parser.
+    """
+    try:
+        return json.loads(raw.decode(), parse_constant=_no_number)
+    except RecursionError:
+        raise ValueRefused("nested too deep", path="") from None
+    except ValueError as error:
+        raise ValueRefused(f"invalid JSON: {error}", path="") from None
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def pretty(value: Any) -> bytes:
+    """The text of a member that people read as well."""
+    return json.dumps(value, ensure_ascii=False, indent=1).encode() + b"\n"
+
+
+class Fields:
+    """
+    The members of a JSON object: each is taken once and has one type.
+
+    Args:
+        data: The value, which should be an object.
+
+    Raises:
+        ValueRefused: In each method too; `path` is a JSON pointer into the object.
+    """
+
+    def __init__(self, data: Any) -> None:
+        if not isinstance(data, dict):
+            raise ValueRefused(f"an object is needed, not {type(data).__name__}", path="")
+        self._left: dict[str, Any] = dict(data)
+
+    def value(self, name: str) -> Any:
+        """A value of any type, which has to be there."""
+        if name not in self._left:
+            raise ValueRefused(f"{name!r} is missing", path=f"/{escape(name)}")
+        return self._left.pop(name)
+
+    def has(self, name: str) -> bool:
+        """True if it was not taken yet."""
+        return name in self._left
+
+    def text(self, name: str) -> str:
+        """A text that can be stored."""
+        found = self.value(name)
+        if not isinstance(found, str):
+            raise refused(name, "text is needed")
+        check_text(found, f"/{escape(name)}")
+        return found
+
+    def text_or_none(self, name: str) -> str | None:
+        """A text, or `None` for null."""
+        if self._left.get(name, "") is None:
+            return self.value(name)  # type: ignore[no-any-return] # it is None
+        return self.text(name)
+
+    def whole(self, name: str, least: int = 0, most: int = LAST_NUMBER) -> int:
+        """A whole number within bounds."""
+        found = self.value(name)
+        if type(found) is not int or not least <= found <= most:
+            raise refused(name, f"a whole number from {least} to {most} is needed")
+        return found
+
+    def whole_or_none(self, name: str, least: int = 0, most: int = LAST_NUMBER) -> int | None:
+        """A whole number, or `None` for null."""
+        if self._left.get(name, "") is None:
+            self.value(name)
+            return None
+        return self.whole(name, least, most)
+
+    def seconds(self, name: str) -> float:
+        """A number of seconds from 0."""
+        found = self.value(name)
+        if type(found) not in (int, float) or not 0 <= found <= 2**40:
+            raise refused(name, "a number of seconds is needed")
+        return float(found)
+
+    def truth(self, name: str) -> bool:
+        """True or false."""
+        found = self.value(name)
+        if not isinstance(found, bool):
+            raise refused(name, "true or false is needed")
+        return found
+
+    def moment(self, name: str) -> datetime:
+        """A time in UTC, as `isoformat` writes it."""
+        said = self.text(name)
+        try:
+            found = datetime.fromisoformat(said)
+        except ValueError:
+            found = None
+        if found is None or found.tzinfo is None or found.astimezone(UTC).isoformat() != said:
+            raise refused(name, "a time in UTC is needed, such as 2026-11-23T02:00:00+00:00")
+        return found.astimezone(UTC)
+
+    def moment_or_none(self, name: str) -> datetime | None:
+        """A time, or `None` for null."""
+        if self._left.get(name, "") is None:
+            self.value(name)
+            return None
+        return self.moment(name)
+
+    def one_of(self, name: str, kinds: type[E]) -> E:
+        """A member of an enumeration."""
+        said = self.text(name)
+        try:
+            return kinds(said)
+        except ValueError:
+            raise refused(name, f"one of {', '.join(kinds)} is needed") from None
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """A JSON object that can be stored."""
+        found = self.value(name)
+        if not isinstance(found, dict):
+            raise refused(name, "an object is needed")
+        dump(found, f"/{escape(name)}")
+        return found
+
+    def items(self, name: str) -> list[Any]:
+        """A list."""
+        found = self.value(name)
+        if not isinstance(found, list):
+            raise refused(name, "a list is needed")
+        return found
+
+    def rest(self) -> dict[str, Any]:
+        """All members that were not taken yet."""
+        found, self._left = self._left, {}
+        return found
+
+    def end(self) -> None:
+        """Refuse members that nobody took."""
+        for name in self._left:
+            raise refused(name, f"{name!r} is no field that this version knows")
+
+
+def refused(name: str, why: str) -> ValueRefused:
+    """The error for a member of an object."""
+    return ValueRefused(why, path=f"/{escape(name)}")
+
+
+# --- a context ---------------------------------------------------------------------------------
+
+
+def context_to_json(record: ContextRecord) -> dict[str, Any]:
+    """The context of a snapshot."""
+    return {
+        "context_id": record.context_id,
+        "owner": record.owner_actor,
+        "created_at": record.created_at.isoformat(),
+        "last_activity": record.last_activity.isoformat(),
+        "tags": list(record.tags),
+        "metadata": dict(record.metadata),
+        "version": record.version,
+        "turn_count": record.turn_count,
+        "last_position": record.last_position,
+        "last_seq": record.last_seq,
+        "visible_from": record.visible_from,
+        "cleared_seq": record.cleared_seq,
+        "open_turn": None if record.open_turn is None else record.open_turn.turn,
+        "inbox_last": record.inbox.last,
+        "state": json.loads(rows.state_column(record.state)),
+    }
+
+
+class ReadContext(NamedTuple):
+    """The context of an archive: its record without an open turn, and the number of that turn."""
+
+    record: ContextRecord
+    open_turn: int | None
+
+
+def context_from_json(data: Any) -> ReadContext:
+    """
+    The context in an archive.
+
+    Raises:
+        ValueRefused: It is not one; `path` names the place.
+    """
+    given = Fields(data)
+    context_id = given.text("context_id")
+    check_context_id(context_id)
+    owner = _actor(given, "owner")
+    tags = check_tags(given.items("tags"), "/tags")
+    if new_tags(tags, (), ()) != tags:
+        raise refused("tags", "tags are sorted, and each is there once")
+    turn_count = given.whole("turn_count")
+    last_position, last_seq = given.whole("last_position"), given.whole("last_seq")
+    open_turn = given.whole_or_none("open_turn", turn_count, turn_count)
+    if open_turn == 0:
+        raise refused("open_turn", "a turn is counted from 1")
+    state = given.mapping("state")
+    decoded = rows.decode_state(dump(state), context_id)
+    if json.loads(rows.state_column(decoded)) != state:
+        raise refused("state", "no state that looopy writes")
+    for name in ("resumable", "summary"):
+        most = turn_count if name == "resumable" else last_position
+        if state.get(name) is not None and not 1 <= state[name] <= most:
+            raise ValueRefused(f"{name} is beyond the end of the context", path=f"/state/{name}")
+    record = ContextRecord(
+        context_id=context_id,
+        epoch=0,
+        turn_count=turn_count,
+        last_position=last_position,
+        last_seq=last_seq,
+        visible_from=given.whole("visible_from", 1, last_position + 1),
+        cleared_seq=given.whole("cleared_seq", 0, last_seq),
+        owner_actor=owner,
+        tags=tags,
+        inbox=InboxHead(last=given.whole("inbox_last", 0, _MOST)),
+        state=decoded,
+        metadata=given.mapping("metadata"),
+        version=given.whole("version", 0, _MOST),
+        created_at=given.moment("created_at"),
+        last_activity=given.moment("last_activity"),
+    )
+    given.end()
+    return ReadContext(record, open_turn)
+
+
+def _actor(given: Fields, name: str) -> str | None:
+    found = given.text_or_none(name)
+    try:
+        check_actor(found)
+    except ValueRefused as error:
+        raise refused(name, error.message) from None
+    return found
+
+
+# --- turns -------------------------------------------------------------------------------------
+
+
+def turn_to_json(turn: TurnRecord, user_position: int | None) -> dict[str, Any]:
+    """A turn as a line."""
+    return {
+        "turn": turn.turn,
+        "continues": turn.continues,
+        "actor_id": turn.actor_id,
+        "had_auth": turn.had_auth,
+        "outcome": None if turn.outcome is None else turn.outcome.value,
+        "stop_reason": None if turn.stop_reason is None else turn.stop_reason.value,
+        "start_seq": turn.start_seq,
+        "end_seq": turn.end_seq,
+        "first_position": turn.first_position,
+        "last_position": turn.last_position,
+        "user_position": user_position,
+        "started_at": turn.started_at.isoformat(),
+        "ended_at": None if turn.ended_at is None else turn.ended_at.isoformat(),
+        "usage": json.loads(usage_text(turn.usage)),
+        "metadata": dict(turn.metadata),
+    }
+
+
+def turn_from_json(data: Any, number: int, *, is_open: bool) -> RestoredTurn:
+    """
+    The turn of a line.
+
+    Args:
+        number: It must be this one.
+        is_open: It must have no end, and any other must have one.
+
+    Raises:
+        ValueRefused: It is not one; `path` names the place.
+    """
+    given = Fields(data)
+    given.whole("turn", number, number)
+    start_seq = given.whole("start_seq", 1)
+    first = given.whole("first_position", 1, LAST_NUMBER + 1)
+    ended: dict[str, Any] = {}
+    if is_open:
+        for name in ("outcome", "stop_reason", "end_seq", "ended_at"):
+            if given.value(name) is not None:
+                raise refused(name, "this turn is open: it has no end yet")
+    else:
+        ended = {
+            "outcome": given.one_of("outcome", Outcome),
+            "stop_reason": given.one_of("stop_reason", StopReason),
+            "end_seq": given.whole("end_seq", start_seq + 1),
+            "ended_at": given.moment("ended_at"),
+        }
+    usage = given.mapping("usage")
+    record = TurnRecord(
+        turn=number,
+        continues=given.whole_or_none("continues", 1, max(number - 1, 1)),
+        actor_id=_actor(given, "actor_id"),
+        had_auth=given.truth("had_auth"),
+        start_seq=start_seq,
+        first_position=first,
+        last_position=given.whole("last_position", first - 1),
+        started_at=given.moment("started_at"),
+        usage=usage_from_json(usage),
+        metadata=given.mapping("metadata"),
+        **ended,
+    )
+    user_position = given.whole_or_none("user_position", 1)
+    given.end()
+    return RestoredTurn(record, user_position)
+
+
+# --- events ------------------------------------------------------------------------------------
+
+
+def event_to_line(event: AgentEvent, call_at: Mapping[str, int]) -> str:
+    """
+    An event as the text of a line.
+
+    Args:
+        call_at: The positions of the messages that asked for calls, by id of the call.
+    """
+    data: dict[str, Any] = {
+        "seq": event.seq,
+        "type": event.type,
+        "turn": event.turn,
+        "iteration": event.iteration,
+        "timestamp": event.timestamp.isoformat(),
+    }
+    if event.type in ("turn_start", "turn_end"):  # the rest is the line of the turn
+        return dump({name: data[name] for name in ("seq", "type", "turn")})
+    if isinstance(event, MessageEnd):
+        data["position"] = event.position
+        if event.started is not None:
+            data["started"] = event.started.isoformat()
+        if event.first_delta_s is not None:
+            data["first_delta_s"] = event.first_delta_s
+        if event.attempts != 1:
+            data["attempts"] = event.attempts
+        return f'{dump(data)[:-1]},"message":{message_text(event.message)}}}'
+    if isinstance(event, ToolExecutionEnd):  # its result is the message after it
+        data["tool_call_id"] = event.tool_call_id
+        data["started"] = None if event.started is None else event.started.isoformat()
+        data["duration_s"] = event.duration_s
+        return dump(data)
+    if isinstance(event, ToolExecutionStart):  # its arguments are in the message that asks for it
+        data["tool_call_id"] = event.tool_call_id
+        data["position"] = call_at.get(event.tool_call_id)
+        return dump(data)
+    return dump({**data, "data": rows.event_body(event)})
+
+
+def message_of(given: Fields) -> Message:
+    """
+    The message in a line.
+
+    Raises:
+        ValueRefused: It is not one; `path` names the place.
+    """
+    try:
+        message = message_from_json(given.value("message"))
+        check_message(message)
+    except ValueRefused as error:
+        raise ValueRefused(error.message, path=f"/message{error.path or ''}") from None
+    return message
+
+
+# --- the inbox ---------------------------------------------------------------------------------
+
+
+def entry_to_line(entry: Entry) -> str:
+    """A message of the inbox as the text of a line."""
+    data = {
+        "number": entry.number,
+        "kind": entry.kind.value,
+        "actor_id": entry.actor_id,
+        "created_at": entry.created_at.isoformat(),
+    }
+    return f'{dump(data)[:-1]},"message":{message_text(entry.message)}}}'
+
+
+def entry_from_json(data: Any, least: int, last: int) -> Entry:
+    """
+    The message of the inbox in a line; its number is from *least* to *last*.
+
+    Raises:
+        ValueRefused: It is not one; `path` names the place.
+    """
+    given = Fields(data)
+    message = message_of(given)
+    if not isinstance(message, UserMessage):
+        raise refused("message", "a user's message is needed")
+    message_text(message, "/message")
+    found = Entry(
+        number=given.whole("number", least, last),
+        kind=given.one_of("kind", EntryKind),
+        message=message,
+        actor_id=_actor(given, "actor_id"),
+        created_at=given.moment("created_at"),
+    )
+    given.end()
+    return found
+
+
+# --- artifacts ---------------------------------------------------------------------------------
+
+
+def artifact_to_json(artifact: Artifact, member: str) -> dict[str, Any]:
+    """A version of an artifact as a line; its bytes are in *member*."""
+    return {
+        "artifact_id": artifact.artifact_id,
+        "version": artifact.version,
+        "kind": artifact.kind.value,
+        "media_type": artifact.media_type,
+        "status": artifact.status.value,
+        "size": artifact.size,
+        "sha256": artifact.sha256,
+        "created_at": artifact.created_at.isoformat(),
+        "turn": artifact.turn,
+        "description": artifact.description,
+        "metadata": dict(artifact.metadata),
+        "columns": None if artifact.columns is None else dict(artifact.columns),
+        "rows": artifact.rows,
+        "member": member,
+    }
+
+
+def artifact_from_json(data: Any, member: str, turn_count: int) -> Artifact:
+    """
+    The version of an artifact in a line.
+
+    Args:
+        member: The name that its member must have.
+        turn_count: Its turn is at most this one.
+
+    Raises:
+        ValueRefused: It is not one; `path` names the place.
+    """
+    given = Fields(data)
+    if given.text("member") != member:
+        raise refused("member", f"its member is {member}")
+    artifact_id = given.text("artifact_id")
+    check_artifact_id(artifact_id)
+    kind = given.one_of("kind", ArtifactKind)
+    status = given.one_of("status", ArtifactStatus)
+    columns: Mapping[str, str] | None = None
+    if kind is ArtifactKind.DATASET:
+        columns = check_columns(given.mapping("columns"))
+    elif given.value("columns") is not None:
+        raise refused("columns", f"a {kind} artifact has no columns")
+    sha256 = given.text("sha256")
+    is_hash = len(sha256) == 64 and not set(sha256) - set("0123456789abcdef")
+    if not (is_hash if status is ArtifactStatus.COMPLETE else sha256 == "" or is_hash):
+        raise refused("sha256", "64 hexadecimal digits are needed")
+    if kind is ArtifactKind.DATA and status is not ArtifactStatus.COMPLETE:
+        raise refused("status", "a data artifact is saved whole")
+    found = Artifact(
+        artifact_id=artifact_id,
+        kind=kind,
+        version=given.whole("version", 1),
+        status=status,
+        size=given.whole("size", 0, _MOST),
+        media_type=given.text("media_type"),
+        sha256=sha256,
+        created_at=given.moment("created_at"),
+        turn=given.whole("turn", 0, turn_count),
+        description=given.text_or_none("description"),
+        metadata=given.mapping("metadata"),
+        columns=columns,
+        rows=given.whole("rows", 0, _MOST),
+    )
+    given.end()
+    return found
+
+
+def line(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    """A value as a line."""
+    return dump(value).encode() + b"\n"
+
+
+def place_of(error: Exception) -> str:
+    """The JSON pointer in an error of a value, if it has one."""
+    return str(getattr(error, "path", None) or "") if isinstance(error, LooopyError) else ""

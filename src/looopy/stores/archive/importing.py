@@ -1,0 +1,153 @@
+"""
+Import contexts from an archive: checked in full, then restored at once.
+
+Reading needs a file, because the manifest is at its end. A stream is therefore written to a
+temporary file first, which only this user may read. Everything is checked there, in a thread; only
+then does `ContextIndex.restore` write, in one transaction for all contexts. A process that is
+killed at any moment leaves no context, and the import can be run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from looopy.errors import ValueRefused
+from looopy.stores.archive.container import BLOCK, refuse
+from looopy.stores.archive.format import MANIFEST
+from looopy.stores.archive.reading import Archive, Checked, Listed
+from looopy.stores.archive.writing import ArchivedContext, ArchiveReport
+from looopy.stores.bundle import Stores
+from looopy.stores.rules import check_context_id
+from looopy.types.storable import check_actor
+
+Source: TypeAlias = str | os.PathLike[str] | BinaryIO | AsyncIterable[bytes]
+"""The path of a file, an open file, or a stream of bytes."""
+
+
+async def import_contexts(
+    stores: Stores,
+    source: Source,
+    *,
+    new_ids: bool | Mapping[str, str] = False,
+    owner: str | None = None,
+    keep_owners: bool = False,
+) -> ArchiveReport:
+    """
+    Import all contexts of an archive, or none.
+
+    Args:
+        stores: Open stores; their tenant gets the contexts.
+        source: An archive that `export_contexts` made. A file stays open; a stream is written to a
+            temporary file first.
+        new_ids: True: every context gets a new id. Or the new ids by old id; other contexts keep
+            theirs.
+        owner: The importer (`AuthContext.actor_id`), who owns the contexts from now on. Without
+            *keep_owners*, an archive that names any other actor is refused.
+        keep_owners: Keep owners and actors as the archive names them. An archive can name anybody,
+            so do this only with one of your own.
+
+    Returns:
+        The contexts with their new ids.
+
+    Raises:
+        ArchiveRefused: The archive is truncated, altered, of a newer version, or names another
+            owner. The error names the place.
+        StoreConflict: A context exists already.
+        ValueRefused: A new id is invalid, or names no context of the archive.
+        StoreUnavailable: The store did not answer.
+        OSError: The file cannot be read.
+
+    Whatever it raises, nothing was imported. Leases and idempotency keys are not in an archive: a
+    request that is repeated with its key after an import begins a new turn.
+    """
+    check_actor(owner)
+    async with _opened(source) as file:
+        archive = await asyncio.to_thread(Archive, file)
+        ids = _ids(archive.contexts, new_ids)
+        await asyncio.to_thread(archive.check_members)
+        checked = []
+        for number in range(len(archive.contexts)):
+            one = await asyncio.to_thread(archive.read, number)
+            if not keep_owners:
+                _check_actors(one, owner)
+            checked.append(one)
+        restored = [
+            await asyncio.to_thread(
+                one.restored, ids[one.listed.context_id], owner, keep_owners=keep_owners
+            )
+            for one in checked
+        ]
+        archive.unchanged()
+        await stores.contexts.restore(restored)
+        size = await asyncio.to_thread(_size, file)
+    return ArchiveReport(
+        contexts=[
+            ArchivedContext(
+                context_id=ids[one.context_id], archived_as=one.context_id, **one.counts
+            )
+            for one in archive.contexts
+        ],
+        digest=archive.digest,
+        size=size,
+    )
+
+
+def _ids(contexts: Sequence[Listed], new_ids: bool | Mapping[str, str]) -> dict[str, str]:
+    """The new id of each context, by the old one."""
+    named = {} if isinstance(new_ids, bool) else dict(new_ids)
+    ids: dict[str, str] = {}
+    for place, listed in enumerate(contexts):
+        if listed.context_id in ids:
+            path = f"/contexts/{place}/context_id"
+            raise refuse(f"context {listed.context_id!r} is there twice", MANIFEST, path=path)
+        kept = listed.context_id
+        ids[kept] = uuid.uuid4().hex if new_ids is True else named.pop(kept, kept)
+        check_context_id(ids[kept])
+    if named:
+        raise ValueRefused(f"there is no context {min(named)!r} in the archive", path="/new_ids")
+    if len(set(ids.values())) != len(ids):
+        raise ValueRefused("two contexts cannot have one id", path="/new_ids")
+    return ids
+
+
+def _check_actors(context: Checked, owner: str | None) -> None:
+    for actor, (member, line, path) in context.actors.items():
+        if actor != owner:
+            why = (
+                f"it names the actor {actor!r}, who is not the importer: import it as"
+                " `owner=...`, or with `keep_owners=True` if you trust the archive"
+            )
+            raise refuse(why, member, line=line, path=path)
+
+
+def _size(file: BinaryIO) -> int:
+    return file.seek(0, os.SEEK_END)
+
+
+@contextlib.asynccontextmanager
+async def _opened(source: Source) -> AsyncIterator[BinaryIO]:
+    """The archive as a file that can be sought in."""
+    if isinstance(source, (str, os.PathLike)):
+        with await asyncio.to_thread(Path(source).open, "rb") as file:
+            yield file
+    elif isinstance(source, AsyncIterable):
+        with await asyncio.to_thread(tempfile.TemporaryFile) as file:
+            async for piece in source:
+                await asyncio.to_thread(file.write, piece)
+            await asyncio.to_thread(file.flush)
+            yield file
+    elif source.seekable():
+        yield source
+    else:
+        with await asyncio.to_thread(tempfile.TemporaryFile) as file:
+            while piece := await asyncio.to_thread(source.read, BLOCK):
+                await asyncio.to_thread(file.write, piece)
+            await asyncio.to_thread(file.flush)
+            yield file

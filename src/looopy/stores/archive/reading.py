@@ -1,0 +1,558 @@
+"""
+The checks of an archive, and its contexts as rows to restore.
+
+`Archive` reads all of it once and compares every size, hash and number before anybody writes. The
+rows are made again, line by line, when a store asks for them. So no step holds more than a line, or
+a block of an artifact, in memory. All of it may be called from a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple
+
+from looopy.errors import ArchiveRefused, LooopyError, ValueRefused
+from looopy.stores.archive import format as form
+from looopy.stores.archive.container import Member, Reader, refuse
+from looopy.stores.archive.format import Fields, ReadContext, refused
+from looopy.stores.log import StoredEvent, StoredMessage
+from looopy.stores.records import Entry
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.meta import encode_meta, to_us
+from looopy.stores.rows.writing import message_text
+from looopy.stores.rules import checked_rows
+from looopy.stores.snapshot import (
+    RestoredContext,
+    RestoredMessage,
+    RestoredTurn,
+    RestoredVersion,
+)
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+from looopy.types.event import MessageEnd, ToolExecutionEnd
+from looopy.types.message import AssistantMessage, ToolResultMessage
+from looopy.types.storable import MAX_BODY_BYTES, dump
+
+_MOST_CONTEXT_BYTES = 6 * MAX_BODY_BYTES
+_MOST_INBOX_BYTES = 64 * 1024 * 1024
+_LEAST_MEMBERS = 5  # of a context
+
+
+class Listed(NamedTuple):
+    """A context as the manifest lists it."""
+
+    context_id: str
+    folder: str
+    counts: Mapping[str, int]
+
+
+class Archive:
+    """
+    An archive whose directory and manifest are read.
+
+    Args:
+        file: It can be sought in, and is not closed.
+
+    Attributes:
+        contexts: In their order. `digest`: SHA-256 of the manifest.
+
+    Raises:
+        ArchiveRefused: It is truncated, of a newer version, or no archive.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._reader = Reader(file)
+        self._members = self._reader.members
+        manifest = self._member(form.MANIFEST).whole(form.MOST_MANIFEST_BYTES)
+        self.digest = hashlib.sha256(manifest).hexdigest()
+        with _place(form.MANIFEST):
+            given = Fields(form.parse(manifest))
+            _check_version(given)
+            contexts = given.items("contexts")
+            members = given.value("members")
+            if not isinstance(members, dict):
+                raise refused("members", "an object is needed")
+            given.end()
+        self._said = members
+        self.contexts = [self._listed(n, one) for n, one in enumerate(contexts, 1)]
+
+    def read(self, number: int) -> Checked:
+        """
+        Check the context with this place in `contexts`, from 0: every line and every byte.
+
+        Raises:
+            ArchiveRefused: Something in it is wrong; the error names the place.
+        """
+        return Checked(self, self.contexts[number])
+
+    def check_members(self) -> None:
+        """
+        Compare the names of all members with the manifest.
+
+        Raises:
+            ArchiveRefused: One is missing, or is not in it.
+        """
+        if strangers := self._members.keys() - self._said.keys() - {form.MANIFEST}:
+            raise refuse(f"{form.MANIFEST} does not name it", min(strangers))
+        expected = {
+            listed.folder + name
+            for listed in self.contexts
+            for name in (form.CONTEXT, form.TURNS, form.EVENTS, form.INBOX, form.ARTIFACTS)
+        }
+        for listed in self.contexts:
+            versions = range(1, listed.counts["versions"] + 1)
+            expected.update(f"{listed.folder}artifacts/{n}" for n in versions)
+        if strangers := self._said.keys() - expected:
+            raise refuse("it belongs to no context", min(strangers))
+        if missing := expected - self._said.keys():
+            raise refuse(f"{form.MANIFEST} does not name it", min(missing))
+        if missing := self._said.keys() - self._members.keys():
+            raise refuse("it is missing", min(missing))
+
+    def checked_member(self, name: str) -> Member:
+        """A member whose bytes have the hash that the manifest says."""
+        member, said = self._member(name), self._said.get(name)
+        if not isinstance(said, dict):
+            raise refuse(f"{form.MANIFEST} does not name it", name)
+        member.check(said)
+        return member
+
+    def unchanged(self) -> None:
+        """Refuse a file that was changed since it was opened."""
+        self._reader.unchanged()
+
+    def _member(self, name: str) -> Member:
+        found = self._members.get(name)
+        if found is None:
+            raise refuse("it is missing", name)
+        return found
+
+    def _listed(self, number: int, data: Any) -> Listed:
+        path = f"/contexts/{number - 1}"
+        with _place(form.MANIFEST, path=path):
+            given = Fields(data)
+            context_id = given.text("context_id")
+            folder = form.folder_of(number)
+            if given.text("folder") + "/" != folder:
+                raise refused("folder", f"its folder is {folder[:-1]}")
+            names = ("turns", "messages", "events", "entries", "versions")
+            counts = {name: given.whole(name) for name in names}
+            given.end()
+        return Listed(context_id, folder, counts)
+
+
+def _check_version(given: Fields) -> None:
+    if given.text("format") != form.FORMAT:
+        raise refused("format", f"it is no {form.FORMAT}")
+    version = given.value("version")
+    if type(version) is int and version > form.VERSION:
+        raise refused(
+            "version", f"version {version} is newer than {form.VERSION}: upgrade looopy"
+        )
+    if version != form.VERSION:
+        raise refused("version", f"version {form.VERSION} is needed")
+
+
+class Checked:
+    """
+    A context of an archive in which everything fits together.
+
+    Attributes:
+        listed: As the manifest lists it.
+        actors: Everybody whom it names, with the place: member, line and path.
+    """
+
+    def __init__(self, archive: Archive, listed: Listed) -> None:
+        self._archive = archive
+        self.listed = listed
+        self.actors: dict[str, tuple[str, int | None, str]] = {}
+        self._context = self._read_context()
+        folder, counts = listed.folder, listed.counts
+        self._turns = archive.checked_member(folder + form.TURNS)
+        self._events = archive.checked_member(folder + form.EVENTS)
+        self._artifacts = archive.checked_member(folder + form.ARTIFACTS)
+        self._entries = self._read_entries()
+        record = self._context.record
+        found = {
+            "turns": record.turn_count,
+            "messages": record.last_position - record.visible_from + 1,
+            "events": sum(1 for _ in self._log_lines()),
+            "entries": len(self._entries),
+            "versions": self._check_versions(),
+        }
+        for name, count in found.items():
+            if count != counts[name]:
+                raise refuse(f"{counts[name]} {name}, but there are {count}", form.MANIFEST)
+        self._check_log()
+
+    def restored(self, context_id: str, owner: str | None, *, keep_owners: bool) -> RestoredContext:
+        """
+        The context for a store.
+
+        Args:
+            context_id: Its id from now on.
+            owner: Its owner from now on, unless *keep_owners*.
+        """
+        record = replace(
+            self._context.record,
+            context_id=context_id,
+            open_turn=self._open_turn(),
+            owner_actor=self._context.record.owner_actor if keep_owners else owner,
+        )
+        if context_id != self._context.record.context_id:
+            pending = [
+                one
+                if one.auth is None or one.auth.context_id is None
+                else replace(one, auth=replace(one.auth, context_id=context_id))
+                for one in record.state.pending
+            ]
+            record = replace(record, state=replace(record.state, pending=pending))
+        return RestoredContext(
+            record=record,
+            turns=self._read_turns,
+            log=self._checked_log,
+            versions=self._versions,
+            entries=self._entries,
+        )
+
+    # --- the parts ---
+
+    def _read_context(self) -> ReadContext:
+        member = self._archive.checked_member(self.listed.folder + form.CONTEXT)
+        with _place(member.name):
+            found = form.context_from_json(form.parse(member.whole(_MOST_CONTEXT_BYTES)))
+            if found.record.context_id != self.listed.context_id:
+                raise refused("context_id", f"{form.MANIFEST} names another one")
+        if found.record.owner_actor is not None:
+            self.actors.setdefault(found.record.owner_actor, (member.name, None, "/owner"))
+        return found
+
+    def _read_entries(self) -> list[Entry]:
+        member = self._archive.checked_member(self.listed.folder + form.INBOX)
+        if member.size > _MOST_INBOX_BYTES:
+            raise refuse(f"more than {_MOST_INBOX_BYTES:,} bytes", member.name)
+        found: list[Entry] = []
+        last = self._context.record.inbox.last
+        for number, raw in member.lines():
+            with _place(member.name, number):
+                least = found[-1].number + 1 if found else 1
+                entry = form.entry_from_json(form.parse(raw), least, last)
+            found.append(entry)
+            if entry.actor_id is not None:
+                self.actors.setdefault(entry.actor_id, (member.name, number, "/actor_id"))
+        return found
+
+    def _read_turns(self) -> Iterator[RestoredTurn]:
+        """The turns, in order; their numbers rise."""
+        context, member = self._context, self._turns
+        record, last_seq, count = context.record, 0, 0
+        for number, raw in member.lines():
+            with _place(member.name, number):
+                if number > record.turn_count:
+                    raise ValueRefused("more turns than its context has", path="/turn")
+                is_open = number == context.open_turn
+                turn = form.turn_from_json(form.parse(raw), number, is_open=is_open)
+                one = turn.record
+                end = one.start_seq if one.end_seq is None else one.end_seq
+                if one.start_seq <= last_seq or end > record.last_seq:
+                    raise refused("start_seq", "turns follow each other within the log")
+                if max(one.first_position - 1, one.last_position) > record.last_position:
+                    raise refused("last_position", "beyond the last message")
+                if turn.user_position is not None and not (
+                    one.first_position <= turn.user_position <= record.last_position
+                    and turn.user_position >= record.visible_from
+                ):
+                    raise refused("user_position", "no message of this turn")
+                last_seq, count = end, number
+            if one.actor_id is not None:
+                self.actors.setdefault(one.actor_id, (member.name, number, "/actor_id"))
+            yield turn
+        if count != record.turn_count:
+            raise refuse(f"{count} turns, not {record.turn_count}", member.name)
+
+    def _open_turn(self) -> Any:
+        if self._context.open_turn is None:
+            return None
+        *_, last = self._read_turns()
+        return last.record
+
+    def _log_lines(self) -> Iterator[tuple[int, bytes]]:
+        return self._events.lines()
+
+    def _check_log(self) -> None:
+        """Read all of the log and all turns, which name each other's numbers."""
+        record = self._context.record
+        begins: dict[int, int] = {}
+        for _ in self._read_log(begins):
+            pass
+        for turn in self._read_turns():
+            for seq in (turn.record.start_seq, turn.record.end_seq):
+                if seq is None or seq < record.cleared_seq:
+                    continue
+                if begins.pop(seq, None) != turn.record.turn:
+                    raise refuse(
+                        f"the log has no such event of turn {turn.record.turn} at {seq}",
+                        self._turns.name,
+                        line=turn.record.turn,
+                    )
+        if begins:
+            seq = min(begins)
+            raise refuse(f"no turn begins or ends at {seq}", self._events.name)
+
+    def _checked_log(self) -> Iterator[RestoredMessage | StoredEvent]:
+        yield from self._read_log({})
+        self._archive.unchanged()
+
+    def _read_log(self, marks: dict[int, int]) -> Iterator[RestoredMessage | StoredEvent]:
+        """
+        The rows of the log, in order.
+
+        Args:
+            marks: Takes the turn of each `turn_start` and `turn_end`, by `seq`.
+        """
+        record, member = self._context.record, self._events
+        log = _LogReader(
+            after=max(record.cleared_seq - 1, 0),
+            position=record.visible_from - 1,
+            turn_count=record.turn_count,
+            marks=marks,
+        )
+        for number, raw in member.lines():
+            with _place(member.name, number):
+                row = log.row(form.parse(raw))
+            if row is not None:
+                yield row
+        log.end(member.name, last_seq=record.last_seq, last_position=record.last_position)
+
+    # --- artifacts ---
+
+    def _check_versions(self) -> int:
+        """Check all versions and their bytes; how many there are."""
+        count, last = 0, ("", 0)
+        for artifact, number in self._read_artifacts():
+            with _place(self._artifacts.name, number):
+                if artifact.artifact_id < last[0]:
+                    raise refused("artifact_id", "artifacts are sorted by id")
+                expected = last[1] + 1 if artifact.artifact_id == last[0] else 1
+                if artifact.version != expected:
+                    raise refused("version", f"version {expected} is needed here")
+            member = self._archive.checked_member(self._content_name(number))
+            _check_content(member, artifact)
+            count, last = number, (artifact.artifact_id, artifact.version)
+        return count
+
+    def _versions(self) -> Iterator[RestoredVersion]:
+        for artifact, number in self._read_artifacts():
+            member = self._archive._member(self._content_name(number))  # noqa: SLF001 - of its own
+            yield RestoredVersion(artifact=artifact, content=partial(_blocks, member))
+
+    def _read_artifacts(self) -> Iterator[tuple[Artifact, int]]:
+        member = self._artifacts
+        for number, raw in member.lines():
+            with _place(member.name, number):
+                found = form.artifact_from_json(
+                    form.parse(raw), self._content_name(number), self._context.record.turn_count
+                )
+            yield found, number
+
+    def _content_name(self, number: int) -> str:
+        return f"{self.listed.folder}artifacts/{number}"
+
+
+def _blocks(member: Member, start: int) -> Iterator[bytes]:
+    return member.blocks(start)
+
+
+def _check_content(member: Member, artifact: Artifact) -> None:
+    """
+    Refuse bytes that are not what their artifact says.
+
+    Raises:
+        ArchiveRefused: The size, the hash, the JSON, or the rows.
+    """
+    if member.size != artifact.size:
+        raise refuse(f"{member.size} bytes, not {artifact.size} as its artifact says", member.name)
+    if artifact.status is ArtifactStatus.COMPLETE:
+        digest = hashlib.sha256()
+        for block in member.blocks():
+            digest.update(block)
+        if digest.hexdigest() != artifact.sha256:
+            raise refuse(f"its SHA-256 is not that of {artifact.artifact_id!r}", member.name)
+    if artifact.kind is ArtifactKind.DATA:
+        with _place(member.name):
+            text = member.whole(MAX_BODY_BYTES)
+            value = form.parse(text)
+            if not isinstance(value, dict) or dump(value).encode() != text:
+                raise ValueRefused("no JSON object as looopy writes it", path="")
+    elif artifact.columns is not None:
+        count = 0
+        for number, raw in member.lines():
+            with _place(member.name, number):
+                lines, _ = checked_rows([form.parse(raw)], artifact.columns, "")
+                if lines != raw + b"\n":
+                    raise ValueRefused("no row as looopy writes it", path="")
+            count = number
+        if count != artifact.rows:
+            raise refuse(f"{count} rows, not {artifact.rows} as its artifact says", member.name)
+    elif artifact.rows:
+        raise refuse("its artifact has no rows", member.name)
+
+
+class _LogReader:
+    """
+    Reads the lines of a log as rows, and checks that their numbers follow each other.
+
+    Args:
+        after: The first line has the `seq` after this one.
+        position: The first message has the position after this one.
+        turn_count: No event has a later turn.
+        marks: Takes the turn of each `turn_start` and `turn_end`, by `seq`.
+    """
+
+    def __init__(
+        self, *, after: int, position: int, turn_count: int, marks: dict[int, int]
+    ) -> None:
+        self._seq = after
+        self._position = position
+        self._turn = 0
+        self._turn_count = turn_count
+        self._marks = marks
+        self._ended: tuple[Fields, dict[str, Any]] | None = None
+        self._calls: dict[str, int] = {}
+
+    def row(self, data: Any) -> RestoredMessage | StoredEvent | None:
+        """
+        The row of a line; `None` if its row is one of another line or of a turn.
+
+        Raises:
+            ValueRefused: It is not an event of this place; `path` names the fault.
+        """
+        given = Fields(data)
+        seq = given.whole("seq", self._seq + 1, self._seq + 1)
+        kind = given.text("type")
+        turn = given.whole("turn", self._turn, self._turn_count)
+        self._seq, self._turn = seq, turn
+        if self._ended is not None and kind != "message_end":
+            raise refused("type", "the message of a tool's result has to follow its end")
+        if kind in ("turn_start", "turn_end"):
+            given.end()
+            self._marks[seq] = turn
+            return None
+        common: dict[str, Any] = {
+            "context_id": "",
+            "turn": turn,
+            "iteration": given.whole("iteration"),
+            "timestamp": given.moment("timestamp"),
+        }
+        if kind == "message_end":
+            return self._message(given, common)
+        if kind == "tool_execution_end":
+            self._ended = given, common
+            return None
+        body, position = "", None
+        if kind == "tool_execution_start":
+            call = given.text("tool_call_id")
+            body = dump({"tool_call_id": call})
+            position = given.whole_or_none("position", 1)
+            if position is not None and self._calls.get(call) != position:
+                raise refused("position", "no message there asks for this call")
+        else:
+            fields = given.mapping("data")
+            try:
+                rows.check_body(kind, fields)
+            except ValueRefused as error:
+                raise ValueRefused(error.message, path=error.path or "/data") from None
+            body = dump(fields)
+        given.end()
+        return StoredEvent(
+            seq=seq,
+            turn=turn,
+            iteration=common["iteration"],
+            type=kind,
+            created_us=to_us(common["timestamp"]),
+            position=position,
+            body=body,
+        )
+
+    def _message(self, given: Fields, common: dict[str, Any]) -> RestoredMessage:
+        position = given.whole("position", self._position + 1, self._position + 1)
+        message = form.message_of(given)
+        timed: dict[str, Any] = {}
+        if given.has("started"):
+            timed["started"] = given.moment("started")
+        if given.has("first_delta_s"):
+            timed["first_delta_s"] = given.seconds("first_delta_s")
+        if given.has("attempts"):
+            timed["attempts"] = given.whole("attempts", 1)
+        given.end()
+        event = MessageEnd(message=message, **common, **timed)
+        ended: ToolExecutionEnd | None = None
+        if self._ended is not None:
+            if not isinstance(message, ToolResultMessage):
+                raise refused("message", "the result of a tool is needed here")
+            fields, at = self._ended
+            ended = ToolExecutionEnd(
+                tool_call_id=fields.text("tool_call_id"),
+                tool_name=message.tool_name,
+                result=message,
+                started=fields.moment_or_none("started"),
+                duration_s=fields.seconds("duration_s"),
+                **at,
+            )
+            fields.end()
+            if ended.tool_call_id != message.tool_call_id or at["turn"] != common["turn"]:
+                raise refused("message", "the result of another call")
+            self._ended = None
+        if isinstance(message, AssistantMessage):
+            self._calls.update(dict.fromkeys((call.id for call in message.tool_calls), position))
+        elif isinstance(message, ToolResultMessage):
+            self._calls.pop(message.tool_call_id, None)
+        created = to_us(event.timestamp)
+        row = StoredMessage(
+            position=position,
+            turn=event.turn,
+            iteration=event.iteration,
+            seq=self._seq,
+            created_us=created,
+            meta=encode_meta(event, ended, created),
+            body=message_text(message, "/message"),
+        )
+        self._position = position
+        return RestoredMessage(row, message.role)
+
+    def end(self, member: str, *, last_seq: int, last_position: int) -> None:
+        """
+        Check that the log has ended where its context says.
+
+        Raises:
+            ArchiveRefused: It has not.
+        """
+        if self._seq != last_seq and not (last_seq == 0 and self._seq <= 0):
+            raise refuse(f"the last event is {self._seq}, not {last_seq}", member)
+        if self._position != last_position:
+            raise refuse(f"the last message is {self._position}, not {last_position}", member)
+        if self._ended is not None:
+            raise refuse("the message of a tool's result is missing at the end", member)
+
+
+class _place:  # noqa: N801 - reads as a word of the language
+    """Names the place of whatever is refused inside of it."""
+
+    def __init__(self, member: str, line: int | None = None, *, path: str = "") -> None:
+        self._facts = (member, line, path)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, ArchiveRefused):
+            return
+        member, line, path = self._facts
+        path += form.place_of(error)
+        if isinstance(error, LooopyError):
+            raise refuse(error.message, member, line=line, path=path) from error
+        if isinstance(error, (ValueError, TypeError, KeyError, OverflowError)):
+            why = f"no value that looopy writes ({type(error).__name__})"
+            raise refuse(why, member, line=line, path=path) from error

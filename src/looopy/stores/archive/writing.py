@@ -1,0 +1,396 @@
+"""
+Export contexts: a stream of bytes, or a file.
+
+A context is exported as it was at one moment. `ContextIndex.snapshot` reads everything that
+changes, in one read transaction. Messages, events and turns up to the numbers of the snapshot do
+not change any more, so they are read page by page afterwards, while turns continue. A version of an
+artifact that grows meanwhile is cut at its size in the snapshot. If the context is cleared or
+deleted meanwhile, the export fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from looopy.errors import ArtifactNotFound, ContextNotFound, LimitExceeded, StoreConflict
+from looopy.stores.archive import format as form
+from looopy.stores.archive.container import Writer
+from looopy.stores.bundle import Stores
+from looopy.stores.snapshot import ContextSnapshot
+from looopy.types.artifact import Artifact, ArtifactStatus
+from looopy.types.event import AgentEvent, MessageEnd, TurnStart
+from looopy.types.message import AssistantMessage, ToolResultMessage, UserMessage
+
+_CHUNK = 256 * 1024
+_FEWEST, _MOST = 16, 1024  # events that are read at once
+_LITTLE, _MUCH = 512 * 1024, 4 * 1024 * 1024  # bytes of a page
+_TURNS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedContext:
+    """
+    A context of an archive, and how much it holds.
+
+    Attributes:
+        context_id: In the store that it was exported from, or imported into.
+        archived_as: Its id in the archive.
+        events: Lines of its log, messages included. `versions`: of all artifacts.
+    """
+
+    context_id: str
+    archived_as: str
+    turns: int
+    messages: int
+    events: int
+    entries: int
+    versions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveReport:
+    """
+    The contexts that were exported or imported.
+
+    Attributes:
+        digest: SHA-256 of the manifest, which names the SHA-256 of every member. The same contexts
+            have the same digest in every store.
+        size: Bytes of the archive.
+    """
+
+    contexts: Sequence[ArchivedContext]
+    digest: str
+    size: int
+
+
+async def export_contexts(
+    stores: Stores, context_ids: str | Iterable[str] | AsyncIterable[str]
+) -> AsyncIterator[bytes]:
+    """
+    Export contexts as the bytes of one archive.
+
+    Args:
+        stores: Open stores.
+        context_ids: One id, or several; each context is exported once.
+
+    Yields:
+        The archive in pieces: at most 8 MiB and a little, most of them smaller.
+
+    Raises:
+        ContextNotFound: A context does not exist.
+        StoreConflict: A context was cleared or deleted while it was exported; the bytes so far are
+            no archive.
+        ArtifactDamaged: Bytes of an artifact have vanished or were altered.
+        LimitExceeded: More than 100,000 members, of which each context has five and each version of
+            an artifact one.
+        StoreUnavailable: The store did not answer.
+
+    Turns may run meanwhile. An open turn is exported as far as it is stored.
+    """
+    async with contextlib.aclosing(_Export(stores).run(context_ids)) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
+async def export_to_file(
+    stores: Stores,
+    context_ids: str | Iterable[str] | AsyncIterable[str],
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+) -> ArchiveReport:
+    """
+    Export contexts to a file that only its owner may read (mode 0600).
+
+    The file appears when all of it is written, so nobody finds half an archive.
+
+    Args:
+        path: The file, in a folder that exists.
+        overwrite: Replace a file that is there.
+
+    Raises:
+        FileExistsError: The file exists, and *overwrite* is false.
+        OSError: It cannot be written.
+
+    And the errors of `export_contexts`.
+    """
+    target = Path(path)
+    if not overwrite and await asyncio.to_thread(target.exists):
+        raise FileExistsError(f"{target} exists already")
+    part = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
+    export = _Export(stores)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            async with contextlib.aclosing(export.run(context_ids)) as pieces:
+                async for piece in pieces:
+                    await asyncio.to_thread(file.write, piece)
+            await asyncio.to_thread(_sync, file.fileno(), file)
+        if overwrite:
+            await asyncio.to_thread(part.replace, target)
+        else:
+            await asyncio.to_thread(os.link, part, target)  # fails if somebody was faster
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+    return export.report()
+
+
+def _sync(descriptor: int, file: Any) -> None:
+    file.flush()
+    os.fsync(descriptor)
+
+
+class _Export:
+    """One export: its bytes are read from `run`, then its report."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._writer = Writer()
+        self._contexts: list[dict[str, Any]] = []
+        self._digest = ""
+        self._size = 0
+
+    async def run(
+        self, context_ids: str | Iterable[str] | AsyncIterable[str]
+    ) -> AsyncGenerator[bytes]:
+        """Yield the archive in pieces; see `export_contexts`."""
+        try:
+            async for piece in self._pieces(context_ids):
+                yield piece
+        finally:
+            self._writer.abandon()
+
+    async def _pieces(
+        self, context_ids: str | Iterable[str] | AsyncIterable[str]
+    ) -> AsyncIterator[bytes]:
+        writer = self._writer
+        seen: set[str] = set()
+        async for context_id in _each(context_ids):
+            if context_id in seen:
+                continue
+            seen.add(context_id)
+            async for _ in self._context(context_id):
+                if writer.waiting >= _CHUNK:
+                    yield self._take()
+        manifest = form.pretty(
+            {
+                "format": form.FORMAT,
+                "version": form.VERSION,
+                "contexts": self._contexts,
+                "members": writer.members.copy(),
+            }
+        )
+        self._digest = hashlib.sha256(manifest).hexdigest()
+        writer.add(form.MANIFEST, manifest)
+        writer.close()
+        yield self._take()
+
+    def report(self) -> ArchiveReport:
+        """Tell what was exported."""
+        found = [
+            ArchivedContext(
+                archived_as=one["context_id"],
+                **{name: value for name, value in one.items() if name != "folder"},
+            )
+            for one in self._contexts
+        ]
+        return ArchiveReport(contexts=found, digest=self._digest, size=self._size)
+
+    def _take(self) -> bytes:
+        found = self._writer.take()
+        self._size += len(found)
+        return found
+
+    async def _context(self, context_id: str) -> AsyncIterator[None]:
+        """Write the members of a context; yields often, so that somebody takes the bytes."""
+        stores, writer = self._stores, self._writer
+        snapshot = await stores.contexts.snapshot(context_id)
+        record = snapshot.record
+        if len(writer.members) + 6 + len(snapshot.artifacts) > form.MOST_MEMBERS:
+            raise LimitExceeded(
+                f"an archive has at most {form.MOST_MEMBERS:,} members: export fewer contexts",
+                limit="members",
+                value=form.MOST_MEMBERS,
+            )
+        folder = form.folder_of(len(self._contexts) + 1)
+        counts = {
+            "turns": record.turn_count,
+            "messages": record.last_position - record.visible_from + 1,
+            "events": 0,
+            "entries": len(snapshot.entries),
+            "versions": len(snapshot.artifacts),
+        }
+        writer.add(folder + form.CONTEXT, form.pretty(form.context_to_json(record)))
+        log = _Log()
+        writer.begin(folder + form.EVENTS)
+        async for lines in self._events(snapshot, log):
+            writer.write(lines)
+            yield
+        writer.end()
+        counts["events"] = log.count
+        writer.begin(folder + form.TURNS)
+        async for lines in self._turns(snapshot, log.user_positions):
+            writer.write(lines)
+            yield
+        writer.end()
+        entries = [form.entry_to_line(entry) + "\n" for entry in snapshot.entries]
+        writer.add(folder + form.INBOX, "".join(entries).encode())
+        members = [f"{folder}artifacts/{n}" for n in range(1, len(snapshot.artifacts) + 1)]
+        named = list(zip(snapshot.artifacts, members, strict=True))
+        versions = [form.line(form.artifact_to_json(one, member)) for one, member in named]
+        writer.add(folder + form.ARTIFACTS, b"".join(versions))
+        yield
+        for one, member in named:
+            async for _ in self._content(snapshot, one, member):
+                yield
+        await self._check_still_there(snapshot)
+        self._contexts.append({"context_id": context_id, "folder": folder[:-1], **counts})
+
+    async def _events(self, snapshot: ContextSnapshot, log: _Log) -> AsyncIterator[bytes]:
+        record = snapshot.record
+        after, limit = max(record.cleared_seq - 1, 0), _FEWEST
+        while after < record.last_seq:
+            most = min(limit, record.last_seq - after)
+            page = await self._stores.journal.events(record.context_id, after=after, limit=most)
+            if not page or page[0].seq != after + 1:
+                raise _changed(record.context_id)
+            lines = await asyncio.to_thread(log.lines, page)
+            if len(lines) < _LITTLE:
+                limit = min(limit * 2, _MOST)
+            elif len(lines) > _MUCH:
+                limit = max(limit // 4, 1)
+            after += len(page)
+            yield lines
+
+    async def _turns(
+        self, snapshot: ContextSnapshot, user_positions: Mapping[int, int]
+    ) -> AsyncIterator[bytes]:
+        record, after = snapshot.record, 0
+        while after < record.turn_count:
+            most = min(_TURNS_AT_ONCE, record.turn_count - after)
+            page = await self._stores.journal.turns(record.context_id, after=after, limit=most)
+            if not page or page[0].turn != after + 1:
+                raise _changed(record.context_id)
+            lines = []
+            for turn in page:
+                is_open = record.open_turn is not None and turn.turn == record.open_turn.turn
+                said = record.open_turn if is_open and record.open_turn else turn
+                begun = user_positions.get(turn.turn)
+                lines.append(form.line(form.turn_to_json(said, begun)))
+            after += len(page)
+            yield b"".join(lines)
+
+    async def _content(
+        self, snapshot: ContextSnapshot, one: Artifact, member: str
+    ) -> AsyncIterator[None]:
+        """Write the bytes of a version, as many as it had."""
+        left, writer = one.size, self._writer
+        context_id = snapshot.record.context_id
+        writer.begin(member)
+        pieces = self._stores.artifacts.stream(
+            context_id, one.artifact_id, version=one.version
+        )
+        try:
+            if left:
+                async for piece in pieces:
+                    await asyncio.to_thread(writer.write, piece[:left])
+                    left -= len(piece)
+                    yield
+                    if left <= 0:
+                        break
+        except ArtifactNotFound:
+            raise _changed(context_id) from None
+        _, digest = writer.end()
+        if left > 0 or (one.status is ArtifactStatus.COMPLETE and digest != one.sha256):
+            raise _changed(context_id)
+
+    async def _check_still_there(self, snapshot: ContextSnapshot) -> None:
+        """
+        Check that nothing of it was deleted while it was read.
+
+        Raises:
+            StoreConflict: It was cleared, or deleted.
+        """
+        before = snapshot.record
+        now = await self._stores.state.load(before.context_id)
+        if (
+            now is None
+            or (now.created_at, now.cleared_seq) != (before.created_at, before.cleared_seq)
+            or now.epoch < before.epoch
+        ):
+            raise _changed(before.context_id)
+
+
+class _Log:
+    """
+    The log of a context, as it is written.
+
+    Attributes:
+        count: How many events there were.
+        user_positions: The positions of the messages that turns began with.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.user_positions: dict[int, int] = {}
+        self._call_at: dict[str, int] = {}  # of calls without a result so far
+        self._begun: tuple[int, UserMessage] | None = None
+
+    def lines(self, page: Sequence[AgentEvent]) -> bytes:
+        """The lines of some events."""
+        found = []
+        for event in page:
+            self._notice(event)
+            found.append(form.event_to_line(event, self._call_at))
+        self.count += len(page)
+        return "\n".join([*found, ""]).encode()
+
+    def _notice(self, event: AgentEvent) -> None:
+        if isinstance(event, TurnStart):
+            said = event.user_message
+            self._begun = None if said is None else (event.turn, said)
+        if not isinstance(event, MessageEnd) or event.position is None:
+            return
+        message = event.message
+        if self._begun is not None and self._begun == (event.turn, message):
+            self.user_positions[event.turn] = event.position
+            self._begun = None
+        if isinstance(message, AssistantMessage):
+            self._call_at.update(dict.fromkeys((c.id for c in message.tool_calls), event.position))
+        elif isinstance(message, ToolResultMessage):
+            self._call_at.pop(message.tool_call_id, None)
+
+
+def _changed(context_id: str) -> StoreConflict:
+    return StoreConflict(
+        f"context {context_id!r} was cleared or deleted, or lost an artifact, while it was"
+        " exported: export it again"
+    )
+
+
+async def _each(context_ids: str | Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
+    if isinstance(context_ids, str):
+        yield context_ids
+    elif isinstance(context_ids, AsyncIterable):
+        async for context_id in context_ids:
+            yield context_id
+    else:
+        for context_id in context_ids:
+            if not isinstance(context_id, str):
+                raise ContextNotFound(f"there is no context {context_id!r}")
+            yield context_id

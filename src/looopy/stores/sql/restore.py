@@ -1,0 +1,230 @@
+"""
+Whole contexts into the database: `ContextIndex.restore`.
+
+All contexts of a call are one transaction: its first statement makes the row of a context, and
+nobody else sees that row before the commit. Bytes for a blob store are put there first. If the
+process dies in between, they are orphans like those of any other write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from looopy.errors import StoreConflict
+from looopy.stores import rules as names
+from looopy.stores.artifacts.parts import (
+    DATABASE_PART_BYTES,
+    INLINE_BYTES,
+    Parts,
+    pieces_of,
+    stored_parts,
+)
+from looopy.stores.artifacts.rows import StoredPart
+from looopy.stores.records import ArtifactMoved, ArtifactPart, ArtifactWrite
+from looopy.stores.rows import events as rows
+from looopy.stores.rows.meta import to_us
+from looopy.stores.rows.writing import usage_text
+from looopy.stores.snapshot import (
+    RestoredContext,
+    RestoredMessage,
+    RestoredTurn,
+    RestoredVersion,
+    exists_already,
+)
+from looopy.stores.sql import statements as s
+from looopy.stores.sql.artifacts import SQLArtifactRows
+from looopy.stores.sql.commit import add_parts
+from looopy.stores.sql.driver import Driver, Query, Ring, Steps
+from looopy.types.artifact import ArtifactKind
+from looopy.types.storable import dump
+
+_TRIES = 3
+Staged: TypeAlias = Mapping[tuple[str, str, int], Sequence[ArtifactPart]]
+"""The parts in a blob store, by context, artifact and version."""
+
+
+async def restore(backend: Driver, tenant: str, contexts: Sequence[RestoredContext]) -> None:
+    """Make contexts, all at once; see `ContextIndex.restore`."""
+    if not contexts:
+        return
+    # One order for all, so that two restores at a time do not wait for each other in a circle.
+    ordered = sorted(contexts, key=lambda one: one.record.context_id)
+    for attempt in range(_TRIES):
+        staged = await _stage(backend, tenant, ordered, share=attempt == 0)
+        work = partial(_restore_steps, tenant, ordered, staged)
+        ring = Ring(tenant, ordered[0].record.context_id, inbox=False)
+        try:
+            await backend.run(work, write=True, ring=ring)
+        except ArtifactMoved:  # a blob that was to be shared is gone
+            continue
+        for context in ordered[1:]:
+            backend.bells.ring(tenant, context.record.context_id, inbox=False)
+        return
+    raise StoreConflict("others keep removing the bytes to be shared: try again")
+
+
+async def _stage(
+    backend: Driver, tenant: str, contexts: Sequence[RestoredContext], *, share: bool
+) -> Staged:
+    if backend.blobs is None:
+        return {}
+    store = Parts(SQLArtifactRows(backend, tenant), tenant, backend.blobs)
+    staged = {}
+    for context in contexts:
+        for version in context.versions():
+            one = version.artifact
+            if one.size > INLINE_BYTES:
+                is_rows = one.kind is ArtifactKind.DATASET
+                place = (context.record.context_id, one.artifact_id, one.version)
+                staged[place] = await store.stage(
+                    version.content(0), is_rows=is_rows, share=share
+                )
+    return staged
+
+
+def _restore_steps(
+    tenant: str, contexts: Sequence[RestoredContext], staged: Staged
+) -> Steps[None]:
+    epoch = names.first_epoch()
+    for context in contexts:
+        key = {"tenant": tenant, "context": context.record.context_id}
+        if not (yield Query(s.RESTORE_CONTEXT, {**_context(context), **key, "epoch": epoch})):
+            raise exists_already(context.record.context_id)
+        for turn in context.turns():
+            yield Query(s.RESTORE_TURN, {**_turn(turn), **key, "epoch": epoch})
+        for one in context.log():
+            if isinstance(one, RestoredMessage):
+                params = {**one.row._asdict(), **key, "role": one.role}
+                params["created_at"] = params.pop("created_us")
+                yield Query(s.ADD_MESSAGE, params)
+            else:
+                params = {**one._asdict(), **key}
+                params["created_at"] = params.pop("created_us")
+                yield Query(s.ADD_EVENT, params)
+        for entry in context.entries:
+            body = rows.entry_body(entry.message, entry.actor_id)
+            params = {
+                **key,
+                "entry": entry.number,
+                "kind": entry.kind.value,
+                "actor": entry.actor_id,
+                "created_at": to_us(entry.created_at),
+                "body": body,
+            }
+            yield Query(s.RESTORE_ENTRY, params)
+        for version in context.versions():
+            yield from _version_steps(key, version, staged)
+        yield Query(s.UNINDEX, key)
+
+
+def _context(context: RestoredContext) -> dict[str, Any]:
+    record = context.record
+    return {
+        "turn_count": record.turn_count,
+        "last_position": record.last_position,
+        "last_seq": record.last_seq,
+        "visible_from": record.visible_from,
+        "cleared_seq": record.cleared_seq,
+        "open_turn": None if record.open_turn is None else record.open_turn.turn,
+        "actor": record.owner_actor,
+        "state": rows.state_column(record.state),
+        "metadata": dump(dict(record.metadata), "/metadata"),
+        "version": record.version,
+        "created_at": to_us(record.created_at),
+        "last_activity": to_us(record.last_activity),
+        "inbox_last": record.inbox.last,
+        "inbox_waiting": len(context.entries),
+        "tags": dump(list(record.tags)) if record.tags else None,
+    }
+
+
+def _turn(turn: RestoredTurn) -> dict[str, Any]:
+    record = turn.record
+    return {
+        "turn": record.turn,
+        "continues": record.continues,
+        "actor": record.actor_id,
+        "had_auth": int(record.had_auth),
+        "outcome": None if record.outcome is None else record.outcome.value,
+        "stop_reason": None if record.stop_reason is None else record.stop_reason.value,
+        "start_seq": record.start_seq,
+        "end_seq": record.end_seq,
+        "first_position": record.first_position,
+        "last_position": record.last_position,
+        "user_position": turn.user_position,
+        "started_at": to_us(record.started_at),
+        "ended_at": None if record.ended_at is None else to_us(record.ended_at),
+        "usage": usage_text(record.usage),
+        "metadata": dump(dict(record.metadata), "/metadata"),
+    }
+
+
+def _version_steps(
+    key: Mapping[str, Any], version: RestoredVersion, staged: Staged
+) -> Steps[None]:
+    one = version.artifact
+    place = {**key, "artifact": one.artifact_id, "version": one.version}
+    parts = staged.get((key["context"], one.artifact_id, one.version))
+    text, tail, count = None, b"", 0
+    if one.size <= INLINE_BYTES:
+        tail = b"".join(version.content(0))
+        if one.kind is ArtifactKind.DATA:
+            text = tail.decode()
+    elif parts is not None:
+        write = ArtifactWrite(
+            artifact_id=one.artifact_id, kind=one.kind, stored=b"", media_type="", parts=parts
+        )
+        tail = b"".join(version.content(sum(part.size for part in parts)))
+        count = len(parts)
+        yield from add_parts(place, write)
+    else:
+        for part, stored in _parts(version):
+            if part is None:
+                tail = stored
+            else:
+                count = part.part
+                yield Query(s.ADD_PART, _part(place, part))
+    yield Query(
+        s.RESTORE_ARTIFACT,
+        {
+            **place,
+            "kind": one.kind.value,
+            "media_type": one.media_type,
+            "status": one.status.value,
+            "size": one.size,
+            "sha256": one.sha256,
+            "created_at": to_us(one.created_at),
+            "turn": one.turn,
+            "data": text,
+            "bytes": None if text is not None else tail,
+            "description": one.description,
+            "metadata": dump(dict(one.metadata), "/metadata") if one.metadata else None,
+            "row_schema": None if one.columns is None else dump(dict(one.columns), "/columns"),
+            "row_count": one.rows,
+            "part_count": count,
+        },
+    )
+
+
+def _parts(version: RestoredVersion) -> Iterator[tuple[StoredPart | None, bytes]]:
+    """The parts that the database takes, one at a time, and last the tail."""
+    is_rows = version.artifact.kind is ArtifactKind.DATASET
+    return stored_parts(
+        pieces_of(version.content(0), DATABASE_PART_BYTES, is_rows=is_rows), is_rows=is_rows
+    )
+
+
+def _part(place: Mapping[str, Any], part: StoredPart) -> dict[str, Any]:
+    return {
+        **place,
+        "part": part.part,
+        "start": part.start,
+        "size": part.size,
+        "sha256": part.sha256,
+        "first_row": part.first_row,
+        "row_count": part.rows,
+        "blob": part.blob,
+        "bytes": part.data,
+    }
