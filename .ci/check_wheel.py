@@ -5,6 +5,7 @@ Run by the wheel's own interpreter with `-I`, outside of the tree: what it impor
 """
 
 import asyncio
+import importlib.metadata
 import importlib.resources
 import sys
 import tempfile
@@ -20,6 +21,8 @@ def main() -> None:
         sys.exit(f"this is not the installed package: {home}")
     for name in looopy.__all__:
         getattr(looopy, name)
+    if looopy.__version__ != importlib.metadata.version("looopy"):
+        sys.exit(f"looopy.__version__ is {looopy.__version__}")
     if not (home.parent / "py.typed").exists():
         sys.exit("py.typed is not in the wheel")
     packed = importlib.resources.files("looopy.stores.sql")

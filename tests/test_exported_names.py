@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -157,3 +158,8 @@ def test_importing_looopy_loads_nothing_heavy():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert sorted(HEAVY & set(json.loads(out.stdout))) == []
+
+
+def test_the_version_is_that_of_the_distribution():
+    """The package's metadata is built from it."""
+    assert looopy.__version__ == importlib.metadata.version("looopy")

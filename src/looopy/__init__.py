@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 from looopy.types.lazy import export as _export
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from looopy.agent.agent import Agent as Agent
     from looopy.agent.stream import TurnStream as TurnStream

@@ -297,6 +297,13 @@ def show(event: AgentEvent) -> None:
     assert_type(event_to_json(event), dict[str, Any])
 
 
+def show_by_type(event: AgentEvent) -> None:
+    if event.type == "turn_end":
+        assert_type(event, TurnEnd)
+    elif event.type == "message_update":
+        assert_type(event, MessageUpdate)
+
+
 async def other_views(agent: Agent) -> None:
     unsubscribe = agent.subscribe(show)
     assert_type(unsubscribe, Callable[[], None])

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from looopy.errors import LooopyError
 from looopy.types.artifact import ArtifactKind
@@ -71,7 +71,7 @@ class Event:
 class TurnStart(Event):
     """A turn was accepted: its user message is safe."""
 
-    type: ClassVar[str] = "turn_start"
+    type: ClassVar[Literal["turn_start"]] = "turn_start"
     durable: ClassVar[bool] = True
     user_message: UserMessage | None = None
     continues: int | None = None
@@ -81,14 +81,14 @@ class TurnStart(Event):
 class IterationStart(Event):
     """One model call and its tools begin."""
 
-    type: ClassVar[str] = "iteration_start"
+    type: ClassVar[Literal["iteration_start"]] = "iteration_start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationEnd(Event):
     """One model call and its tools are done."""
 
-    type: ClassVar[str] = "iteration_end"
+    type: ClassVar[Literal["iteration_end"]] = "iteration_end"
     message: AssistantMessage | None = None
     tool_results: Sequence[ToolResultMessage] = ()
     usage: Usage = NO_USAGE
@@ -98,7 +98,7 @@ class IterationEnd(Event):
 class MessageStart(Event):
     """A message begins. An assistant's is empty yet; the others are whole."""
 
-    type: ClassVar[str] = "message_start"
+    type: ClassVar[Literal["message_start"]] = "message_start"
     message: Message
 
 
@@ -113,7 +113,7 @@ class MessageUpdate(Event):
         partial: The message so far, by reference: read it at once, do not keep it.
     """
 
-    type: ClassVar[str] = "message_update"
+    type: ClassVar[Literal["message_update"]] = "message_update"
     delta: str = ""
     event: StreamEvent | None = None
     content_index: int = 0
@@ -133,7 +133,7 @@ class MessageEnd(Event):
         attempts: Model calls it took, 1 without a retry (assistant).
     """
 
-    type: ClassVar[str] = "message_end"
+    type: ClassVar[Literal["message_end"]] = "message_end"
     durable: ClassVar[bool] = True
     message: Message
     position: int | None = None
@@ -147,7 +147,7 @@ class MessageEnd(Event):
 class ToolExecutionStart(Event):
     """A tool is about to run. Durable when the tool has effects, see `looopy.tools`."""
 
-    type: ClassVar[str] = "tool_execution_start"
+    type: ClassVar[Literal["tool_execution_start"]] = "tool_execution_start"
     tool_call_id: str
     tool_name: str
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class ToolExecutionStart(Event):
 class ToolExecutionUpdate(Event):
     """A running tool reports."""
 
-    type: ClassVar[str] = "tool_execution_update"
+    type: ClassVar[Literal["tool_execution_update"]] = "tool_execution_update"
     tool_call_id: str
     tool_name: str
     partial_result: Any = None
@@ -169,7 +169,7 @@ class ToolExecutionUpdate(Event):
 class ToolExecutionEnd(Event):
     """A tool call has its result; the tool result message follows at once."""
 
-    type: ClassVar[str] = "tool_execution_end"
+    type: ClassVar[Literal["tool_execution_end"]] = "tool_execution_end"
     durable: ClassVar[bool] = True
     tool_call_id: str
     tool_name: str
@@ -192,7 +192,7 @@ class ArtifactUpdate(Event):
         failed: The version was given up.
     """
 
-    type: ClassVar[str] = "artifact_update"
+    type: ClassVar[Literal["artifact_update"]] = "artifact_update"
     durable: ClassVar[bool] = True
     artifact_id: str
     kind: ArtifactKind
@@ -207,7 +207,7 @@ class ArtifactUpdate(Event):
 class InputRequired(Event):
     """The turn ends until somebody answers; see `AgentState.pending`."""
 
-    type: ClassVar[str] = "input_required"
+    type: ClassVar[Literal["input_required"]] = "input_required"
     durable: ClassVar[bool] = True
     pending: Sequence[PendingRequest] = ()
 
@@ -216,7 +216,7 @@ class InputRequired(Event):
 class AuthRequired(Event):
     """The turn ends until fresh credentials come."""
 
-    type: ClassVar[str] = "auth_required"
+    type: ClassVar[Literal["auth_required"]] = "auth_required"
     durable: ClassVar[bool] = True
     pending: Sequence[PendingRequest] = ()
 
@@ -228,7 +228,7 @@ class StatusChange(Event):
     The agent's status changed, or a model call is about to be tried again (`attempt`, `delay_s`).
     """
 
-    type: ClassVar[str] = "status_change"
+    type: ClassVar[Literal["status_change"]] = "status_change"
     status: AgentStatus
     attempt: int | None = None
     delay_s: float | None = None
@@ -239,7 +239,7 @@ class StatusChange(Event):
 class UsageReport(Event):
     """The usage of the iteration, and of the turn so far."""
 
-    type: ClassVar[str] = "usage"
+    type: ClassVar[Literal["usage"]] = "usage"
     usage: Usage
     turn_usage: Usage
 
@@ -248,7 +248,7 @@ class UsageReport(Event):
 class HistoryCleared(Event):
     """The history up to here is hidden for good."""
 
-    type: ClassVar[str] = "history_cleared"
+    type: ClassVar[Literal["history_cleared"]] = "history_cleared"
     durable: ClassVar[bool] = True
     covers: tuple[int, int] = (0, 0)
 
@@ -268,7 +268,7 @@ class Compaction(Event):
             new one repeats the summary before it, or is empty.
     """
 
-    type: ClassVar[str] = "compaction"
+    type: ClassVar[Literal["compaction"]] = "compaction"
     durable: ClassVar[bool] = True
     covers: tuple[int, int] = (0, 0)
     position: int | None = None
@@ -284,7 +284,7 @@ class TurnWarning(Event):
     Something worth knowing that does not end the turn. `code` is a guard's name or a short word.
     """
 
-    type: ClassVar[str] = "warning"
+    type: ClassVar[Literal["warning"]] = "warning"
     code: str
     text: str
 
@@ -295,7 +295,7 @@ class TurnError(Event):
     Why a turn fails; `code` is its stop_reason. `error` is the exception, in this process only.
     """
 
-    type: ClassVar[str] = "error"
+    type: ClassVar[Literal["error"]] = "error"
     durable: ClassVar[bool] = True
     code: str
     text: str
@@ -309,7 +309,7 @@ class TurnEnd(Event):
     The turn is over: exactly one for each accepted turn. `messages`: what it added, oldest first.
     """
 
-    type: ClassVar[str] = "turn_end"
+    type: ClassVar[Literal["turn_end"]] = "turn_end"
     durable: ClassVar[bool] = True
     outcome: Outcome
     stop_reason: StopReason

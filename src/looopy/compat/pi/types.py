@@ -168,14 +168,14 @@ def tool(
 class AgentStartEvent:
     """A run begins: one prompt, up to the answer."""
 
-    type: ClassVar[str] = "agent_start"
+    type: ClassVar[Literal["agent_start"]] = "agent_start"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentEndEvent:
     """The run is over. `messages`: all that it added, prompts included."""
 
-    type: ClassVar[str] = "agent_end"
+    type: ClassVar[Literal["agent_end"]] = "agent_end"
     messages: Sequence[AgentMessage] = ()
 
 
@@ -183,7 +183,7 @@ class AgentEndEvent:
 class TurnStartEvent:
     """One model call and its tools begin."""
 
-    type: ClassVar[str] = "turn_start"
+    type: ClassVar[Literal["turn_start"]] = "turn_start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class TurnEndEvent:
     `message` is `None` if a run continued with tool calls that an earlier one had announced.
     """
 
-    type: ClassVar[str] = "turn_end"
+    type: ClassVar[Literal["turn_end"]] = "turn_end"
     message: AssistantMessage | None = None
     tool_results: Sequence[ToolResultMessage] = ()
 
@@ -203,7 +203,7 @@ class TurnEndEvent:
 class MessageStartEvent:
     """A message begins; an assistant's is empty yet."""
 
-    type: ClassVar[str] = "message_start"
+    type: ClassVar[Literal["message_start"]] = "message_start"
     message: AgentMessage
 
 
@@ -211,7 +211,7 @@ class MessageStartEvent:
 class MessageUpdateEvent:
     """The assistant's message grows. `assistant_event` is the provider's own event."""
 
-    type: ClassVar[str] = "message_update"
+    type: ClassVar[Literal["message_update"]] = "message_update"
     partial: PartialMessage
     assistant_event: StreamEvent
 
@@ -225,7 +225,7 @@ class MessageUpdateEvent:
 class MessageEndEvent:
     """A message is final, and stored."""
 
-    type: ClassVar[str] = "message_end"
+    type: ClassVar[Literal["message_end"]] = "message_end"
     message: AgentMessage
 
 
@@ -233,7 +233,7 @@ class MessageEndEvent:
 class ToolExecutionStartEvent:
     """A tool is about to run, or would have."""
 
-    type: ClassVar[str] = "tool_execution_start"
+    type: ClassVar[Literal["tool_execution_start"]] = "tool_execution_start"
     tool_call_id: str
     tool_name: str
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -243,7 +243,7 @@ class ToolExecutionStartEvent:
 class ToolExecutionUpdateEvent:
     """A running tool shows a partial result."""
 
-    type: ClassVar[str] = "tool_execution_update"
+    type: ClassVar[Literal["tool_execution_update"]] = "tool_execution_update"
     tool_call_id: str
     tool_name: str
     partial_result: AgentToolResult | None = None
@@ -253,7 +253,7 @@ class ToolExecutionUpdateEvent:
 class ToolExecutionEndEvent:
     """A tool call has its result."""
 
-    type: ClassVar[str] = "tool_execution_end"
+    type: ClassVar[Literal["tool_execution_end"]] = "tool_execution_end"
     tool_call_id: str
     tool_name: str
     result: AgentToolResult | None = None
