@@ -4,7 +4,7 @@ The same `Agent`, blocking: for scripts, notebooks and prompts.
 All agents of a process share one event loop in one background thread. A blocking call passes its
 coroutine to that loop and waits. Ctrl-C during a turn cancels the turn, lets it end in order, and
 raises `KeyboardInterrupt` as usual. Inside a running event loop use `looopy.Agent`, because
-blocking would stop that loop.
+blocking would stop that loop. A notebook's cell also runs in an event loop, and may block it.
 
 The loop lives as long as any thread that Python waits for at exit, not only the main one: a worker
 may still run turns when the main thread has ended.
@@ -17,6 +17,7 @@ import contextlib
 import functools
 import logging
 import queue
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -122,15 +123,7 @@ class _LoopThread:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* on the loop and wait for it; an interrupt cancels it and returns at once."""
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            work.close()
-            raise AgentStateError(
-                "looopy.sync blocks and an event loop runs here: use looopy.Agent with await"
-            )
-        try:
+            self._check_may_block()
             loop = self.loop()
         except AgentStateError:
             work.close()
@@ -143,6 +136,24 @@ class _LoopThread:
             raise
         except CancelledError:
             raise AgentStateError(_ENDED) from None
+
+    def _check_may_block(self) -> None:
+        """
+        Refuse to block an event loop, except that of a notebook.
+
+        A notebook's kernel runs a cell inside its event loop, and waits for the cell's end anyway.
+
+        Raises:
+            AgentStateError: Blocking would stop other work of the loop, or wait for itself.
+        """
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if running is self._loop or not _is_in_notebook():
+            raise AgentStateError(
+                "looopy.sync blocks and an event loop runs here: use looopy.Agent with await"
+            )
 
     def _stop(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         # Not by atexit: it releases what a running turn needs to end in order (threads of a store,
@@ -170,6 +181,12 @@ class _LoopThread:
     def _may_call(self, thread: threading.Thread) -> bool:
         main = threading.main_thread()
         return thread is not main and not thread.daemon and thread not in self._enders
+
+
+def _is_in_notebook() -> bool:
+    """True in a program that IPython runs, such as a notebook's kernel."""
+    shell = sys.modules.get("IPython")
+    return shell is not None and shell.get_ipython() is not None
 
 
 _thread = _LoopThread()

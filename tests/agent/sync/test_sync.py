@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import signal
 import subprocess
 import sys
@@ -108,6 +109,43 @@ async def test_inside_a_running_loop_it_is_refused():
             blocking()
 
 
+CELLS = """
+import asyncio, sys
+from IPython.core.interactiveshell import InteractiveShell
+
+CELLS = [
+    "from looopy.sync import Agent",
+    "from looopy.testing import ScriptedProvider, text",
+    "model = ScriptedProvider([text('one'), text('two')])",
+    "agent = Agent('ada', llm_provider=model, stores='memory:')",
+    "agent.start(); print(agent.execute_turn('hi').text)",
+    "print([e.type for e in agent.stream_turn('again')][-1]); agent.shutdown()",
+    "await __import__('asyncio').sleep(0)  # the kernel's loop still runs",
+]
+
+async def kernel():
+    shell = InteractiveShell.instance(history_file=":memory:", colors="nocolor")
+    for cell in CELLS:
+        code = shell.transform_cell(cell)
+        (await shell.run_cell_async(cell, transformed_cell=code)).raise_error()
+
+asyncio.run(kernel())
+"""
+
+
+def test_a_cell_of_a_notebook_may_block(tmp_path):
+    """The kernel runs it in its event loop, and waits for its end anyway."""
+    done = subprocess.run(
+        [sys.executable, "-c", CELLS],
+        env={**os.environ, "IPYTHONDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert done.stdout.split() == ["one", "turn_end"], done.stderr
+
+
 async def test_open_stores_are_refused():
     """They belong to another event loop."""
     async with open_stores("memory:") as stores:
@@ -140,6 +178,7 @@ async def look(url, outcome):
 CHILD = """
 import asyncio
 import inspect
+import os
 import sys
 import threading
 from looopy.sync import Agent
