@@ -60,11 +60,12 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check the types twice, and the public API as a user would write against it."""
+    """Check the types twice, and public API, pages and examples as a user's project would."""
     session.run("mypy")
     session.run("basedpyright")
     for face in sorted((ROOT / "tests" / "typing").glob("*.py")):
         session.run("mypy", str(face))
+    session.run("python", "-m", "tests.docs.typed_pages")
 
 
 @nox.session

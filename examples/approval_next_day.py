@@ -17,7 +17,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 def is_large(arguments: Mapping[str, Any], _: ToolContext) -> bool:
     """Ask only about large sums."""
-    return arguments["cents"] > 10_000
+    return bool(arguments["cents"] > 10_000)
 
 
 @tool(needs_approval=is_large, approval_expires_s=7 * 24 * 3600)

@@ -20,7 +20,7 @@ from looopy.testing import ScriptedProvider, text, tool_call
 
 async def whoami(context: ToolContext) -> str:
     """Look up the user; the token belongs to this turn, and looopy does not store it."""
-    return f"a token of {len(context.auth_context.credentials['token'])} characters"
+    return f"a token of {len(context.credentials['token'])} characters"
 
 
 model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider(

@@ -1,8 +1,7 @@
 """
 Use the tools of an MCP server, and pass a question of the server on to the user.
 
-The server is at the end of this file; the program starts it as a process of its own. It asks for a
-name before it books. The turn ends with that question, and the next turn answers it.
+This program starts the server below as a process of its own. It asks for a name before it books.
 """
 
 import asyncio
@@ -18,8 +17,8 @@ from looopy.tools import MCPTools
 async def main() -> None:
     """Look, book, and answer the question."""
     hotel = MCPTools(command=sys.executable, args=[__file__, "serve"], name="hotel")
-    script = [tool_call("free_rooms"), tool_call("book", room=7), text("Room 7 is yours.")]
-    model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider(script)
+    scripted = (tool_call("free_rooms"), tool_call("book", room=7), text("Room 7 is yours."))
+    model = os.environ.get("LOOOPY_MODEL") or ScriptedProvider(scripted)
     async with Agent("trip", llm_provider=model, tools=[hotel]) as agent:
         result = await agent.execute_turn("Book me a free room.")
         print(result.iterations[0].tool_results[0].text)
@@ -33,6 +32,7 @@ def serve() -> None:
     """Run the server; it does not use looopy."""
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.resolve import Elicit, Resolve
+    from mcp.types import ToolAnnotations
     from pydantic import BaseModel
 
     class Guest(BaseModel):
@@ -43,7 +43,7 @@ def serve() -> None:
 
     server = MCPServer("hotel")
 
-    @server.tool(annotations={"readOnlyHint": True})
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     def free_rooms() -> str:
         """Find rooms that are free."""
         return "rooms 3 and 7"

@@ -41,6 +41,15 @@ async def silence(_):
     await asyncio.Event().wait()
 
 
+def blocks(page):
+    """The blocks that run of *page*: the number of lines before each, and its code."""
+    is_fragment = False
+    for piece in _PIECE.finditer(page):
+        if piece["language"] == "python" and not is_fragment:
+            yield page.count("\n", 0, piece.start("code")), piece["code"]
+        is_fragment = piece["directive"] in ("fragment", "file")
+
+
 _WORDS = {
     "silence": silence,
     "text": text,

@@ -92,6 +92,11 @@ class ToolContext:
     state: Any = field(default=None, repr=False)
     _asked: list[str] = field(default_factory=list, repr=False)
 
+    @property
+    def credentials(self) -> Mapping[str, Any]:
+        """Those of this turn, by name; empty without an auth context. Never keep them."""
+        return {} if self.auth_context is None else self.auth_context.credentials
+
     def ask(
         self,
         prompt: str,
