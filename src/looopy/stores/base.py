@@ -10,7 +10,7 @@ applied whole or not at all. Their arguments and results are in `looopy.stores.r
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from looopy.stores.bells import Bells
@@ -564,6 +564,38 @@ class ContextIndex(Protocol):
         Raises:
             StoreConflict: A context exists already; nothing was written.
             StoreUnavailable: The store did not answer.
+        """
+        ...
+
+    async def retain(
+        self,
+        *,
+        older_than: timedelta | datetime | None = None,
+        larger_than: int | None = None,
+        per: str = "owner",
+        owner: str | None = None,
+        waiting: bool = False,
+        dry_run: bool = False,
+        keep_backups: bool = False,
+    ) -> Erased:
+        """
+        Erase contexts that are too old, or too much, the longest inactive first; see `erase`.
+
+        A context on which a turn runs is never erased, nor one that becomes active on the way.
+
+        Args:
+            older_than: Erase those whose last activity is longer ago than this, or before a moment.
+            larger_than: Erase until what is left has at most so many bytes (`Erased.bytes`).
+            per: That limit holds for the contexts of each `"owner"`, those without one together, or
+                for those of the whole `"tenant"`.
+            owner: Only contexts of this actor.
+            waiting: Also where a request to a person is pending.
+            dry_run: Erase nothing. The report says what would go.
+            keep_backups: See `erase`.
+
+        Raises:
+            ValueRefused: An argument is invalid, or neither age nor size is given; `path` names it.
+            StoreUnavailable: See `erase`.
         """
         ...
 

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from looopy._failpoints import reach
-from looopy.errors import AgentBusy
+from looopy.errors import AgentBusy, ValueRefused
 from looopy.stores.records import Erased
+from looopy.stores.rows.meta import to_us
+from looopy.types.event import utc_now
 from looopy.types.storable import check_name
 
 _AT_ONCE = 32
@@ -48,12 +51,32 @@ class Candidate(NamedTuple):
 
     Attributes:
         running: The turn that runs on it, or `None`.
+        touched: Its last activity, in microseconds.
         rows: About how many rows it has.
+        waits: True if a request is pending.
     """
 
     context_id: str
+    owner: str | None
     running: int | None
+    touched: int
     rows: int
+    waits: bool
+
+
+class Terms(NamedTuple):
+    """
+    What a context has to be for an erasure, found under the lock of its row.
+
+    Attributes:
+        owner: Its owner; `None` for any.
+        force: True if a turn may run on it.
+        touched: Its last activity, as it was seen before; `None` for any.
+    """
+
+    owner: str | None = None
+    force: bool = False
+    touched: int | None = None
 
 
 def counted(
@@ -67,12 +90,12 @@ def counted(
 class ErasureRows(Protocol):
     """The rows of one tenant's contexts, which a backend supplies."""
 
-    async def erase_rows(self, context_id: str, *, owner: str | None, force: bool) -> Gone | None:
+    async def erase_rows(self, context_id: str, terms: Terms) -> Gone | None:
         """
-        Erase a context in one commit; `None` if there is none, or it has another owner.
+        Erase a context in one commit; `None` if there is none, or it does not meet *terms*.
 
         Raises:
-            AgentBusy: A turn runs on it, and *force* is false.
+            AgentBusy: A turn runs on it, and it may not be forced.
         """
         ...
 
@@ -84,15 +107,12 @@ class ErasureRows(Protocol):
         """Remove those blobs that no artifact has any more, and count them."""
         ...
 
-    async def owned_by(
-        self, actor_id: str, *, after: str, limit: int
-    ) -> tuple[list[Candidate], str | None]:
-        """
-        Look at *limit* contexts with an id over *after*.
+    async def counts_of(self, context_id: str) -> Counter[str] | None:
+        """How much of each kind there is in a context; `None` if there is none."""
+        ...
 
-        Returns:
-            Those that belong to *actor_id*, and the last id; `None` if there are no more.
-        """
+    async def candidates(self, *, after: str, limit: int) -> list[Candidate]:
+        """The contexts with an id over *after*, in the order of their ids, at most *limit*."""
         ...
 
     async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:
@@ -122,86 +142,203 @@ class Erasures(ErasureRows):
         """Erase a context."""
         if owner is not None:
             check_name(owner, "an owner", "/owner")
-        counts: Counter[str] = Counter()
-        gone = await _erase_some(self, [context_id], owner=owner, force=force, counts=counts)
-        return await _report(self, gone, counts, keep_backups=keep_backups)
+        work = _Work(self)
+        await work.erase([(context_id, Terms(owner, force))])
+        return await work.report(keep_backups=keep_backups)
 
     async def erase_person(
         self, actor_id: str, *, force: bool = False, keep_backups: bool = False
     ) -> Erased:
         """Erase what belongs to a person."""
-        check_name(actor_id, "a person", "/actor_id")
-        found: list[Candidate] = []
-        after: str | None = ""
-        while after is not None:
-            page, after = await self.owned_by(actor_id, after=after, limit=_PAGE)
-            found += page
+        check_name(actor_id, "an actor id", "/actor_id")
+        found = [one async for one in _all(self) if one.owner == actor_id]
         running = [one for one in found if one.running is not None]
         if running and not force:
             first = running[0]
             raise AgentBusy(
-                f"turn {first.running} of {first.context_id!r} is running, and {len(running) - 1}"
-                " others of this person: nothing was erased; `force` ends them",
+                f"a turn runs on {len(running)} of this person's contexts, such as"
+                f" {first.context_id!r}: nothing was erased; `force` ends such turns",
                 turn=first.running,
             )
-        counts: Counter[str] = Counter()
-        gone: list[str] = []
-        for names in batches(found):
-            gone += await _erase_some(self, names, owner=actor_id, force=force, counts=counts)
-        return await _report(self, gone, counts, keep_backups=keep_backups)
+        work = _Work(self)
+        for some in batches(found):
+            await work.erase([(one.context_id, Terms(actor_id, force)) for one in some])
+        return await work.report(keep_backups=keep_backups)
+
+    async def retain(
+        self,
+        *,
+        older_than: timedelta | datetime | None = None,
+        larger_than: int | None = None,
+        per: str = "owner",
+        owner: str | None = None,
+        waiting: bool = False,
+        dry_run: bool = False,
+        keep_backups: bool = False,
+    ) -> Erased:
+        """Erase what is too old, or too much."""
+        rule = Retention(older_than, larger_than, per, owner, waiting=waiting)
+        found = [one async for one in _all(self) if rule.covers(one)]
+        sizes: dict[str, int] = {}
+        if larger_than is not None:
+            for some in batches(found):
+                counts = await asyncio.gather(*(self.counts_of(one.context_id) for one in some))
+                sizes |= {
+                    one.context_id: 0 if of_it is None else of_it["bytes"]
+                    for one, of_it in zip(some, counts, strict=True)
+                }
+        work = _Work(self, dry_run=dry_run)
+        for some in batches(rule.choose(found, sizes)):
+            await work.erase([(one.context_id, Terms(touched=one.touched)) for one in some])
+        return await work.report(keep_backups=keep_backups)
 
 
-def batches(found: Sequence[Candidate]) -> Iterator[list[str]]:
-    """The ids of *found*, as many at a time as are erased together."""
-    names: list[str] = []
+class Retention:
+    """
+    Which contexts are too old, or too much.
+
+    Raises:
+        ValueRefused: An argument is invalid; see `ContextIndex.retain`.
+    """
+
+    def __init__(
+        self,
+        older_than: object,
+        larger_than: object,
+        per: object,
+        owner: str | None,
+        *,
+        waiting: bool,
+    ) -> None:
+        if older_than is None and larger_than is None:
+            raise ValueRefused("say what may go: older_than, or larger_than", path="/older_than")
+        self._before = 0 if older_than is None else _moment(older_than)
+        if larger_than is not None and (
+            isinstance(larger_than, bool) or not isinstance(larger_than, int) or larger_than < 0
+        ):
+            raise ValueRefused("a size is a whole number of bytes from 0", path="/larger_than")
+        if per not in ("owner", "tenant"):
+            raise ValueRefused("a size holds per 'owner' or per 'tenant'", path="/per")
+        if owner is not None:
+            check_name(owner, "an owner", "/owner")
+        self._most: int | None = larger_than
+        self._per_owner = per == "owner"
+        self._owner = owner
+        self._waiting = waiting
+
+    def covers(self, one: Candidate) -> bool:
+        """True if it is about this context at all."""
+        return self._owner is None or one.owner == self._owner
+
+    def choose(self, found: Sequence[Candidate], sizes: Mapping[str, int]) -> list[Candidate]:
+        """Those of *found* that go, the longest inactive first."""
+        chosen: list[Candidate] = []
+        used: Counter[str | None] = Counter()
+        for one in found:
+            used[self._group(one)] += sizes.get(one.context_id, 0)
+        for one in sorted(found, key=lambda one: (one.touched, one.context_id)):
+            if one.running is not None or (one.waits and not self._waiting):
+                continue
+            too_much = self._most is not None and used[self._group(one)] > self._most
+            if one.touched < self._before or too_much:
+                chosen.append(one)
+                used[self._group(one)] -= sizes.get(one.context_id, 0)
+        return chosen
+
+    def _group(self, one: Candidate) -> str | None:
+        return one.owner if self._per_owner else None
+
+
+def _moment(older_than: object) -> int:
+    """
+    The moment before which a context is too old, in microseconds.
+
+    Raises:
+        ValueRefused: It is neither a time span from 0 nor a datetime with a time zone.
+    """
+    if isinstance(older_than, datetime) and older_than.tzinfo is not None:
+        return to_us(older_than)
+    if isinstance(older_than, timedelta) and older_than >= timedelta(0):
+        try:
+            return to_us(utc_now() - older_than)
+        except OverflowError:
+            return 0
+    raise ValueRefused(
+        "an age is a timedelta from 0, or a datetime with a time zone", path="/older_than"
+    )
+
+
+async def _all(rows: ErasureRows) -> AsyncIterator[Candidate]:
+    """All contexts of the tenant, by id."""
+    after = ""
+    while page := await rows.candidates(after=after, limit=_PAGE):
+        for one in page:
+            yield one
+        after = page[-1].context_id
+
+
+def batches(found: Sequence[Candidate]) -> Iterator[list[Candidate]]:
+    """*found*, as many at a time as are erased together."""
+    some: list[Candidate] = []
     rows = 0
     for one in found:
-        if names and (len(names) == _AT_ONCE or rows + one.rows > _ROWS_AT_ONCE):
-            yield names
-            names, rows = [], 0
-        names.append(one.context_id)
+        if some and (len(some) == _AT_ONCE or rows + one.rows > _ROWS_AT_ONCE):
+            yield some
+            some, rows = [], 0
+        some.append(one)
         rows += one.rows
-    if names:
-        yield names
+    if some:
+        yield some
 
 
-async def _erase_some(
-    rows: ErasureRows,
-    names: Sequence[str],
-    *,
-    owner: str | None,
-    force: bool,
-    counts: Counter[str],
-) -> list[str]:
-    """Erase contexts at once, each in a commit of its own; the ids of those that there were."""
-    # A driver makes several commits at once where that is cheaper.
-    answers = await asyncio.gather(
-        *(rows.erase_rows(name, owner=owner, force=force) for name in names),
-        return_exceptions=True,
-    )
-    found = {
-        name: gone for name, gone in zip(names, answers, strict=True) if isinstance(gone, Gone)
-    }
-    reach("E1")
-    blobs = {blob for gone in found.values() for blob in gone.blobs}
-    counts["blobs"] += await rows.remove_blobs(blobs)
-    reach("E2")
-    for name, gone in found.items():
-        counts.update(gone.counts)
-        if gone.epoch is not None:
-            await rows.end_erasure(name, gone.epoch)
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return list(found)
+class _Work:
+    """One erasure and its report; with *dry_run* it only counts."""
 
+    def __init__(self, rows: ErasureRows, *, dry_run: bool = False) -> None:
+        self._rows = rows
+        self._dry_run = dry_run
+        self._gone: list[str] = []
+        self._counts: Counter[str] = Counter()
 
-async def _report(
-    rows: ErasureRows, gone: Sequence[str], counts: Counter[str], *, keep_backups: bool
-) -> Erased:
-    reach("E3")
-    copies = [str(copy) for copy in await rows.scrub(keep_backups=keep_backups)]
-    found: dict[str, Any] = {**counts, "context_ids": tuple(gone)}
-    if keep_backups:
-        return Erased(**found, backups_left=tuple(copies))
-    return Erased(**found, backups=len(copies))
+    async def erase(self, wanted: Sequence[tuple[str, Terms]]) -> None:
+        """Erase some contexts at once, each in a commit of its own."""
+        if self._dry_run:
+            for name, _ in wanted:
+                if (counts := await self._rows.counts_of(name)) is not None:
+                    self._gone.append(name)
+                    self._counts.update(counts)
+            return
+        # A driver makes several commits at once where that is cheaper.
+        answers = await asyncio.gather(
+            *(self._rows.erase_rows(name, terms) for name, terms in wanted),
+            return_exceptions=True,
+        )
+        found = [
+            (name, gone)
+            for (name, _), gone in zip(wanted, answers, strict=True)
+            if isinstance(gone, Gone)
+        ]
+        reach("E1")
+        blobs = {blob for _, gone in found for blob in gone.blobs}
+        removed = await self._rows.remove_blobs(blobs)
+        reach("E2")
+        for name, gone in found:
+            if gone.epoch is not None:
+                await self._rows.end_erasure(name, gone.epoch)
+            self._gone.append(name)
+            self._counts.update(gone.counts)
+        self._counts["blobs"] += removed
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def report(self, *, keep_backups: bool) -> Erased:
+        """Leave nothing in the files of the database, and say what is gone."""
+        found: dict[str, Any] = {**self._counts, "context_ids": tuple(self._gone)}
+        if self._dry_run:
+            return Erased(**found, dry_run=True)
+        reach("E3")
+        copies = [str(copy) for copy in await self._rows.scrub(keep_backups=keep_backups)]
+        if keep_backups:
+            return Erased(**found, backups_left=tuple(copies))
+        return Erased(**found, backups=len(copies))

@@ -229,10 +229,10 @@ class ContextPage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
     """
-    The report of an erasure: how much of each kind is gone.
+    The report of an erasure: how much of each kind is gone, or would be.
 
     Attributes:
-        contexts: How many contexts; `context_ids` are their ids, in order.
+        contexts: How many contexts; `context_ids` are their ids, in the order of the erasure.
         messages: Those of the history, and those that were rewound or covered by a summary.
         artifacts: Artifacts, whatever the number of their versions.
         events: Durable events of the log.
@@ -240,8 +240,10 @@ class Erased:
         inbox: Messages that waited in the inbox.
         keys: Idempotency keys.
         blobs: Objects of the blob store. Those that artifacts of other contexts share stay.
+        bytes: The size of messages, events, and all versions of artifacts.
         backups: Copies of the database file that migrations had left beside it.
         backups_left: Such copies that were kept; what was erased may still be in them.
+        dry_run: True if nothing was erased.
     """
 
     context_ids: tuple[str, ...] = ()
@@ -252,8 +254,10 @@ class Erased:
     inbox: int = 0
     keys: int = 0
     blobs: int = 0
+    bytes: int = 0
     backups: int = 0
     backups_left: tuple[str, ...] = ()
+    dry_run: bool = False
 
     @property
     def contexts(self) -> int:

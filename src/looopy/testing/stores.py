@@ -17,7 +17,7 @@ The classes are in `looopy.testing.contracts`, one a file; import them from this
 from __future__ import annotations
 
 from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
-from looopy.testing.contracts.erasure import ErasureContract
+from looopy.testing.contracts.erasure import ErasureContract, RetentionContract
 from looopy.testing.contracts.inbox import InboxContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
@@ -38,5 +38,6 @@ __all__ = [
     "LineContract",
     "MessageStoreContract",
     "RestoreContract",
+    "RetentionContract",
     "StateStoreContract",
 ]

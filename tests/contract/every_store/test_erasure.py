@@ -17,7 +17,7 @@ from looopy.stores.sql import statements as s
 from looopy.stores.sql.sqlite import backups
 from looopy.stores.sql.sqlite.driver import SQLiteDriver
 from looopy.stores.sql.tables import metadata
-from looopy.testing.contracts.erasure import ErasureContract, a_whole_context
+from looopy.testing.contracts.erasure import ErasureContract, RetentionContract, a_whole_context
 from looopy.testing.contracts.turns import CONTEXT, LONG_S, begin
 
 CANARY = "canary-7f3a"
@@ -36,6 +36,22 @@ class TestErasureOnAsyncpg(OnAsyncpg, ErasureContract):
 
 
 class TestErasureOnPsycopg(OnPsycopg, ErasureContract):
+    """On Postgres, over psycopg."""
+
+
+class TestRetentionInMemory(InMemory, RetentionContract):
+    """In dictionaries."""
+
+
+class TestRetentionOnSQLite(OnSQLite, RetentionContract):
+    """In a file."""
+
+
+class TestRetentionOnAsyncpg(OnAsyncpg, RetentionContract):
+    """On Postgres, over asyncpg."""
+
+
+class TestRetentionOnPsycopg(OnPsycopg, RetentionContract):
     """On Postgres, over psycopg."""
 
 

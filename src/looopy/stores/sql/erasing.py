@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from looopy.stores import rules as names
 from looopy.stores.artifacts.parts import remove_unnamed
-from looopy.stores.erasing import Candidate, Erasures, Gone, counted
+from looopy.stores.erasing import Candidate, Erasures, Gone, Terms, counted
+from looopy.stores.log import read_rows
+from looopy.stores.rows import events as rows
 from looopy.stores.rules import busy
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import SQLArtifactRows
@@ -24,14 +27,12 @@ _random = random.SystemRandom()
 class SQLErasures(SQLStore, Erasures):
     """See `ErasureRows`."""
 
-    async def erase_rows(self, context_id: str, *, owner: str | None, force: bool) -> Gone | None:
+    async def erase_rows(self, context_id: str, terms: Terms) -> Gone | None:
         """Erase a context in one commit."""
         if not can_exist(context_id):
             return None
-        key = self.params(context_id)
-        work = partial(
-            erase_steps, key, owner=owner, force=force, blobs=self.backend.blobs is not None
-        )
+        has_blobs = self.backend.blobs is not None
+        work = partial(erase_steps, self.params(context_id), terms, blobs=has_blobs)
         return await self.write(work, context_id, inbox=True)
 
     async def end_erasure(self, context_id: str, epoch: int) -> None:
@@ -47,36 +48,38 @@ class SQLErasures(SQLStore, Erasures):
 
     async def remove_blobs(self, names: Collection[str]) -> int:
         """Remove those that no artifact has any more."""
-        rows = SQLArtifactRows(self.backend, self.tenant)
-        return await remove_unnamed(rows, self.tenant, self.backend.blobs, sorted(names))
+        artifacts = SQLArtifactRows(self.backend, self.tenant)
+        return await remove_unnamed(artifacts, self.tenant, self.backend.blobs, sorted(names))
 
-    async def owned_by(
-        self, actor_id: str, *, after: str, limit: int
-    ) -> tuple[list[Candidate], str | None]:
-        """Look at some contexts."""
-        params = {
-            "tenant": self.tenant,
-            "actor": actor_id,
-            "after_id": after,
-            "limit": bounded(limit),
-        }
-        query = Query(s.PEOPLE, params, alone=True)
+    async def counts_of(self, context_id: str) -> Counter[str] | None:
+        """How much of each kind there is."""
+        key = self.params(context_id)
+
+        def work() -> Steps[Counter[str] | None]:
+            head = yield from peek(key)
+            return None if head is None else (yield from _counts(key, head))
+
+        return await self.backend.run(work, write=False)
+
+    async def candidates(self, *, after: str, limit: int) -> list[Candidate]:
+        """Some contexts."""
+        params = {"tenant": self.tenant, "after_id": after, "limit": bounded(limit)}
+        query = Query(s.CANDIDATES, params, alone=True)
         found = await self.backend.run(partial(one_step, query), write=False)
-        last = found[-1][0] if len(found) == limit else None
-        return [
-            Candidate(context_id, turn if live else None, rows)
-            for context_id, owns, turn, live, rows in found
-            if owns
-        ], last
+        return await read_rows(found, _candidate)
 
     async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:
         """Wait until no file holds what was deleted."""
         return await self.backend.scrub(keep_backups=keep_backups)
 
 
-def erase_steps(
-    key: Mapping[str, object], *, owner: str | None, force: bool, blobs: bool
-) -> Steps[Gone | None]:
+def _candidate(row: Sequence[Any]) -> Candidate:
+    context_id, owner, turn, live, touched, size, state = row
+    waits = bool(rows.decode_state(state, context_id).pending)
+    return Candidate(context_id, owner, turn if live else None, touched, size, waits)
+
+
+def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[Gone | None]:
     """
     Erase a context.
 
@@ -85,12 +88,16 @@ def erase_steps(
             until these are removed.
     """
     head = yield from peek(key, lock=True)
-    if head is None or (owner is not None and head.owner_actor != owner):
+    if head is None or terms.owner not in (None, head.owner_actor):
         return None
-    if head.open_turn is not None and head.lease_live and not force:
+    if terms.touched is not None:
+        ((_, _, touched, *_),) = yield Query(s.TO_INDEX, key)
+        if touched != terms.touched:
+            return None
+    if head.open_turn is not None and head.lease_live and not terms.force:
         raise busy(head.open_turn)
-    ((artifacts, inbox, keys),) = yield Query(s.COUNT_CONTENT, key)
-    counts = _counts(head, artifacts, inbox, keys)
+    counts = yield from _counts(key, head)
+    del counts["blobs"]  # others may share them
     named = (yield Query(s.LIST_BLOBS, key)) if blobs else ()
     if not named:
         yield Query(s.DELETE_CONTEXT, key)
@@ -103,7 +110,8 @@ def erase_steps(
     return Gone(counts, [name for (name,) in named], epoch)
 
 
-def _counts(head: Head, artifacts: int, inbox: int, keys: int) -> Counter[str]:
+def _counts(key: Mapping[str, Any], head: Head) -> Steps[Counter[str]]:
+    ((artifacts, inbox, keys, blobs, size),) = yield Query(s.COUNT_CONTENT, key)
     return counted(
         messages=head.last_position - head.visible_from + 1,
         last_seq=head.last_seq,
@@ -112,4 +120,6 @@ def _counts(head: Head, artifacts: int, inbox: int, keys: int) -> Counter[str]:
         artifacts=artifacts,
         inbox=inbox,
         keys=keys,
+        blobs=blobs,
+        bytes=size,
     )

@@ -638,7 +638,12 @@ FORGET_TURNS = (
 COUNT_CONTENT = (
     f"SELECT (SELECT COUNT(DISTINCT artifact_id) FROM looopy_artifacts WHERE {_THIS}),"
     f" (SELECT COUNT(*) FROM looopy_inbox WHERE {_THIS}),"
-    f" (SELECT COUNT(*) FROM looopy_turn_keys WHERE {_THIS})"
+    f" (SELECT COUNT(*) FROM looopy_turn_keys WHERE {_THIS}),"
+    " (SELECT COUNT(DISTINCT blob) FROM looopy_artifact_parts"
+    f" WHERE {_THIS} AND blob IS NOT NULL),"
+    f" CAST((SELECT COALESCE(SUM(size), 0) FROM looopy_artifacts WHERE {_THIS})"
+    f" + (SELECT COALESCE(SUM(OCTET_LENGTH(body)), 0) FROM looopy_messages WHERE {_THIS})"
+    f" + (SELECT COALESCE(SUM(OCTET_LENGTH(body)), 0) FROM looopy_events WHERE {_THIS}) AS BIGINT)"
 )
 
 # A context whose blobs have to go first stays until then, as if it had just been made, but for its
@@ -681,12 +686,10 @@ Every table that holds content of a context beside its row, and how an erasure e
 Deleting the row of the context deletes the rows of all of them as well.
 """
 
-PEOPLE = (
-    "SELECT p.context_id, CASE WHEN p.owner_actor = :actor THEN 1 ELSE 0 END,"
-    f" p.open_turn, p.holder IS NOT NULL AND {_live('p.lease_until')}, p.last_position + p.last_seq"
-    " FROM (SELECT c.context_id, c.owner_actor, c.open_turn, c.holder, c.lease_until,"
-    " c.last_position, c.last_seq FROM looopy_contexts c WHERE c.tenant_id = :tenant"
-    " AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit) p ORDER BY p.context_id"
+CANDIDATES = (
+    f"SELECT c.context_id, c.owner_actor, c.open_turn, {_IS_LIVE}, c.last_activity,"
+    " c.last_position + c.last_seq, c.state FROM looopy_contexts c WHERE c.tenant_id = :tenant"
+    " AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
 )
 
 NOTHING_MORE = "SELECT 1 WHERE 1 = 0"

@@ -1,14 +1,15 @@
-"""The contract of erasing contexts; see `looopy.testing.stores`."""
+"""The contracts of erasing contexts and of retention; see `looopy.testing.stores`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.stores.bundle import Stores
-from looopy.stores.records import Claimed, EntryKind, Erased
+from looopy.stores.records import Claimed, ContextRecord, ContextState, EntryKind, Erased
 from looopy.testing.contracts.turns import (
     CONTEXT,
     LONG_S,
@@ -27,7 +28,8 @@ from looopy.testing.contracts.turns import (
     user,
 )
 from looopy.types.event import AgentEvent
-from looopy.types.message import ToolCall
+from looopy.types.message import StopReason, ToolCall
+from looopy.types.state import PendingKind, PendingRequest
 
 _CALL = ToolCall(id="call-1", name="look", arguments={"at": "a secret place"})
 _LARGE = 200_000
@@ -265,3 +267,129 @@ class ErasureContract(Contract):
                 await stores.contexts.erase_person(name)  # type: ignore[arg-type]
         with refuses(ValueRefused, path="/owner"):
             await stores.contexts.erase(CONTEXT, owner="nul \0")
+
+
+def _sooner(record: ContextRecord) -> datetime:
+    return record.last_activity + timedelta(microseconds=1)
+
+
+class RetentionContract(Contract):
+    """What is too old or too much goes, the longest inactive first, and nothing that is in use."""
+
+    async def test_by_age(self, stores: Stores) -> None:
+        """Of the last activity, not of the beginning."""
+        for name in ("a", "b", "c"):
+            await _turn(stores, name)
+        await _turn(stores, "a")
+        then = (await record_of(stores, "c")).last_activity
+        found = await stores.contexts.retain(older_than=then)
+        assert (found.context_ids, found.turns) == (("b",), 1)
+        assert await _names(stores) == ["a", "c"]
+        assert await stores.contexts.retain(older_than=timedelta(days=1)) == Erased()
+        assert await stores.contexts.retain(older_than=timedelta.max) == Erased()
+        assert (await stores.contexts.retain(older_than=timedelta(0))).context_ids == ("c", "a")
+
+    async def test_by_size_of_each_owner(self, stores: Stores) -> None:
+        """Until what is left is small enough; those without an owner are one."""
+        for name, owner in (("a1", "ann"), ("b1", "bob"), ("n1", None), ("a2", "ann")):
+            await _turn(stores, name, actor=owner)
+        await stores.artifacts.save("a2", "map", b"x" * 100_000)
+        await stores.artifacts.save("b1", "map", b"x" * 100_000)
+        sizes = await self._sizes(stores)
+        found = await stores.contexts.retain(larger_than=sizes["a2"])
+        assert (found.context_ids, found.bytes) == (("a1",), sizes["a1"])
+        found = await stores.contexts.retain(larger_than=sizes["n1"], owner="bob")
+        assert (found.context_ids, found.bytes) == (("b1",), sizes["b1"])
+        assert (await stores.contexts.retain(larger_than=0)).context_ids == ("n1", "a2")
+
+    async def test_by_size_of_the_tenant(self, stores: Stores) -> None:
+        """All contexts together; what is too old goes first, and counts no more."""
+        for name in ("a", "b", "c", "d"):
+            await _turn(stores, name, actor=name)
+        sizes = await self._sizes(stores)
+        most = sizes["c"] + sizes["d"]
+        limits: dict[str, Any] = {"larger_than": most, "per": "tenant"}
+        found = await stores.contexts.retain(**limits, dry_run=True)
+        assert found.context_ids == ("a", "b")
+        then = (await record_of(stores, "b")).last_activity
+        assert (await stores.contexts.retain(**limits, older_than=then)).context_ids == ("a", "b")
+        assert await stores.contexts.retain(**limits) == Erased()
+
+    async def _sizes(self, stores: Stores) -> dict[str, int]:
+        """What each context has, one by one: all of it would go."""
+        found = {}
+        for record in await stores.state.list():
+            owner = record.owner_actor
+            options: dict[str, Any] = {"older_than": _sooner(record), "dry_run": True}
+            whole = await stores.contexts.retain(**options, owner=owner)
+            options["older_than"] = record.last_activity
+            older = await stores.contexts.retain(**options, owner=owner)
+            found[record.context_id] = whole.bytes - older.bytes
+        return found
+
+    async def test_a_dry_run_says_what_would_go(self, stores: Stores) -> None:
+        """With the same counts, and everything stays."""
+        await a_whole_context(stores)
+        before = await _left(stores)
+        told = await stores.contexts.retain(older_than=timedelta(0), dry_run=True)
+        assert await _left(stores) == before
+        assert (told.contexts, told.dry_run) == (1, True)
+        assert replace(told, dry_run=False) == await stores.contexts.retain(larger_than=0)
+
+    async def test_a_running_turn_is_never_touched(self, stores: Stores) -> None:
+        """However old or large its context is; what it has counts all the same."""
+        await _turn(stores, "running", close=False)
+        await _turn(stores, "idle")
+        limits: dict[str, Any] = {"older_than": timedelta(0), "larger_than": 0, "waiting": True}
+        assert (await stores.contexts.retain(**limits)).context_ids == ("idle",)
+        assert await _names(stores) == ["running"]
+
+    async def test_a_turn_that_nobody_runs_any_more_is_no_reason(self, stores: Stores) -> None:
+        """Its lease is over: nobody has come back to it for all that time."""
+        await begin(stores, ttl_s=0)
+        assert (await stores.contexts.retain(older_than=timedelta(0))).context_ids == (CONTEXT,)
+
+    async def test_a_pending_request_is_kept_unless_told(self, stores: Stores) -> None:
+        """Somebody may still answer it."""
+        request = PendingRequest(
+            request_id="r1",
+            kind=PendingKind.APPROVAL,
+            tool_name="pay",
+            args={},
+            tool_call_id="c1",
+            turn=1,
+        )
+        claimed = await begin(stores)
+        state = ContextState(pending=(request,))
+        end = [ends(StopReason.INPUT_REQUIRED)]
+        await commit(stores, claimed, end, state=state, release=True)
+        limits: dict[str, Any] = {"older_than": timedelta(0), "larger_than": 0}
+        assert await stores.contexts.retain(**limits) == Erased()
+        assert (await stores.contexts.retain(**limits, waiting=True)).contexts == 1
+
+    async def test_nothing_of_another_tenant(self, stores: Stores) -> None:
+        """It is neither erased nor counted."""
+        await _turn(stores)
+        stranger = stores.for_tenant("stranger")
+        found = await stranger.contexts.retain(larger_than=0, per="tenant", dry_run=True)
+        assert replace(found, dry_run=False) == Erased()
+        assert await stranger.contexts.retain(older_than=timedelta(0)) == Erased()
+        assert await _names(stores) == [CONTEXT]
+
+    async def test_what_it_refuses(self, stores: Stores) -> None:
+        """Each argument by its name, before anything is looked at."""
+        bad: tuple[tuple[dict[str, Any], str], ...] = (
+            ({}, "/older_than"),
+            ({"older_than": 30}, "/older_than"),
+            ({"older_than": timedelta(days=-1)}, "/older_than"),
+            ({"older_than": datetime(2026, 1, 1)}, "/older_than"),  # noqa: DTZ001 - on purpose
+            ({"larger_than": -1}, "/larger_than"),
+            ({"larger_than": True}, "/larger_than"),
+            ({"larger_than": 1, "per": "actor"}, "/per"),
+            ({"larger_than": 1, "owner": 7}, "/owner"),
+        )
+        await _turn(stores)
+        for options, path in bad:
+            with refuses(ValueRefused, path=path):
+                await stores.contexts.retain(**options)
+        assert await _names(stores) == [CONTEXT]

@@ -24,6 +24,7 @@ from looopy.stores.sql import statements as s
 BITS = 32
 LAST_PLACE = 2**BITS - 1
 """The largest position, turn or `seq` that a key has room for; the row of a context checks it."""
+_THIS = "tenant_id = :tenant AND context_id = :context"
 _OWNER = "c.tenant_id = :tenant AND c.context_id = :context"
 
 
@@ -163,6 +164,11 @@ IN_SQLITE = {
         f"UPDATE looopy_turn_rows SET metadata = NULL WHERE {_WITHIN} AND metadata IS NOT NULL"
     ),
     # --- erasing ---
+    s.COUNT_CONTENT: (
+        s.COUNT_CONTENT.replace("OCTET_LENGTH(body)", "LENGTH(CAST(body AS BLOB))")
+        .replace(f"looopy_messages WHERE {_THIS}", f"looopy_message_rows WHERE {_WITHIN}")
+        .replace(f"looopy_events WHERE {_THIS}", f"looopy_event_rows WHERE {_WITHIN}")
+    ),
     s.DELETE_EVENTS: f"DELETE FROM looopy_event_rows WHERE {_WITHIN}",
     s.DELETE_TURNS: f"DELETE FROM looopy_turn_rows WHERE {_WITHIN}",
     # --- places by seq ---
