@@ -112,6 +112,61 @@ async def test_looking_never_migrates_a_database(looopy):
     assert (await looopy("db", "check")).status == 1
 
 
+# --- erasing -----------------------------------------------------------------------------------
+
+
+async def test_conversations_are_deleted_with_a_report(looopy):
+    """Those that are named, or all of a person; only with --yes where nobody can be asked."""
+    for name in ("ada", "bob", "eve"):
+        await looopy("chat", name, "--message", "one")
+    refused = await looopy("contexts", "delete", "ada")
+    assert (refused.status, refused.out) == (2, "")
+    assert "pass --yes" in refused.err
+    unknown = await looopy("contexts", "delete", "ada", "nobody", "--yes")
+    assert (unknown.status, unknown.out) == (1, "")
+    gone = await looopy("contexts", "delete", "ada", "bob", "--yes")
+    assert gone.status == 0
+    assert gone.out.startswith("Erased 2 conversations:\n  ada\n  bob\nturns                   2\n")
+    found = json.loads((await looopy("contexts", "list", "--json")).out)
+    assert [item["context_id"] for item in found["items"]] == ["eve"]
+    told = json.loads((await looopy("contexts", "delete", "eve", "--yes", "--json")).out)
+    assert (told["contexts"], told["context_ids"], told["turns"]) == (1, ["eve"], 1)
+    nobody = await looopy("contexts", "delete", "--person", "ann", "--yes")
+    assert (nobody.status, nobody.out) == (0, "Erased 0 conversations.\n")
+    for bad in ((), ("eve", "--person", "ann"), ("no body",)):
+        assert (await looopy("contexts", "delete", *bad, "--yes")).status == 2
+
+
+async def test_old_and_large_conversations_go(looopy):
+    """After a dry run has said which."""
+    for name in ("ada", "bob"):
+        await looopy("chat", name, "--message", "one")
+    assert (await looopy("contexts", "retain", "--older-than", "1d", "--yes")).out.startswith(
+        "Erased 0 conversations."
+    )
+    would = await looopy("contexts", "retain", "--larger-than", "1b", "--dry-run")
+    assert would.out.startswith("Would erase 2 conversations:\n  ada\n  bob\n")
+    refused = await looopy("contexts", "retain", "--older-than", "0h")
+    assert (refused.status, refused.out) == (2, "")
+    assert "Would erase 2 conversations" in refused.err
+    told = await looopy("contexts", "retain", "--older-than", "0h", "--yes", "--json")
+    assert json.loads(told.out)["context_ids"] == ["ada", "bob"]
+    for bad in ((), ("--older-than", "3"), ("--larger-than", "1XB"), ("--per", "actor")):
+        assert (await looopy("contexts", "retain", *bad, "--yes")).status == 2
+
+
+async def test_a_person_at_a_terminal_is_asked(looopy):
+    """Anything but yes leaves everything as it is."""
+    await looopy("chat", "ada", "--message", "one")
+    for answer, status in (("n\r", 1), ("y\r", 0)):
+        session = await looopy.at_terminal("contexts", "delete", "ada")
+        await session.see("Erase ada in ")
+        await session.see("[y/N] ")
+        session.press(answer)
+        await session.see("Erased 1 conversation" if status == 0 else "Nothing was erased.")
+        assert await session.status() == status
+
+
 # --- db ----------------------------------------------------------------------------------------
 
 

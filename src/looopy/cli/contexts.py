@@ -103,7 +103,8 @@ def _exists(url: str) -> bool:
 
 
 @asynccontextmanager
-async def _existing(url: str) -> AsyncIterator[Stores]:
+async def existing(url: str) -> AsyncIterator[Stores]:
+    """The stores of a database that is there; none is made or changed."""
     if url.startswith("memory:"):
         raise ConfigurationError("name a database that is kept: --db sqlite:///path/to/file.db")
     if not _exists(url):
@@ -126,7 +127,7 @@ async def _list(
     terminal = Terminal(quiet_out=True)
     items: list[dict[str, Any]] = []
     shown = 0
-    async with _existing(url) as stores:
+    async with existing(url) as stores:
         while True:
             most = _PAGE if limit is None else min(_PAGE, limit - shown)
             page = await stores.contexts.list(**conditions, after=after, limit=most)
@@ -152,7 +153,7 @@ async def _list(
 
 async def _show(url: str, context_id: str, *, as_json: bool) -> int:
     terminal = Terminal(quiet_out=True)
-    async with _existing(url) as stores:
+    async with existing(url) as stores:
         record = await stores.state.load(context_id)
         if record is None:
             raise ContextNotFound(f"there is no conversation {context_id!r} in {shown_place(url)}")

@@ -151,12 +151,68 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     listing.add_argument("--limit", metavar="N", type=int, help="at most so many")
     show = actions.add_parser("show", help="print one with its turns and messages")
     show.add_argument("context_id", metavar="CONTEXT_ID")
+    _add_erasing(actions)
     for action, function in ((listing, "list_contexts"), (show, "show_context")):
         action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
         action.add_argument(
             "--json", dest="as_json", action="store_true", help="print one JSON object"
         )
         action.set_defaults(run=_command("contexts", function))
+
+
+def _add_erasing(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    delete = actions.add_parser(
+        "delete",
+        help="erase some of them, or all of a person",
+        description="Erase conversations with everything in them, also from the files in which they"
+        " were stored, and from the copies that migrations left beside a SQLite file.",
+        epilog="If it is killed on the way, run it again to end the work.",
+    )
+    delete.add_argument("context_ids", metavar="CONTEXT_ID", nargs="*")
+    delete.add_argument("--person", metavar="ACTOR", help="all conversations of this owner instead")
+    delete.add_argument("--force", action="store_true", help="even while a turn runs")
+    retain = actions.add_parser(
+        "retain",
+        help="erase those that are too old, or too much",
+        description="Erase conversations that were inactive for too long, and then the longest"
+        " inactive until what is left is small enough. A conversation with a running turn stays.",
+    )
+    retain.add_argument(
+        "--older-than", metavar="AGE", type=_late("age"), help="such as 12h, 90d, 8w or 2y"
+    )
+    retain.add_argument(
+        "--larger-than", metavar="SIZE", type=_late("size"), help="such as 500MB or 2GB"
+    )
+    retain.add_argument(
+        "--per",
+        choices=("owner", "tenant"),
+        default="owner",
+        help="the size is for each owner (the default) or for all together",
+    )
+    retain.add_argument("--owner", metavar="ACTOR", help="only of this owner")
+    retain.add_argument(
+        "--waiting", action="store_true", help="also those that wait for an answer of a person"
+    )
+    retain.add_argument("--dry-run", action="store_true", help="say what would go; erase nothing")
+    for action, function in ((delete, "delete_contexts"), (retain, "retain_contexts")):
+        action.add_argument("--keep-backups", action="store_true", help="keep the copies")
+        action.add_argument(
+            "--yes", dest="agreed", action="store_true", help="erase without a question"
+        )
+        action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
+        action.add_argument(
+            "--json", dest="as_json", action="store_true", help="print one JSON object"
+        )
+        action.set_defaults(run=_command("erasing", function))
+
+
+def _late(name: str) -> Callable[[str], Any]:
+    """The function *name* of `looopy.cli.erasing`, which is imported when it is called."""
+
+    def read(text: str) -> Any:
+        return getattr(importlib.import_module("looopy.cli.erasing"), name)(text)
+
+    return read
 
 
 def _add_db(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -5,23 +5,24 @@ A context is erased in one commit, so nobody ever reads half of it. If it has bl
 leaves an empty context which still names them; they are removed, and then the context is. A process
 that is killed on the way leaves such a context, and the next erasure of it ends the work.
 
-Many contexts are erased a few at a time. Afterwards the log of the database is emptied, and the
-copies that migrations have left are removed.
+Many contexts are erased a few at a time. The copies that migrations have left are removed before
+them, and afterwards the log of the database is emptied.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from looopy._failpoints import reach
 from looopy.errors import AgentBusy, ValueRefused
 from looopy.stores.records import Erased
 from looopy.stores.rows.meta import to_us
+from looopy.stores.rules import busy
 from looopy.types.event import utc_now
 from looopy.types.storable import check_name
 
@@ -111,16 +112,26 @@ class ErasureRows(Protocol):
         """How much of each kind there is in a context; `None` if there is none."""
         ...
 
+    async def candidate(self, context_id: str) -> Candidate | None:
+        """A context; `None` if there is none."""
+        ...
+
     async def candidates(self, *, after: str, limit: int) -> list[Candidate]:
         """The contexts with an id over *after*, in the order of their ids, at most *limit*."""
         ...
 
-    async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:
+    async def backups(self, *, remove: bool) -> Sequence[Path]:
+        """
+        The copies of the database that migrations have left.
+
+        Raises:
+            StoreUnavailable: One cannot be removed.
+        """
+        ...
+
+    async def scrub(self) -> None:
         """
         Wait until no file of the database holds what was deleted.
-
-        Returns:
-            The copies that migrations have left; removed, unless they are to be kept.
 
         Raises:
             StoreUnavailable: Something keeps the log from being emptied.
@@ -142,9 +153,13 @@ class Erasures(ErasureRows):
         """Erase a context."""
         if owner is not None:
             check_name(owner, "an owner", "/owner")
-        work = _Work(self)
-        await work.erase([(context_id, Terms(owner, force))])
-        return await work.report(keep_backups=keep_backups)
+        one = await self.candidate(context_id)
+        found = [] if one is None or owner not in (None, one.owner) else [one]
+        if found and found[0].running is not None and not force:
+            raise busy(found[0].running)
+        return await _Work(self, keep_backups=keep_backups).erase(
+            found, lambda _: Terms(owner, force)
+        )
 
     async def erase_person(
         self, actor_id: str, *, force: bool = False, keep_backups: bool = False
@@ -160,10 +175,9 @@ class Erasures(ErasureRows):
                 f" {first.context_id!r}: nothing was erased; `force` ends such turns",
                 turn=first.running,
             )
-        work = _Work(self)
-        for some in batches(found):
-            await work.erase([(one.context_id, Terms(actor_id, force)) for one in some])
-        return await work.report(keep_backups=keep_backups)
+        return await _Work(self, keep_backups=keep_backups).erase(
+            found, lambda _: Terms(actor_id, force)
+        )
 
     async def retain(
         self,
@@ -187,10 +201,9 @@ class Erasures(ErasureRows):
                     one.context_id: 0 if of_it is None else of_it["bytes"]
                     for one, of_it in zip(some, counts, strict=True)
                 }
-        work = _Work(self, dry_run=dry_run)
-        for some in batches(rule.choose(found, sizes)):
-            await work.erase([(one.context_id, Terms(touched=one.touched)) for one in some])
-        return await work.report(keep_backups=keep_backups)
+        work = _Work(self, keep_backups=keep_backups, dry_run=dry_run)
+        chosen = rule.choose(found, sizes)
+        return await work.erase(chosen, lambda one: Terms(touched=one.touched))
 
 
 class Retention:
@@ -294,20 +307,45 @@ def batches(found: Sequence[Candidate]) -> Iterator[list[Candidate]]:
 class _Work:
     """One erasure and its report; with *dry_run* it only counts."""
 
-    def __init__(self, rows: ErasureRows, *, dry_run: bool = False) -> None:
+    def __init__(self, rows: ErasureRows, *, keep_backups: bool, dry_run: bool = False) -> None:
         self._rows = rows
+        self._keep_backups = keep_backups
         self._dry_run = dry_run
         self._gone: list[str] = []
         self._counts: Counter[str] = Counter()
 
-    async def erase(self, wanted: Sequence[tuple[str, Terms]]) -> None:
-        """Erase some contexts at once, each in a commit of its own."""
+    async def erase(
+        self, found: Sequence[Candidate], terms: Callable[[Candidate], Terms]
+    ) -> Erased:
+        """Erase *found*, leave nothing in the files of the database, and say what is gone."""
+        copies: Sequence[Path] = ()
         if self._dry_run:
-            for name, _ in wanted:
-                if (counts := await self._rows.counts_of(name)) is not None:
-                    self._gone.append(name)
-                    self._counts.update(counts)
-            return
+            await self._count(found)
+        else:
+            # First: as long as there is something to erase, the next erasure looks for them, too.
+            if found:
+                copies = await self._rows.backups(remove=not self._keep_backups)
+            for some in batches(found):
+                await self._erase_some([(one.context_id, terms(one)) for one in some])
+            reach("E3")
+            await self._rows.scrub()
+        return Erased(
+            context_ids=tuple(self._gone),
+            backups=0 if self._keep_backups else len(copies),
+            backups_left=tuple(map(str, copies)) if self._keep_backups else (),
+            dry_run=self._dry_run,
+            **self._counts,
+        )
+
+    async def _count(self, found: Sequence[Candidate]) -> None:
+        for one in found:
+            counts = await self._rows.counts_of(one.context_id)
+            if counts is not None:
+                self._gone.append(one.context_id)
+                self._counts.update(counts)
+
+    async def _erase_some(self, wanted: Sequence[tuple[str, Terms]]) -> None:
+        """Erase some contexts at once, each in a commit of its own."""
         # A driver makes several commits at once where that is cheaper.
         answers = await asyncio.gather(
             *(self._rows.erase_rows(name, terms) for name, terms in wanted),
@@ -331,14 +369,3 @@ class _Work:
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-
-    async def report(self, *, keep_backups: bool) -> Erased:
-        """Leave nothing in the files of the database, and say what is gone."""
-        found: dict[str, Any] = {**self._counts, "context_ids": tuple(self._gone)}
-        if self._dry_run:
-            return Erased(**found, dry_run=True)
-        reach("E3")
-        copies = [str(copy) for copy in await self._rows.scrub(keep_backups=keep_backups)]
-        if keep_backups:
-            return Erased(**found, backups_left=tuple(copies))
-        return Erased(**found, backups=len(copies))

@@ -41,6 +41,11 @@ class InMemoryErasures(MemoryStore, Erasures):
         context = self._get(context_id)
         return None if context is None else _counts(context)
 
+    async def candidate(self, context_id: str) -> Candidate | None:
+        """One context."""
+        context = self._get(context_id)
+        return None if context is None else _candidate(context_id, context)
+
     async def candidates(self, *, after: str, limit: int) -> list[Candidate]:
         """Some contexts."""
         theirs = sorted(c for t, c in self.backend.contexts if t == self.tenant and c > after)
@@ -48,9 +53,12 @@ class InMemoryErasures(MemoryStore, Erasures):
             _candidate(name, self.backend.contexts[self.tenant, name]) for name in theirs[:limit]
         ]
 
-    async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:  # noqa: ARG002 - as above
-        """Nothing: there are no files."""
+    async def backups(self, *, remove: bool) -> Sequence[Path]:  # noqa: ARG002 - as above
+        """None: there are no files."""
         return ()
+
+    async def scrub(self) -> None:
+        """Nothing, as above."""
 
 
 def _running(context: StoredContext) -> int | None:

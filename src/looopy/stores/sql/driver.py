@@ -128,19 +128,24 @@ class Driver(Protocol):
         """
         ...
 
-    async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:
+    async def backups(self, *, remove: bool) -> Sequence[Path]:
+        """
+        The copies that migrations have left beside the database.
+
+        Args:
+            remove: Remove them.
+
+        Raises:
+            StoreUnavailable: One cannot be removed.
+        """
+        ...
+
+    async def scrub(self) -> None:
         """
         Wait until what was deleted is in no file that this driver writes.
 
-        Args:
-            keep_backups: False to remove the copies that migrations have left as well.
-
-        Returns:
-            Those copies.
-
         Raises:
-            StoreUnavailable: Another process keeps the log from being emptied, or a copy cannot be
-                removed.
+            StoreUnavailable: Another process keeps the log from being emptied.
         """
         ...
 

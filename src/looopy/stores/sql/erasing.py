@@ -61,6 +61,11 @@ class SQLErasures(SQLStore, Erasures):
 
         return await self.backend.run(work, write=False)
 
+    async def candidate(self, context_id: str) -> Candidate | None:
+        """One context."""
+        found = await self._ask(s.CANDIDATE, context_id)
+        return _candidate(found[0]) if found else None
+
     async def candidates(self, *, after: str, limit: int) -> list[Candidate]:
         """Some contexts."""
         params = {"tenant": self.tenant, "after_id": after, "limit": bounded(limit)}
@@ -68,9 +73,13 @@ class SQLErasures(SQLStore, Erasures):
         found = await self.backend.run(partial(one_step, query), write=False)
         return await read_rows(found, _candidate)
 
-    async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:
+    async def backups(self, *, remove: bool) -> Sequence[Path]:
+        """The copies that migrations have left."""
+        return await self.backend.backups(remove=remove)
+
+    async def scrub(self) -> None:
         """Wait until no file holds what was deleted."""
-        return await self.backend.scrub(keep_backups=keep_backups)
+        await self.backend.scrub()
 
 
 def _candidate(row: Sequence[Any]) -> Candidate:

@@ -686,11 +686,12 @@ Every table that holds content of a context beside its row, and how an erasure e
 Deleting the row of the context deletes the rows of all of them as well.
 """
 
-CANDIDATES = (
+_CANDIDATE = (
     f"SELECT c.context_id, c.owner_actor, c.open_turn, {_IS_LIVE}, c.last_activity,"
     " c.last_position + c.last_seq, c.state FROM looopy_contexts c WHERE c.tenant_id = :tenant"
-    " AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
 )
+CANDIDATE = f"{_CANDIDATE} AND c.context_id = :context"
+CANDIDATES = f"{_CANDIDATE} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
 
 NOTHING_MORE = "SELECT 1 WHERE 1 = 0"
 """Ends an erasure: like those below it has the log emptied, which may still hold what they left."""

@@ -204,9 +204,12 @@ class PostgresDriver:
         finally:
             await pool.close()
 
-    async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:  # noqa: ARG002 - there are none
-        """Nothing: deleted rows are the server's to vacuum, its log and backups its owner's."""
+    async def backups(self, *, remove: bool) -> Sequence[Path]:  # noqa: ARG002 - there are none
+        """None: those of a server are its owner's."""
         return ()
+
+    async def scrub(self) -> None:
+        """Nothing: deleted rows are the server's to vacuum, and its log is its own."""
 
     # --- one operation ---
 

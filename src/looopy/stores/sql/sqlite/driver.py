@@ -38,8 +38,8 @@ from looopy.stores.sql.driver import (
     may_have_written,
     refuse_strangers,
 )
+from looopy.stores.sql.sqlite import backups as copies
 from looopy.stores.sql.sqlite import connection as sqlite
-from looopy.stores.sql.sqlite.backups import backups_of, remove
 from looopy.stores.sql.sqlite.connection import Connection
 from looopy.stores.sql.sqlite.schema import ensure_schema
 from looopy.stores.sql.sqlite.statements import IN_SQLITE
@@ -137,23 +137,26 @@ class SQLiteDriver:
         found: T = await worker.ask(work, ring)
         return found
 
-    async def scrub(self, *, keep_backups: bool) -> Sequence[Path]:
-        """Wait until the log holds no deleted data, and remove the copies; see `Driver.scrub`."""
+    async def backups(self, *, remove: bool) -> Sequence[Path]:
+        """The copies beside the file; see `Driver.backups`."""
+        found = await asyncio.to_thread(copies.backups_of, self._path)
+        if remove:
+            await asyncio.to_thread(copies.remove, found)
+        return found
+
+    async def scrub(self) -> None:
+        """Wait until the log holds no deleted data; see `Driver.scrub`."""
         deadline = time.monotonic() + self._patience_s
         while True:
             await self.run(_empty_log, write=True)
             if self._writer is None or self._writer.log_is_empty:
-                break
+                return
             if time.monotonic() > deadline:
                 raise StoreUnavailable(
                     f"all was erased, but another process reads {self._path}, and so the log still"
                     " holds a part of it: end that process and erase again"
                 )
             await asyncio.sleep(_LOOK_S)
-        found = backups_of(self._path)
-        if not keep_backups:
-            await asyncio.to_thread(remove, found)
-        return found
 
     async def close(self) -> None:
         """Carry out what was accepted, then close the file and join both threads."""

@@ -1,0 +1,181 @@
+"""`looopy contexts delete` and `retain`: erase conversations, and say what is gone."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from looopy.cli.contexts import existing
+from looopy.cli.paths import default_url, shown_place
+from looopy.cli.render import json_line
+from looopy.cli.terminal import Terminal
+from looopy.errors import ConfigurationError, ContextNotFound
+from looopy.stores.bundle import Stores
+from looopy.stores.records import Erased
+from looopy.stores.rules import check_context_id
+
+_SHOWN = 20
+_HOURS = {"h": 1, "d": 24, "w": 7 * 24, "y": 365 * 24}
+_BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_KINDS = ("turns", "messages", "events", "artifacts", "inbox", "keys", "blobs", "bytes", "backups")
+
+
+def age(text: str) -> timedelta:
+    """
+    A time span from text such as `90d`.
+
+    Raises:
+        ArgumentTypeError: It is none of hours, days, weeks or years.
+    """
+    found = re.fullmatch(r"([0-9]{1,6})([hdwy])", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age: use 12h, 90d, 8w or 2y")
+    return timedelta(hours=int(found[1]) * _HOURS[found[2]])
+
+
+def size(text: str) -> int:
+    """
+    A number of bytes from text such as `500MB`.
+
+    Raises:
+        ArgumentTypeError: It has another unit, or is no number.
+    """
+    found = re.fullmatch(r"([0-9]{1,15})\s*([kmgt]?b|)", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: use 1000000, 500MB or 2GB")
+    return int(found[1]) * _BYTES[found[2] if found[2] != "b" else ""]
+
+
+def delete_contexts(
+    url: str | None,
+    context_ids: Sequence[str],
+    person: str | None,
+    *,
+    force: bool,
+    keep_backups: bool,
+    agreed: bool,
+    as_json: bool,
+) -> int:
+    """
+    Erase conversations, or everything of a person.
+
+    Raises:
+        ConfigurationError: Neither is named, or both, or nobody can agree to it.
+        ContextNotFound: A conversation does not exist; nothing was erased.
+    """
+    for name in context_ids:
+        check_context_id(name)
+    if bool(context_ids) == (person is not None):
+        raise ConfigurationError("name conversations, or a person with --person")
+    options = {"force": force, "keep_backups": keep_backups}
+    what = f"everything of {person!r}" if person is not None else ", ".join(context_ids)
+    work = _delete(url or default_url(), context_ids, person, what, options, agreed, as_json)
+    return asyncio.run(work)
+
+
+def retain_contexts(
+    url: str | None, *, agreed: bool, dry_run: bool, as_json: bool, **limits: Any
+) -> int:
+    """
+    Erase conversations that are too old, or too much.
+
+    Raises:
+        ConfigurationError: Nobody can agree to it.
+        ValueRefused: Neither age nor size is given.
+    """
+    return asyncio.run(_retain(url or default_url(), limits, agreed, dry_run, as_json))
+
+
+async def _delete(
+    url: str,
+    names: Sequence[str],
+    person: str | None,
+    what: str,
+    options: Mapping[str, Any],
+    agreed: bool,
+    as_json: bool,
+) -> int:
+    terminal = Terminal(quiet_out=True)
+    async with existing(url) as stores:
+        for name in names:
+            if await stores.state.load(name) is None:
+                place = shown_place(url)
+                raise ContextNotFound(f"there is no conversation {name!r} in {place}")
+        if not (agreed or _agrees(terminal, f"Erase {what} in {shown_place(url)} for good?")):
+            return 1
+        if person is not None:
+            found = [await stores.contexts.erase_person(person, **options)]
+        else:
+            found = [await stores.contexts.erase(name, **options) for name in names]
+    _tell(terminal, _together(found), as_json=as_json)
+    return 0
+
+
+async def _retain(
+    url: str, limits: Mapping[str, Any], agreed: bool, dry_run: bool, as_json: bool
+) -> int:
+    terminal = Terminal(quiet_out=True)
+    async with existing(url) as stores:
+        if not (dry_run or agreed) and not await _agrees_to(terminal, stores, limits):
+            return 1
+        found = await stores.contexts.retain(**limits, dry_run=dry_run)
+    _tell(terminal, found, as_json=as_json)
+    return 0
+
+
+async def _agrees_to(terminal: Terminal, stores: Stores, limits: Mapping[str, Any]) -> bool:
+    would_go = await stores.contexts.retain(**limits, dry_run=True)
+    if not would_go.contexts:
+        return True
+    for line in _lines(would_go):
+        terminal.notice(line)
+    return _agrees(terminal, f"Erase {_conversations(would_go.contexts)} for good?")
+
+
+def _agrees(terminal: Terminal, question: str) -> bool:
+    if not terminal.has_person:
+        raise ConfigurationError("nobody is there to agree: pass --yes to erase without a question")
+    said = terminal.read_line(f"{question} [y/N] ") or ""
+    if said.strip().lower() in ("y", "yes"):
+        return True
+    terminal.notice("Nothing was erased.")
+    return False
+
+
+def _together(found: Sequence[Erased]) -> Erased:
+    told = [asdict(one) for one in found]
+    sums = {kind: sum(one[kind] for one in told) for kind in _KINDS}
+    return Erased(
+        **sums,
+        context_ids=tuple(name for one in found for name in one.context_ids),
+        backups_left=found[-1].backups_left if found else (),
+    )
+
+
+def _tell(terminal: Terminal, found: Erased, *, as_json: bool) -> None:
+    if as_json:
+        terminal.raw_line(json_line({"contexts": found.contexts, **asdict(found)}))
+        return
+    for line in _lines(found):
+        terminal.line(line)
+
+
+def _lines(found: Erased) -> list[str]:
+    """The report for people: the ids, a table, and what is left."""
+    lines = [f"  {name}" for name in found.context_ids[:_SHOWN]]
+    if found.contexts > _SHOWN:
+        lines.append(f"  and {found.contexts - _SHOWN:,} more")
+    told = asdict(found)
+    lines += [f"{kind:<10}{told[kind]:>15,}" for kind in _KINDS if told[kind]]
+    did = "Would erase" if found.dry_run else "Erased"
+    lines.insert(0, f"{did} {_conversations(found.contexts)}{':' if lines else '.'}")
+    return [*lines, *(f"kept the backup {copy}" for copy in found.backups_left)]
+
+
+def _conversations(count: int) -> str:
+    return "1 conversation" if count == 1 else f"{count:,} conversations"
