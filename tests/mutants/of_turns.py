@@ -195,8 +195,8 @@ MUTANTS = [
         (
             Edit(
                 "looopy.types.event:MessageUpdate.type",
-                'type: ClassVar[str] = "message_update"',
-                'type: ClassVar[str] = "message_update"\n'
+                'type: ClassVar[Literal["message_update"]] = "message_update"',
+                'type: ClassVar[Literal["message_update"]] = "message_update"\n'
                 "durable: ClassVar[bool] = True",
             ),
             Edit(
