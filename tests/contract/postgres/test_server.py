@@ -160,8 +160,10 @@ async def test_a_long_history_is_read_in_order_and_not_sorted(driver):
         assert "Sort" not in plan
 
 
-async def test_a_statement_is_planned_once(driver, name):
+async def test_a_statement_is_planned_once(postgres, name):
     """For all values: not five times for those that it is given, as a server does by itself."""
+    driver = _driver(f"{postgres}&pool_size=1", name)  # plans are counted by connection
+    await driver.open()
     stores = bind(driver, "t")
     await stores.messages.append("c", [user("a")])
     for _ in range(2):
@@ -173,6 +175,7 @@ async def test_a_statement_is_planned_once(driver, name):
         )
         work = _one(f"{plans} 'SELECT position, turn%'")
         assert await driver.run(work, write=False) == [(2, 0)]
+    await driver.close()
 
 
 async def test_a_server_that_cannot_see_that_a_client_is_gone_serves_all_the_same(
