@@ -125,7 +125,9 @@ def _message(text: str) -> str:
 
 
 def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    contexts = commands.add_parser("contexts", help="look at the conversations in a database")
+    contexts = commands.add_parser(
+        "contexts", help="look at the conversations in a database, move or erase them"
+    )
     actions = contexts.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="list them, the last active first")
     listing.add_argument("--owner", metavar="ACTOR", help="only of this owner")
@@ -158,6 +160,48 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
             "--json", dest="as_json", action="store_true", help="print one JSON object"
         )
         action.set_defaults(run=_command("contexts", function))
+    _add_archives(actions)
+
+
+def _add_archives(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    out = actions.add_parser(
+        "export",
+        help="write them to an archive",
+        description="Write conversations with everything in them to one ZIP file that only you may"
+        " read. Turns may run meanwhile.",
+    )
+    out.add_argument("context_ids", nargs="*", metavar="CONTEXT_ID")
+    out.add_argument("--owner", metavar="ACTOR", help="all of this owner")
+    out.add_argument("--to", metavar="FILE", required=True, help="- is standard output")
+    out.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    out.set_defaults(run=_command("archives", "write_archive"))
+    into = actions.add_parser(
+        "import",
+        help="read them from an archive",
+        description="Check an archive and read all of its conversations into an existing database,"
+        " or none.",
+    )
+    into.add_argument("archive", metavar="FILE", help="- is standard input")
+    into.add_argument("--new-ids", action="store_true", help="give each a new id")
+    into.add_argument(
+        "--rename",
+        dest="renamed",
+        metavar="OLD=NEW",
+        action="append",
+        default=[],
+        help="give one another id; may be repeated",
+    )
+    into.add_argument("--owner", metavar="ACTOR", help="who owns them from now on")
+    into.add_argument(
+        "--keep-owners",
+        action="store_true",
+        help="keep the owners whom the archive names; without it, any other than --owner is"
+        " refused",
+    )
+    into.add_argument("--json", dest="as_json", action="store_true", help="print one JSON object")
+    into.set_defaults(run=_command("archives", "read_archive"))
+    for action in (out, into):
+        action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
 
 
 def _add_erasing(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -410,19 +410,23 @@ def event_to_line(event: AgentEvent, call_at: Mapping[str, int]) -> str:
     return dump({**data, "data": rows.event_body(event)})
 
 
-def message_of(given: Fields) -> Message:
+def message_of(given: Fields) -> tuple[Message, str]:
     """
-    The message in a line.
+    The message in a line, and the text of its row.
 
     Raises:
         ValueRefused: It is not one; `path` names the place.
     """
+    data = given.value("message")
     try:
-        message = message_from_json(given.value("message"))
+        message = message_from_json(data)
         check_message(message)
+        text = message_text(message)
     except ValueRefused as error:
         raise ValueRefused(error.message, path=f"/message{error.path or ''}") from None
-    return message
+    if dump(data, "/message") != text and json.loads(text) != data:
+        raise refused("message", "no message that looopy writes")
+    return message, text
 
 
 # --- the inbox ---------------------------------------------------------------------------------
@@ -447,10 +451,9 @@ def entry_from_json(data: Any, least: int, last: int) -> Entry:
         ValueRefused: It is not one; `path` names the place.
     """
     given = Fields(data)
-    message = message_of(given)
+    message, _ = message_of(given)
     if not isinstance(message, UserMessage):
         raise refused("message", "a user's message is needed")
-    message_text(message, "/message")
     found = Entry(
         number=given.whole("number", least, last),
         kind=given.one_of("kind", EntryKind),

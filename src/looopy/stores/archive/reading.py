@@ -22,8 +22,7 @@ from looopy.stores.log import StoredEvent, StoredMessage
 from looopy.stores.records import Entry
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import encode_meta, to_us
-from looopy.stores.rows.writing import message_text
-from looopy.stores.rules import checked_rows
+from looopy.stores.rules import check_context_id, checked_rows
 from looopy.stores.snapshot import (
     RestoredContext,
     RestoredMessage,
@@ -134,6 +133,7 @@ class Archive:
         with _place(form.MANIFEST, path=path):
             given = Fields(data)
             context_id = given.text("context_id")
+            check_context_id(context_id)
             folder = form.folder_of(number)
             if given.text("folder") + "/" != folder:
                 raise refused("folder", f"its folder is {folder[:-1]}")
@@ -178,14 +178,13 @@ class Checked:
         found = {
             "turns": record.turn_count,
             "messages": record.last_position - record.visible_from + 1,
-            "events": sum(1 for _ in self._log_lines()),
+            "events": self._check_log(),
             "entries": len(self._entries),
             "versions": self._check_versions(),
         }
         for name, count in found.items():
             if count != counts[name]:
                 raise refuse(f"{counts[name]} {name}, but there are {count}", form.MANIFEST)
-        self._check_log()
 
     def restored(self, context_id: str, owner: str | None, *, keep_owners: bool) -> RestoredContext:
         """
@@ -278,11 +277,8 @@ class Checked:
         *_, last = self._read_turns()
         return last.record
 
-    def _log_lines(self) -> Iterator[tuple[int, bytes]]:
-        return self._events.lines()
-
-    def _check_log(self) -> None:
-        """Read all of the log and all turns, which name each other's numbers."""
+    def _check_log(self) -> int:
+        """Read all of the log and all turns, which name each other's numbers; count the events."""
         record = self._context.record
         begins: dict[int, int] = {}
         for _ in self._read_log(begins):
@@ -300,6 +296,7 @@ class Checked:
         if begins:
             seq = min(begins)
             raise refuse(f"no turn begins or ends at {seq}", self._events.name)
+        return record.last_seq - max(record.cleared_seq - 1, 0)
 
     def _checked_log(self) -> Iterator[RestoredMessage | StoredEvent]:
         yield from self._read_log({})
@@ -419,7 +416,7 @@ class _LogReader:
         self._turn = 0
         self._turn_count = turn_count
         self._marks = marks
-        self._ended: tuple[Fields, dict[str, Any]] | None = None
+        self._ended: dict[str, Any] | None = None  # of a tool whose result is the next message
         self._calls: dict[str, int] = {}
 
     def row(self, data: Any) -> RestoredMessage | StoredEvent | None:
@@ -434,6 +431,8 @@ class _LogReader:
         kind = given.text("type")
         turn = given.whole("turn", self._turn, self._turn_count)
         self._seq, self._turn = seq, turn
+        if not rows.is_stored(kind):
+            raise refused("type", "no event that is stored")
         if self._ended is not None and kind != "message_end":
             raise refused("type", "the message of a tool's result has to follow its end")
         if kind in ("turn_start", "turn_end"):
@@ -449,7 +448,11 @@ class _LogReader:
         if kind == "message_end":
             return self._message(given, common)
         if kind == "tool_execution_end":
-            self._ended = given, common
+            common["tool_call_id"] = given.text("tool_call_id")
+            common["started"] = given.moment_or_none("started")
+            common["duration_s"] = given.seconds("duration_s")
+            given.end()
+            self._ended = common
             return None
         body, position = "", None
         if kind == "tool_execution_start":
@@ -478,7 +481,7 @@ class _LogReader:
 
     def _message(self, given: Fields, common: dict[str, Any]) -> RestoredMessage:
         position = given.whole("position", self._position + 1, self._position + 1)
-        message = form.message_of(given)
+        message, body = form.message_of(given)
         timed: dict[str, Any] = {}
         if given.has("started"):
             timed["started"] = given.moment("started")
@@ -492,17 +495,10 @@ class _LogReader:
         if self._ended is not None:
             if not isinstance(message, ToolResultMessage):
                 raise refused("message", "the result of a tool is needed here")
-            fields, at = self._ended
             ended = ToolExecutionEnd(
-                tool_call_id=fields.text("tool_call_id"),
-                tool_name=message.tool_name,
-                result=message,
-                started=fields.moment_or_none("started"),
-                duration_s=fields.seconds("duration_s"),
-                **at,
+                tool_name=message.tool_name, result=message, **self._ended
             )
-            fields.end()
-            if ended.tool_call_id != message.tool_call_id or at["turn"] != common["turn"]:
+            if (ended.tool_call_id, ended.turn) != (message.tool_call_id, event.turn):
                 raise refused("message", "the result of another call")
             self._ended = None
         if isinstance(message, AssistantMessage):
@@ -517,7 +513,7 @@ class _LogReader:
             seq=self._seq,
             created_us=created,
             meta=encode_meta(event, ended, created),
-            body=message_text(message, "/message"),
+            body=body,
         )
         self._position = position
         return RestoredMessage(row, message.role)

@@ -1,0 +1,153 @@
+"""
+Archives of conversations: written to a file or standard output, read from a file or standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from looopy.cli.contexts import existing
+from looopy.cli.paths import default_url, shown_place
+from looopy.cli.render import json_line
+from looopy.cli.terminal import Terminal
+from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
+from looopy.stores.archive.importing import Source, import_contexts
+from looopy.stores.archive.writing import ArchiveReport, export_contexts, export_to_file
+from looopy.stores.bundle import Stores
+
+_PAGE = 200
+_STREAM = "-"
+
+
+def write_archive(
+    url: str | None,
+    context_ids: Sequence[str],
+    owner: str | None,
+    to: str,
+    *,
+    force: bool,
+) -> int:
+    """
+    Export conversations: those with these ids, or all of an owner.
+
+    Raises:
+        ConfigurationError: There is nothing to export, or no place for it.
+        ContextNotFound: One does not exist.
+    """
+    if bool(context_ids) == (owner is not None):
+        raise ConfigurationError("name conversations to export, or --owner ACTOR")
+    if to == _STREAM and sys.stdout.isatty():
+        raise ConfigurationError("an archive is no text: --to FILE, or send the output elsewhere")
+    return asyncio.run(_write(url or default_url(), context_ids, owner, to, force=force))
+
+
+async def _write(
+    url: str, context_ids: Sequence[str], owner: str | None, to: str, *, force: bool
+) -> int:
+    terminal = Terminal(quiet_out=True)
+    async with existing(url) as stores:
+        ids = list(context_ids)
+        if owner is not None:
+            ids = [name async for name in _owned(stores, owner)]
+            if not ids:
+                raise ContextNotFound(f"{owner!r} owns no conversation in {shown_place(url)}")
+        for name in ids:  # before anything is written
+            if await stores.state.load(name) is None:
+                raise ContextNotFound(f"there is no conversation {name!r} in {shown_place(url)}")
+        if to == _STREAM:
+            async for piece in export_contexts(stores, ids):
+                await asyncio.to_thread(sys.stdout.buffer.write, piece)
+            await asyncio.to_thread(sys.stdout.buffer.flush)
+            return 0
+        try:
+            report = await export_to_file(stores, ids, to, overwrite=force)
+        except FileExistsError:
+            raise ConfigurationError(f"{to} exists: --force replaces it") from None
+        except OSError as error:
+            raise ConfigurationError(f"{to} cannot be written: {error.strerror}") from None
+    _tell(terminal, "exported", report)
+    return 0
+
+
+async def _owned(stores: Stores, owner: str) -> AsyncIterator[str]:
+    after: str | None = None
+    while True:
+        page = await stores.contexts.list(owner=owner, after=after, limit=_PAGE)
+        for record in page.items:
+            yield record.context_id
+        if (after := page.next) is None:
+            return
+
+
+def read_archive(
+    url: str | None,
+    archive: str,
+    renamed: Sequence[str],
+    owner: str | None,
+    *,
+    new_ids: bool,
+    keep_owners: bool,
+    as_json: bool,
+) -> int:
+    """
+    Import conversations: all of an archive, or none.
+
+    Raises:
+        ArchiveRefused: The archive is damaged, altered, or not to be trusted.
+        StoreConflict: A conversation exists already.
+        ConfigurationError: There is no such file, or no database.
+    """
+    if owner is not None and keep_owners:
+        raise ConfigurationError("--owner and --keep-owners exclude each other")
+    names = dict(map(_renaming, renamed))
+    if names and new_ids:
+        raise ConfigurationError("--new-ids and --rename exclude each other")
+    source: Source = archive
+    if archive == _STREAM:
+        stdin: BinaryIO = sys.stdin.buffer
+        source = stdin
+    elif not Path(archive).is_file():
+        raise ConfigurationError(f"there is no file {archive}")
+
+    async def run() -> ArchiveReport:
+        async with existing(url or default_url()) as stores:
+            return await import_contexts(
+                stores, source, new_ids=new_ids or names, owner=owner, keep_owners=keep_owners
+            )
+
+    report = asyncio.run(run())
+    terminal = Terminal(quiet_out=True)
+    if as_json:
+        items = [
+            {"context_id": one.context_id, "archived_as": one.archived_as}
+            for one in report.contexts
+        ]
+        terminal.raw_line(json_line({"items": items, "digest": report.digest}))
+        return 0
+    for one in report.contexts:
+        was = "" if one.archived_as == one.context_id else f"  was {one.archived_as}"
+        terminal.line(f"{one.context_id}{was}")
+    _tell(terminal, "imported", report)
+    return 0
+
+
+def _renaming(text: str) -> tuple[str, str]:
+    old, found, new = text.partition("=")
+    if not found:
+        raise ValueRefused(f"{text!r} is not OLD=NEW", path="/new_ids")
+    return old, new
+
+
+def _tell(terminal: Terminal, done: str, report: ArchiveReport) -> None:
+    count = len(report.contexts)
+    messages = sum(one.messages for one in report.contexts)
+    versions = sum(one.versions for one in report.contexts)
+    terminal.notice(
+        f"{done} {count} {'conversation' if count == 1 else 'conversations'}: {messages} messages,"
+        f" {versions} versions of artifacts, {report.size:,} bytes\nSHA-256 of the manifest:"
+        f" {report.digest}"
+    )
