@@ -158,8 +158,8 @@ MUTANTS = [
         "silence-without-end",
         "a stalled answer holds the turn until its last minute",
         "looopy.llm.sdk:SDKProvider._patience_s",
-        "if reader.finished else call.idle_s",
-        "if reader.finished else math.inf",
+        "return call.idle_s if call.begun else call.idle_s * _FIRST_EVENT_FACTOR",
+        "return math.inf",
         f"{_AGENT}::test_a_passing_failure_is_tried_again",
     ),
     mutant(

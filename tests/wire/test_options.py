@@ -81,9 +81,9 @@ SENT = {
     ),
     "session_id": (
         "ada",
-        (body("prompt_cache_key"), "ada"),
-        (body("prompt_cache_key"), "ada"),
-        (lambda received: len(received.body["metadata"]["user_id"]), 32),  # its stand-in
+        (lambda received: len(received.body["prompt_cache_key"]), 32),  # its stand-in
+        (lambda received: len(received.body["prompt_cache_key"]), 32),
+        (lambda received: len(received.body["metadata"]["user_id"]), 32),
     ),
     "api_key": (
         KEY,

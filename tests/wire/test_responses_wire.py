@@ -229,10 +229,11 @@ async def test_max_tokens_reaches_the_wire():
 
 @pytest.mark.parametrize("level", list(ThinkingLevel))
 async def test_the_thinking_level_reaches_the_wire(level, monkeypatch):
-    """With a summary to read; `off` leaves it to the model."""
+    """With a summary to read; `off` is an effort too."""
     body = (await sent(official=True, monkeypatch=monkeypatch, thinking_level=level)).body
     off = level is ThinkingLevel.OFF
-    assert body.get("reasoning") == (None if off else {"effort": level.value, "summary": "auto"})
+    thinks = {"effort": level.value, "summary": "auto"}
+    assert body.get("reasoning") == ({"effort": "none"} if off else thinks)
 
 
 async def test_a_server_that_is_not_openai_gets_no_xhigh():
@@ -276,10 +277,11 @@ async def test_the_output_schema_reaches_the_wire():
 
 
 async def test_the_session_reaches_the_wire(monkeypatch):
-    """As a key of OpenAI's cache; elsewhere as a header."""
-    assert (await sent(session_id="ada")).headers["x-session-id"] == "ada"
+    """As a key of OpenAI's cache; elsewhere as a header; never as it is."""
+    header = (await sent(session_id="ada")).headers["x-session-id"]
     received = await sent(official=True, monkeypatch=monkeypatch, session_id="ada")
-    assert received.body["prompt_cache_key"] == "ada"
+    assert received.body["prompt_cache_key"] == header
+    assert len(header) == 32
 
 
 async def test_headers_and_the_key_of_a_call_reach_the_wire():

@@ -63,6 +63,30 @@ async def test_silence_before_an_answer_ends_a_call(api):
 
 
 @APIS
+async def test_a_first_byte_is_no_first_word(api, monkeypatch):
+    """After a server's comment the model may still think for as long as before it."""
+    advance(0)
+    heard, go = asyncio.Event(), asyncio.Event()
+    feed = SSEDecoder.feed
+
+    def read(decoder, piece):
+        asyncio.get_running_loop().call_soon(heard.set)
+        return feed(decoder, piece)
+
+    monkeypatch.setattr(SSEDecoder, "feed", read)
+    pieces = [b": thinking\n\n", go, *says(api, "all").pieces]
+    async with serving(api, Answer(pieces=pieces)) as (_, made):
+        reading = asyncio.create_task(last_event(made, idle_timeout_s=60))
+        await heard.wait()
+        for _ in range(2):
+            advance(60)
+            await asyncio.sleep(0)
+        go.set()
+        last = await reading
+    assert (last.type, last.message.text) == ("done", "all"), last.error
+
+
+@APIS
 async def test_the_total_time_ends_a_call(api):
     """However patient it is with silence."""
     async with serving(api, Answer(pieces=[*half(api), HOLD])) as (server, made):

@@ -188,6 +188,14 @@ class Accumulator:
         if self._current is not None:
             self._blocks[self._current].signature = [signature]
 
+    def sign_last(self, signature: str, *kinds: Literal["text", "thinking", "toolcall"]) -> None:
+        """Say the signature of the last block of the first of *kinds* that the message has."""
+        for kind in kinds:
+            block = next((b for b in reversed(self._blocks) if b.kind == kind), None)
+            if block is not None:
+                block.signature = [signature]
+                return
+
     def tool_call(
         self,
         index: int | None,
@@ -195,6 +203,7 @@ class Accumulator:
         call_id: str | None = None,
         name: str | None = None,
         arguments_delta: str = "",
+        signature: str = "",
     ) -> tuple[StreamEvent, ...]:
         """
         More of a tool call.
@@ -206,6 +215,7 @@ class Accumulator:
                 some servers send every call as number 0.
             name: Usually only in the first piece.
             arguments_delta: The next piece of the argument JSON.
+            signature: The provider's opaque mark of the call, whole.
         """
         events: list[StreamEvent] = []
         position = self._find_call(index, call_id)
@@ -219,6 +229,8 @@ class Accumulator:
         block = self._blocks[position]
         block.call_id = block.call_id or call_id or ""
         block.name = block.name or name or ""
+        if signature:
+            block.signature = [signature]
         if arguments_delta:
             block.parts.append(arguments_delta)
             events.append(StreamEvent("toolcall_delta", position, arguments_delta, self))
@@ -247,7 +259,13 @@ class Accumulator:
                 continue
             raw = block.joined()
             arguments, invalid = parse_arguments(raw)
-            block.call = ToolCall(block.call_id, block.name, arguments, invalid_arguments=invalid)
+            block.call = ToolCall(
+                block.call_id,
+                block.name,
+                arguments,
+                thought_signature="".join(block.signature) or None,
+                invalid_arguments=invalid,
+            )
             events.append(StreamEvent("toolcall_end", position, raw, self, tool_call=block.call))
         called = any(self._blocks[p].call for p in self._calls)
         if called and stop_reason == StopReason.STOP:

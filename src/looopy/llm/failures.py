@@ -32,7 +32,7 @@ _HISTORY = re.compile(
     r"|content or tool_calls|roles must alternate|alternate user|conversation roles"
     r"|last message|first message|must be non-?empty|empty content|content (?:is|cannot be) empty"
     r"|invalid (?:value|type|message)[^.]*messages|messages\W{1,2}\d+|thinking.*cannot be modified"
-    r"|invalid .?signature|reasoning_content|image"
+    r"|invalid .?signature|thought.?signature|reasoning_content|image"
     r"|no tool (?:call|output) found|required following item|encrypted.content|input\[\d+",
     re.IGNORECASE | re.DOTALL,
 )

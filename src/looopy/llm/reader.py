@@ -39,7 +39,7 @@ class AnswerReader:
             raise self._invalid("what is no JSON") from None
 
     def _tool_call(
-        self, index: Any, call_id: Any, name: Any, arguments: Any
+        self, index: Any, call_id: Any, name: Any, arguments: Any, signature: str = ""
     ) -> tuple[StreamEvent, ...]:
         """More of a tool call; a value of another type than it should have is none."""
         return self._answer.tool_call(
@@ -47,6 +47,7 @@ class AnswerReader:
             call_id=call_id if isinstance(call_id, str) else None,
             name=name if isinstance(name, str) else None,
             arguments_delta=arguments if isinstance(arguments, str) else "",
+            signature=signature,
         )
 
     def _reported(self, body: Any, status: int | None = None) -> LLMError:
@@ -65,6 +66,7 @@ class AnswerReader:
             f"{self._answer.provider} sent {what} where a piece of its answer belongs",
             provider=self._answer.provider,
             model=self._answer.model,
+            retryable=True,  # most likely damaged on its way, as a stream that breaks off
         )
 
     def _broke_off(self) -> LLMUnavailable:

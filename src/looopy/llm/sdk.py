@@ -46,6 +46,7 @@ ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
 _FIRST_EVENT_FACTOR = 3.0
 DRAIN_WAIT_S = 0.5
 _NO_KEY = "none"
+_LISTS = frozenset({"tools", "include"})
 _TRANSPORTS = frozenset({"httpx2", "httpcore2", "httpx", "httpcore", "h11", "ssl", "anyio"})
 
 
@@ -73,6 +74,7 @@ class Call:
     sources: Sequence[int] = ()
     ends_at: float = math.inf
     said_done: bool = False
+    begun: bool = False  # the model has said a first word
 
 
 class SDKProvider:
@@ -160,7 +162,7 @@ class SDKProvider:
             await self.prepare()  # before the clock starts
             call.key = await self._key(options)
             body, call.sources = self._to_body(request, options, model)
-            body.update(self._extra_body)
+            body.update(_joined(body, self._extra_body))
             if options.timeout_s is not None:
                 call.ends_at = asyncio.get_running_loop().time() + options.timeout_s
             reader = self._reader(answer, call)
@@ -168,6 +170,7 @@ class SDKProvider:
                 async with aclosing(self._pieces(call, reader, body, options)) as pieces:
                     async for data in pieces:
                         for event in reader.feed(data):
+                            call.begun = True
                             yield event
             except LLMError:
                 raise
@@ -243,8 +246,10 @@ class SDKProvider:
 
     def _patience_s(self, call: Call, reader: Any) -> float:
         """How long to wait for the next bytes."""
-        # A body read to its end frees the connection.
-        return min(DRAIN_WAIT_S, call.idle_s) if reader.finished else call.idle_s
+        if reader.finished:
+            return min(DRAIN_WAIT_S, call.idle_s)  # a body read to its end frees the connection
+        # Until its first word a model may think, and servers send comments meanwhile.
+        return call.idle_s if call.begun else call.idle_s * _FIRST_EVENT_FACTOR
 
     # --- reading ---
 
@@ -267,16 +272,13 @@ class SDKProvider:
                     model=call.model,
                 )
             received = await stack.enter_async_context(aclosing(response.iter_bytes()))
-            decoder = SSEDecoder()
-            whole: list[bytes] = []
+            arriving = await stack.enter_async_context(aclosing(self._texts(kind, received)))
             while True:
                 async with asyncio.timeout_at(min(until, call.ends_at)):
-                    piece = await anext(received, None)
-                if piece is None:
+                    texts = await anext(arriving, None)
+                if texts is None:
                     break
-                if kind == "application/json":  # a server that does not stream
-                    whole.append(piece)
-                for data in () if whole else decoder.feed(piece):
+                for data in texts:
                     if self._is_last(data):
                         call.said_done = True
                     else:
@@ -285,13 +287,22 @@ class SDKProvider:
                 # Once the answer stands, what still trickles in does not prolong the wait.
                 stands = reader.finished or call.said_done
                 until = min(until, patient_until) if stands else patient_until
-            if whole:
-                yield b"".join(whole).decode()
-            for data in decoder.close():
-                if self._is_last(data):
-                    call.said_done = True
-                else:
-                    yield data
+
+    async def _texts(
+        self, kind: str, received: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[Sequence[str], None]:
+        """The texts of the events in a body of the content type *kind*, one list for each piece."""
+        if kind == "application/json":  # a server that does not stream
+            whole = []
+            async for piece in received:
+                whole.append(piece)
+                yield ()
+            yield (b"".join(whole).decode(),)
+            return
+        decoder = SSEDecoder()
+        async for piece in received:
+            yield decoder.feed(piece)
+        yield decoder.close()
 
     # --- the client ---
 
@@ -399,7 +410,8 @@ class SDKProvider:
             what = "did not finish in the time of one call" if late else "fell silent"
             return LLMUnavailable(f"{self._where} {what}", **facts)
         if isinstance(error, UnicodeDecodeError):
-            return InvalidLLMResponse(f"{self._where} sent text that is not UTF-8", **facts)
+            text = f"{self._where} sent text that is not UTF-8"
+            return InvalidLLMResponse(text, retryable=True, **facts)
         if isinstance(error, sdk.APITimeoutError):
             return LLMUnavailable(
                 f"{self._where} took no connection within {call.connect_s:g} s", **facts
@@ -410,6 +422,14 @@ class SDKProvider:
         if type(error).__module__.partition(".")[0] in _TRANSPORTS or isinstance(error, OSError):
             return LLMUnavailable(f"{self._where} broke the answer off: {reason}", **facts)
         return LLMError(f"the request to {self._where} failed: {reason}", **facts)
+
+
+def _joined(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """*extra*, its lists of tools and the like behind those of *body* rather than over them."""
+    return {
+        name: [*body[name], *value] if name in _LISTS and name in body else value
+        for name, value in extra.items()
+    }
 
 
 def _innermost(error: BaseException) -> str:

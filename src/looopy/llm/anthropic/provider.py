@@ -8,12 +8,12 @@ provider over an SDK, in `looopy.llm.sdk`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from looopy.errors import ConfigurationError, UnknownModel
+from looopy.errors import ConfigurationError, InvalidLLMResponse, UnknownModel
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.anthropic.events import EventReader
 from looopy.llm.anthropic.format import API, PROVIDER, CacheTTL, to_body, to_headers
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
+_AWS_FRAMES = "application/vnd.amazon.eventstream"
+# The clients of clouds would name Anthropic's own newest version, which models there do not take:
+# https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-claude.html
+# https://docs.cloud.google.com/vertex-ai/generative-ai/docs/partner-models/claude/use-claude
+_VERSIONS = {
+    "AsyncAnthropicBedrock": "bedrock-2023-05-31",
+    "AsyncAnthropicVertex": "vertex-2023-10-16",
+}
 
 
 class AnthropicProvider(SDKProvider):
@@ -44,11 +52,12 @@ class AnthropicProvider(SDKProvider):
         cache_ttl: How long the API keeps the beginning of a conversation: `"5m"`, `"1h"`, or `None`
             not to ask for it.
         window_tokens: The size of the model's window; `None`: the known size for *model*.
-        extra_body: Fields added to every request's body, over ours.
+        extra_body: Fields added to every request's body, over ours; `tools` and `include` come
+            behind ours.
         price_as: The vendor whose prices apply, as genai-prices names it, such as `"anthropic"`
             behind a gateway; `""`: the vendor at the called address, if there is one.
         idle_timeout_s: The longest silence within an answer, unless the call sets it. Before its
-            first sign of life a model may think three times as long.
+            first word a model may think three times as long.
         connect_timeout_s: The longest wait for a connection, unless the call sets it.
 
     Raises:
@@ -148,10 +157,15 @@ class AnthropicProvider(SDKProvider):
         if call.key and not self._official:
             headers.setdefault("x-api-key", call.key)  # where other servers of this API look for it
         # The SDK walks its typed arguments, message by message; this body it sends as it is, over
-        # theirs.
+        # theirs, and says nothing of a model that it thinks old.
+        model = ""
+        if version := _version_at(sdk):  # these clients move model and stream into the address
+            model = body["model"]
+            body = {k: v for k, v in body.items() if k not in ("model", "stream")}
+            body.setdefault("anthropic_version", version)
         return await stack.enter_async_context(
             sdk.messages.with_streaming_response.create(
-                model="",
+                model=model,
                 messages=[],
                 max_tokens=1,
                 stream=True,
@@ -160,3 +174,33 @@ class AnthropicProvider(SDKProvider):
                 **self._waits(call, options),
             )
         )
+
+    async def _texts(
+        self, kind: str, received: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[Sequence[str], None]:
+        """As every provider's; the frames of Amazon Bedrock are decoded by its own client."""
+        if kind != _AWS_FRAMES:
+            async with aclosing(super()._texts(kind, received)) as texts:
+                async for some in texts:
+                    yield some
+            return
+        sdk: Any = await self._sdk()
+        try:
+            decoder = sdk._make_sse_decoder()  # noqa: SLF001 - no public one for raw bytes
+            async for frame in decoder.aiter_bytes(received):
+                yield (frame.data,)
+        except Exception as error:
+            if not type(error).__module__.startswith("botocore"):
+                raise
+            raise InvalidLLMResponse(  # a checksum or a length is wrong
+                f"{self._where} sent a damaged frame: {error}",
+                provider=self.name,
+                model=self.model,
+                retryable=True,
+            ) from None
+
+
+def _version_at(client: object) -> str | None:
+    """The version of the API at the cloud of *client*; `None` for Anthropic itself."""
+    names = (kind.__name__ for kind in type(client).__mro__)
+    return next((_VERSIONS[name] for name in names if name in _VERSIONS), None)

@@ -6,7 +6,8 @@ and answers are read leniently. The room may import `llm`, `types` and `errors`;
 imports the SDK.
 
 - `provider`: `OpenAIProvider`, which chooses the format and sends the request.
-- `chat`: both directions of chat completions.
+- `vendor`: the vendors whose servers have fields of their own. `chat`: both directions of chat
+  completions.
 - `responses_format`: a request to Responses. `responses_events`: its answer.
 
 Exports: `OpenAIProvider`, through `looopy.llm`. Read `provider`, `chat`, `responses_format`,

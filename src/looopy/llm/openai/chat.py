@@ -17,6 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from looopy.errors import LLMUnavailable
+from looopy.llm.openai.vendor import (
+    UNSIGNED,
+    Vendor,
+    add_detail,
+    packed,
+    unpacked,
+    wants_signatures,
+)
 from looopy.llm.reader import AnswerReader
 from looopy.types.message import (
     AssistantMessage,
@@ -26,6 +34,7 @@ from looopy.types.message import (
     StopReason,
     TextContent,
     ThinkingContent,
+    ToolCall,
     ToolResultMessage,
     Usage,
     UserBlock,
@@ -50,12 +59,18 @@ _BROKEN_OFF = frozenset({"error", "network_error"})
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 64
 MAX_CALL_ID = 40
-MAX_CACHE_KEY = 64
+NO_EFFORT = "none"
 TOOL_CHOICES = frozenset({"auto", "none", "required"})
 
 
 def to_body(
-    request: LLMRequest, options: StreamOptions, *, provider: str, model: str, official: bool
+    request: LLMRequest,
+    options: StreamOptions,
+    *,
+    provider: str,
+    model: str,
+    official: bool,
+    vendor: Vendor = "",
 ) -> tuple[dict[str, Any], list[int]]:
     """
     Write the body of a streamed request.
@@ -65,13 +80,15 @@ def to_body(
         options: Those that are `None` or empty are not sent.
         provider: Thinking is sent back only to the provider it came from.
         model: Its name at the server.
-        official: The server is OpenAI's own, which knows fields that others refuse.
+        official: The server is OpenAI's own or Azure's, which know fields that others refuse.
+        vendor: The server's, if it has fields of its own.
 
     Returns:
         The body, and for each of its messages the position in `request.messages`; -1 for the system
         prompt.
     """
-    messages, sources = _messages(request, provider)
+    signed = wants_signatures(vendor, model)
+    messages, sources = _messages(request, provider, vendor, signed=signed)
     body: dict[str, Any] = {"model": model, "messages": messages, "stream": True}
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]
@@ -83,18 +100,20 @@ def to_body(
         body["max_completion_tokens" if official else "max_tokens"] = options.max_tokens
     if options.stop:
         body["stop"] = list(options.stop)
-    body.update(_thinking(options, provider, official=official))
+    body.update(_thinking(options, official=official, vendor=vendor))
     if options.output_schema is not None:
         body["response_format"] = {
             "type": "json_schema",
             "json_schema": named_schema(options.output_schema),
         }
     if options.session_id and official:
-        body["prompt_cache_key"] = short(options.session_id, MAX_CACHE_KEY)
+        body["prompt_cache_key"] = opaque(options.session_id)
     return body, sources
 
 
-def _messages(request: LLMRequest, provider: str) -> tuple[list[dict[str, Any]], list[int]]:
+def _messages(
+    request: LLMRequest, provider: str, vendor: Vendor, *, signed: bool
+) -> tuple[list[dict[str, Any]], list[int]]:
     sent: list[dict[str, Any]] = []
     sources: list[int] = []
     if request.system_prompt:
@@ -112,7 +131,10 @@ def _messages(request: LLMRequest, provider: str) -> tuple[list[dict[str, Any]],
         if isinstance(message, UserMessage):
             wire = _user(message)
         elif isinstance(message, AssistantMessage):
-            wire = _assistant(message, provider if position > loop_begins else None)
+            own = message.provider == provider
+            wire = _assistant(message, vendor, own=own, recent=position > loop_begins)
+            if signed and wire is not None:
+                _sign(wire)
         elif isinstance(message, ToolResultMessage):
             wire = _tool_result(message)
             images += [b for b in message.content if isinstance(b, ImageContent)]
@@ -155,30 +177,60 @@ def _attached(images: Sequence[UserBlock]) -> dict[str, Any]:
     return {"role": "user", "content": [note, *(_part(b) for b in images)]}
 
 
-def _assistant(message: AssistantMessage, thinking_for: str | None) -> dict[str, Any] | None:
+def _assistant(
+    message: AssistantMessage, vendor: Vendor, *, own: bool, recent: bool
+) -> dict[str, Any] | None:
     wire: dict[str, Any] = {"role": "assistant", "content": message.text or None}
     calls = message.tool_calls
     if calls:
-        wire["tool_calls"] = [
-            {
-                "id": short(call.id, MAX_CALL_ID),
-                "type": "function",
-                "function": {
-                    "name": plain_name(call.name),
-                    "arguments": json.dumps(call.arguments, ensure_ascii=False),
-                },
-            }
-            for call in calls
-        ]
-        if thinking_for is not None and message.provider == thinking_for:
-            for block in message.content:
-                # The signature is the name of the field that the thinking came in.
-                if isinstance(block, ThinkingContent) and (
-                    block.thinking_signature in _THINKING_FIELDS
-                ):
-                    key = str(block.thinking_signature)
-                    wire[key] = wire.get(key, "") + block.thinking
+        wire["tool_calls"] = [_call(call) for call in calls]
+    if own:
+        _add_signed(wire, message, vendor, thinking=recent and bool(calls))
     return wire if calls or wire["content"] else None
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {
+        "id": short(call.id, MAX_CALL_ID),
+        "type": "function",
+        "function": {
+            "name": plain_name(call.name),
+            "arguments": json.dumps(call.arguments, ensure_ascii=False),
+        },
+    }
+
+
+def _add_signed(
+    wire: dict[str, Any], message: AssistantMessage, vendor: Vendor, *, thinking: bool
+) -> None:
+    """Add what the vendor wants back as it came: signatures, reasoning, and recent *thinking*."""
+    calls = iter(wire.get("tool_calls", ()))
+    for block in message.content:
+        if isinstance(block, ThinkingContent):
+            fields = unpacked(block.thinking_signature)
+            # Otherwise the signature is the name of the field that the thinking came in.
+            if thinking and block.thinking_signature in _THINKING_FIELDS:
+                key = str(block.thinking_signature)
+                wire[key] = wire.get(key, "") + block.thinking
+        elif isinstance(block, ToolCall):
+            call, fields = next(calls), unpacked(block.thought_signature)
+            if "extra_content" in fields:
+                call["extra_content"] = fields["extra_content"]
+            elif block.thought_signature and not fields and vendor == "google":
+                call["extra_content"] = {"google": {"thought_signature": block.thought_signature}}
+        else:
+            fields = unpacked(block.text_signature)
+            if "extra_content" in fields:
+                wire["extra_content"] = fields["extra_content"]
+        if details := fields.get("reasoning_details"):
+            wire["reasoning_details"] = [*wire.get("reasoning_details", ()), *details]
+
+
+def _sign(wire: dict[str, Any]) -> None:
+    """Mark calls of another model, which bear no signature, so that Gemini takes them."""
+    calls = wire.get("tool_calls")
+    if calls and not any("extra_content" in call for call in calls):
+        calls[0]["extra_content"] = UNSIGNED
 
 
 def _tool_result(message: ToolResultMessage) -> dict[str, Any]:
@@ -207,21 +259,26 @@ def _tool_choice(choice: str) -> Any:
     return {"type": "function", "function": {"name": choice}}
 
 
-def _thinking(options: StreamOptions, provider: str, *, official: bool) -> dict[str, Any]:
-    level = effort_of(options, official=official)
+def _thinking(options: StreamOptions, *, official: bool, vendor: Vendor) -> dict[str, Any]:
+    level = effort_of(options, official=official, vendor=vendor)
     if level is None:
         return {}
     budget = (options.thinking_budgets or {}).get(level)
-    if budget is not None and provider == "openrouter":  # the one server that takes a number
-        return {"reasoning": {"max_tokens": budget}}
+    if vendor == "openrouter":
+        if budget is not None:  # the one server that takes a number
+            return {"reasoning": {"max_tokens": budget}}
+        if level == NO_EFFORT:
+            return {"reasoning": {"effort": level}}
     return {"reasoning_effort": level}
 
 
-def effort_of(options: StreamOptions, *, official: bool) -> str | None:
+def effort_of(options: StreamOptions, *, official: bool, vendor: Vendor = "") -> str | None:
     """The effort of thinking; `None`: the model's own choice."""
     level = options.thinking_level
-    if level is None or level == ThinkingLevel.OFF:
+    if level is None:
         return None
+    if level == ThinkingLevel.OFF:  # elsewhere the word is refused
+        return NO_EFFORT if official or vendor in ("openrouter", "ollama") else None
     if level == ThinkingLevel.XHIGH and not official:
         level = ThinkingLevel.HIGH
     return level.value
@@ -252,6 +309,29 @@ def plain_name(name: str) -> str:
     return _NO_NAME.sub("_", name)[:_MAX_NAME] or "unknown"
 
 
+def without(body: dict[str, Any], part: str, instead: str = "") -> dict[str, Any]:
+    """
+    *body* without a *part* that the server refused.
+
+    Args:
+        part: A field's name, or `effort:` and the effort that was refused.
+        instead: The other name of the field, or the effort that the server takes.
+    """
+    name, _, value = part.partition(":")
+    field = "reasoning_effort" if name == "effort" else name
+    if field not in body or (value and body[field] != value):
+        return body
+    rest = {key: found for key, found in body.items() if key != field}
+    if instead:
+        rest |= {field: instead} if value else {instead: body[field]}
+    return rest
+
+
+def opaque(session_id: str) -> str:
+    """A substitute for *session_id*, which often names a person: always the same, says nothing."""
+    return hashlib.sha256(session_id.encode(errors="replace")).hexdigest()[:32]
+
+
 def short(value: str, limit: int) -> str:
     """*value*, or a stand-in that is the same each time, where servers refuse longer ones."""
     if len(value) <= limit:
@@ -265,6 +345,9 @@ class ChunkReader(AnswerReader):
 
     _finish: str | None = field(init=False, default=None)
     _usage: Usage | None = field(init=False, default=None)
+    # Of the vendor, for the next request: OpenRouter's reasoning, and Google's signature of a text.
+    _details: list[dict[str, Any]] = field(init=False, default_factory=list)
+    _extra: dict[str, Any] | None = field(init=False, default=None)
 
     @property
     def finished(self) -> bool:
@@ -322,6 +405,11 @@ class ChunkReader(AnswerReader):
                 provider=self._answer.provider,
                 model=self._answer.model,
             )
+        if self._details:
+            signature = packed(reasoning_details=self._details)
+            self._answer.sign_last(signature, "thinking", "toolcall", "text")
+        if self._extra:
+            self._answer.sign_last(packed(extra_content=self._extra), "text")
         return self._answer.done(_STOP_REASONS.get(self._finish or "stop", StopReason.STOP))
 
     def _read_choice(self, choice: dict[str, Any], events: list[StreamEvent]) -> None:
@@ -333,7 +421,11 @@ class ChunkReader(AnswerReader):
             if thinking and isinstance(thinking, str):
                 events += self._answer.thinking_delta(thinking, signature=name)
                 break
-        self._read_content(delta.get("content"), events)
+        details = delta.get("reasoning_details")
+        for piece in details if isinstance(details, list) else ():
+            if isinstance(piece, dict):
+                add_detail(self._details, piece)
+        self._read_content(delta.get("content"), events, thought=self._read_extra(delta))
         if isinstance(refusal := delta.get("refusal"), str):
             events += self._answer.text_delta(refusal)
         calls = delta.get("tool_calls")
@@ -343,8 +435,20 @@ class ChunkReader(AnswerReader):
         if finish := choice.get("finish_reason"):
             self._finish = str(finish)
 
-    def _read_content(self, content: Any, events: list[StreamEvent]) -> None:
-        if isinstance(content, str):
+    def _read_extra(self, delta: Mapping[str, Any]) -> bool:
+        """Keep Google's signature of a text; return true if the text is a thought."""
+        extra = delta.get("extra_content")
+        if not isinstance(extra, dict):
+            return False
+        parts = [part for part in extra.values() if isinstance(part, dict)]
+        if any("thought_signature" in part for part in parts):
+            self._extra = extra
+        return any(part.get("thought") is True for part in parts)
+
+    def _read_content(self, content: Any, events: list[StreamEvent], *, thought: bool) -> None:
+        if isinstance(content, str) and thought:
+            events += self._answer.thinking_delta(content)
+        elif isinstance(content, str):
             events += self._answer.text_delta(content)
         elif isinstance(content, list):  # Mistral: a list of parts, thinking among them
             for part in content:
@@ -361,7 +465,10 @@ class ChunkReader(AnswerReader):
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        return self._tool_call(call.get("index"), call.get("id"), function.get("name"), arguments)
+        extra = call.get("extra_content")
+        signature = packed(extra_content=extra) if isinstance(extra, dict) and extra else ""
+        place, call_id, name = call.get("index"), call.get("id"), function.get("name")
+        return self._tool_call(place, call_id, name, arguments, signature)
 
 
 def read_usage(data: Mapping[str, Any]) -> Usage:

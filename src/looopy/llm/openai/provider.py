@@ -14,12 +14,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
-from urllib.parse import quote
 
 from looopy.errors import ConfigurationError, UnknownModel
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.openai import chat as chat_format
 from looopy.llm.openai import responses_events, responses_format
+from looopy.llm.openai.vendor import Vendor, vendor_of
 from looopy.llm.sdk import DRAIN_WAIT_S, ApiKey, Call, SDKProvider
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _Reader: TypeAlias = chat_format.ChunkReader | responses_events.EventReader
 _USAGE_WAIT_S = 5.0
+_MAX_TOKENS = "max_completion_tokens"
+_CACHE_KEY: Final = re.compile("prompt_cache_key")
+_EFFORT: Final = re.compile(r"reasoning_effort|\.effort\b")
+_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +44,17 @@ class _Format:
         to_body: Writes a request in this format.
         reader: Reads an answer in this format.
         always: Fields of every body, unless the user sets them.
-        without: A body without one of the optional parts.
-        optional: Parts that some servers or models refuse, and the pattern of such a refusal.
+        without: A body without one of the optional parts, or with another in its place.
+        optional: Parts that some servers or models refuse, the pattern of such a refusal, and the
+            field to send instead.
     """
 
     name: str
     to_body: Callable[..., tuple[dict[str, Any], list[int]]]
     reader: type[_Reader]
     always: Mapping[str, Any]
-    without: Callable[[dict[str, Any], str], dict[str, Any]]
-    optional: Mapping[str, re.Pattern[str]]
+    without: Callable[[dict[str, Any], str, str], dict[str, Any]]
+    optional: Mapping[str, tuple[re.Pattern[str], str]]
 
 
 _FORMATS: Final = {
@@ -58,8 +63,15 @@ _FORMATS: Final = {
         chat_format.to_body,
         chat_format.ChunkReader,
         {"stream_options": {"include_usage": True}},
-        lambda body, part: {k: v for k, v in body.items() if k != part},
-        {"stream_options": re.compile("stream_options")},
+        chat_format.without,
+        {
+            "stream_options": (re.compile("stream_options"), ""),
+            "prompt_cache_key": (_CACHE_KEY, ""),
+            # Its reasoning models say: Unsupported parameter: 'max_tokens' is not supported with
+            # this model. Use 'max_completion_tokens' instead.
+            "max_tokens": (re.compile(r"[Uu]se '?max_completion_tokens"), _MAX_TOKENS),
+            _MAX_TOKENS: (re.compile(rf"(?<![Uu]se )(?<![Uu]se '){_MAX_TOKENS}"), "max_tokens"),
+        },
     ),
     "responses": _Format(
         responses_format.API,
@@ -68,10 +80,12 @@ _FORMATS: Final = {
         {},
         responses_format.without,
         {
-            "encrypted": re.compile(
-                r"encrypted content is not supported|\binclude\b", re.IGNORECASE
+            "encrypted": (
+                re.compile(r"encrypted content is not supported|\binclude\b", re.IGNORECASE),
+                "",
             ),
-            "summary": re.compile(r"reasoning.summar", re.IGNORECASE),
+            "summary": (re.compile(r"reasoning.summar", re.IGNORECASE), ""),
+            "prompt_cache_key": (_CACHE_KEY, ""),
         },
     ),
 }
@@ -93,7 +107,8 @@ class OpenAIProvider(SDKProvider):
         name: The provider's name in messages and errors.
         client: An `openai.AsyncOpenAI` of yours, used as it is and never closed; give it
             `max_retries=0`.
-        extra_body: Fields added to every request's body, over ours.
+        extra_body: Fields added to every request's body, over ours; `tools` and `include` come
+            behind ours.
         key_variable: The environment variable that holds the key. `None`: `OPENAI_API_KEY`, or no
             variable if *base_url* is given: OpenAI's key must not go to another server.
         window_tokens: The size of the model's window; `None`: from genai-prices, if that is
@@ -101,7 +116,7 @@ class OpenAIProvider(SDKProvider):
         price_as: The vendor whose prices apply, as genai-prices names it, such as `"openai"` behind
             a gateway; `""`: the vendor at the called address, if there is one.
         idle_timeout_s: The longest silence within an answer, unless the call sets it. Before its
-            first sign of life a model may think three times as long.
+            first word a model may think three times as long.
         connect_timeout_s: The longest wait for a connection, unless the call sets it.
 
     Raises:
@@ -150,7 +165,8 @@ class OpenAIProvider(SDKProvider):
         )
         self.api = api
         self._format = _FORMATS[api]
-        self._refused: set[str] = set()  # optional parts that the server does not take
+        # For each model: optional parts that it does not take, and what it takes instead.
+        self._refused: dict[str, dict[str, str]] = {}
 
     @property
     def structured_output(self) -> bool:
@@ -158,6 +174,14 @@ class OpenAIProvider(SDKProvider):
         True if the server keeps to an output schema; others ignore it, or refuse it beside tools.
         """
         return self._official
+
+    @property
+    def _vendor(self) -> Vendor:
+        return vendor_of(self._url, self.name)
+
+    @property
+    def _official(self) -> bool:
+        return self._vendor == "openai"
 
     @property
     def _api(self) -> str:
@@ -182,7 +206,12 @@ class OpenAIProvider(SDKProvider):
         self, request: LLMRequest, options: StreamOptions, model: str
     ) -> tuple[dict[str, Any], Sequence[int]]:
         return self._format.to_body(
-            request, options, provider=self.name, model=model, official=self._official
+            request,
+            options,
+            provider=self.name,
+            model=model,
+            official=self._official,
+            vendor=self._vendor,
         )
 
     def _reader(self, answer: Accumulator, call: Call) -> _Reader:
@@ -199,7 +228,7 @@ class OpenAIProvider(SDKProvider):
             return min(DRAIN_WAIT_S, call.idle_s)
         if reader.finished:
             return min(_USAGE_WAIT_S, call.idle_s)
-        return call.idle_s
+        return super()._patience_s(call, reader)
 
     async def _open(
         self, stack: AsyncExitStack, call: Call, body: dict[str, Any], options: StreamOptions
@@ -209,8 +238,9 @@ class OpenAIProvider(SDKProvider):
 
         sdk: AsyncOpenAI = await self._sdk()
         whole = {**self._format.always, **body}
-        for part in self._refused:
-            whole = self._format.without(whole, part)
+        refused = self._refused.setdefault(body["model"], {})
+        for part, instead in refused.items():
+            whole = self._format.without(whole, part, instead)
         # The SDK walks its typed arguments, at 0.15 ms a message; this body it sends as it is, over
         # theirs.
         common: dict[str, Any] = {"model": body["model"], "stream": True, "extra_body": whole}
@@ -222,18 +252,40 @@ class OpenAIProvider(SDKProvider):
                 opening = sdk.chat.completions.with_streaming_response.create(messages=[], **common)
             return await stack.enter_async_context(opening)
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            said = str(error.body)
-            optional = self._format.optional.items()
-            refused = {part for part, words in optional if words.search(said)}
-            if not refused - self._refused:
+            news = self._refusals(str(error.body), whole, options)
+            if not news.keys() - refused.keys():
                 raise
-            self._refused |= refused
+            refused |= news
         return await self._open(stack, call, body, options)
+
+    def _refusals(
+        self, said: str, whole: Mapping[str, Any], options: StreamOptions
+    ) -> dict[str, str]:
+        """The optional parts of *whole* that a server refused in what it *said*."""
+        found = {
+            part: instead
+            for part, (words, instead) in self._format.optional.items()
+            if words.search(said)
+        }
+        effort = whole.get("reasoning_effort") or (whole.get("reasoning") or {}).get("effort")
+        if effort in _EFFORTS and _EFFORT.search(said):
+            listed = said.partition("upported values are")[2]
+            takes = [one for one in _EFFORTS if f"'{one}'" in listed]
+            if takes:  # the next one
+                place = _EFFORTS.index(effort)
+                takes.sort(key=lambda one: abs(_EFFORTS.index(one) - place))
+                found[f"effort:{effort}"] = takes[0]
+                if options.warn is not None:
+                    text = f"{whole['model']} does not take the effort {effort!r}: {takes[0]!r}"
+                    options.warn("thinking_level", text)
+            elif effort == chat_format.NO_EFFORT:  # it never thinks
+                found[f"effort:{effort}"] = ""
+        return found
 
     def _headers(self, call: Call, options: StreamOptions) -> dict[str, str]:
         headers: dict[str, str] = {}
         if call.key:
             headers["Authorization"] = f"Bearer {call.key}"
         if options.session_id and not self._official:
-            headers["x-session-id"] = quote(options.session_id)
+            headers["x-session-id"] = chat_format.opaque(options.session_id)
         return headers | dict(options.headers)

@@ -16,13 +16,15 @@ from typing import Any
 
 from looopy.errors import LLMError
 from looopy.llm.openai.chat import (
-    MAX_CACHE_KEY,
+    NO_EFFORT,
     TOOL_CHOICES,
     effort_of,
     named_schema,
+    opaque,
     plain_name,
     short,
 )
+from looopy.llm.openai.vendor import Vendor
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
@@ -43,7 +45,13 @@ _MAX_CALL_ID = 64
 
 
 def to_body(
-    request: LLMRequest, options: StreamOptions, *, provider: str, model: str, official: bool
+    request: LLMRequest,
+    options: StreamOptions,
+    *,
+    provider: str,
+    model: str,
+    official: bool,
+    vendor: Vendor = "",
 ) -> tuple[dict[str, Any], list[int]]:
     """
     Write the body of a streamed request.
@@ -54,7 +62,8 @@ def to_body(
             here.
         provider: Reasoning is sent back only to the provider it came from.
         model: Its name at the server.
-        official: The server is OpenAI's own, which knows fields that others refuse.
+        official: The server is OpenAI's own or Azure's, which know fields that others refuse.
+        vendor: The server's, if it has fields of its own.
 
     Returns:
         The body, and for each item of its input the position in `request.messages`.
@@ -82,24 +91,43 @@ def to_body(
         body["temperature"] = options.temperature
     if options.max_tokens is not None:
         body["max_output_tokens"] = options.max_tokens
-    effort = effort_of(options, official=official)
+    effort = effort_of(options, official=official, vendor=vendor)
     if effort is not None:
-        body["reasoning"] = {"effort": effort, "summary": "auto"}
+        body["reasoning"] = {"effort": effort}
+        if effort != NO_EFFORT:
+            body["reasoning"]["summary"] = "auto"
     if options.output_schema is not None:
         schema = named_schema(options.output_schema)
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if options.session_id and official:
-        body["prompt_cache_key"] = short(options.session_id, MAX_CACHE_KEY)
+        body["prompt_cache_key"] = opaque(options.session_id)
     return body, sources
 
 
-def without(body: dict[str, Any], part: str) -> dict[str, Any]:
-    """*body* without what a server refused: `encrypted` reasoning, or the `summary` of it."""
+def without(body: dict[str, Any], part: str, instead: str = "") -> dict[str, Any]:
+    """
+    *body* without a *part* that a server refused.
+
+    Args:
+        part: `encrypted` reasoning, the `summary` of it, a field, or `effort:` and the effort.
+        instead: The effort that the server takes.
+    """
     if part == "encrypted":
-        return {k: v for k, v in body.items() if k != "include"}
-    if "reasoning" not in body:
+        kept = [name for name in body.get("include", ()) if name != _ENCRYPTED]
+        rest = {k: v for k, v in body.items() if k != "include"}
+        return rest | {"include": kept} if kept else rest
+    name, _, value = part.partition(":")
+    if name in body:
+        return {k: v for k, v in body.items() if k != name}
+    reasoning = body.get("reasoning", {})
+    if name not in reasoning or (value and reasoning[name] != value):
         return body
-    return body | {"reasoning": {k: v for k, v in body["reasoning"].items() if k != part}}
+    rest = {k: v for k, v in reasoning.items() if k != name}
+    if instead:
+        rest[name] = instead
+    if rest:
+        return body | {"reasoning": rest}
+    return {k: v for k, v in body.items() if k != "reasoning"}
 
 
 def _input(messages: Sequence[Message], provider: str) -> tuple[list[dict[str, Any]], list[int]]:

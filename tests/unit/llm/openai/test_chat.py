@@ -18,9 +18,14 @@ from looopy.types.request import LLMRequest, StreamOptions, ThinkingLevel
 ASK = LLMRequest(messages=[UserMessage("hi")])
 
 
-def body(request=ASK, *, provider="p", official=False, **options):
+def body(request=ASK, *, provider="p", official=False, vendor="", **options):
     return to_body(
-        request, StreamOptions(**options), provider=provider, model="m", official=official
+        request,
+        StreamOptions(**options),
+        provider=provider,
+        model="m",
+        official=official,
+        vendor=vendor,
     )[0]
 
 
@@ -37,7 +42,7 @@ def test_fields_that_only_openai_knows_go_only_there():
     """Others refuse what they do not know, or know it by its old name."""
     ours = body(official=True, max_tokens=5, session_id="s", thinking_level=ThinkingLevel.XHIGH)
     other = body(max_tokens=5, session_id="s", thinking_level=ThinkingLevel.XHIGH)
-    assert (ours["max_completion_tokens"], ours["prompt_cache_key"]) == (5, "s")
+    assert (ours["max_completion_tokens"], len(ours["prompt_cache_key"])) == (5, 32)
     assert ours["reasoning_effort"] == "xhigh"
     assert (other["max_tokens"], other["reasoning_effort"]) == (5, "high")
     assert "prompt_cache_key" not in other
@@ -46,8 +51,15 @@ def test_fields_that_only_openai_knows_go_only_there():
 def test_a_thinking_budget_goes_where_a_number_is_understood():
     """Elsewhere its level is sent."""
     options = {"thinking_level": ThinkingLevel.LOW, "thinking_budgets": {"low": 2048}}
-    assert body(provider="openrouter", **options)["reasoning"] == {"max_tokens": 2048}
+    assert body(vendor="openrouter", **options)["reasoning"] == {"max_tokens": 2048}
     assert body(**options)["reasoning_effort"] == "low"
+
+
+def test_thinking_is_turned_off_where_that_has_a_word():
+    """Elsewhere it is left to the model, as the word would be refused."""
+    assert body(official=True, thinking_level=ThinkingLevel.OFF)["reasoning_effort"] == "none"
+    sent = body(vendor="openrouter", thinking_level=ThinkingLevel.OFF)
+    assert sent["reasoning"] == {"effort": "none"}
     assert "reasoning_effort" not in body(thinking_level=ThinkingLevel.OFF)
 
 
