@@ -173,7 +173,7 @@ def test_who_has_read_only_the_end_cuts_at_the_same_place(
     log: list[Message], config: LoopConfig, before: int, data: Any
 ) -> None:
     """From one message more than fits on, however many messages came before."""
-    fits = fitting(log, config)
+    fits = fitting(log, Limits.of(config, None))
     shown = folded(log, config, offset=before)
     gone = data.draw(st.integers(0, max(0, len(log) - fits - 1)))
     asked = [i for i, m in enumerate(log) if isinstance(m, UserMessage)]

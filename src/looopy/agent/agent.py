@@ -351,6 +351,7 @@ class Agent:
                 self.context_id,
                 self.loop_config,
                 window_tokens=self._resources.abilities.window_tokens,
+                counted=self._resources.abilities.count_tokens is not None,
             )
         if not self._buffer:
             await self._known.refresh(tools)

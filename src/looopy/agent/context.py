@@ -22,8 +22,10 @@ from looopy.agent.lease import left_in_s
 from looopy.agent.plan import Situation
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.history.open_calls import unanswered
+from looopy.history.sent import Sent
+from looopy.history.tokens import LEAST_COUNTED
 from looopy.history.view import View
-from looopy.history.window import fitting, folded
+from looopy.history.window import Limits, fitting, folded
 from looopy.stores.bundle import Stores
 from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import (
@@ -112,6 +114,7 @@ class Known:
         busy_turn: The turn that a living owner elsewhere runs, or `None`.
         stale: True if another process may have advanced the context since.
         window_tokens: The size of the model's window, if known.
+        counted: True if the model's tokenizer counts, which may be half of the estimate.
         saved_epoch, saved_position: The store's values at the last read (for `auto_save=False`).
         heads: Reads by `head` that the store has not answered yet.
     """
@@ -123,11 +126,13 @@ class Known:
         config: LoopConfig,
         *,
         window_tokens: int | None = None,
+        counted: bool = False,
     ) -> None:
         self.stores = stores
         self.context_id = context_id
         self.config = config
         self.window_tokens = window_tokens
+        self.counted = counted
         self.record: ContextRecord | None = None
         self.history: list[Message] = []
         self.view = View(self.history)
@@ -271,10 +276,17 @@ class Known:
             return True
         asked = any(isinstance(message, UserMessage) for message in messages)
         before = records[0].position - 1
-        window = self.window_tokens
+        limits = self._limits()
         return asked and len(
-            folded(messages, self.config, window_tokens=window, offset=before)
+            folded(messages, self.config, limits=limits, offset=before)
         ) < len(messages)
+
+    def _limits(self) -> Limits:
+        """The limits of the next turn, or wider ones if its model may need fewer tokens."""
+        sent = Sent()
+        sent.resume(self.state.sent)
+        scale = LEAST_COUNTED if self.counted else min(100, sent.scale.used)
+        return Limits.of(self.config, self.window_tokens, scale=scale)
 
     def backlog(self) -> LogReader:
         """A reader of the log before the history, which may be only the log's end."""
@@ -372,7 +384,7 @@ class Known:
 
     def _trim(self) -> None:
         """Drop the oldest messages, down to twice what fits."""
-        fits = fitting(self.history, self.config, window_tokens=self.window_tokens)
+        fits = fitting(self.history, self._limits())
         asked = (i for i, m in enumerate(reversed(self.history), 1) if isinstance(m, UserMessage))
         # One more than fits, so that the rest is known to be too much.
         gone = len(self.history) - max(2 * fits, fits + 1, _WINDOW, next(asked, 0))

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
+from looopy.history.tokens import Scale
 from looopy.types.message import Message
 from looopy.types.request import LLMRequest, ToolSpec
 
@@ -27,22 +28,46 @@ _schemas: dict[int, tuple[Mapping[str, Any], str]] = {}
 
 class Sent:
     """
-    The beginning of the last request of a context.
+    The beginning of the last request of a context, and the scale of its tokens.
 
     Attributes:
-        text: The beginning, as it is stored; `None` before the first request.
+        scale: See there. It belongs to the model of the last request.
     """
 
-    __slots__ = ("_parts", "text")
+    __slots__ = ("_head", "_model", "_parts", "scale")
 
     def __init__(self) -> None:
-        self.text: str | None = None
+        self._head: str | None = None
+        self._model: tuple[str, str] | None = None
         self._parts: tuple[Any, ...] = ()
+        self.scale = Scale()
+
+    @property
+    def text(self) -> str | None:
+        """The beginning, as it is stored; `None` before the first request."""
+        return None if self._head is None else f"{self._head} {self.scale}".rstrip()
+
+    @property
+    def begin(self) -> int:
+        """How many messages of the log came before those that it showed; 0 if unknown."""
+        word = (self._head or "").rpartition(" ")[2]
+        return int(word) if word.isdecimal() else 0
 
     def resume(self, text: str | None) -> None:
         """Continue from the stored *text*, which another process may have written."""
         if text != self.text:
-            self.text, self._parts = text, ()
+            words = [] if text is None else text.split()
+            self._head = " ".join(words[: len(_CAUSES)]) if words else None
+            self._parts, self._model = (), None
+            self.scale = Scale.read(" ".join(words[len(_CAUSES) :]))
+
+    def to(self, provider: str, model: str) -> None:
+        """Say to whom the next request goes: another model has another scale."""
+        if self._model == (provider, model):
+            return
+        self._model = (provider, model)
+        if self._head is not None and not self._head.startswith(_digest(f"{provider}/{model}")):
+            self.scale = Scale()
 
     def changes(
         self, request: LLMRequest, provider: str, summary: Message | None, begin: int
@@ -62,14 +87,14 @@ class Sent:
         parts = (provider, request.model, request.tools, request.system_prompt, summary, begin)
         if parts == self._parts:
             return ()
-        before, self._parts = self.text, parts
+        before, self._parts = self._head, parts
         tools = "".join(map(_tool, request.tools))
         said = "" if summary is None else summary.text
         heads = (f"{provider}/{request.model}", tools, request.system_prompt, said)
-        self.text = f"{' '.join(map(_digest, heads))} {begin}"
+        self._head = f"{' '.join(map(_digest, heads))} {begin}"
         if before is None:
             return ()
-        pairs = zip(_CAUSES, self.text.split(), before.split(), strict=False)
+        pairs = zip(_CAUSES, self._head.split(), before.split(), strict=False)
         causes = [cause for cause, now, then in pairs if now != then]
         return [c for c in causes if c != "the window" or "the summary" not in causes]
 

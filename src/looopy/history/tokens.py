@@ -13,8 +13,10 @@ processes cut a log at the same place. Two things correct it:
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
 from looopy.history.images import image_tokens
 from looopy.types.message import (
@@ -30,9 +32,19 @@ MESSAGE_TOKENS: Final = 4  # role and separators
 _SHORT: Final = 64  # characters up to which a text of ASCII is not looked at
 _SAMPLED: Final = 65_536  # characters above which only samples of a text are looked at
 _SAMPLES: Final = 8
+LEAST_COUNTED: Final = 50
+"""A message counts at least so many hundredths of its estimate, whatever the tokenizer says."""
+_PATIENCE_S: Final = 10.0  # with a tokenizer
+_MANY: Final = 256
+_LEAST_MEASURED: Final = 1_000  # tokens of a request whose usage is compared
+_LEAST_RATIO: Final = 50
+_MOST_RATIO: Final = 300
+_MOST_SCHEMAS: Final = 1_024
+# By the id of a schema, which is kept, so that no other one has its id.
+_schemas: dict[int, tuple[Mapping[str, Any], int]] = {}
 _DIGITS: Final = b"0123456789"
 _MARKS: Final = bytes(c for c in range(33, 127) if not chr(c).isalnum())
-# In hundredths of a token, between what two vocabularies need (see decision 37).
+# In hundredths of a token, between what cl100k_base and Qwen 2.5 need.
 _LETTER: Final = 25
 _DIGIT: Final = 30  # beyond a letter
 _MARK: Final = 20  # likewise
@@ -97,8 +109,129 @@ def _call_text(call: ToolCall) -> str:
     return call.name + json.dumps(call.arguments, default=str, ensure_ascii=False)
 
 
+class Counts:
+    """
+    Messages with the tokens that the model's own tokenizer counts.
+
+    Contract: `weigh` knows a message from its first `add` on, and estimates any other. After a
+    failure it estimates all, and `failed` is set: counting again would cut the log elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self.failed = False
+        self._known: dict[int, tuple[Message, int]] = {}  # by id, which the message keeps its own
+
+    def weigh(self, message: Message) -> int:
+        """The tokens of *message*, in any case half of the estimate."""
+        found = self._known.get(id(message))
+        return estimate_tokens(message) if found is None else found[1]
+
+    async def add(
+        self, messages: Sequence[Message], count: Callable[[Sequence[str]], Awaitable[Any]]
+    ) -> None:
+        """
+        Count *messages*.
+
+        Raises:
+            TimeoutError: The counter took too long.
+            Exception: Whatever it raised, or it did not count.
+        """
+        new = [m for m in messages if id(m) not in self._known and not isinstance(m, CustomMessage)]
+        if not new:
+            return
+        parts = [_parts_of(message) for message in new]
+        async with asyncio.timeout(_PATIENCE_S):
+            counted = list(await count([text for text, _ in parts]))
+        if len(counted) != len(new) or not all(type(n) is int and n >= 0 for n in counted):
+            raise TypeError("count_tokens returns a whole number from 0 for each text")
+        for message, (_, images), tokens in zip(new, parts, counted, strict=True):
+            least = -(-estimate_tokens(message) * LEAST_COUNTED // 100)
+            self._known[id(message)] = message, max(least, MESSAGE_TOKENS + tokens + images)
+
+    def keep(self, messages: Sequence[Message]) -> None:
+        """Forget all but *messages*, now and then."""
+        if len(self._known) > 2 * len(messages) + _MANY:
+            here = {id(message) for message in messages}
+            self._known = {key: one for key, one in self._known.items() if key in here}
+
+
+def _parts_of(message: Message) -> tuple[str, int]:
+    """The text of a message, and the tokens of its images."""
+    if isinstance(message.content, str):
+        return message.content, 0
+    texts, images = [], 0
+    for block in message.content:
+        if isinstance(block, TextContent):
+            texts.append(block.text)
+        elif isinstance(block, ThinkingContent):
+            texts.append(block.thinking)
+        elif isinstance(block, ToolCall):
+            texts.append(_call_text(block))
+        else:
+            images += image_tokens(block.data)
+    return "\n".join(texts), images
+
+
 def spec_tokens(spec: ToolSpec) -> int:
-    """About how many tokens the definition of a tool takes."""
-    return MESSAGE_TOKENS + text_tokens(
-        f"{spec.name}{spec.description}{json.dumps(spec.parameters, default=str)}"
-    )
+    """About how many tokens the definition of a tool takes; counted once for each schema."""
+    schema = spec.parameters
+    known = _schemas.get(id(schema))
+    if known is None or known[0] is not schema:
+        if len(_schemas) >= _MOST_SCHEMAS:
+            _schemas.clear()
+        tokens = text_tokens(json.dumps(schema, default=str, ensure_ascii=False))
+        known = _schemas[id(schema)] = schema, tokens
+    return MESSAGE_TOKENS + text_tokens(spec.name) + text_tokens(spec.description) + known[1]
+
+
+class Scale:
+    """
+    How many tokens the model of a context needs for a hundred estimated ones.
+
+    Contract: `used` changes only by `adopt`, so the same log is cut at the same place from call to
+    call, however the measurements vary. The view adopts a measurement where the window begins anew
+    anyway, or where all of the log fits, or where the messages shown no longer fit.
+
+    Attributes:
+        used: The ratio by which limits are divided.
+        wanted: The newest measurement that was more than a tenth away from the one before.
+    """
+
+    __slots__ = ("used", "wanted")
+
+    def __init__(self, used: int = 100, wanted: int = 100) -> None:
+        self.used, self.wanted = used, wanted
+
+    @classmethod
+    def read(cls, text: str) -> Scale:
+        """The scale that `str` wrote; the neutral one if *text* is another text."""
+        numbers = text.split()
+        if len(numbers) == 2 and all(n.isdecimal() and len(n) == len("100") for n in numbers):
+            return cls(*map(_plausible, map(int, numbers)))
+        return cls()
+
+    def __str__(self) -> str:
+        """The scale as it is stored; "" for the neutral one."""
+        neutral = self.used == self.wanted == 100
+        return "" if neutral else f"{self.used:03} {self.wanted:03}"
+
+    def measure(self, estimated: int, reported: int) -> None:
+        """
+        Compare an estimate with the tokens that the provider reports for the same request.
+
+        A ratio that no vocabulary explains is passed over: the provider counts something else. So
+        is a short request, because its frame weighs more than its text.
+        """
+        if estimated < _LEAST_MEASURED:
+            return
+        found = 100 * reported // estimated
+        if found == _plausible(found) and abs(found - self.wanted) * 10 > self.wanted:
+            self.wanted = found
+
+    def adopt(self) -> None:
+        """Use the newest measurement from now on."""
+        self.used = self.wanted
+
+
+def _plausible(ratio: int) -> int:
+    return min(max(ratio, _LEAST_RATIO), _MOST_RATIO)

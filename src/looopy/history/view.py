@@ -10,13 +10,16 @@ always equals `render(folded(history))`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from looopy.history.sent import Sent
+from looopy.history.tokens import Counts, spec_tokens, text_tokens
 from looopy.history.window import Backlog, Limits, Window, folded
 from looopy.llm.render import Rendering, render
 from looopy.types.config import LoopConfig
-from looopy.types.message import CustomMessage, Message
+from looopy.types.message import CustomMessage, Message, Usage
+from looopy.types.request import ToolSpec
 from looopy.types.summary import find_fold, is_summary, shown_as
 
 
@@ -34,20 +37,29 @@ class View:
         told: True once a warning said that the model does not see everything.
         offset: How many messages of the log come before the history. It changes together with the
             beginning of the history.
+        estimated: Estimated tokens of the last request; 0 if its messages were not `of`'s.
+        fixed: Those of its prompt and its tools.
+        counts: What the model's own tokenizer counted; `None`: it has not been asked.
         backlog: Makes a reader for the messages before the history; `None`: the history is the
             whole log.
     """
 
     __slots__ = (
+        "_counted",
         "_cut",
+        "_fixed_for",
         "_for",
         "_last",
         "_read",
         "_rendering",
         "_start",
+        "_summary_tokens",
         "_window",
         "backlog",
         "begin",
+        "counts",
+        "estimated",
+        "fixed",
         "history",
         "offset",
         "sent",
@@ -60,16 +72,21 @@ class View:
         self.told = False
         self.offset = 0
         self.begin = 0
+        self.estimated = self.fixed = 0
+        self._fixed_for: tuple[str, Sequence[ToolSpec]] = "", ()
         self.sent = Sent()
+        self.counts: Counts | None = None
         self.backlog: Callable[[], Backlog] | None = None
         self.drop()
 
     def drop(self) -> None:
         """Forget everything: the history has become another one."""
+        self._counted = 0  # how many messages of the history have been
         self._for: tuple[Limits, str, str, int] | None = None
         self._window: Window | None = None
         self._rendering: Rendering | None = None  # of the history from `_cut` on
         self.summary: Message | None = None  # shown before everything else
+        self._summary_tokens = 0
         self._start = 0  # index from which on the log is shown beside it
         self._cut = 0  # counted from there
         self._read = 0  # how many messages of the history were processed
@@ -84,7 +101,8 @@ class View:
         Returns:
             Messages in a sequence that does not change when the history grows.
         """
-        history, limits = self.history, Limits.of(config, window_tokens)
+        self.sent.to(provider, model)
+        history, limits = self.history, self.limits(config, window_tokens)
         reader = (limits, provider, model, self.offset)
         window = self._window
         new: Sequence[Message] = history[self._read :]
@@ -96,9 +114,17 @@ class View:
         ):
             self.drop()
             window, new = self._begin(limits)
+            self._window = window
         self._for = None  # after a failure half-way it starts from scratch
         window.extend(new)
         cut = window.cut()
+        scale = self.sent.scale
+        if scale.used != scale.wanted and not self._is_counted and self._rescales(
+            window, cut, self.limits(config, window_tokens, scale.wanted)
+        ):
+            scale.adopt()
+            return self.of(config, provider=provider, model=model, window_tokens=window_tokens)
+        self.estimated = 0
         if cut is None:
             # The newest question alone leads to more than fits.
             self._rendering = None
@@ -116,6 +142,8 @@ class View:
                 rendering.extend(new)
             shown = rendering.shown()
             self.begin = self.offset + self._start + cut
+            if limits.tokens is not None:
+                self.estimated = window.shown_tokens + self.fixed + self._summary_tokens
         self._read = len(history)
         self._last = history[-1] if history else None
         self._for = reader
@@ -123,21 +151,88 @@ class View:
 
     def chosen(self, config: LoopConfig, window_tokens: int | None) -> list[Message]:
         """The messages to send, not rendered, at the cost of all of them."""
-        history = self.history
-        chosen = folded(history, config, window_tokens=window_tokens, offset=self.offset)
+        history, limits = self.history, self.limits(config, window_tokens)
+        chosen = folded(history, config, limits=limits, offset=self.offset)
         fold = find_fold(history)
         self.summary = None if fold is None else shown_as(fold.summary)
         self.begin = self.offset + len(history) - len(chosen) + (fold is not None)
         return chosen
 
+    def limits(
+        self, config: LoopConfig, window_tokens: int | None, scale: int | None = None
+    ) -> Limits:
+        """The limits of the next request, by the scale in use or by another one."""
+        if self.counts is not None and not self.counts.failed:
+            weigh = self.counts.weigh
+            return Limits.of(config, window_tokens, fixed=self.fixed, weigh=weigh)
+        used = self.sent.scale.used if scale is None else scale
+        return Limits.of(config, window_tokens, scale=used, fixed=self.fixed)
+
+    async def count(self, counter: Callable[[Sequence[str]], Awaitable[Any]]) -> None:
+        """
+        Have the messages counted that are new, for the limits of the next request.
+
+        Raises:
+            Exception: The counter failed, for the first time: all is estimated from now on.
+        """
+        counts = self.counts = self.counts or Counts()
+        new = self.history[self._counted :]
+        if counts.failed or not new:
+            return
+        try:
+            await counts.add(new, counter)
+        except BaseException:
+            counts.failed = True
+            raise
+        counts.keep(self.history)
+        self._counted += len(new)
+
+    @property
+    def _is_counted(self) -> bool:
+        return self.counts is not None and not self.counts.failed
+
+    def goes_with(self, system_prompt: str, tools: Sequence[ToolSpec]) -> None:
+        """Weigh what the next request has beside the history."""
+        if (system_prompt, tools) != self._fixed_for:
+            self._fixed_for = system_prompt, tools
+            self.fixed = text_tokens(system_prompt) + sum(map(spec_tokens, tools))
+
+    def measure(self, usage: Usage) -> None:
+        """Compare the estimate of the last request with the usage that was reported for it."""
+        if self.estimated:
+            self.sent.scale.measure(
+                self.estimated, usage.input + usage.cache_read + usage.cache_write
+            )
+
+    def _rescales(self, window: Window, cut: int | None, limits: Limits) -> bool:
+        """
+        True if the newest measurement may change the limits to *limits* now.
+
+        The beginning of the last request must not change because of it, unless the messages since
+        do not fit; and it must not move back.
+        """
+        if cut is None or limits.tokens is None:
+            return True
+        if window.shown_tokens + self._summary_tokens > limits.tokens or window.is_whole:
+            return True
+        before = max(0, self.sent.begin - self.offset - self._start)
+        if cut <= before:
+            return False
+        trial, new = self._begin(limits)
+        trial.extend(new)
+        moved = trial.cut()
+        return moved is not None and moved >= before and not trial.is_whole
+
     def _begin(self, limits: Limits) -> tuple[Window, Sequence[Message]]:
         """Start from scratch, behind the newest summary: a window, and the messages for it."""
         fold = find_fold(self.history)
+        self._summary_tokens = 0
         if fold is not None:
             self.summary, self._start = shown_as(fold.summary), fold.start
+            self._summary_tokens = limits.weigh(self.summary)
             limits = limits.beside(self.summary)
-        self._window = Window(limits, self.offset + self._start)
-        return self._window, self.history[self._start :]
+        window = Window(limits, self.offset + self._start)
+        return window, self.history[self._start :]
 
     @property
     def leaves_out(self) -> bool:

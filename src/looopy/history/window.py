@@ -19,7 +19,7 @@ Nothing here is stored, and the result is still a log: `looopy.llm.render` makes
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -47,21 +47,46 @@ _TRIES: Final = 4
 @quick
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many messages and tokens may be shown; `None`: any number."""
+    """
+    How many messages and estimated tokens may be shown; `None`: any number.
+
+    Attributes:
+        weigh: Estimates the tokens of a message, or knows them.
+    """
 
     messages: int | None
     tokens: int | None
+    weigh: Callable[[Message], int] = estimate_tokens
 
     @classmethod
-    def of(cls, config: LoopConfig, window_tokens: int | None) -> Limits:
-        """The limits of `visible`."""
-        return cls(config.max_messages, _token_limit(config, window_tokens))
+    def of(
+        cls,
+        config: LoopConfig,
+        window_tokens: int | None,
+        *,
+        scale: int = 100,
+        fixed: int = 0,
+        weigh: Callable[[Message], int] = estimate_tokens,
+    ) -> Limits:
+        """
+        The limits of `visible`.
+
+        Args:
+            scale: How many tokens the model needs for a hundred estimated ones.
+            fixed: Estimated tokens of the prompt and the tools, beside which the history has to
+                fit. They count for `"auto"`, in a window of known size.
+        """
+        tokens = _token_limit(config, window_tokens, fixed * scale // 100)
+        if tokens is not None and scale != 100:
+            tokens = max(1, tokens * 100 // scale)
+        return cls(config.max_messages, tokens, weigh)
 
     def half(self) -> Limits:
         """Half of it."""
         return Limits(
             None if self.messages is None else self.messages // 2,
             None if self.tokens is None else self.tokens // 2,
+            self.weigh,
         )
 
     def beside(self, summary: Message) -> Limits:
@@ -70,14 +95,21 @@ class Limits:
         return Limits(
             None if left.messages is None else max(0, left.messages),
             None if left.tokens is None else max(0, left.tokens),
+            self.weigh,
         )
 
     def less(self, message: Message) -> Limits:
         """The limits beside *message*."""
         return Limits(
             None if self.messages is None else self.messages - 1,
-            None if self.tokens is None else self.tokens - estimate_tokens(message),
+            None if self.tokens is None else self.tokens - self.weigh(message),
+            self.weigh,
         )
+
+    @property
+    def is_none(self) -> bool:
+        """True if everything may be shown."""
+        return self.messages is None and self.tokens is None
 
 
 _WHOLE: Final = Limits(None, None)
@@ -133,15 +165,19 @@ def folded(
     *,
     window_tokens: int | None = None,
     offset: int = 0,
+    limits: Limits | None = None,
 ) -> list[Message]:
     """
     As `visible`, for a log that may have summaries (`looopy.types.summary`).
+
+    Args:
+        limits: In place of those that *config* and *window_tokens* make.
 
     Returns:
         The newest summary as a user message, where there is one, then what is `visible` of the
         messages that it does not cover, within what it leaves of the limits.
     """
-    limits = Limits.of(config, window_tokens)
+    limits = limits or Limits.of(config, window_tokens)
     fold = find_fold(messages)
     if fold is None:
         return _within(messages, limits, offset)
@@ -149,17 +185,14 @@ def folded(
     return [summary, *_within(messages[fold.start :], limits.beside(summary), offset)]
 
 
-def fitting(
-    messages: Sequence[Message], config: LoopConfig, *, window_tokens: int | None = None
-) -> int:
+def fitting(messages: Sequence[Message], limits: Limits) -> int:
     """
-    How many of the newest messages fit into the limits, before the cut is made.
+    How many of the newest messages fit into *limits*, before the cut is made.
 
     Returns:
         Their total number if all fit; a summary is not shown beside those that it covers.
     """
-    limits = Limits.of(config, window_tokens)
-    if limits == _WHOLE:
+    if limits.is_none:
         return len(messages)
     fold = find_fold(messages)
     if fold is None:
@@ -169,7 +202,7 @@ def fitting(
 
 
 def _within(messages: Sequence[Message], limits: Limits, offset: int) -> list[Message]:
-    if limits == _WHOLE:
+    if limits.is_none:
         return list(messages)
     scan = _scan(messages, limits)
     if scan.first == 0:
@@ -195,12 +228,16 @@ def safe_cuts(
     return scan.users, scan.groups
 
 
-def _token_limit(config: LoopConfig, window_tokens: int | None) -> int | None:
+def _token_limit(config: LoopConfig, window_tokens: int | None, fixed: int) -> int | None:
     if config.history_tokens != "auto":
         return config.history_tokens
     if window_tokens is None:
         return UNKNOWN_WINDOW_TOKENS
-    return window_tokens * 3 // 4
+    limit, part = window_tokens * 3 // 4, window_tokens // 8
+    if fixed > part:
+        # An eighth is left for the answer. In steps, because a prompt may have a clock in it.
+        limit = max(1, part, limit - part * (fixed // part))
+    return limit
 
 
 @dataclass(slots=True)
@@ -239,7 +276,7 @@ def _scan(messages: Sequence[Message], limits: Limits) -> _Scan:
             if limits.messages is not None and count > limits.messages:
                 break
             if limits.tokens is not None:
-                tokens += estimate_tokens(message)
+                tokens += limits.weigh(message)
                 if tokens > limits.tokens:
                     break
         scan.first = i
@@ -270,6 +307,7 @@ class Window:
 
     Attributes:
         length: How many messages were added.
+        shown_tokens: Estimated tokens from the last cut on.
     """
 
     __slots__ = (
@@ -280,11 +318,13 @@ class Window:
         "_half_tokens",
         "_limits",
         "_offset",
+        "_shown",
         "_tokens",
         "_torn",
         "_users",
         "_weights",
         "length",
+        "shown_tokens",
     )
 
     def __init__(self, limits: Limits, offset: int = 0) -> None:
@@ -293,6 +333,7 @@ class Window:
         self._offset = offset
         self._first = 0  # index of the oldest message that fits
         self._count = self._tokens = 0  # of the part that fits
+        self._shown = self.shown_tokens = 0  # index of the last cut, and tokens from there on
         self._half = self._half_tokens = 0  # the same for half of the tokens
         self._weights: list[int] = []  # tokens of each message; -1: is not counted
         self._users: list[int] = []  # indices of user messages
@@ -301,19 +342,20 @@ class Window:
 
     def extend(self, messages: Iterable[Message]) -> None:
         """Add *messages* to the end of the log."""
-        if self._limits == _WHOLE:
+        if self._limits.is_none:
             return
-        weigh = self._limits.tokens is not None
+        weigh = None if self._limits.tokens is None else self._limits.weigh
         for message in messages:
             here, self.length = self.length, self.length + 1
             if isinstance(message, CustomMessage):
                 self._weights.append(-1)
                 continue
-            weight = estimate_tokens(message) if weigh else 0
+            weight = 0 if weigh is None else weigh(message)
             self._weights.append(weight)
             self._count += 1
             self._tokens += weight
             self._half_tokens += weight
+            self.shown_tokens += weight
             if isinstance(message, UserMessage):
                 self._users.append(here)
                 self._torn.append(-1)
@@ -336,8 +378,20 @@ class Window:
         start = _stepped(first, self._half, self.length, self._limits, self._offset)
         for i in range(bisect_left(users, start), len(users)):
             if self._torn[i] < first:
+                self._hide(users[i])
                 return users[i]
         return None
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all messages fit."""
+        return self._first == 0
+
+    def _hide(self, place: int) -> None:
+        """Count no more what lies before *place*."""
+        for i in range(self._shown, place):
+            self.shown_tokens -= max(0, self._weights[i])
+        self._shown = max(self._shown, place)
 
     def _tear(self, call: int) -> None:
         """Remember that the call at *call* has its result behind the users since."""

@@ -8,7 +8,7 @@ optional attributes; other code does not ask a provider whether it has one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -33,6 +33,9 @@ class Abilities:
             an agent that has a budget of money does not start.
         asks_for_keys: The provider calls several others. It gets `StreamOptions.key_of` rather than
             a key.
+        count_tokens: Counts the tokens of each of several texts, as the model's own tokenizer does.
+            The history is then cut by them. A method that fails is not called again, and the
+            history is cut by what the provider reports.
         prepare: Loads what takes time before the first call. An agent awaits it in `start()`, and
             reads the abilities after it.
         aclose: Frees connections and child processes.
@@ -44,6 +47,7 @@ class Abilities:
     structured_output: bool = False
     knows_cost: bool | None = None
     asks_for_keys: bool = False
+    count_tokens: Callable[[Sequence[str]], Awaitable[Sequence[int]]] | None = None
     prepare: Callable[[], Awaitable[object]] | None = None
     aclose: Callable[[], Awaitable[object]] | None = None
 
@@ -63,10 +67,10 @@ class LLMProvider(Protocol):
         - The SDK's own retries are off: the loop retries, visibly.
 
     A provider may declare more by optional attributes: `name`, `model`, `window_tokens`,
-    `structured_output`, `knows_cost`, `asks_for_keys`, `prepare()` and `aclose()`. `Abilities`
-    describes each. `abilities_of` reads them when an agent starts and when a turn begins. A value
-    of a wrong type and a name close to one of these (`window_token`) raise a `ConfigurationError`;
-    other attributes are the provider's own.
+    `structured_output`, `knows_cost`, `asks_for_keys`, `count_tokens()`, `prepare()` and
+    `aclose()`. `Abilities` describes each. `abilities_of` reads them when an agent starts and when
+    a turn begins. A value of a wrong type and a name close to one of these (`window_token`) raise a
+    `ConfigurationError`; other attributes are the provider's own.
     """
 
     def stream(self, request: LLMRequest, options: StreamOptions) -> AsyncIterator[StreamEvent]:
@@ -131,6 +135,7 @@ _ABILITIES: dict[str, tuple[Any, str]] = {  # the type of each, and the words fo
     "structured_output": (bool, _FLAG),
     "knows_cost": (bool, "True, False or None"),
     "asks_for_keys": (bool, _FLAG),
+    "count_tokens": (Callable, _METHOD),
     "prepare": (Callable, _METHOD),
     "aclose": (Callable, _METHOD),
 }

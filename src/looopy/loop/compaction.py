@@ -35,7 +35,7 @@ async def before_call(turn: Turn) -> bool:
     turn.progress.compacted = True
     if given.auto_compact:
         window = turn.progress.abilities.window_tokens
-        return await _compact(turn, Limits.of(given.config, window).half(), surely=False)
+        return await _compact(turn, given.view.limits(given.config, window).half(), surely=False)
     if not given.view.told:
         given.view.told = True
         text = (

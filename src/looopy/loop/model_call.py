@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -286,7 +286,13 @@ async def _request(
     hooks = config.hooks
     abilities = turn.progress.abilities
     provider, model, window_tokens = abilities.name, abilities.model, abilities.window_tokens
+    prompt = await _prompt(turn)
+    specs = tuple(tool.spec for tool in tools.values())
+    view.goes_with(prompt.before, specs)
+    if abilities.count_tokens is not None:
+        await _count(turn, abilities.count_tokens)
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
+        view.estimated = 0
         chosen = view.chosen(config, window_tokens)
         attempt.left_out = len(chosen) < len(folded(view.history, _WHOLE))
         chosen = await turn.ask(
@@ -297,10 +303,9 @@ async def _request(
     else:
         shown = view.of(config, provider=provider, model=model, window_tokens=window_tokens)
         attempt.left_out = view.leaves_out
-    prompt = await _prompt(turn)
     request = LLMRequest(
         messages=prompt.behind(shown),
-        tools=tuple(tool.spec for tool in tools.values()),
+        tools=specs,
         system_prompt=prompt.before,
         model=model,
         prompts=prompt.parts,
@@ -332,6 +337,19 @@ async def _request(
     return request, options
 
 
+async def _count(turn: Turn, counter: Callable[[Sequence[str]], Awaitable[object]]) -> None:
+    """Let the model's tokenizer count the new messages; without it they are estimated."""
+    try:
+        with turn.scope:
+            await turn.given.view.count(counter)
+    except TurnInterrupted:
+        raise
+    except Exception as exc:
+        _logger.exception("the provider's count_tokens failed: tokens are estimated instead")
+        text = f"the provider's count_tokens failed: tokens are estimated: {type(exc).__name__}"
+        turn.out.warn("tokens_not_counted", text)
+
+
 def _warn_of_cache(turn: Turn, request: LLMRequest) -> None:
     """Warn if *request* does not extend the last one, which costs the provider's prompt cache."""
     view = turn.given.view
@@ -361,6 +379,7 @@ async def _prompt(turn: Turn) -> BuiltPrompt:
 
 
 def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
+    turn.given.view.measure(message.usage)
     answer = turn.progress.answer = _clean(turn, message)
     turn.append(
         answer,

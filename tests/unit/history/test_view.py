@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from looopy.history.view import View
-from looopy.history.window import fitting, folded, visible
+from looopy.history.window import Limits, fitting, folded, visible
 from looopy.llm.render import render
 from looopy.types.config import LoopConfig
 from looopy.types.message import (
@@ -134,7 +134,7 @@ def test_a_view_of_the_end_cuts_where_the_whole_is_cut(limits):
     for n in range(40):
         log += [UserMessage(f"question {n}"), AssistantMessage((TextContent(f"answer {n}"),))]
     whole = render(folded(log, config), provider="", model="")
-    for gone in range(len(log) - fitting(log, config)):
+    for gone in range(len(log) - fitting(log, Limits.of(config, None))):
         view = View(log[gone:])
         view.offset = gone
         assert view.of(config, provider="", model="") == whole

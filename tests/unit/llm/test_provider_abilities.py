@@ -32,6 +32,7 @@ ALL = {
     "structured_output": True,
     "knows_cost": False,
     "asks_for_keys": True,
+    "count_tokens": staticmethod(_nothing),
     "prepare": staticmethod(_nothing),
     "aclose": staticmethod(_nothing),
 }
@@ -45,7 +46,8 @@ def test_a_provider_without_abilities_has_the_defaults():
 
 def test_every_ability_is_read():
     """From a class, an instance or a property; none of them is left out."""
-    expected = Abilities(**{**ALL, "prepare": _nothing, "aclose": _nothing})
+    methods = dict.fromkeys(("count_tokens", "prepare", "aclose"), _nothing)
+    expected = Abilities(**{**ALL, **methods})
     assert abilities_of(_with(**ALL)) == expected
     assert set(ALL) == {field.name for field in dataclasses.fields(Abilities)}
     own = Plain()

@@ -13,7 +13,7 @@ import importlib.util
 import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +138,24 @@ class LocalProvider:
                     yield await self._explained(event, answer, child)
             if answer.finished:
                 return
+
+    async def count_tokens(self, texts: Sequence[str]) -> Sequence[int]:
+        """
+        Count the tokens of each text with the model's own tokenizer, in the child.
+
+        Raises:
+            LLMUnavailable: The child does not serve yet; `prepare` starts it.
+            Exception: The child did not answer.
+        """
+        if self._shared is None:
+            raise LLMUnavailable("the local model has not been prepared", provider=self.name)
+        child, address = await self._serving()
+        caller = self._caller(child, address)
+        counted: list[int] = []
+        for text in texts:
+            answer = await caller.post(f"{address}/tokenize", {"content": text})
+            counted.append(len(answer["tokens"]))
+        return counted
 
     async def aclose(self) -> None:
         """Release the child, which ends with its last user. The next use starts it again."""

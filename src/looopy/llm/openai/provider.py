@@ -9,16 +9,17 @@ and the errors are those of every provider over an SDK, in `looopy.llm.sdk`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from looopy.errors import ConfigurationError, UnknownModel
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.openai import chat as chat_format
-from looopy.llm.openai import responses_events, responses_format
+from looopy.llm.openai import responses_events, responses_format, tokens
 from looopy.llm.openai.vendor import Vendor, vendor_of
 from looopy.llm.sdk import DRAIN_WAIT_S, ApiKey, Call, SDKProvider
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
@@ -182,6 +183,20 @@ class OpenAIProvider(SDKProvider):
     @property
     def _official(self) -> bool:
         return self._vendor == "openai"
+
+    @property
+    def count_tokens(self) -> Callable[[Sequence[str]], Awaitable[Sequence[int]]] | None:
+        """Counts with tiktoken, for models of OpenAI's own server; `None` without the package."""
+        if not (tokens.is_installed() and self._official):
+            return None
+        return partial(tokens.count, self.model)
+
+    async def post(self, url: str, body: Mapping[str, Any]) -> Any:
+        """The server's answer to *body* at *url*: a request that is no model call."""
+        sdk: AsyncOpenAI = await self._sdk()
+        key = await self._key(StreamOptions())
+        headers = {"Authorization": f"Bearer {key}"}
+        return await sdk.post(url, cast_to=object, body=body, options={"headers": headers})
 
     @property
     def _api(self) -> str:
