@@ -249,6 +249,7 @@ class Agent:
     clear_all_queues = _blocking(_Agent.clear_all_queues)
     has_queued_messages = _blocking(_Agent.has_queued_messages)
     refresh = _blocking(_Agent.refresh)
+    search = _blocking(_Agent.search)
     get_messages = _blocking(_Agent.get_messages)
     get_artifacts = _blocking(_Agent.get_artifacts)
 

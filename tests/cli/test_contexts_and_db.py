@@ -84,6 +84,39 @@ async def test_a_conversation_is_one_json_object_for_programs(looopy):
     assert shown["messages"][2]["message"]["content"] == "two"
 
 
+async def test_messages_are_found_by_their_words(looopy):
+    """A line each, or one JSON object; in all conversations, in one, and page by page."""
+    await looopy("chat", "ada", "--message", "the lazy\ndog")
+    await looopy("chat", "bob", "--message", "calculate 6*7", "--message", "a DOG")
+    found = await looopy("contexts", "search", "dog", "-x")
+    assert found.status == 2
+    found = await looopy("contexts", "search", "dog")
+    assert found.out.splitlines() == [
+        "bob 6 assistant: You said: a DOG",
+        "bob 5 user: a DOG",
+        "ada 2 assistant: You said: the lazy dog",
+        "ada 1 user: the lazy dog",
+    ]
+    for query, others, place in (
+        (["lazy", "dog"], (), ("ada", 2)),
+        (['"lazy dog"'], (), ("ada", 2)),
+        (["dog"], ("--context", "bob"), ("bob", 6)),
+        (["calculate 6*7"], ("--limit", "1"), ("bob", 2)),
+    ):
+        shown = await looopy("contexts", "search", *query, *others, "--json")
+        item = json.loads(shown.out)["items"][0]
+        assert (item["context_id"], item["position"]) == place
+    assert (item["role"], item["turn"]) == ("assistant", 1)
+    assert [item["snippet"][a:b] for a, b in item["matches"]] == ["calculate", "6*7"]
+    first = await looopy("contexts", "search", "dog", "--limit", "2")
+    more = first.err.rpartition(" ")[2].rstrip()
+    assert (await looopy("contexts", "search", "dog", "--after", more)).out.startswith("ada 2")
+    assert "No message" in (await looopy("contexts", "search", "dog", "--owner", "x")).err
+    refused = await looopy("contexts", "search", "* & -")
+    assert (refused.status, refused.out) == (2, "")
+    assert "the query has no words" in refused.err
+
+
 async def test_an_unknown_conversation_is_status_one(looopy):
     """And one line that names database and id."""
     await looopy("chat", "--message", "one")
@@ -93,7 +126,7 @@ async def test_an_unknown_conversation_is_status_one(looopy):
     assert (await looopy("contexts", "show", "no body")).status == 2
 
 
-@pytest.mark.parametrize("args", [["list"], ["show", "chat"], ["list", "--json"]])
+@pytest.mark.parametrize("args", [["list"], ["show", "chat"], ["list", "--json"], ["search", "x"]])
 async def test_looking_never_makes_a_database(looopy, args):
     """What is not there is an error, and still not there afterwards."""
     ended = await looopy("contexts", *args)

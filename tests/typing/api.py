@@ -76,7 +76,7 @@ from looopy.llm import (
     StreamOptions,
     resolve_provider,
 )
-from looopy.stores import ArtifactStore, MessageStore, StateStore
+from looopy.stores import ArtifactStore, MessageStore, SearchHit, StateStore
 from looopy.testing import ScriptedProvider, failure, text, tool_call
 from looopy.tools import (
     AgentTool,
@@ -205,6 +205,7 @@ async def a_service(url: str, token: str) -> None:
         assert_type(await agent.get_messages(after=2, limit=10), list[Message])
         assert_type(await agent.get_artifacts(), list[Artifact])
         assert_type(await agent.refresh(), AgentState)
+        assert_type((await agent.search("fox", limit=3)).items, Sequence[SearchHit])
         await agent.save_state({"title": "sums"})
         assert_type(await agent.tag(add=["sums"], remove=["new"]), tuple[str, ...])
         await agent.clear(force=True)

@@ -49,7 +49,7 @@ from looopy.errors import AgentBusy, AgentStateError, ContextNotFound, StoreConf
 from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
 from looopy.stores.bundle import Stores
-from looopy.stores.records import ContextRecord, EntryKind
+from looopy.stores.records import ContextRecord, EntryKind, SearchPage
 from looopy.stores.rules import check_context_id
 from looopy.stores.shield import settle
 from looopy.tools.gather import ToolSource
@@ -739,6 +739,28 @@ class Agent:
             return found
         found += buffered_messages(self._buffer, after=after - known.saved_position)
         return found if limit is None else found[:limit]
+
+    async def search(
+        self, query: str, *, after: str | None = None, limit: int = 20
+    ) -> SearchPage:
+        """
+        A page of the messages of the context that have all words of *query*, the newest first.
+
+        It finds what `get_messages()` returns, messages that a summary covers included; with
+        `auto_save=False`, what was saved. `stores.contexts.search` searches all contexts.
+
+        Args:
+            query: Words, `"a phrase"`, or `beginn*`; see `ContextIndex.search`.
+            after: The `next` of the page before.
+            limit: At most so many.
+
+        Raises:
+            AgentNotStarted: `start()` was not called.
+            ValueRefused: The query has no words or is too long, or *after* is no `next` of a page.
+            StoreUnavailable: The store did not answer.
+        """
+        contexts = self._require("search").stores.contexts
+        return await contexts.search(query, context_id=self.context_id, after=after, limit=limit)
 
     async def get_artifacts(self) -> list[Artifact]:
         """The newest version of each artifact, by id."""

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -70,6 +70,19 @@ def show_context(url: str | None, context_id: str, *, as_json: bool) -> int:
     """
     check_context_id(context_id)
     return asyncio.run(_show(url or default_url(), context_id, as_json=as_json))
+
+
+def search_contexts(
+    url: str | None, query: Sequence[str], *, as_json: bool, limit: int, **others: Any
+) -> int:
+    """
+    Print the messages that have all words of *query*: a line each, or one JSON object.
+
+    Raises:
+        ValueRefused: An argument is invalid; see `ContextIndex.search`, which takes *others*.
+    """
+    said = " ".join(query)
+    return asyncio.run(_search(url or default_url(), said, limit, others, as_json=as_json))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +161,26 @@ async def _list(
             terminal.notice(f"There are {said} in {shown_place(url)}.")
         elif after is not None:
             terminal.notice(f"More with --after {after}")
+    return 0
+
+
+async def _search(
+    url: str, query: str, limit: int, others: Mapping[str, Any], *, as_json: bool
+) -> int:
+    terminal = Terminal(quiet_out=True)
+    async with existing(url) as stores:
+        page = await stores.contexts.search(query, limit=limit, **others)
+    if as_json:
+        items = [asdict(hit) for hit in page.items]
+        terminal.raw_line(json_line({"items": items, "next": page.next}))
+        return 0
+    for hit in page.items:
+        said = " ".join(hit.snippet.split())
+        terminal.line(f"{hit.context_id} {hit.position} {hit.role}: {said}")
+    if not page.items:
+        terminal.notice(f"No message has these words in {shown_place(url)}.")
+    elif page.next is not None:
+        terminal.notice(f"More with --after {page.next}")
     return 0
 
 

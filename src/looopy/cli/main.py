@@ -153,8 +153,25 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     listing.add_argument("--limit", metavar="N", type=int, help="at most so many")
     show = actions.add_parser("show", help="print one with its turns and messages")
     show.add_argument("context_id", metavar="CONTEXT_ID")
+    search = actions.add_parser(
+        "search",
+        help="find messages by their words, the newest first",
+        description='Find the messages that have all words of QUERY: words, "a phrase", or a'
+        " beginn*. The last active conversation comes first, and in it the newest message.",
+    )
+    search.add_argument("query", metavar="QUERY", nargs="+", help="words to find")
+    search.add_argument(
+        "--context", dest="context_id", metavar="CONTEXT_ID", help="only in this one"
+    )
+    search.add_argument("--owner", metavar="ACTOR", help="only in those of this owner")
+    search.add_argument("--after", metavar="NEXT", help="begin behind the page that gave NEXT")
+    search.add_argument("--limit", metavar="N", type=int, default=20, help="at most so many")
     _add_erasing(actions)
-    for action, function in ((listing, "list_contexts"), (show, "show_context")):
+    for action, function in (
+        (listing, "list_contexts"),
+        (show, "show_context"),
+        (search, "search_contexts"),
+    ):
         action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
         action.add_argument(
             "--json", dest="as_json", action="store_true", help="print one JSON object"

@@ -11,6 +11,7 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
 - Opening: `opening` (a URL becomes stores), `bundle` (the stores of one tenant as one object).
 - Artifacts: `artifacts/` (content above the rows), `blobs/` (where their large parts lie).
 - Whole contexts: `snapshot` (their parts and rows), `archive/` (as one file, in and out).
+- Finding: `listing` (contexts), `search` and `words` (messages).
 - Shared parts: `rows/` (a message or event as a row), `log` (rows as a page of the event log),
   `owner` (proof that a lease holder lives or is dead), `bells` (wake whoever waits for a context),
   `shield` (await a write to its end).
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from looopy.stores.records import ContextRecord as ContextRecord
     from looopy.stores.records import Erased as Erased
     from looopy.stores.records import MessageRecord as MessageRecord
+    from looopy.stores.records import SearchHit as SearchHit
+    from looopy.stores.records import SearchPage as SearchPage
     from looopy.stores.sql.artifacts import SQLArtifactStore as SQLArtifactStore
     from looopy.stores.sql.messages import SQLMessageStore as SQLMessageStore
     from looopy.stores.sql.state import SQLStateStore as SQLStateStore
@@ -67,7 +70,7 @@ _export(
         ".opening": ("open_stores",),
         ".records": (
             *("Commit", "Committed", "ContextPage", "ContextRecord", "Erased"),
-            "MessageRecord",
+            *("MessageRecord", "SearchHit", "SearchPage"),
         ),
         ".sql.artifacts": ("SQLArtifactStore",),
         ".sql.messages": ("SQLMessageStore",),

@@ -28,6 +28,7 @@ from looopy.stores.records import (
     InboxHead,
     MessageRecord,
     NewSummary,
+    SearchPage,
     TurnRecord,
     Waiter,
 )
@@ -431,10 +432,10 @@ class StateStore(Protocol):
 
 class ContextIndex(Protocol):
     """
-    Lists contexts, the last active first (`ContextRecord.last_activity`).
+    Lists contexts, the last active first (`ContextRecord.last_activity`), and searches messages.
 
-    A listing knows every commit that was acknowledged before it began. It brings the index up to
-    date first, so the first one after many turns takes longer.
+    A listing knows every commit that was acknowledged before it began, and so does a search. Each
+    brings its index up to date first, so the first one after many turns takes longer.
     """
 
     async def list(
@@ -472,6 +473,39 @@ class ContextIndex(Protocol):
         Raises:
             ValueRefused: A condition is invalid; `path` names it.
             LimitExceeded: More than 8 tags and entries of metadata.
+        """
+        ...
+
+    async def search(
+        self,
+        query: str,
+        *,
+        context_id: str | None = None,
+        owner: str | None = None,
+        after: str | None = None,
+        limit: int = 20,
+    ) -> SearchPage:
+        """
+        A page of the messages that have all words of a query, the newest first.
+
+        A search finds the messages that `MessageStore.list` returns, those that a summary covers
+        included. It reads what was said, tool calls and results, in the first 100,000 characters of
+        a message. Case, accents and compatibility forms make no difference.
+
+        Args:
+            query: Words, in any order; `"a phrase"` for words that follow each other; `beginn*` for
+                the beginning of a word. A word with punctuation inside, such as `a-b`, is a phrase.
+                Every other character separates words: there are no operators.
+            context_id: Only in this context. `None`: in all, in the order of `list`; then the
+                newest message of a context comes first.
+            owner: Only in contexts of this owner (`ContextRecord.owner_actor`).
+            after: The `next` of the page before. A context that becomes active between two pages
+                moves to the front and is not searched again.
+            limit: At most so many.
+
+        Raises:
+            ValueRefused: The query has no words, or is longer than 1,000 characters or 32 words and
+                phrases; or another argument is invalid. `path` names it.
         """
         ...
 

@@ -265,6 +265,41 @@ class Erased:
         return len(self.context_ids)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit:
+    """
+    A message that a search found.
+
+    Attributes:
+        position: Its place in the context, `seq` in its log, and the turn that it belongs to.
+        role: Who said it: `user`, `assistant`, `toolResult`, or a role of the application's own.
+        snippet: The text around the first match; `…` stands for text that is cut off.
+        matches: Where the matches begin and end in the snippet, in characters and in order.
+    """
+
+    context_id: str
+    position: int
+    turn: int
+    seq: int
+    role: str
+    snippet: str
+    matches: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPage:
+    """
+    A page of a search.
+
+    Attributes:
+        items: Contexts in the order of a listing; in each, the newest message first.
+        next: Pass it as `after` for the next page; `None` if this is the last one.
+    """
+
+    items: Sequence[SearchHit]
+    next: str | None = None
+
+
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:

@@ -25,6 +25,7 @@ from looopy.testing.contracts.line import LineContract
 from looopy.testing.contracts.listing import ContextIndexContract
 from looopy.testing.contracts.message import MessageStoreContract
 from looopy.testing.contracts.restore import RestoreContract
+from looopy.testing.contracts.search import SearchContract
 from looopy.testing.contracts.state import StateStoreContract
 
 __all__ = [
@@ -39,5 +40,6 @@ __all__ = [
     "MessageStoreContract",
     "RestoreContract",
     "RetentionContract",
+    "SearchContract",
     "StateStoreContract",
 ]

@@ -41,6 +41,7 @@ def test_a_script_runs_turns(store_url):
         assert agent.state.turn_count == 2
         agent.save_state({"title": "sums"})
         assert agent.refresh().metadata == {"title": "sums"}
+        assert agent.search("nothing of this").items == []
         assert agent.tag(add=["sums"]) == ("sums",)
         agent.pause()
         assert agent.state.status is AgentStatus.PAUSED

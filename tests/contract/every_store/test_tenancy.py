@@ -403,6 +403,7 @@ AGENT_CALLS = {
     "get_covered": lambda agent: agent.get_covered(),
     "get_messages": lambda agent: agent.get_messages(include_hidden=True),
     "get_artifacts": lambda agent: agent.get_artifacts(),
+    "search": lambda agent: agent.search("hello secret"),
     "wait_for_idle": lambda agent: agent.wait_for_idle(),
     "steer": lambda agent: agent.steer("mine", AuthContext("u1")),
     "follow_up": lambda agent: agent.follow_up("mine", AuthContext("u1")),

@@ -37,6 +37,7 @@ from looopy.testing.contracts.line import LineContract
 from looopy.testing.contracts.listing import ContextIndexContract
 from looopy.testing.contracts.message import MessageStoreContract
 from looopy.testing.contracts.restore import RestoreContract
+from looopy.testing.contracts.search import SearchContract
 from looopy.testing.contracts.state import StateStoreContract
 from looopy.testing.contracts.turns import CONTEXT, a_turn, answer, begin, commit, ends, user
 
@@ -153,6 +154,10 @@ class TestRestoringWhenSecured(Secured, RestoreContract):
 
 
 class TestRetentionWhenSecured(Secured, RetentionContract):
+    """See `Secured`."""
+
+
+class TestSearchWhenSecured(Secured, SearchContract):
     """See `Secured`."""
 
 

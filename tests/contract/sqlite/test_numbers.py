@@ -38,13 +38,18 @@ from looopy.types.summary import summary_message
 
 _CALL = ToolCall("call-1", "add", {"a": 1})
 _TABLES = ("looopy_turns", "looopy_messages", "looopy_events")
+_SEARCHES = (statements.NOT_SEARCHED, statements.FIND_CONTEXTS, statements.FIND_WORDS)
 _ROWS = ("looopy_turn_rows", "looopy_message_rows", "looopy_event_rows")
 _NAMES = {
     sql: name
     for name, sql in vars(statements).items()
     if name.isupper() and name[0] != "_" and isinstance(sql, str)
 }
-_OWN = [pytest.param(old, new, id=_NAMES[old]) for old, new in IN_SQLITE.items()]
+_OWN = [
+    pytest.param(old, new, id=_NAMES[old])
+    for old, new in IN_SQLITE.items()
+    if old not in (*_SEARCHES, statements.ADD_WORDS, statements.FORGET_WORDS)
+]
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 
@@ -76,7 +81,9 @@ async def _fill(stores, name):
 def test_whatever_names_a_table_of_rows_is_said_otherwise_in_sqlite():
     """There is no statement about turns, messages or events that would meet a view."""
     named = re.compile(rf"(FROM|JOIN|INTO|UPDATE) ({'|'.join(_TABLES)})\b")
-    assert {sql for sql in _NAMES if named.search(sql)} == set(IN_SQLITE)
+    searched = {sql for sql in _NAMES if "looopy_words" in sql} | {statements.NOT_SEARCHED}
+    assert {sql for sql in _NAMES if named.search(sql)} | searched == set(IN_SQLITE)
+    assert not any("looopy_words" in sql for sql in IN_SQLITE.values())
     assert not any(named.search(sql) for sql in IN_SQLITE.values())
 
 
@@ -110,6 +117,23 @@ def test_a_row_is_found_by_its_key(old, new, sqlite_file):
     assert found or old.startswith("INSERT")
     wrong = [s for s in steps if re.match("SCAN (?!h$|halve$)|.*TEMP B-TREE|.*AUTOMATIC", s)]
     assert wrong == []
+
+
+@pytest.mark.parametrize("old", _SEARCHES, ids=_NAMES.get)
+def test_words_are_found_by_context_block_and_word(old, sqlite_file):
+    """No table is read to its end, and no statement says another's parameters or tenant."""
+    new = IN_SQLITE[old]
+    assert set(_PARAMETER.findall(old)) == set(_PARAMETER.findall(new))
+    assert "tenant_id = :tenant" in new
+    values = dict.fromkeys(_PARAMETER.findall(new), "[]") | {"after": 0, "before": 9, "limit": 1}
+    with _by_hand(sqlite_file) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {new}", values).fetchall()
+    steps = [step for *_, step in plan]
+    assert any(re.match(r"SEARCH c USING .*\(tenant_id=\? AND context_id=\?\)", s) for s in steps)
+    made = r"SCAN ([bfpq]|blocks|json_each)\b"  # of the query, and not of the file
+    assert [s for s in steps if s.startswith("SCAN") and not re.match(made, s)] == []
+    if old is not statements.NOT_SEARCHED:
+        assert any("number=? AND block=? AND word>? AND word<?" in s for s in steps)
 
 
 # --- rows go with their context ---

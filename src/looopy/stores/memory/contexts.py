@@ -13,6 +13,7 @@ from looopy.stores.listing import Listing, check_tags, facts, labels, new_tags
 from looopy.stores.memory.context import StoredContext, context_record
 from looopy.stores.memory.erasing import InMemoryErasures
 from looopy.stores.memory.restore import restored_context, snapshot_of
+from looopy.stores.memory.search import InMemorySearcher
 from looopy.stores.records import ContextPage
 from looopy.stores.rows.events import decode_state
 from looopy.stores.rows.meta import to_us
@@ -22,7 +23,7 @@ from looopy.types.event import utc_now
 from looopy.types.state import AgentStatus
 
 
-class InMemoryContextIndex(InMemoryErasures, ContextIndex):
+class InMemoryContextIndex(InMemorySearcher, InMemoryErasures, ContextIndex):
     """See `ContextIndex` for the contract."""
 
     async def list(

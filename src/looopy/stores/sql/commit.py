@@ -558,6 +558,7 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
     numbers = Committed(first_seq=seq, first_position=0)
     yield from _insert(key, head.turn_count, encoded, numbers, None)
     yield Query(s.FORGET_MESSAGES, key)
+    yield Query(s.FORGET_WORDS, key)
     yield Query(s.FORGET_EVENTS, {**key, "seq": seq})
     yield Query(s.FORGET_TURNS, key)
     yield Query(s.DELETE_ARTIFACTS, key)

@@ -18,10 +18,11 @@ from looopy.stores.rules import no_context
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import inbox_head, stored_artifact
-from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.erasing import SQLErasures
 from looopy.stores.sql.journal import turn_record
 from looopy.stores.sql.restore import restore
+from looopy.stores.sql.search import SQLSearcher
 from looopy.stores.sql.store import bounded, can_exist, one_step
 from looopy.types.state import AgentStatus
 from looopy.types.storable import dump
@@ -38,7 +39,7 @@ _ARTIFACT_COLUMNS = 13
 _AT_ONCE = 32  # contexts that are locked together
 
 
-class SQLContextIndex(SQLErasures, ContextIndex):
+class SQLContextIndex(SQLSearcher, SQLErasures, ContextIndex):
     """See `ContextIndex` for the contract."""
 
     async def list(
@@ -65,12 +66,14 @@ class SQLContextIndex(SQLErasures, ContextIndex):
             after=after,
             limit=limit,
         )
-        await self._bring_up()
-        query = Query(_walk(wanted), self._params(wanted), alone=True)
-
-        read = await self.backend.run(partial(one_step, query), write=False)
+        read = await self.listed(wanted)
         found = await read_rows(read, lambda row: (int(row[-1]), context_record(row[:-1])))
         return wanted.page(found)
+
+    async def listed(self, wanted: Listing) -> Rows:
+        await self._bring_up()
+        query = Query(_walk(wanted), self._params(wanted), alone=True)
+        return await self.backend.run(partial(one_step, query), write=False)
 
     def _params(self, wanted: Listing) -> dict[str, Any]:
         conditions: dict[str, Any] = {f"label{n}": None for n in range(1, 10)}

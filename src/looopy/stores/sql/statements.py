@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from looopy.types.config import LONGEST_LEASE_S
 
-HEAD = "0005"
+HEAD = "0006"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
 
 PREFIX = "looopy_"
@@ -62,7 +62,7 @@ TABLES = frozenset(
     for name in (
         *("contexts", "turns", "messages", "events"),
         *("artifacts", "artifact_parts", "inbox", "turn_keys", "waiters"),
-        *("context_index", "unindexed"),
+        *("context_index", "unindexed", "searched", "words"),
     )
 )
 
@@ -75,6 +75,7 @@ TEXTS = frozenset(
         *("after_artifact", "blob", "description", "row_schema", "status"),
         *("tags", "label", "label1", "label2", "label3", "label4", "label5"),
         *("label6", "label7", "label8", "label9"),
+        *("words", "contexts"),
     }
 )
 BYTES = frozenset({"bytes"})
@@ -253,6 +254,83 @@ def walks(turn_columns: str, turns: str) -> tuple[str, ...]:
 
 
 FIND_ALL, FIND_DUE = walks(TURN_COLUMNS, _TURNS)
+
+# --- the index of words ---
+
+# A search first adds the messages that are not in the index yet, up to the newest: a turn writes
+# nothing for it. `looopy_searched` has the position up to which a context was added, and each batch
+# of messages raises it in its own transaction.
+#
+# On Postgres a message has a row with its words. A file has another form, see
+# `sqlite/statements.py`. The words are JSON: `[[position, [word, ...]], ...]` to add, and
+# `[[low, high], ...]` to find, where two different ones are all words with the beginning *low*.
+
+# Up to where a context was added; a plain join would read all that Postgres has no statistics of.
+_UPTO = (
+    "(SELECT s.upto FROM looopy_searched s WHERE s.tenant_id = c.tenant_id"
+    " AND s.context_id = c.context_id)"
+)
+
+TO_SEARCH = (
+    f"SELECT c.created_at, c.visible_from, c.last_position, c.owner_actor, {_UPTO}"
+    " FROM looopy_contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context"
+)
+
+_IN_CONTEXTS = "= ANY(ARRAY(SELECT json_array_elements_text(CAST(:contexts AS json))))"
+
+# Those of :contexts with messages that are not in the index.
+NOT_SEARCHED = (
+    "SELECT c.context_id FROM looopy_contexts c WHERE c.tenant_id = :tenant"
+    f" AND c.context_id {_IN_CONTEXTS}"
+    f" AND c.last_position >= c.visible_from AND c.last_position > COALESCE({_UPTO}, 0)"
+)
+
+# Nobody can clear or delete the context before the words of its messages are there: both lock its
+# row in a way that waits for this. A turn does not wait.
+HOLD_CONTEXT = (
+    "SELECT created_at, visible_from, last_position FROM looopy_contexts"
+    f" WHERE {_THIS} /* FOR KEY SHARE */"
+)
+
+# Of two searches at the same time, one adds the messages.
+RAISE_SEARCHED = (
+    "INSERT INTO looopy_searched (tenant_id, context_id, upto) VALUES (:tenant, :context, :upto)"
+    " ON CONFLICT (tenant_id, context_id) DO UPDATE SET upto = :upto"
+    " WHERE looopy_searched.upto = :after RETURNING upto"
+)
+
+ADD_WORDS = (
+    "INSERT INTO looopy_words (tenant_id, context_id, position, words)"
+    " SELECT :tenant, :context, CAST(m.value->>0 AS bigint),"
+    " array_to_tsvector(ARRAY(SELECT json_array_elements_text(m.value->1)))"
+    " FROM json_array_elements(CAST(:words AS json)) m(value) /* MANY */"
+)
+
+FORGET_WORDS = f"DELETE FROM looopy_words WHERE {_THIS} /* MANY */"
+
+# The words as a query of Postgres: each is quoted, so that none is an operator.
+_QUOTED = r"replace(replace(q.value->>0, '\', '\\'), '''', '''''')"
+_QUERY = (
+    f"(SELECT CAST(string_agg('''' || {_QUOTED} || '''' ||"
+    " CASE WHEN q.value->>0 = q.value->>1 THEN '' ELSE ':*' END, ' & ') AS tsquery)"
+    " FROM json_array_elements(CAST(:words AS json)) q(value))"
+)
+
+# Messages that may have all the words, between two positions, the newest first.
+FIND_WORDS = (
+    "SELECT m.position, m.turn, m.iteration, m.seq, m.body FROM looopy_words w CROSS JOIN LATERAL"
+    f" (SELECT position, turn, iteration, seq, body FROM looopy_messages WHERE {_THIS}"
+    " AND position = w.position OFFSET 0) m"
+    " WHERE w.tenant_id = :tenant AND w.context_id = :context"
+    f" AND w.position > :after AND w.position < :before AND w.words @@ {_QUERY}"
+    " ORDER BY w.position DESC LIMIT :limit"
+)
+
+# Those of :contexts that may have such messages.
+FIND_CONTEXTS = (
+    "SELECT DISTINCT w.context_id FROM looopy_words w WHERE w.tenant_id = :tenant"
+    f" AND w.context_id {_IN_CONTEXTS} AND w.words @@ {_QUERY}"
+)
 
 # --- who may write ---
 
@@ -667,6 +745,7 @@ DELETE_EVENTS = f"DELETE FROM looopy_events WHERE {_THIS} /* MANY */"
 DELETE_TURNS = f"DELETE FROM looopy_turns WHERE {_THIS} /* MANY */"
 DELETE_KEYS = f"DELETE FROM looopy_turn_keys WHERE {_THIS} /* MANY */"
 DELETE_PLACES = f"DELETE FROM looopy_waiters WHERE {_THIS} /* MANY */"
+DELETE_SEARCHED = f"DELETE FROM looopy_searched WHERE {_THIS} /* MANY */"
 DELETE_LABELS = f"DELETE FROM looopy_context_index WHERE {_THIS} /* MANY */"
 
 CONTENT = {
@@ -679,6 +758,8 @@ CONTENT = {
     f"{PREFIX}turn_keys": DELETE_KEYS,
     f"{PREFIX}waiters": DELETE_PLACES,
     f"{PREFIX}context_index": DELETE_LABELS,
+    f"{PREFIX}searched": DELETE_SEARCHED,
+    f"{PREFIX}words": FORGET_WORDS,
 }
 """
 Every table that holds content of a context beside its row, and how an erasure empties it.

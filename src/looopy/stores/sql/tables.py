@@ -7,8 +7,8 @@ process has to accept its first turn. Reads and writes are text in `statements.p
 Every key begins with `(tenant_id, context_id)`, so the tables can be partitioned and sharded by it;
 no number comes from a sequence, no order from a timestamp. Times are integer microseconds since
 1970, UTC; JSON is text, kept as it was written. Rows are found by primary key alone, but for the
-parts of artifacts: an event by the turn whose range of `seq` holds it, so no other index has to be
-written.
+parts of artifacts and words: an event by the turn whose range of `seq` holds it, so no other index
+has to be written.
 
 In SQLite, tables of short rows are clustered by their key: one page to write instead of two. SQLite
 keeps turns, messages and events under the number of their context (`sqlite_metadata`), with views
@@ -34,6 +34,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from looopy.stores.sql.statements import PREFIX
 
@@ -253,6 +254,18 @@ context_index = _table(
 # The contexts whose rows in the index are out of date.
 unindexed = _table("unindexed", key=(), clustered=True)
 
+# Up to which position the words of a context's messages are in the next table.
+searched = _table("searched", _number("upto"), key=(), clustered=True)
+
+words = _table(
+    "words",
+    _number("position"),
+    Column("words", TSVECTOR, nullable=False),
+    key=("position",),
+    clustered=False,
+)
+Index(None, words.c.words, postgresql_using="gin")
+
 
 def _walk(name: str, where: str | None = None) -> None:
     some = None if where is None else text(where)
@@ -316,8 +329,18 @@ Table(
 turn_rows = _rows("turn_rows", turns, "turn", may_lack=("usage", "metadata"))
 message_rows = _rows("message_rows", messages, "position", "role")
 event_rows = _rows("event_rows", events, "seq")
+word_rows = Table(
+    f"{PREFIX}word_rows",
+    sqlite_metadata,
+    _number("number"),
+    _number("block"),
+    _text("word"),
+    _text("places"),
+    PrimaryKeyConstraint("number", "block", "word"),
+    sqlite_with_rowid=False,
+)
 for _shared in (
     *(artifacts, artifact_parts, inbox, turn_keys, waiters),
-    *(context_index, unindexed),
+    *(context_index, unindexed, searched),
 ):
     _shared.to_metadata(sqlite_metadata)

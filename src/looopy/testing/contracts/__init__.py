@@ -9,7 +9,7 @@ backend.
 - `journal`: claim, commit and event log, together with `inbox`, `delivery` (what a turn takes from
   its inbox), `withdraw` (what a caller takes back), `key` (idempotency keys) and `line` (waiting
   claims).
-- `listing`, `erasure`: all contexts of a tenant, to list and to erase.
+- `listing`, `search`, `erasure`: all contexts of a tenant, to list, to search and to erase.
 - `turns`: short ways to write a turn into stores, for all of these.
 
 Exports: the classes, through `looopy.testing.stores`. Read `message`, `state`, `journal`.

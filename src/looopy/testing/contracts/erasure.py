@@ -88,6 +88,7 @@ async def a_whole_context(
     await stores.state.save(name, {"topic": words}, version=0)
     await stores.contexts.tag(name, add=[words])
     await stores.contexts.list()
+    await stores.contexts.search(words, context_id=name)
     return claimed
 
 

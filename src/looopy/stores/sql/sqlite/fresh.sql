@@ -178,4 +178,27 @@ CREATE TABLE looopy_unindexed (
  WITHOUT ROWID
 
 ;
-INSERT INTO looopy_version VALUES ('0005');
+CREATE TABLE looopy_searched (
+	tenant_id TEXT NOT NULL, 
+	context_id TEXT NOT NULL, 
+	upto BIGINT NOT NULL, 
+	CONSTRAINT pk_looopy_searched PRIMARY KEY (tenant_id, context_id), 
+	CONSTRAINT ck_looopy_searched_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_searched_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
+)
+ WITHOUT ROWID
+
+;
+CREATE TABLE looopy_word_rows (
+	number BIGINT NOT NULL, 
+	block BIGINT NOT NULL, 
+	word TEXT NOT NULL, 
+	places TEXT NOT NULL, 
+	CONSTRAINT pk_looopy_word_rows PRIMARY KEY (number, block, word)
+)
+ WITHOUT ROWID
+
+;
+CREATE VIEW looopy_words AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.block AS block, r.word AS word, r.places AS places FROM looopy_contexts c CROSS JOIN looopy_word_rows r ON r.number = c.number;
+CREATE TRIGGER looopy_words_of_contexts AFTER DELETE ON looopy_contexts BEGIN DELETE FROM looopy_word_rows WHERE number = OLD.number; END;
+INSERT INTO looopy_version VALUES ('0006');

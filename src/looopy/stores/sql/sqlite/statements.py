@@ -7,9 +7,13 @@ context has a number here. The key of its rows is that number followed by the pl
 integer, by which SQLite finds a row without an index. The facts that nearly every turn shares are
 left out as well.
 
-Only these statements use the tables `looopy_message_rows`, `looopy_turn_rows` and
-`looopy_event_rows`. For all other readers there are views, with the names and columns that the
-tables have elsewhere.
+The words of messages lie under that number, too. A row has one word, and the places of the messages
+with it among 1,024 that follow each other: `WORD_BITS` of their position. So a search reads a row
+for each word and 1,024 messages, and a delete removes rows that lie together.
+
+Only these statements use the tables `looopy_message_rows`, `looopy_turn_rows`, `looopy_event_rows`
+and `looopy_word_rows`. For all other readers there are views, with the names and columns that the
+tables have elsewhere (the words have the columns of this form).
 
 Each statement reads the number from the row of the context, under its tenant, so it never sees
 another context's rows; impossible places are compared, never added. The number of a deleted context
@@ -23,6 +27,7 @@ from looopy.stores.sql import statements as s
 
 BITS = 32
 LAST_PLACE = 2**BITS - 1
+WORD_BITS = 10
 """The largest position, turn or `seq` that a key has room for; the row of a context checks it."""
 _THIS = "tenant_id = :tenant AND context_id = :context"
 _OWNER = "c.tenant_id = :tenant AND c.context_id = :context"
@@ -85,6 +90,9 @@ _HALVE = (
     " FROM halve h JOIN {table} r ON r.id = h.low + (h.high - h.low) / 2 WHERE h.low < h.high)"
     f" SELECT {_place('low')} FROM halve WHERE low = high"
 )
+_NAMED = "(SELECT value FROM json_each(:contexts))"
+_IN_BLOCK = "w.number = b.number AND w.block = b.block"
+_IS_WANTED = "w.word >= json_extract(q.value, '$[0]') AND w.word <= json_extract(q.value, '$[1]')"
 IN_SQLITE = {
     s.LOAD_CONTEXT: f"{_CONTEXT} AND c.context_id = :context",
     **dict(
@@ -171,6 +179,49 @@ IN_SQLITE = {
     ),
     s.DELETE_EVENTS: f"DELETE FROM looopy_event_rows WHERE {_WITHIN}",
     s.DELETE_TURNS: f"DELETE FROM looopy_turn_rows WHERE {_WITHIN}",
+    # --- the index of words ---
+    s.NOT_SEARCHED: (
+        "SELECT c.context_id FROM looopy_contexts c WHERE c.tenant_id = :tenant"
+        f" AND c.context_id IN {_NAMED} AND c.last_position >= c.visible_from"
+        " AND c.last_position > COALESCE((SELECT s.upto FROM looopy_searched s"
+        " WHERE s.tenant_id = c.tenant_id AND s.context_id = c.context_id), 0)"
+    ),
+    s.ADD_WORDS: (
+        "INSERT INTO looopy_word_rows (number, block, word, places)"
+        f" SELECT c.number, json_extract(m.value, '$[0]') >> {WORD_BITS} AS block, w.value AS word,"
+        f" group_concat(json_extract(m.value, '$[0]') & {2**WORD_BITS - 1})"
+        " FROM looopy_contexts c CROSS JOIN json_each(:words) m"
+        " CROSS JOIN json_each(m.value, '$[1]') w"
+        f" WHERE {_OWNER} GROUP BY block, word"
+        " ON CONFLICT (number, block, word) DO UPDATE SET places = places || ',' || excluded.places"
+    ),
+    s.FORGET_WORDS: (
+        "DELETE FROM looopy_word_rows WHERE number ="
+        f" (SELECT c.number FROM looopy_contexts c WHERE {_OWNER})"
+    ),
+    s.FIND_WORDS: (
+        "WITH RECURSIVE blocks(number, block) AS ("
+        f"SELECT c.number, MIN(:before - 1, c.last_position) >> {WORD_BITS}"
+        f" FROM looopy_contexts c WHERE {_OWNER} UNION ALL"
+        f" SELECT number, block - 1 FROM blocks WHERE block > :after >> {WORD_BITS}),"
+        f" found(number, position) AS (SELECT b.number, b.block << {WORD_BITS} | p.value"
+        " FROM json_each(:words) q CROSS JOIN blocks b"
+        f" CROSS JOIN looopy_word_rows w ON {_IN_BLOCK} AND {_IS_WANTED}"
+        " CROSS JOIN json_each('[' || w.places || ']') p"
+        " GROUP BY 1, 2 HAVING COUNT(DISTINCT q.key) = json_array_length(:words))"
+        " SELECT f.position, m.turn, m.iteration, m.seq, m.body"
+        f" FROM found f CROSS JOIN looopy_message_rows m ON m.id = f.number << {BITS} | f.position"
+        " WHERE f.position > :after AND f.position < :before ORDER BY f.position DESC LIMIT :limit"
+    ),
+    s.FIND_CONTEXTS: (
+        "WITH RECURSIVE blocks(number, context_id, block) AS ("
+        f"SELECT c.number, c.context_id, c.last_position >> {WORD_BITS}"
+        f" FROM looopy_contexts c WHERE c.tenant_id = :tenant AND c.context_id IN {_NAMED}"
+        " UNION ALL SELECT number, context_id, block - 1 FROM blocks WHERE block > 0)"
+        " SELECT DISTINCT b.context_id FROM blocks b WHERE NOT EXISTS ("
+        "SELECT 1 FROM json_each(:words) q WHERE NOT EXISTS ("
+        f"SELECT 1 FROM looopy_word_rows w WHERE {_IN_BLOCK} AND {_IS_WANTED}))"
+    ),
     # --- places by seq ---
     s.FIND_POSITION: _HALVE.format(table="looopy_message_rows", seq="seq"),
     s.FIND_TURN: _HALVE.format(table="looopy_turn_rows", seq="start_seq"),

@@ -1,0 +1,188 @@
+"""
+Searching on SQL: bring the index of words up to date, then read the messages that it proposes.
+
+The index of a context is brought up to date in batches, each a read, work in a thread, and one
+transaction. The transaction writes only if the context is still the one that was read, and nobody
+else has added these messages: so two searches add each message once, and a killed one leaves
+whole batches. No batch follows a clear or a delete that it has not seen, so it writes no word of a
+message that is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from looopy.stores.listing import Listing
+from looopy.stores.log import is_little, off_loop
+from looopy.stores.records import SearchHit
+from looopy.stores.rows.reading import decode_records, read_message
+from looopy.stores.search import Place, Searcher, Wanted, words_of
+from looopy.stores.sql import statements as s
+from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
+
+_BATCH = 256  # messages that are added in one transaction
+_CHUNK = 32  # messages that a thread takes at a time
+_FIRST_REACH = 4_096  # positions that are searched at first; then four times as many
+_PROPOSED = 64  # messages that are read at a time
+
+
+class _Unread(NamedTuple):
+    """
+    The messages of a context that are not in its index: the next batch of their rows.
+
+    Attributes:
+        created_at, visible_from: As they were read. The context has others if it is another one of
+            the same name, or was cleared.
+        searched: Up to where the messages were added, as it is stored.
+    """
+
+    created_at: int
+    visible_from: int
+    searched: int
+    rows: Rows
+
+
+class SQLSearcher(SQLStore, Searcher):
+    """See `ContextIndex.search` for the contract."""
+
+    async def _is_of(self, context_id: str, owner: str | None) -> bool:
+        found = await self._ask(s.TO_SEARCH, context_id)
+        return bool(found) and (owner is None or found[0][3] == owner)
+
+    async def _contexts(self, owner: str | None, after: Place | None, most: int) -> list[Place]:
+        found = await self.listed(
+            Listing(
+                owner=owner,
+                status=None,
+                tags=(),
+                metadata={},
+                active_since=None,
+                active_before=None,
+                due=False,
+                after=None if after is None else f"{after.touched}-{after.context_id}",
+                limit=most,
+            )
+        )
+        return [Place(int(row[-1]), row[0]) for row in found[:most]]
+
+    async def listed(self, wanted: Listing) -> Rows:
+        """The contexts of a listing: their columns, then their place in it."""
+        raise NotImplementedError
+
+    async def _likely(self, context_ids: Sequence[str], wanted: Wanted) -> Iterable[str]:
+        if not context_ids:
+            return ()
+        names = json.dumps(context_ids)
+        behind = await self._ask_of(s.NOT_SEARCHED, contexts=names)
+        for (context_id,) in behind:
+            await self._add_all(context_id)
+        words = _spans(wanted)
+        found = await self._ask_of(s.FIND_CONTEXTS, contexts=names, words=words)
+        return [context_id for (context_id,) in found]
+
+    async def _ask_of(self, statement: str, **params: Any) -> Rows:
+        query = Query(statement, {"tenant": self.tenant, **params}, alone=True)
+        return await self.backend.run(partial(one_step, query), write=False)
+
+    async def _below(
+        self, context_id: str, wanted: Wanted, before: int | None, most: int
+    ) -> list[SearchHit]:
+        if not can_exist(context_id):
+            return []
+        bounds = await self._add_all(context_id)
+        if bounds is None:
+            return []
+        first, last = bounds
+        high = last + 1 if before is None else min(before, last + 1)
+        hits: list[SearchHit] = []
+        reached = _FIRST_REACH
+        while high > first and len(hits) < most:
+            low = max(first, high - reached)
+            found = await self._ask(
+                s.FIND_WORDS,
+                context_id,
+                words=_spans(wanted),
+                after=low - 1,
+                before=high,
+                limit=_PROPOSED,
+            )
+            hits += await self._hits(context_id, wanted, found)
+            if len(found) == _PROPOSED:
+                high = int(found[-1][0])
+            else:
+                high, reached = low, reached * 4
+        return hits[:most]
+
+    async def _hits(self, context_id: str, wanted: Wanted, found: Rows) -> list[SearchHit]:
+        def part(start: int) -> list[SearchHit]:
+            rows: Any = found[start : start + _CHUNK]
+            return list(wanted.hits(context_id, decode_records(rows)))
+
+        parts = map(part, range(0, len(found), _CHUNK))
+        return await off_loop(parts, little=is_little(len(found), (row[4] for row in found)))
+
+    # --- the index ---
+
+    async def _add_all(self, context_id: str) -> tuple[int, int] | None:
+        """
+        Bring the index of a context up to date.
+
+        Returns:
+            The first position that may be found and the last; `None` if there is no such context.
+        """
+        while True:
+            read = partial(_read_unread, self.params(context_id))
+            unread, bounds = await self.backend.run(read, write=False)
+            if unread is None:
+                return bounds
+            rows = unread.rows
+            words = await off_loop(
+                _words(rows), little=is_little(len(rows), (row[4] for row in rows))
+            )
+            add = partial(_add, self.params(context_id), unread, f"[{','.join(words)}]")
+            await self.backend.run(add, write=True)
+
+
+def _spans(wanted: Wanted) -> str:
+    return json.dumps(wanted.spans, ensure_ascii=False)
+
+
+def _words(found: Rows) -> Iterator[list[str]]:
+    for start in range(0, len(found), _CHUNK):
+        yield [
+            json.dumps(
+                [row[0], sorted(words_of(read_message(row[4], position=row[0])))],
+                ensure_ascii=False,
+            )
+            for row in found[start : start + _CHUNK]
+        ]
+
+
+def _read_unread(key: dict[str, Any]) -> Steps[tuple[_Unread | None, tuple[int, int] | None]]:
+    found = yield Query(s.TO_SEARCH, key)
+    if not found:
+        return None, None
+    created_at, visible_from, last_position, _, searched = found[0]
+    bounds = int(visible_from), int(last_position)
+    searched = searched or 0
+    if last_position <= max(searched, visible_from - 1):
+        return None, bounds
+    rows = yield Query(s.LIST_RECORDS, {**key, "after": searched, "limit": _BATCH})
+    if not rows:
+        return None, bounds
+    return _Unread(created_at, visible_from, searched, rows), bounds
+
+
+def _add(key: dict[str, Any], unread: _Unread, words: str) -> Steps[None]:
+    """Add a batch, unless the context has changed in a way that makes it wrong."""
+    last = int(unread.rows[-1][0])
+    held = yield Query(s.HOLD_CONTEXT, key)
+    if not held or held[0][:2] != (unread.created_at, unread.visible_from) or held[0][2] < last:
+        return
+    upto = {"upto": last, "after": bounded(unread.searched)}
+    if (yield Query(s.RAISE_SEARCHED, {**key, **upto})):
+        yield Query(s.ADD_WORDS, {**key, "words": words})
