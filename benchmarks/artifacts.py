@@ -19,15 +19,17 @@ from pathlib import Path
 
 from looopy import open_stores
 
-_PIECE = 1024 * 1024
+PIECE = 1024 * 1024
 
 
-def _peak_mib() -> float:
+def peak_mib() -> float:
+    """The most memory that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _piece(number: int) -> bytes:
-    return hashlib.sha256(str(number).encode()).digest() * (_PIECE // 32)
+def piece_of(number: int) -> bytes:
+    """A piece that no other number has."""
+    return hashlib.sha256(str(number).encode()).digest() * (PIECE // 32)
 
 
 async def _measure(url: str, blobs: str | None, mib: int) -> float:
@@ -35,12 +37,12 @@ async def _measure(url: str, blobs: str | None, mib: int) -> float:
         artifacts = stores.artifacts
         await artifacts.save("bench", "small", b"x" * 100_000)  # what every use needs once
         await artifacts.load("bench", "small")
-        before, began, cpu = _peak_mib(), time.perf_counter(), time.process_time()
+        before, began, cpu = peak_mib(), time.perf_counter(), time.process_time()
         await artifacts.open("bench", "large")
         for number in range(mib):
-            await artifacts.append("bench", "large", _piece(number))
+            await artifacts.append("bench", "large", piece_of(number))
         done = await artifacts.complete("bench", "large")
-        written = _peak_mib()
+        written = peak_mib()
         print(f"in:  {time.perf_counter() - began:.1f} s, {time.process_time() - cpu:.1f} s of CPU,"
               f" {written - before:.0f} MiB more memory at its peak")
         began, cpu = time.perf_counter(), time.process_time()
@@ -49,10 +51,10 @@ async def _measure(url: str, blobs: str | None, mib: int) -> float:
             digest.update(piece)
             size += len(piece)
         print(f"out: {time.perf_counter() - began:.1f} s, {time.process_time() - cpu:.1f} s of CPU,"
-              f" {_peak_mib() - before:.0f} MiB more memory at its peak")
-        if (digest.hexdigest(), size) != (done.sha256, mib * _PIECE):
+              f" {peak_mib() - before:.0f} MiB more memory at its peak")
+        if (digest.hexdigest(), size) != (done.sha256, mib * PIECE):
             raise SystemExit("what came out is not what went in")
-        return _peak_mib() - before
+        return peak_mib() - before
 
 
 def main() -> None:

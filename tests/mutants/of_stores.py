@@ -16,6 +16,8 @@ _POOLER = "tests/contract/postgres/test_pooler.py"
 _CUTS = "tests/contract/postgres/test_cuts.py"
 _RLS = "tests/contract/postgres/test_row_level_security.py"
 _FILE = "tests/contract/sqlite/test_file.py"
+_ARCHIVES = "tests/contract/every_store/test_archives.py::TestRestoringOnSQLite"
+_HOSTILE = "tests/unit/stores/archive/test_reading_hostile.py"
 _IN_FILE = "tests/contract/sqlite/test_numbers.py"
 
 MUTANTS = [
@@ -794,6 +796,55 @@ MUTANTS = [
         "if time.monotonic() > part.expires:",
         "if False:",
         "tests/contract/sqlite/test_blobs.py::test_a_commit_that_comes_too_late_is_refused",
+    ),
+    # --- archives ---
+    mutant(
+        "an-archive-is-not-compared",
+        "an artifact or a message is imported that somebody altered on the way",
+        "looopy.stores.archive.container:Member.check",
+        'if digest.hexdigest() != said.get("sha256"):',
+        "if False:",
+        f"{_HOSTILE}::test_an_altered_byte_is_found_by_its_hash",
+    ),
+    mutant(
+        "an-archive-names-its-owner",
+        "whoever sends an archive gives contexts to other people",
+        "looopy.stores.archive.importing:_check_actors",
+        "if actor != owner:",
+        "if owner is not None and actor != owner:",
+        f"{_HOSTILE}::test_owners_are_kept_only_if_the_importer_says_so",
+    ),
+    mutant(
+        "members-share-their-bytes",
+        "a small archive holds gigabytes",
+        "looopy.stores.archive.container:Reader.__init__",
+        "if info.header_offset < taken or start + info.file_size > end:",
+        "if start + info.file_size > end:",
+        f"{_HOSTILE}::test_members_that_share_bytes_are_refused",
+    ),
+    mutant(
+        "an-export-has-what-came-later",
+        "an archive holds a piece of an artifact that its own line does not know",
+        "looopy.stores.archive.writing:_Export._content",
+        "await asyncio.to_thread(writer.write, piece[:left])",
+        "await asyncio.to_thread(writer.write, piece)",
+        f"{_ARCHIVES}::test_turns_that_run_meanwhile_are_not_in_it",
+    ),
+    mutant(
+        "an-export-misses-a-clear",
+        "half of a context is exported as if it were all of it",
+        "looopy.stores.archive.writing:_Export._check_still_there",
+        "(now.created_at, now.cleared_seq) != (before.created_at, before.cleared_seq)",
+        "now.created_at != before.created_at",
+        f"{_ARCHIVES}::test_a_context_that_is_cleared_at_the_end_is_not_exported",
+    ),
+    mutant(
+        "a-restored-turn-lost-its-message",
+        "an imported turn_start no longer says what the user asked",
+        "looopy.stores.archive.writing:_Log._notice",
+        "self.user_positions[event.turn] = event.position",
+        "pass",
+        f"{_ARCHIVES}::test_a_restored_context_is_what_it_was",
     ),
     mutant(
         "two-appends-overwrite",

@@ -14,6 +14,7 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from looopy.errors import ArtifactDamaged
@@ -81,20 +82,23 @@ class Parts:
         Put the parts of *content* into the blob store, for a row that will name them.
 
         Args:
-            content: Read in a thread.
+            content: In blocks, which are read in a thread.
             share: Equal parts that are there may be named instead.
         """
-        pieces = pieces_of(content, self._part_bytes, is_rows=is_rows)
-        parts: list[ArtifactPart] = []
+        cutter = Cutter(self._part_bytes, is_rows=is_rows)
         known: dict[str, ArtifactPart] = {}
-        piece = await asyncio.to_thread(next, pieces)
-        while (following := await asyncio.to_thread(next, pieces, None)) is not None:
-            digest = await digest_of(piece)
-            part = known.get(digest)
-            if part is None:
-                part = known[digest] = await self._store(memoryview(piece), digest, share=share)
-            parts.append(replace(part, rows=piece.count(b"\n") if is_rows else 0))
-            piece = following
+
+        async def staged(part: bytes) -> ArtifactPart:
+            digest = await digest_of(part)
+            if digest not in known:
+                known[digest] = await self._store(memoryview(part), digest, share=share)
+            return replace(known[digest], rows=part.count(b"\n") if is_rows else 0)
+
+        parts: list[ArtifactPart] = []
+        # Only the reading is done in threads: each that made parts would keep memory for one.
+        while (block := await asyncio.to_thread(next, content, None)) is not None:
+            parts += [await staged(part) for part in cutter.parts(block)]
+        parts += [await staged(part) for part in cutter.last_parts()]
         return parts
 
     async def _store(self, piece: memoryview, digest: str, *, share: bool) -> ArtifactPart:
@@ -196,57 +200,62 @@ class Parts:
         return len(gone)
 
 
-def pieces_of(
-    content: Iterable[bytes], part_bytes: int, *, is_rows: bool
-) -> Iterator[bytes]:
+class Cutter:
     """
-    A content as it is stored: its parts, and last its tail, which may be empty.
+    Cuts a content, as it comes, into parts and a tail.
 
     Args:
-        content: In pieces of any length.
         is_rows: No row is cut in two.
     """
-    waiting = bytearray()
-    for piece in content:
-        waiting += piece
-        while len(waiting) > part_bytes + INLINE_BYTES and (end := _cut_at(
-            waiting, part_bytes, is_rows=is_rows
-        )):
-            yield bytes(waiting[:end])
-            del waiting[:end]
-    while len(waiting) > INLINE_BYTES:
-        end = _cut_at(waiting, part_bytes, is_rows=is_rows) or len(waiting)
-        yield bytes(waiting[:end])
-        del waiting[:end]
-    yield bytes(waiting)
+
+    def __init__(self, part_bytes: int, *, is_rows: bool) -> None:
+        self._part_bytes = part_bytes
+        self._is_rows = is_rows
+        self._waiting = bytearray()
+
+    def parts(self, piece: bytes) -> Iterator[bytes]:
+        """The parts that are whole with *piece*; nothing else may be called before the last."""
+        self._waiting += piece
+        while len(self._waiting) > self._part_bytes + INLINE_BYTES and (end := self._end()):
+            yield self._taken(end)
+
+    def last_parts(self) -> Iterator[bytes]:
+        """The rest of the parts, when there are no more pieces."""
+        while len(self._waiting) > INLINE_BYTES:
+            yield self._taken(self._end() or len(self._waiting))
+
+    @property
+    def tail(self) -> bytes:
+        """The content after the last part."""
+        return bytes(self._waiting)
+
+    def _end(self) -> int:
+        """The end of the next part; 0 if that is not known yet."""
+        end = min(self._part_bytes, len(self._waiting))
+        if not self._is_rows:
+            return end
+        return self._waiting.rfind(b"\n", 0, end) + 1 or self._waiting.find(b"\n", end) + 1
+
+    def _taken(self, end: int) -> bytes:
+        with memoryview(self._waiting) as view:  # copied once
+            taken = bytes(view[:end])
+        del self._waiting[:end]
+        return taken
 
 
 def stored_parts(
-    pieces: Iterable[bytes], *, is_rows: bool
+    content: Iterable[bytes], *, is_rows: bool
 ) -> Iterator[tuple[StoredPart | None, bytes]]:
-    """*pieces* (`pieces_of`) as parts that hold their bytes, and last `None` with the tail."""
-    number, start, first_row = 0, 0, 0
-    before: bytes | None = None
-    for piece in pieces:
-        if before is not None:
-            number += 1
-            rows = before.count(b"\n") if is_rows else 0
-            digest = hashlib.sha256(before).hexdigest()
-            part = StoredPart(
-                number, start, len(before), digest, first_row, rows, None, before
-            )
-            yield part, b""
-            start, first_row = start + len(before), first_row + rows
-        before = piece
-    yield None, before or b""
-
-
-def _cut_at(waiting: bytearray, part_bytes: int, *, is_rows: bool) -> int:
-    """The end of the next part; 0 if that is not known yet."""
-    end = min(part_bytes, len(waiting))
-    if not is_rows:
-        return end
-    return waiting.rfind(b"\n", 0, end) + 1 or waiting.find(b"\n", end) + 1
+    """The parts of a content, which hold their bytes, and last `None` with the tail."""
+    cutter = Cutter(DATABASE_PART_BYTES, is_rows=is_rows)
+    start, first_row = 0, 0
+    pieces = (part for piece in content for part in cutter.parts(piece))
+    for number, part in enumerate(chain(pieces, cutter.last_parts()), 1):
+        rows = part.count(b"\n") if is_rows else 0
+        digest = hashlib.sha256(part).hexdigest()
+        yield StoredPart(number, start, len(part), digest, first_row, rows, None, part), b""
+        start, first_row = start + len(part), first_row + rows
+    yield None, cutter.tail
 
 
 async def drop(rows: ArtifactRows, tenant: str, blobs: Blobs, names: Sequence[str]) -> None:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from looopy.stores import rules as names
-from looopy.stores.artifacts.parts import (
-    DATABASE_PART_BYTES,
-    INLINE_BYTES,
-    pieces_of,
-    stored_parts,
-)
+from looopy.stores.artifacts.parts import INLINE_BYTES, stored_parts
 from looopy.stores.memory.context import (
     MemoryVersion,
     StoredContext,
@@ -84,9 +79,8 @@ def _version(version: RestoredVersion) -> MemoryVersion:
     if one.kind is ArtifactKind.DATA and one.size <= INLINE_BYTES:
         return MemoryVersion(one, b"".join(version.content(0)).decode(), b"", [])
     is_rows = one.kind is ArtifactKind.DATASET
-    pieces = pieces_of(version.content(0), DATABASE_PART_BYTES, is_rows=is_rows)
     made = MemoryVersion(one, None, b"", [])
-    for part, tail in stored_parts(pieces, is_rows=is_rows):
+    for part, tail in stored_parts(version.content(0), is_rows=is_rows):
         if part is None:
             made.tail = tail
         else:

@@ -14,13 +14,7 @@ from typing import Any, TypeAlias
 
 from looopy.errors import StoreConflict
 from looopy.stores import rules as names
-from looopy.stores.artifacts.parts import (
-    DATABASE_PART_BYTES,
-    INLINE_BYTES,
-    Parts,
-    pieces_of,
-    stored_parts,
-)
+from looopy.stores.artifacts.parts import INLINE_BYTES, Parts, stored_parts
 from looopy.stores.artifacts.rows import StoredPart
 from looopy.stores.records import ArtifactMoved, ArtifactPart, ArtifactWrite
 from looopy.stores.rows import events as rows
@@ -211,9 +205,7 @@ def _version_steps(
 def _parts(version: RestoredVersion) -> Iterator[tuple[StoredPart | None, bytes]]:
     """The parts that the database takes, one at a time, and last the tail."""
     is_rows = version.artifact.kind is ArtifactKind.DATASET
-    return stored_parts(
-        pieces_of(version.content(0), DATABASE_PART_BYTES, is_rows=is_rows), is_rows=is_rows
-    )
+    return stored_parts(version.content(0), is_rows=is_rows)
 
 
 def _part(place: Mapping[str, Any], part: StoredPart) -> dict[str, Any]:

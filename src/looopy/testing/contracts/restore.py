@@ -116,6 +116,29 @@ async def imported(stores: Stores, archive: bytes, **others: Any) -> Any:
     return await import_contexts(stores, stream(), **{"keep_owners": True, **others})
 
 
+class _ClearsAtTheEnd(Stores):
+    """Stores in which somebody clears the context when all of its turns have been read."""
+
+    def __init__(self, stores: Stores) -> None:
+        parts = (stores.messages, stores.artifacts, stores.state, stores.journal)
+        super().__init__(*parts, contexts=stores.contexts)
+        self.looked = False
+        turns = stores.journal.turns
+
+        class Journal:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(stores.journal, name)
+
+            async def turns(_, context_id: str, **bounds: Any) -> Any:  # noqa: N805 - two selfs
+                found = await turns(context_id, **bounds)
+                await stores.journal.clear(context_id)
+                self.looked = True
+                return found
+
+        made: Any = Journal()
+        self.journal = made
+
+
 class RestoreContract(Contract):
     """A whole context goes out of a store and into another one, and is what it was."""
 
@@ -273,6 +296,20 @@ class RestoreContract(Contract):
         with pytest.raises(StoreConflict, match="while it was exported"):  # noqa: PT012 - as it runs
             async for _ in export_contexts(stores, CONTEXT):
                 await stores.journal.clear(CONTEXT)
+
+    async def test_a_context_that_is_cleared_at_the_end_is_not_exported(
+        self, stores: Stores
+    ) -> None:
+        """Not even if all of it that is left to read needs no store."""
+        from looopy.stores.archive.writing import export_contexts
+
+        await a_turn(stores)
+        await a_turn(stores, (await record_of(stores)).epoch)
+        clears = _ClearsAtTheEnd(stores)
+        with pytest.raises(StoreConflict, match="while it was exported"):
+            async for _ in export_contexts(clears, CONTEXT):
+                pass
+        assert clears.looked
 
     async def test_turns_that_run_meanwhile_are_not_in_it(
         self, stores: Stores, filled: bytes
