@@ -188,7 +188,10 @@ class Known:
         """
         self.stale = True  # until all of it is read: the store may fail in between
         while True:
+            version = self.record.version if self.record else 0
             self.record = record = await self.stores.state.load(self.context_id)
+            if record is not None and self._born is None and record.version != version:
+                self.forget()  # somebody else changed it, and perhaps what was said in it
             await self._read(record)
             self.busy_turn = None
             if record is None or record.open_turn is None:
@@ -214,7 +217,7 @@ class Known:
         if record is None:
             self.forget()
             return
-        same = self._born in (None, record.created_at)  # else deleted, and created again since
+        same = self._born in (None, record.created_at)  # else redacted, or made anew
         if same and self._position and record.visible_from == self._visible_from:
             # For a context created by this process, the last message tells if it is the same one.
             again = int(self._born is None)

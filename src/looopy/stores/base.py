@@ -564,11 +564,17 @@ class ContextIndex(Protocol):
         """
         Erase all contexts that belong to an actor, a few at a time; see `erase`.
 
+        Contexts of others in which the actor began a turn stay, and so do the places of all
+        messages in them. In that actor's turns, messages, questions and arguments of calls are
+        replaced by `[erased]`, and contents of artifacts by nothing; metadata, keys, and messages
+        that wait in the inbox are removed. A later summary is emptied: it may tell of them. What
+        others said about them in their own turns is theirs and stays.
+
         It may be killed or cancelled on the way, and called again to end the work.
 
         Raises:
-            AgentBusy: A turn runs on one of them and *force* is false. Nothing was erased, unless
-                that turn began on the way.
+            AgentBusy: A turn runs on one of these contexts and *force* is false. Nothing was
+                erased, unless that turn began on the way.
             ValueRefused: No actor can have this id.
             StoreUnavailable: See `erase`.
         """

@@ -12,6 +12,7 @@ them, and afterwards the log of the database is emptied.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -29,6 +30,8 @@ from looopy.types.storable import check_name
 _AT_ONCE = 32
 _ROWS_AT_ONCE = 20_000
 _PAGE = 500
+EMPTY = hashlib.sha256(b"").hexdigest()
+"""The hash of the content that a redacted artifact has."""
 
 
 class Gone(NamedTuple):
@@ -44,6 +47,24 @@ class Gone(NamedTuple):
     counts: Counter[str]
     blobs: Sequence[str] = ()
     epoch: int | None = None
+
+
+class Redacted(NamedTuple):
+    """
+    What was taken out of a context of somebody else.
+
+    Attributes:
+        messages: How many messages are redacted.
+        inbox, keys: How many are gone.
+        turns: Their numbers, for `end_redaction`.
+        blobs: To be removed before that.
+    """
+
+    messages: int
+    inbox: int
+    keys: int
+    turns: Sequence[int]
+    blobs: Sequence[str]
 
 
 class Candidate(NamedTuple):
@@ -120,6 +141,25 @@ class ErasureRows(Protocol):
         """The contexts with an id over *after*, in the order of their ids, at most *limit*."""
         ...
 
+    async def spoke_in(self, actor_id: str, *, after: str, last: str) -> set[str]:
+        """The contexts between *after* and *last* in which they began a turn, or sent a message."""
+        ...
+
+    async def redact(self, context_id: str, actor_id: str, *, force: bool) -> Redacted | None:
+        """
+        Take what an actor said out of some of their turns, in one commit; `None` if there are none.
+
+        The turns stay known as theirs until `end_redaction`, so that another erasure finds them.
+
+        Raises:
+            AgentBusy: A turn runs on the context, and *force* is false.
+        """
+        ...
+
+    async def end_redaction(self, context_id: str, turns: Sequence[int]) -> None:
+        """Forget whose turns they were, and the names of blobs that are gone."""
+        ...
+
     async def backups(self, *, remove: bool) -> Sequence[Path]:
         """
         The copies of the database that migrations have left.
@@ -166,18 +206,26 @@ class Erasures(ErasureRows):
     ) -> Erased:
         """Erase what belongs to a person."""
         check_name(actor_id, "an actor id", "/actor_id")
-        found = [one async for one in _all(self) if one.owner == actor_id]
-        running = [one for one in found if one.running is not None]
+        found: list[Candidate] = []
+        others: list[Candidate] = []
+        after = ""
+        while page := await self.candidates(after=after, limit=_PAGE):
+            last = page[-1].context_id
+            spoke = await self.spoke_in(actor_id, after=after, last=last)
+            found += [one for one in page if one.owner == actor_id]
+            others += [o for o in page if o.context_id in spoke and o.owner != actor_id]
+            after = last
+        running = [one for one in (*found, *others) if one.running is not None]
         if running and not force:
             first = running[0]
             raise AgentBusy(
-                f"a turn runs on {len(running)} of this person's contexts, such as"
+                f"a turn runs on {len(running)} contexts that this person has a part in, such as"
                 f" {first.context_id!r}: nothing was erased; `force` ends such turns",
                 turn=first.running,
             )
-        return await _Work(self, keep_backups=keep_backups).erase(
-            found, lambda _: Terms(actor_id, force)
-        )
+        work = _Work(self, keep_backups=keep_backups)
+        await work.redact([one.context_id for one in others], actor_id, force=force)
+        return await work.erase(found, lambda _: Terms(actor_id, force))
 
     async def retain(
         self,
@@ -312,30 +360,53 @@ class _Work:
         self._keep_backups = keep_backups
         self._dry_run = dry_run
         self._gone: list[str] = []
+        self._redacted: list[str] = []
+        self._copies: dict[Path, None] = {}
         self._counts: Counter[str] = Counter()
 
     async def erase(
         self, found: Sequence[Candidate], terms: Callable[[Candidate], Terms]
     ) -> Erased:
         """Erase *found*, leave nothing in the files of the database, and say what is gone."""
-        copies: Sequence[Path] = ()
         if self._dry_run:
             await self._count(found)
         else:
-            # First: as long as there is something to erase, the next erasure looks for them, too.
             if found:
-                copies = await self._rows.backups(remove=not self._keep_backups)
+                await self._look_for_copies()
             for some in batches(found):
                 await self._erase_some([(one.context_id, terms(one)) for one in some])
             reach("E3")
             await self._rows.scrub()
+        copies = tuple(map(str, self._copies))
         return Erased(
             context_ids=tuple(self._gone),
+            redacted_ids=tuple(self._redacted),
             backups=0 if self._keep_backups else len(copies),
-            backups_left=tuple(map(str, copies)) if self._keep_backups else (),
+            backups_left=copies if self._keep_backups else (),
             dry_run=self._dry_run,
             **self._counts,
         )
+
+    async def redact(self, names: Sequence[str], actor_id: str, *, force: bool) -> None:
+        """Take what an actor said out of contexts of others, some turns at a time."""
+        if names:
+            await self._look_for_copies()
+        for name in names:
+            some = await self._rows.redact(name, actor_id, force=force)
+            while some is not None:
+                self._counts["blobs"] += await self._rows.remove_blobs(some.blobs)
+                self._counts.update(
+                    redacted=some.messages, inbox=some.inbox, keys=some.keys
+                )
+                reach("E2")
+                await self._rows.end_redaction(name, some.turns)
+                if name not in self._redacted:
+                    self._redacted.append(name)
+                some = await self._rows.redact(name, actor_id, force=force)
+
+    async def _look_for_copies(self) -> None:
+        # First: as long as there is something to erase, the next erasure looks for them, too.
+        self._copies |= dict.fromkeys(await self._rows.backups(remove=not self._keep_backups))
 
     async def _count(self, found: Sequence[Candidate]) -> None:
         for one in found:

@@ -233,6 +233,8 @@ class Erased:
 
     Attributes:
         contexts: How many contexts; `context_ids` are their ids, in the order of the erasure.
+        redacted_ids: Contexts of others, in which the person had a part; they stay.
+        redacted: How many of their messages no longer say what the person said.
         messages: Those of the history, and those that were rewound or covered by a summary.
         artifacts: Artifacts, whatever the number of their versions.
         events: Durable events of the log.
@@ -247,6 +249,8 @@ class Erased:
     """
 
     context_ids: tuple[str, ...] = ()
+    redacted_ids: tuple[str, ...] = ()
+    redacted: int = 0
     messages: int = 0
     artifacts: int = 0
     events: int = 0

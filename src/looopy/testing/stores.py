@@ -17,7 +17,11 @@ The classes are in `looopy.testing.contracts`, one a file; import them from this
 from __future__ import annotations
 
 from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
-from looopy.testing.contracts.erasure import ErasureContract, RetentionContract
+from looopy.testing.contracts.erasure import (
+    ErasureContract,
+    RedactionContract,
+    RetentionContract,
+)
 from looopy.testing.contracts.inbox import InboxContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
@@ -38,6 +42,7 @@ __all__ = [
     "KeyContract",
     "LineContract",
     "MessageStoreContract",
+    "RedactionContract",
     "RestoreContract",
     "RetentionContract",
     "SearchContract",

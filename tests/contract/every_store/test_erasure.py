@@ -17,7 +17,12 @@ from looopy.stores.sql import statements as s
 from looopy.stores.sql.sqlite import backups
 from looopy.stores.sql.sqlite.driver import SQLiteDriver
 from looopy.stores.sql.tables import metadata
-from looopy.testing.contracts.erasure import ErasureContract, RetentionContract, a_whole_context
+from looopy.testing.contracts.erasure import (
+    ErasureContract,
+    RedactionContract,
+    RetentionContract,
+    a_whole_context,
+)
 from looopy.testing.contracts.turns import CONTEXT, LONG_S, begin
 
 CANARY = "canary-7f3a"
@@ -36,6 +41,22 @@ class TestErasureOnAsyncpg(OnAsyncpg, ErasureContract):
 
 
 class TestErasureOnPsycopg(OnPsycopg, ErasureContract):
+    """On Postgres, over psycopg."""
+
+
+class TestRedactionInMemory(InMemory, RedactionContract):
+    """In dictionaries."""
+
+
+class TestRedactionOnSQLite(OnSQLite, RedactionContract):
+    """In a file."""
+
+
+class TestRedactionOnAsyncpg(OnAsyncpg, RedactionContract):
+    """On Postgres, over asyncpg."""
+
+
+class TestRedactionOnPsycopg(OnPsycopg, RedactionContract):
     """On Postgres, over psycopg."""
 
 

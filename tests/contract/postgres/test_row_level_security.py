@@ -29,7 +29,11 @@ from looopy.stores.sql.postgres.driver import ask_once
 from looopy.stores.sql.tables import metadata
 from looopy.testing import stores as suites
 from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
-from looopy.testing.contracts.erasure import ErasureContract, RetentionContract
+from looopy.testing.contracts.erasure import (
+    ErasureContract,
+    RedactionContract,
+    RetentionContract,
+)
 from looopy.testing.contracts.inbox import InboxContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
@@ -150,6 +154,10 @@ class TestErasureWhenSecured(Secured, ErasureContract):
 
 
 class TestRestoringWhenSecured(Secured, RestoreContract):
+    """See `Secured`."""
+
+
+class TestRedactionWhenSecured(Secured, RedactionContract):
     """See `Secured`."""
 
 

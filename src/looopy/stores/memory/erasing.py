@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from looopy.stores.erasing import Candidate, Erasures, Gone, Terms, counted
-from looopy.stores.memory.context import MemoryStore, StoredContext
+from looopy.stores.erasing import EMPTY, Candidate, Erasures, Gone, Redacted, Terms, counted
+from looopy.stores.memory.context import MemoryStore, StoredContext, interrupt
+from looopy.stores.records import TurnRecord
 from looopy.stores.rows.events import decode_state
 from looopy.stores.rows.meta import to_us
+from looopy.stores.rows.redaction import (
+    redacted_body,
+    redacted_event,
+    redacted_state,
+    redacted_summary,
+)
 from looopy.stores.rules import busy
+from looopy.types.artifact import ArtifactKind, ArtifactStatus
 
 
 class InMemoryErasures(MemoryStore, Erasures):
@@ -53,6 +65,44 @@ class InMemoryErasures(MemoryStore, Erasures):
             _candidate(name, self.backend.contexts[self.tenant, name]) for name in theirs[:limit]
         ]
 
+    async def spoke_in(self, actor_id: str, *, after: str, last: str) -> set[str]:
+        """The contexts with a turn or a message of theirs."""
+        return {
+            name
+            for (tenant, name), context in self.backend.contexts.items()
+            if tenant == self.tenant
+            and after < name <= last
+            and (
+                any(one.actor_id == actor_id for one in context.turns)
+                or any(one.actor_id == actor_id for one in context.inbox.values())
+            )
+        }
+
+    async def redact(self, context_id: str, actor_id: str, *, force: bool) -> Redacted | None:
+        """Take what an actor said out of their turns."""
+        context = self._get(context_id)
+        if context is None or context.owner_actor == actor_id:
+            return None
+        turns = [one for one in context.turns if one.actor_id == actor_id]
+        waiting = [n for n, one in context.inbox.items() if one.actor_id == actor_id]
+        if not (turns or waiting):
+            return None
+        if (turn := _running(context)) is not None and not force:
+            raise busy(turn)
+        done = _redact(context, turns)
+        for number in waiting:
+            del context.inbox[number]
+        context.inbox_last += bool(waiting)
+        self._ring(context_id)
+        return done._replace(inbox=len(waiting))
+
+    async def end_redaction(self, context_id: str, turns: Sequence[int]) -> None:
+        """Forget whose they were."""
+        if (context := self._get(context_id)) is not None:
+            context.turns = [
+                replace(one, actor_id=None) if one.turn in turns else one for one in context.turns
+            ]
+
     async def backups(self, *, remove: bool) -> Sequence[Path]:  # noqa: ARG002 - as above
         """None: there are no files."""
         return ()
@@ -90,3 +140,67 @@ def _counts(context: StoredContext) -> Counter[str]:
         bytes=sum(len(body.encode()) for body in said)
         + sum(one.artifact.size for one in versions),
     )
+
+
+def _redact(context: StoredContext, turns: Sequence[TurnRecord]) -> Redacted:
+    numbers = {one.turn for one in turns}
+    if context.open_turn in numbers:
+        interrupt(context)
+    keys = [key for key, (turn, _) in context.keys.items() if turn in numbers]
+    for key in keys:
+        del context.keys[key]
+    calls: set[str] = set()
+    messages = 0
+    folds = True
+    for place, message in enumerate(context.messages):
+        position = message.position
+        since = bool(turns) and position >= turns[0].first_position
+        empty = redacted_summary(message.body, position) if since else None
+        folds = folds and empty is None
+        if any(one.first_position <= position <= _end(context, one) for one in turns):
+            body, of_it = redacted_body(message.body, position)
+            calls.update(of_it)
+            messages += 1
+            context.messages[place] = message._replace(body=body)
+        elif empty is not None:
+            context.messages[place] = message._replace(body=empty)
+    for place, event in enumerate(context.events):
+        if event.turn in numbers:
+            if event.type == "artifact_update":
+                _redact_version(context, json.loads(event.body))
+            body = redacted_event(event.type, event.body)
+            context.events[place] = event._replace(body=body)
+    context.turns = [
+        replace(one, metadata={}) if one.turn in numbers else one for one in context.turns
+    ]
+    context.state = redacted_state(
+        context.state, numbers, calls, context.turn_count, folds=folds
+    )
+    context.raise_epoch()
+    context.holder = None
+    context.created_at += timedelta(microseconds=1)
+    context.version += 1
+    return Redacted(messages, 0, len(keys), sorted(numbers), ())
+
+
+def _end(context: StoredContext, turn: TurnRecord) -> int:
+    return context.last_position if turn.end_seq is None else turn.last_position
+
+
+def _redact_version(context: StoredContext, told: Mapping[str, Any]) -> None:
+    for one in context.artifacts.get(told["artifact_id"], ()):
+        if one.artifact.version == told["version"]:
+            kind = one.artifact.kind
+            one.text, one.tail, one.parts = None, b"", []
+            if kind is ArtifactKind.DATA:
+                one.text = "{}"
+            one.artifact = replace(
+                one.artifact,
+                status=ArtifactStatus.FAILED,
+                size=0,
+                sha256=EMPTY,
+                rows=0,
+                columns={} if kind is ArtifactKind.DATASET else None,
+                description=None,
+                metadata={},
+            )

@@ -539,6 +539,14 @@ def compact_steps(
     return int(done[0][0]), replace(made[1], seq=seq)
 
 
+def interrupt_turn(key: Mapping[str, Any], head: Head, seq: int) -> Steps[None]:
+    """End the open turn as interrupted."""
+    if head.open_turn is not None:
+        interrupted = Outcome.INTERRUPTED.value
+        closing = rows.TurnClosing(0, interrupted, interrupted, "{}", to_us(utc_now()))
+        yield from _close_turn(key, head.open_turn, closing, seq, head.last_position)
+
+
 def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Steps[int]:
     """Hide the history and fence the current owner; see `Journal.clear`."""
     head = yield from peek(key, lock=True)
@@ -549,9 +557,7 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
         if not force:
             raise busy(head.open_turn)
         # Its open calls get no results: they are hidden next.
-        interrupted = Outcome.INTERRUPTED.value
-        closing = rows.TurnClosing(0, interrupted, interrupted, "{}", to_us(utc_now()))
-        yield from _close_turn(key, head.open_turn, closing, seq, head.last_position)
+        yield from interrupt_turn(key, head, seq)
         seq += 1
     covers = (head.visible_from, head.last_position)
     encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from looopy.stores import rules as names
 from looopy.stores.artifacts.parts import remove_unnamed
-from looopy.stores.erasing import Candidate, Erasures, Gone, Terms, counted
+from looopy.stores.erasing import EMPTY, Candidate, Erasures, Gone, Redacted, Terms, counted
 from looopy.stores.log import read_rows
+from looopy.stores.records import EntryKind
 from looopy.stores.rows import events as rows
+from looopy.stores.rows.redaction import (
+    redacted_body,
+    redacted_event,
+    redacted_state,
+    redacted_summary,
+)
 from looopy.stores.rules import busy
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import SQLArtifactRows
-from looopy.stores.sql.commit import Head, peek
+from looopy.stores.sql.commit import Head, interrupt_turn, peek
 from looopy.stores.sql.driver import Query, Steps
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 
 _random = random.SystemRandom()
+_TURNS_AT_ONCE = 100
+_ROWS_AT_ONCE = 500
 
 
 class SQLErasures(SQLStore, Erasures):
@@ -57,7 +67,11 @@ class SQLErasures(SQLStore, Erasures):
 
         def work() -> Steps[Counter[str] | None]:
             head = yield from peek(key)
-            return None if head is None else (yield from _counts(key, head))
+            if head is None:
+                return None
+            counts = yield from _counts(key, head)
+            counts["blobs"] = len((yield Query(s.LIST_BLOBS, key)))
+            return counts
 
         return await self.backend.run(work, write=False)
 
@@ -72,6 +86,30 @@ class SQLErasures(SQLStore, Erasures):
         query = Query(s.CANDIDATES, params, alone=True)
         found = await self.backend.run(partial(one_step, query), write=False)
         return await read_rows(found, _candidate)
+
+    async def spoke_in(self, actor_id: str, *, after: str, last: str) -> set[str]:
+        """The contexts with a turn or a message of theirs."""
+        params = {"tenant": self.tenant, "actor": actor_id, "after_id": after, "last_id": last}
+        query = Query(s.SPOKE_IN, params, alone=True)
+        found = await self.backend.run(partial(one_step, query), write=False)
+        return {name for (name,) in found}
+
+    async def redact(self, context_id: str, actor_id: str, *, force: bool) -> Redacted | None:
+        """Take what an actor said out of some of their turns, in one commit."""
+        work = partial(redact_steps, self.params(context_id, actor=actor_id), force=force)
+        return await self.write(work, context_id)
+
+    async def end_redaction(self, context_id: str, turns: Sequence[int]) -> None:
+        """Forget whose they were."""
+        key = self.params(context_id)
+
+        def work() -> Steps[None]:
+            yield from peek(key, lock=True)
+            yield Query(s.DROP_HIDDEN, key)
+            for turn in turns:
+                yield Query(s.FORGET_ACTOR, {**key, "turn": turn})
+
+        await self.write(work, context_id)
 
     async def backups(self, *, remove: bool) -> Sequence[Path]:
         """The copies that migrations have left."""
@@ -106,7 +144,6 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
     if head.open_turn is not None and head.lease_live and not terms.force:
         raise busy(head.open_turn)
     counts = yield from _counts(key, head)
-    del counts["blobs"]  # others may share them
     named = (yield Query(s.LIST_BLOBS, key)) if blobs else ()
     if not named:
         yield Query(s.DELETE_CONTEXT, key)
@@ -120,7 +157,7 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
 
 
 def _counts(key: Mapping[str, Any], head: Head) -> Steps[Counter[str]]:
-    ((artifacts, inbox, keys, blobs, size),) = yield Query(s.COUNT_CONTENT, key)
+    ((artifacts, inbox, keys, size),) = yield Query(s.COUNT_CONTENT, key)
     return counted(
         messages=head.last_position - head.visible_from + 1,
         last_seq=head.last_seq,
@@ -129,6 +166,106 @@ def _counts(key: Mapping[str, Any], head: Head) -> Steps[Counter[str]]:
         artifacts=artifacts,
         inbox=inbox,
         keys=keys,
-        blobs=blobs,
         bytes=size,
     )
+
+
+# --- redacting -----------------------------------------------------------------------------------
+
+
+class _Turn(NamedTuple):
+    """The place of a turn."""
+
+    turn: int
+    first_position: int
+    last_position: int
+    start_seq: int
+    end_seq: int | None
+
+
+def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | None]:
+    """Take what `actor` said out of some of their turns."""
+    head = yield from peek(key, lock=True)
+    if head is None or head.owner_actor == key["actor"]:
+        return None
+    found = yield Query(s.TURNS_OF, {**key, "limit": _TURNS_AT_ONCE})
+    turns = [_Turn(*row) for row in found]
+    both = {"kind": EntryKind.STEER.value, "other_kind": EntryKind.FOLLOW_UP.value}
+    taken = yield Query(s.WITHDRAW, {**key, **both})
+    if not (turns or taken):
+        return None
+    if head.open_turn is not None and head.lease_live and not force:
+        raise busy(head.open_turn)
+    if taken:
+        yield Query(s.WITHDRAWN, {**key, "taken": len(taken)})
+    messages, calls = yield from _redact_messages(key, head, turns)
+    folds = yield from _empty_summaries(key, turns)
+    offset = _random.randrange(2**32, 2**62)
+    keys = 0
+    for one in turns:
+        yield from _redact_events(key, head, one, offset)
+        keys += ((yield Query(s.COUNT_KEYS, {**key, "turn": one.turn})))[0][0]
+        yield Query(s.FORGET_KEYS, {**key, "turn": one.turn})
+        yield Query(s.REDACT_TURN, {**key, "turn": one.turn})
+    numbers = {one.turn for one in turns}
+    seq = head.last_seq
+    if closing := head.open_turn in numbers:
+        seq += 1
+        yield from interrupt_turn(key, head, seq)
+    state = redacted_state(head.state, numbers, calls, head.turn_count, folds=folds)
+    written = {**key, "seq": seq, "state": state, "closing": int(closing)}
+    yield Query(s.FORGET_WORDS, key)  # the next search adds what is left
+    yield Query(s.DELETE_SEARCHED, key)
+    yield Query(s.REDACTED, {**written, "birth": names.first_epoch()})
+    yield Query(s.UNINDEX, key)
+    blobs = yield Query(s.HIDDEN_BLOBS, key)
+    return Redacted(messages, len(taken), keys, sorted(numbers), [name for (name,) in blobs])
+
+
+def _redact_messages(
+    key: Mapping[str, Any], head: Head, turns: Sequence[_Turn]
+) -> Steps[tuple[int, set[str]]]:
+    """Redact the messages of these turns; how many there are, and the calls in them."""
+    calls: set[str] = set()
+    messages = 0
+    for one in turns:
+        last = head.last_position if one.end_seq is None else one.last_position
+        after = one.first_position - 1
+        while after < last:
+            params = {**key, "after": after, "limit": min(_ROWS_AT_ONCE, last - after)}
+            found = yield Query(s.LIST_MESSAGES, params)
+            for position, *_, text in found:
+                body, of_it = redacted_body(text, position)
+                calls.update(of_it)
+                yield Query(s.REDACT_MESSAGE, {**key, "position": position, "body": body})
+            messages += len(found)
+            after = found[-1][0] if found else last
+    return messages, calls
+
+
+def _empty_summaries(key: Mapping[str, Any], turns: Sequence[_Turn]) -> Steps[bool]:
+    """Empty the summaries made since the first of these turns; false if there was one."""
+    if not turns:
+        return True
+    found = yield Query(s.COMPACTIONS, {**key, "after": turns[0].start_seq})
+    for (told,) in found:
+        position = json.loads(told)["position"]
+        ((*_, text),) = yield Query(s.LIST_MESSAGES, {**key, "after": position - 1, "limit": 1})
+        empty = redacted_summary(text, position)
+        if empty is not None:
+            yield Query(s.REDACT_MESSAGE, {**key, "position": position, "body": empty})
+    return not found
+
+
+def _redact_events(key: Mapping[str, Any], head: Head, one: _Turn, offset: int) -> Steps[None]:
+    last = head.last_seq if one.end_seq is None else one.end_seq
+    params = {**key, "after": one.start_seq, "seq": last, "turn": one.turn}
+    for seq, kind, text in (yield Query(s.EVENTS_OF, params)):
+        if kind == "artifact_update":
+            told = json.loads(text)
+            version = {**key, "artifact": told["artifact_id"], "version": told["version"]}
+            yield Query(s.HIDE_VERSION, {**version, "offset": offset})
+            yield Query(s.REDACT_VERSION, {**version, "sha256": EMPTY, "bytes": b""})
+        body = redacted_event(kind, text)
+        if body != text:
+            yield Query(s.REDACT_EVENT, {**key, "seq": seq, "body": body})

@@ -72,6 +72,7 @@ TEXTS = frozenset(
         *("tenant", "context", "after_id", "holder", "displace", "actor", "state", "metadata"),
         *("outcome", "stop_reason", "usage", "role", "type", "meta", "body"),
         *("artifact", "kind", "other_kind", "media_type", "sha256", "data", "key", "input_hash"),
+        "last_id",
         *("after_artifact", "blob", "description", "row_schema", "status"),
         *("tags", "label", "label1", "label2", "label3", "label4", "label5"),
         *("label6", "label7", "label8", "label9"),
@@ -714,14 +715,13 @@ FORGET_TURNS = (
 # --- erasing ---
 
 COUNT_CONTENT = (
-    f"SELECT (SELECT COUNT(DISTINCT artifact_id) FROM looopy_artifacts WHERE {_THIS}),"
+    f"SELECT (SELECT COUNT(*) FROM looopy_artifacts WHERE {_THIS} AND version = 1),"
     f" (SELECT COUNT(*) FROM looopy_inbox WHERE {_THIS}),"
     f" (SELECT COUNT(*) FROM looopy_turn_keys WHERE {_THIS}),"
-    " (SELECT COUNT(DISTINCT blob) FROM looopy_artifact_parts"
-    f" WHERE {_THIS} AND blob IS NOT NULL),"
     f" CAST((SELECT COALESCE(SUM(size), 0) FROM looopy_artifacts WHERE {_THIS})"
     f" + (SELECT COALESCE(SUM(OCTET_LENGTH(body)), 0) FROM looopy_messages WHERE {_THIS})"
     f" + (SELECT COALESCE(SUM(OCTET_LENGTH(body)), 0) FROM looopy_events WHERE {_THIS}) AS BIGINT)"
+    f" FROM looopy_contexts WHERE {_THIS}"
 )
 
 # A context whose blobs have to go first stays until then, as if it had just been made, but for its
@@ -774,10 +774,62 @@ _CANDIDATE = (
 CANDIDATE = f"{_CANDIDATE} AND c.context_id = :context"
 CANDIDATES = f"{_CANDIDATE} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
 
+# --- redacting: an actor in the contexts of others ---
+
+SPOKE_IN = (
+    "SELECT t.context_id FROM looopy_turns t WHERE t.tenant_id = :tenant AND t.actor_id = :actor"
+    " AND t.context_id > :after_id AND t.context_id <= :last_id UNION ALL"
+    " SELECT i.context_id FROM looopy_inbox i WHERE i.tenant_id = :tenant AND i.actor_id = :actor"
+    " AND i.context_id > :after_id AND i.context_id <= :last_id"
+)
+TURNS_OF = (
+    "SELECT t.turn, t.first_position, t.last_position, t.start_seq, t.end_seq FROM looopy_turns t"
+    " WHERE t.tenant_id = :tenant AND t.context_id = :context AND t.actor_id = :actor"
+    " ORDER BY t.turn LIMIT :limit"
+)
+EVENTS_OF = (
+    f"SELECT seq, type, body FROM looopy_events WHERE {_THIS} AND seq > :after AND seq <= :seq"
+    " AND turn = :turn ORDER BY seq"
+)
+COMPACTIONS = (
+    f"SELECT body FROM looopy_events WHERE {_THIS} AND seq > :after AND type = 'compaction'"
+    " ORDER BY seq"
+)
+REDACT_MESSAGE = f"UPDATE looopy_messages SET body = :body WHERE {_THIS} AND position = :position"
+REDACT_EVENT = f"UPDATE looopy_events SET body = :body WHERE {_THIS} AND seq = :seq"
+REDACT_TURN = f"UPDATE looopy_turns SET metadata = '{{}}' WHERE {_THIS} AND turn = :turn"
+FORGET_ACTOR = f"UPDATE looopy_turns SET actor_id = NULL WHERE {_THIS} AND turn = :turn"
+FORGET_KEYS = f"DELETE FROM looopy_turn_keys WHERE {_THIS} AND turn = :turn /* MANY */"
+COUNT_KEYS = f"SELECT COUNT(*) FROM looopy_turn_keys WHERE {_THIS} AND turn = :turn"
+HIDE_VERSION = (
+    "UPDATE looopy_artifact_parts SET version = version - :offset, sha256 = '', bytes = NULL"
+    f" WHERE {_VERSION} /* MANY */"
+)
+# In a dataset, and in a data artifact, nothing is a valid content.
+REDACT_VERSION = (
+    "UPDATE looopy_artifacts SET status = 'failed', size = 0, sha256 = :sha256, row_count = 0,"
+    " part_count = 0, data = CASE WHEN kind = 'data' THEN '{}' END,"
+    " bytes = CASE WHEN kind = 'data' THEN NULL ELSE :bytes END,"
+    " row_schema = CASE WHEN kind = 'dataset' THEN '{}' END, description = NULL, metadata = NULL"
+    f" WHERE {_VERSION}"
+)
+HIDDEN_BLOBS = f"{LIST_BLOBS} AND sha256 = ''"
+# Whoever has this context in memory takes it for another one, and reads all of it again: by its
+# age, or, if they made it themselves and do not know that, by its version.
+REDACTED = (
+    f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, created_at = created_at + 1, version = version + 1,"
+    " holder = NULL,"
+    " open_turn = CASE WHEN :closing = 1 THEN NULL ELSE open_turn END, last_seq = :seq,"
+    f" state = :state WHERE {_THIS} RETURNING epoch"
+)
+
 NOTHING_MORE = "SELECT 1 WHERE 1 = 0"
 """Ends an erasure: like those below it has the log emptied, which may still hold what they left."""
 
 ERASING = frozenset(
-    {NOTHING_MORE, CLEAR, DELETE_CONTEXT, DELETE_ARTIFACT, WITHDRAW, EMPTY_CONTEXT, DELETE_EMPTY}
+    {
+        *(NOTHING_MORE, CLEAR, DELETE_CONTEXT, DELETE_ARTIFACT, WITHDRAW),
+        *(EMPTY_CONTEXT, DELETE_EMPTY, REDACTED),
+    }
 )
 """Statements that delete data on request: it should then vanish from the file as well."""

@@ -9,7 +9,15 @@ from typing import Any
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.stores.bundle import Stores
-from looopy.stores.records import Claimed, ContextRecord, ContextState, EntryKind, Erased
+from looopy.stores.records import (
+    ArtifactWrite,
+    Claimed,
+    ContextRecord,
+    ContextState,
+    EntryKind,
+    Erased,
+    NewSummary,
+)
 from looopy.testing.contracts.turns import (
     CONTEXT,
     LONG_S,
@@ -27,9 +35,11 @@ from looopy.testing.contracts.turns import (
     starts,
     user,
 )
-from looopy.types.event import AgentEvent
-from looopy.types.message import StopReason, ToolCall
+from looopy.types.artifact import ArtifactKind
+from looopy.types.event import AgentEvent, ArtifactUpdate, InputRequired, TurnError
+from looopy.types.message import AssistantMessage, StopReason, ToolCall, ToolResultMessage
 from looopy.types.state import PendingKind, PendingRequest
+from looopy.types.summary import is_summary, summary_message
 
 _CALL = ToolCall(id="call-1", name="look", arguments={"at": "a secret place"})
 _LARGE = 200_000
@@ -268,6 +278,174 @@ class ErasureContract(Contract):
                 await stores.contexts.erase_person(name)  # type: ignore[arg-type]
         with refuses(ValueRefused, path="/owner"):
             await stores.contexts.erase(CONTEXT, owner="nul \0")
+
+
+async def _guest_turn(stores: Stores, *, close: bool = True) -> Claimed:
+    """A turn of Bob in Ann's context, with his words in a row of every kind."""
+    claimed = await _turn(stores, actor="bob", words="bobs-words", close=False)
+    write = ArtifactWrite(
+        artifact_id="report",
+        kind=ArtifactKind.FILE,
+        stored=b"bobs-words",
+        media_type="text/plain",
+        description="bobs-words",
+        metadata='{"of":"bobs-words"}',
+    )
+    update = ArtifactUpdate(
+        context_id=CONTEXT, turn=claimed.turn, artifact_id="report", kind=write.kind, version=0
+    )
+    await commit(stores, claimed, [update], artifact=write)
+    await stores.journal.post(CONTEXT, EntryKind.STEER, user("bobs-words"), actor_id="bob")
+    if close:
+        request = PendingRequest(
+            request_id="r1",
+            kind=PendingKind.APPROVAL,
+            tool_name="pay",
+            args={"to": "bobs-words"},
+            tool_call_id="c1",
+            turn=claimed.turn,
+            prompt="bobs-words",
+        )
+        error = TurnError(context_id=CONTEXT, code="c", text="bobs-words", fatal=False)
+        asked = InputRequired(context_id=CONTEXT, pending=(request,))
+        done = [*finishes(_CALL, "bobs-words"), error, asked, ends(StopReason.INPUT_REQUIRED)]
+        at = claimed.first_position + 1
+        state = ContextState(pending=(request,), error=("E", "bobs-words"), resumable=2)
+        others: dict[str, Any] = {"state": state, "assistant_position": at, "release": True}
+        await commit(stores, claimed, done, **others)
+    return claimed
+
+
+class RedactionContract(Contract):
+    """What an erased person said in the context of another is taken out of its place."""
+
+    async def test_their_turn_keeps_its_form_and_says_nothing(self, stores: Stores) -> None:
+        """Positions, calls with their results, and numbers stay; so do the turns of the owner."""
+        await _turn(stores)
+        await _guest_turn(stores)
+        await _turn(stores)
+        before = await stores.messages.records(CONTEXT)
+        logged = await stores.journal.events(CONTEXT)
+        found = await stores.contexts.erase_person("bob")
+        assert (found.contexts, found.redacted_ids, found.redacted) == (0, (CONTEXT,), 3)
+        assert (found.inbox, found.keys) == (1, 1)
+        after = await stores.messages.records(CONTEXT)
+        assert [(r.position, r.turn, r.message.role) for r in after] == [
+            (r.position, r.turn, r.message.role) for r in before
+        ]
+        assert [*after[:3], *after[6:]] == [*before[:3], *before[6:]]
+        asked, called, answered = (r.message for r in after[3:6])
+        assert asked == replace(user("[erased]"), timestamp=before[3].message.timestamp)
+        assert isinstance(called, AssistantMessage)
+        assert called.tool_calls == [replace(_CALL, arguments={})]
+        assert isinstance(answered, ToolResultMessage)
+        assert (answered.tool_call_id, answered.text) == (_CALL.id, "[erased]")
+        again = await stores.journal.events(CONTEXT)
+        assert [(e.seq, e.type) for e in again] == [(e.seq, e.type) for e in logged]
+        turns = await stores.journal.turns(CONTEXT)
+        assert [turn.actor_id for turn in turns] == ["ann", None, "ann"]
+
+    async def test_their_words_are_nowhere(self, stores: Stores) -> None:
+        """In messages, events, turns, state, artifacts and inbox."""
+        await _turn(stores)
+        await _guest_turn(stores)
+        assert "bobs-words" in await self._all_of(stores)
+        await stores.contexts.erase_person("bob")
+        assert "bobs-words" not in await self._all_of(stores)
+        (report,) = await stores.artifacts.list(CONTEXT)
+        assert (report.version, report.size, report.status) == (1, 0, "failed")
+        assert await stores.artifacts.load(CONTEXT, "report", 1) == b""
+        state = (await record_of(stores)).state
+        assert (state.pending, state.error, state.resumable) == ((), None, None)
+        assert await stores.contexts.erase_person("bob") == Erased()
+
+    async def _all_of(self, stores: Stores) -> str:
+        held = [
+            await stores.artifacts.load(CONTEXT, one.artifact_id, one.version)
+            for one in await stores.artifacts.list(CONTEXT)
+        ]
+        return repr([await _left(stores), held])
+
+    async def test_a_later_summary_is_emptied(self, stores: Stores) -> None:
+        """It may tell of them; an earlier one stays, and the messages are seen again."""
+        await _turn(stores)
+        for epoch_words in ("of ann", "of bobs-words"):
+            if epoch_words != "of ann":
+                await _guest_turn(stores)
+            record = await record_of(stores)
+            told = NewSummary(message=summary_message(epoch_words, kept=0), epoch=record.epoch)
+            await stores.journal.compact(CONTEXT, told)
+        before = await record_of(stores)
+        await stores.contexts.erase_person("bob")
+        record = await record_of(stores)
+        assert (before.state.summary, record.state.summary) == (8, None)
+        texts = [m.text for m in await stores.messages.list(CONTEXT) if is_summary(m)]
+        assert texts == ["of ann", ""]
+
+    async def test_who_had_it_in_memory_is_told_that_it_is_another(self, stores: Stores) -> None:
+        """Neither a claim nor a summary of what they knew is taken."""
+        await _turn(stores)
+        await _guest_turn(stores)
+        known = await record_of(stores)
+        await stores.contexts.erase_person("bob")
+        told = NewSummary(message=summary_message("bobs-words", kept=0), epoch=known.epoch)
+        with refuses(StoreConflict):
+            await stores.journal.compact(CONTEXT, told)
+        with refuses(StoreConflict):
+            await stores.state.claim(a_claim(known.epoch))
+        record = await record_of(stores)
+        assert record.created_at > known.created_at
+        assert record.version > known.version
+        assert (await begin(stores, record.epoch)).turn == known.turn_count + 1
+
+    async def test_a_running_turn_refuses_it_or_is_fenced(self, stores: Stores) -> None:
+        """Whoever runs it: its process has what was said in memory."""
+        await _turn(stores)
+        await _guest_turn(stores)
+        theirs = await _turn(stores, close=False)
+        with refuses(AgentBusy, turn=theirs.turn):
+            await stores.contexts.erase_person("bob")
+        assert "bobs-words" in await self._all_of(stores)
+        assert (await stores.contexts.erase_person("bob", force=True)).redacted == 3
+        with refuses(Fenced):
+            await commit(stores, theirs, [said(answer("bobs-words"))])
+        record = await record_of(stores)
+        assert record.open_turn is not None  # as of a process that died: whoever comes ends it
+        await begin(stores, record.epoch, recover=True)
+
+    async def test_their_own_running_turn_is_ended(self, stores: Stores) -> None:
+        """As interrupted, in the same commit."""
+        await _turn(stores)
+        theirs = await _guest_turn(stores, close=False)
+        await stores.contexts.erase_person("bob", force=True)
+        with refuses(Fenced):
+            await commit(stores, theirs, finishes(_CALL, "bobs-words"))
+        turns = await stores.journal.turns(CONTEXT)
+        assert (turns[-1].outcome, turns[-1].actor_id) == ("interrupted", None)
+        assert (await stores.journal.events(CONTEXT))[-1].type == "turn_end"
+        assert "bobs-words" not in await self._all_of(stores)
+
+    async def test_a_cleared_history_has_nothing_of_theirs(self, stores: Stores) -> None:
+        """Only their turns are still known, and the key; both are gone afterwards."""
+        await _turn(stores)
+        await _guest_turn(stores)
+        await stores.journal.clear(CONTEXT)
+        found = await stores.contexts.erase_person("bob")
+        assert (found.redacted, found.keys) == (0, 1)
+        assert [t.actor_id for t in await stores.journal.turns(CONTEXT)] == ["ann", None]
+
+    async def test_many_turns_go_some_at_a_time(self, stores: Stores) -> None:
+        """More than one commit takes."""
+        for number in range(120):
+            epoch = (await record_of(stores)).epoch if number else 0
+            actor = "ann" if number == 0 else "bob"
+            claimed = await begin(stores, epoch, actor_id=actor, text=f"words {number}")
+            await commit(stores, claimed, [ends()], release=True)
+        assert (await stores.contexts.erase_person("bob")).redacted == 119
+        assert [m.text for m in await stores.messages.list(CONTEXT)] == [
+            "words 0",
+            *["[erased]"] * 119,
+        ]
 
 
 def _sooner(record: ContextRecord) -> datetime:

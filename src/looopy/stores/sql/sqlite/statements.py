@@ -58,6 +58,13 @@ _WITHIN = (
     f"id BETWEEN (SELECT {_at('0')} FROM looopy_contexts c WHERE {_OWNER})"
     f" AND (SELECT {_at(str(LAST_PLACE))} FROM looopy_contexts c WHERE {_OWNER})"
 )
+
+
+def _one(place: str) -> str:
+    """The row of a context at a given place."""
+    return f"id = (SELECT {_given(place)} FROM looopy_contexts c WHERE {_OWNER})"
+
+
 # The facts of a finished turn, unless they are those of nearly every turn.
 _ENDED = "CASE WHEN t.end_seq IS NOT NULL THEN COALESCE(t.{0}, '{1}') END"
 _TURN_COLUMNS = (
@@ -179,6 +186,33 @@ IN_SQLITE = {
     ),
     s.DELETE_EVENTS: f"DELETE FROM looopy_event_rows WHERE {_WITHIN}",
     s.DELETE_TURNS: f"DELETE FROM looopy_turn_rows WHERE {_WITHIN}",
+    s.SPOKE_IN: (
+        "SELECT c.context_id FROM looopy_contexts c JOIN looopy_turn_rows t"
+        f" ON t.id BETWEEN ({_at('0')}) AND ({_at(str(LAST_PLACE))})"
+        " WHERE c.tenant_id = :tenant AND c.context_id > :after_id AND c.context_id <= :last_id"
+        " AND t.actor_id = :actor UNION ALL SELECT i.context_id FROM looopy_inbox i"
+        " WHERE i.tenant_id = :tenant AND i.actor_id = :actor"
+        " AND i.context_id > :after_id AND i.context_id <= :last_id"
+    ),
+    s.TURNS_OF: (
+        f"SELECT {_place('t.id')}, t.first_position, t.last_position, t.start_seq, t.end_seq"
+        " FROM looopy_contexts c JOIN looopy_turn_rows t"
+        f" ON t.id BETWEEN ({_at('0')}) AND ({_at(str(LAST_PLACE))})"
+        f" WHERE {_OWNER} AND t.actor_id = :actor ORDER BY t.id LIMIT :limit"
+    ),
+    s.EVENTS_OF: (
+        f"SELECT {_place('e.id')}, e.type, e.body FROM looopy_contexts c JOIN looopy_event_rows e"
+        f" ON {_after('e.id')} WHERE {_OWNER} AND {_place('e.id')} <= :seq AND e.turn = :turn"
+        " ORDER BY e.id"
+    ),
+    s.COMPACTIONS: (
+        f"SELECT e.body FROM looopy_contexts c JOIN looopy_event_rows e ON {_after('e.id')}"
+        f" WHERE {_OWNER} AND e.type = 'compaction' ORDER BY e.id"
+    ),
+    s.REDACT_MESSAGE: f"UPDATE looopy_message_rows SET body = :body WHERE {_one(':position')}",
+    s.REDACT_EVENT: f"UPDATE looopy_event_rows SET body = :body WHERE {_one(':seq')}",
+    s.REDACT_TURN: f"UPDATE looopy_turn_rows SET metadata = NULL WHERE {_one(':turn')}",
+    s.FORGET_ACTOR: f"UPDATE looopy_turn_rows SET actor_id = NULL WHERE {_one(':turn')}",
     # --- the index of words ---
     s.NOT_SEARCHED: (
         "SELECT c.context_id FROM looopy_contexts c WHERE c.tenant_id = :tenant"

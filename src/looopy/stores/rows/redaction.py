@@ -1,0 +1,110 @@
+"""
+A message, an event or a state without the words of a person who was erased.
+
+The place of everything stays, and so does the form: calls keep their ids and their results, so the
+rest of the conversation is valid for every provider.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, Final
+
+from looopy.stores.rows.events import decode_state, state_column
+from looopy.stores.rows.reading import read_message
+from looopy.stores.rows.writing import message_text
+from looopy.types.message import (
+    AssistantMessage,
+    CustomMessage,
+    Message,
+    TextContent,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
+from looopy.types.state import PendingRequest
+from looopy.types.storable import dump
+from looopy.types.summary import SUMMARY_ROLE, is_summary
+
+ERASED: Final = "[erased]"
+"""The text in the place of what was erased."""
+
+
+def redacted_body(body: str, position: int) -> tuple[str, list[str]]:
+    """The body of a message's row without what was said, and the ids of the calls in it."""
+    message = read_message(body, position=position)
+    calls = message.tool_calls if isinstance(message, AssistantMessage) else ()
+    return message_text(_redacted(message)), [call.id for call in calls]
+
+
+def redacted_summary(body: str, position: int) -> str | None:
+    """
+    The body of a summary's row as one that covers nothing; `None` if it is no summary.
+
+    The model sees the messages again that it had replaced.
+    """
+    message = read_message(body, position=position)
+    if not is_summary(message):
+        return None
+    empty = {"kept": position - 1}
+    return message_text(CustomMessage(SUMMARY_ROLE, "", empty, timestamp=message.timestamp))
+
+
+def _redacted(message: Message) -> Message:
+    if isinstance(message, UserMessage):
+        return UserMessage(ERASED, timestamp=message.timestamp)
+    if isinstance(message, ToolResultMessage):
+        return replace(message, content=(TextContent(ERASED),), details=None)
+    if isinstance(message, AssistantMessage):
+        calls = [ToolCall(call.id, call.name, {}) for call in message.tool_calls]
+        said = [] if calls else [TextContent(ERASED)]
+        failed = None if message.error_message is None else ERASED
+        return replace(message, content=(*said, *calls), error_message=failed)
+    return CustomMessage(message.role, ERASED, {}, timestamp=message.timestamp)
+
+
+def redacted_event(kind: str, body: str) -> str:
+    """The body of an event's row without what was said."""
+    data: dict[str, Any] = json.loads(body)
+    for request in data.get("pending", ()):
+        request |= {"args": {}, "prompt": ERASED, "schema": None, "options": []}
+        request.pop("auth", None)
+    if kind in ("error", "warning"):
+        data["text"] = ERASED
+    return dump(data)
+
+
+def redacted_state(
+    text: str, turns: Collection[int], calls: Collection[str], last_turn: int, *, folds: bool
+) -> str:
+    """
+    The state column without what these *turns* have left in it.
+
+    Args:
+        calls: The calls that these turns announced.
+        last_turn: The newest turn of the context.
+        folds: True if its newest summary is still one.
+    """
+    state = decode_state(text)
+
+    def is_theirs(one: PendingRequest) -> bool:
+        return one.turn in turns or one.tool_call_id in calls
+
+    # An answer may be theirs; the question, if another turn asked it, is open again.
+    asked = [*state.pending, *(one for one, _ in state.answered)]
+    ended = last_turn in turns
+    return state_column(
+        replace(
+            state,
+            pending=[one for one in asked if not is_theirs(one)],
+            answered=(),
+            held=[one for one in state.held if one.tool_call_id not in calls],
+            error=None if ended else state.error,
+            resumable=None if ended else state.resumable,
+            output=None if ended else state.output,
+            summary=state.summary if folds else None,
+            sent=None,
+        )
+    )
