@@ -804,7 +804,7 @@ MUTANTS = [
         "looopy.stores.archive.container:Member.check",
         'if digest.hexdigest() != said.get("sha256"):',
         "if False:",
-        f"{_HOSTILE}::test_an_altered_byte_is_found_by_its_hash",
+        f"{_HOSTILE}::test_an_altered_text_is_found_by_its_hash",
     ),
     mutant(
         "an-archive-names-its-owner",

@@ -78,6 +78,8 @@ async def fill(stores: Stores, context_id: str = CONTEXT) -> None:
     await stores.artifacts.fail(context_id, "given up")
     await stores.artifacts.open(context_id, "growing")
     await stores.artifacts.append(context_id, "growing", _LARGE[:70_000])
+    await stores.artifacts.open(context_id, "young")
+    await stores.artifacts.append(context_id, "young", b"little")
 
 
 async def told(stores: Stores, context_id: str = CONTEXT) -> dict[str, Any]:
@@ -321,7 +323,8 @@ class RestoreContract(Contract):
         async for piece in export_contexts(stores, CONTEXT):
             if not pieces:
                 await a_turn(stores, (await record_of(stores)).epoch)
-                await stores.artifacts.append(CONTEXT, "growing", b"more")
+                for name in ("growing", "young"):
+                    await stores.artifacts.append(CONTEXT, name, b"more")
                 await stores.artifacts.save(CONTEXT, "file", b"new")
             pieces.append(piece)
         assert b"".join(pieces) == filled

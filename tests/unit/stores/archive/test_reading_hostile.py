@@ -229,6 +229,16 @@ async def test_an_altered_byte_is_found_by_its_hash(good, target, member):
     assert found == FOLDER + member
 
 
+async def test_an_altered_text_is_found_by_its_hash(good, target):
+    """Even where nothing but the hash can tell."""
+    members = members_of(good)
+    name = f"{FOLDER}events.jsonl"
+    members[name] = members[name].replace(b"from outside", b"from outsidf")
+    assert members[name] != members_of(good)[name]
+    found, line, _ = await _refused(target, archive_of(members, honest=False))
+    assert (found, line) == (name, None)
+
+
 @pytest.mark.parametrize("number", [1, 3, 6])
 async def test_bytes_of_another_artifact_are_refused(good, target, number):
     """A manifest may be honest about the wrong bytes; the artifact knows its own hash."""
@@ -374,10 +384,14 @@ def _directory(archive):
 async def test_members_that_share_bytes_are_refused(good, target):
     """Many large members in a small file: a bomb without compression."""
     members = members_of(good)
-    raw = bytearray(_zip(members))
-    first, second = _directory(raw)[:2]
-    raw[second + 42 : second + 46] = raw[first + 42 : first + 46]
-    await _refused(target, bytes(raw))
+    plain = archive_of(members)
+    name = f"{FOLDER}inbox.jsonl"
+    inner = plain[plain.index(name.encode()) - 30 :][: 30 + len(name) + len(members[name])]
+    made = bytearray(archive_of({"outer": inner, **members}))
+    entry = next(at for at in _directory(made) if made[at + 46 :].startswith(name.encode()))
+    made[entry + 42 : entry + 46] = struct.pack("<L", made.index(inner))
+    with pytest.raises(ArchiveRefused, match="where another member lies"):
+        await imported(target, bytes(made))
 
 
 async def test_a_size_that_lies_is_refused(good, target):
