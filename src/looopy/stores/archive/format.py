@@ -48,8 +48,8 @@ CONTEXT, TURNS, EVENTS, INBOX, ARTIFACTS = (
 )
 MOST_MEMBERS: Final = 100_000
 MOST_MANIFEST_BYTES: Final = 32 * 1024 * 1024
-MOST_LINE_BYTES: Final = 6 * MAX_BODY_BYTES + 1024 * 1024
-"""A body has at most 8 MiB, and another JSON writer may escape its characters."""
+MOST_LINE_BYTES: Final = MAX_BODY_BYTES + 1024 * 1024
+"""A body has at most 8 MiB."""
 
 LAST_NUMBER: Final = 2**32 - 2**16 - 1
 """The largest position, turn or `seq` that every backend keeps."""
@@ -82,9 +82,13 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
 
 
-def pretty(value: Any) -> bytes:
-    """The text of a member that people read as well."""
-    return json.dumps(value, ensure_ascii=False, indent=1).encode() + b"\n"
+def pretty(value: Mapping[str, Any]) -> bytes:
+    """A JSON object that people read as well: a line for each of its members."""
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(one, ensure_ascii=False, separators=(',', ':'))}"
+        for name, one in value.items()
+    ]
+    return "{{\n{}\n}}\n".format(",\n".join(lines)).encode()
 
 
 class Fields:

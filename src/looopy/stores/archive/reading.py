@@ -9,7 +9,8 @@ a block of an artifact, in memory. All of it may be called from a thread.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
@@ -19,7 +20,7 @@ from looopy.stores.archive import format as form
 from looopy.stores.archive.container import Member, Reader, refuse
 from looopy.stores.archive.format import Fields, ReadContext, refused
 from looopy.stores.log import StoredEvent, StoredMessage
-from looopy.stores.records import Entry
+from looopy.stores.records import Entry, TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import encode_meta, to_us
 from looopy.stores.rules import check_context_id, checked_rows
@@ -34,9 +35,8 @@ from looopy.types.event import MessageEnd, ToolExecutionEnd
 from looopy.types.message import AssistantMessage, ToolResultMessage
 from looopy.types.storable import MAX_BODY_BYTES, dump
 
-_MOST_CONTEXT_BYTES = 6 * MAX_BODY_BYTES
+_MOST_CONTEXT_BYTES = 2 * MAX_BODY_BYTES + 1024 * 1024  # metadata and state
 _MOST_INBOX_BYTES = 64 * 1024 * 1024
-_LEAST_MEMBERS = 5  # of a context
 
 
 class Listed(NamedTuple):
@@ -271,50 +271,51 @@ class Checked:
         if count != record.turn_count:
             raise refuse(f"{count} turns, not {record.turn_count}", member.name)
 
-    def _open_turn(self) -> Any:
+    def _open_turn(self) -> TurnRecord | None:
         if self._context.open_turn is None:
             return None
-        *_, last = self._read_turns()
+        (last,) = deque(self._read_turns(), maxlen=1)
         return last.record
 
     def _check_log(self) -> int:
         """Read all of the log and all turns, which name each other's numbers; count the events."""
-        record = self._context.record
-        begins: dict[int, int] = {}
-        for _ in self._read_log(begins):
+        record, member = self._context.record, self._events
+        expected = (
+            (seq, turn.record.turn)
+            for turn in self._read_turns()
+            for seq in (turn.record.start_seq, turn.record.end_seq)
+            if seq is not None and seq >= record.cleared_seq
+        )
+
+        def compare(seq: int, turn: int) -> None:
+            if next(expected, None) != (seq, turn):
+                raise refused("seq", f"turn {turn} neither begins nor ends here")
+
+        for _ in self._read_log(compare):
             pass
-        for turn in self._read_turns():
-            for seq in (turn.record.start_seq, turn.record.end_seq):
-                if seq is None or seq < record.cleared_seq:
-                    continue
-                if begins.pop(seq, None) != turn.record.turn:
-                    raise refuse(
-                        f"the log has no such event of turn {turn.record.turn} at {seq}",
-                        self._turns.name,
-                        line=turn.record.turn,
-                    )
-        if begins:
-            seq = min(begins)
-            raise refuse(f"no turn begins or ends at {seq}", self._events.name)
+        if (missing := next(expected, None)) is not None:
+            raise refuse(f"no event {missing[0]} of turn {missing[1]}", member.name)
         return record.last_seq - max(record.cleared_seq - 1, 0)
 
     def _checked_log(self) -> Iterator[RestoredMessage | StoredEvent]:
-        yield from self._read_log({})
+        yield from self._read_log(lambda _, __: None)
         self._archive.unchanged()
 
-    def _read_log(self, marks: dict[int, int]) -> Iterator[RestoredMessage | StoredEvent]:
+    def _read_log(
+        self, mark: Callable[[int, int], None]
+    ) -> Iterator[RestoredMessage | StoredEvent]:
         """
         The rows of the log, in order.
 
         Args:
-            marks: Takes the turn of each `turn_start` and `turn_end`, by `seq`.
+            mark: Called with `seq` and turn of each `turn_start` and `turn_end`.
         """
         record, member = self._context.record, self._events
         log = _LogReader(
             after=max(record.cleared_seq - 1, 0),
             position=record.visible_from - 1,
             turn_count=record.turn_count,
-            marks=marks,
+            mark=mark,
         )
         for number, raw in member.lines():
             with _place(member.name, number):
@@ -405,17 +406,17 @@ class _LogReader:
         after: The first line has the `seq` after this one.
         position: The first message has the position after this one.
         turn_count: No event has a later turn.
-        marks: Takes the turn of each `turn_start` and `turn_end`, by `seq`.
+        mark: Called with `seq` and turn of each `turn_start` and `turn_end`.
     """
 
     def __init__(
-        self, *, after: int, position: int, turn_count: int, marks: dict[int, int]
+        self, *, after: int, position: int, turn_count: int, mark: Callable[[int, int], None]
     ) -> None:
         self._seq = after
         self._position = position
         self._turn = 0
         self._turn_count = turn_count
-        self._marks = marks
+        self._mark = mark
         self._ended: dict[str, Any] | None = None  # of a tool whose result is the next message
         self._calls: dict[str, int] = {}
 
@@ -437,7 +438,7 @@ class _LogReader:
             raise refused("type", "the message of a tool's result has to follow its end")
         if kind in ("turn_start", "turn_end"):
             given.end()
-            self._marks[seq] = turn
+            self._mark(seq, turn)
             return None
         common: dict[str, Any] = {
             "context_id": "",

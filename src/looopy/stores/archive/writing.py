@@ -143,11 +143,22 @@ async def export_to_file(
         if overwrite:
             await asyncio.to_thread(part.replace, target)
         else:
-            await asyncio.to_thread(os.link, part, target)  # fails if somebody was faster
+            await asyncio.to_thread(_appear, part, target)
     finally:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
     return export.report()
+
+
+def _appear(part: Path, target: Path) -> None:
+    try:
+        os.link(part, target)  # unlike a rename, it fails if somebody was faster
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if target.exists():
+            raise FileExistsError(f"{target} exists already") from None
+        part.replace(target)
 
 
 def _sync(descriptor: int, file: Any) -> None:

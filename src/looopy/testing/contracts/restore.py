@@ -158,7 +158,7 @@ class RestoreContract(Contract):
         assert await exported(other) == filled
 
     async def test_it_is_found_and_listed(self, stores: Stores, filled: bytes) -> None:
-        """By owner, tag, metadata and what is due."""
+        """By owner, tag, metadata, what is due, and the words in it."""
         other = stores.for_tenant("other")
         await imported(other, filled)
         listed = [
@@ -172,6 +172,8 @@ class RestoreContract(Contract):
             )
         ]
         assert [[one.context_id for one in page.items] for page in listed] == [[CONTEXT]] * 5
+        found = [(await theirs.contexts.search("outside")).items for theirs in (stores, other)]
+        assert found[0] == found[1] != []
 
     async def test_it_continues(self, stores: Stores, filled: bytes) -> None:
         """Turns, messages, inbox, metadata and artifacts go on where they were."""
