@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from looopy.types.event import AuthRequired as AuthRequired
     from looopy.types.event import Compaction as Compaction
     from looopy.types.event import HistoryCleared as HistoryCleared
+    from looopy.types.event import HistoryRewound as HistoryRewound
     from looopy.types.event import InputRequired as InputRequired
     from looopy.types.event import IterationEnd as IterationEnd
     from looopy.types.event import IterationStart as IterationStart
@@ -113,6 +114,7 @@ _export(
             "AuthRequired",
             "Compaction",
             "HistoryCleared",
+            "HistoryRewound",
             "InputRequired",
             "IterationEnd",
             "IterationStart",

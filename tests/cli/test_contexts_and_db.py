@@ -117,6 +117,30 @@ async def test_messages_are_found_by_their_words(looopy):
     assert "the query has no words" in refused.err
 
 
+async def test_a_conversation_is_forked_where_a_turn_ends(looopy):
+    """And shown with its past; other places, and names that are taken, are refused."""
+    await looopy("chat", "ada", "--message", "one", "--message", "two")
+    ended = await looopy("contexts", "fork", "ada", "ada-2", "--at", "2", "--json")
+    made = json.loads(ended.out)
+    assert (made["context_id"], made["turn_count"], made["status"]) == ("ada-2", 1, "ready")
+    assert "   1 user: one\n" in (await looopy("contexts", "show", "ada-2")).out
+    made = json.loads((await looopy("contexts", "show", "ada-2", "--json")).out)
+    assert (made["parent"], made["forks"]) == ({"context_id": "ada", "at": 2}, [])
+    parent = (await looopy("contexts", "show", "ada")).out.splitlines()
+    assert parent[1] == "fork ada-2 at 2"
+    child = (await looopy("contexts", "show", "ada-2")).out.splitlines()
+    assert child[1] == "forked from ada at 2"
+    whole = await looopy("contexts", "fork", "ada", "ada-3")
+    assert whole.out.startswith("ada-3  ready  2 turns")
+    for args, status in (
+        (("ada", "ada-2"), 1),
+        (("ada", "new", "--at", "1"), 2),
+        (("nobody", "new"), 1),
+    ):
+        ended = await looopy("contexts", "fork", *args)
+        assert (ended.status, ended.out) == (status, "")
+
+
 async def test_an_unknown_conversation_is_status_one(looopy):
     """And one line that names database and id."""
     await looopy("chat", "--message", "one")

@@ -234,7 +234,7 @@ MUTANTS = [
         "a-deletion-of-nothing-is-stored",
         "subscribers hear of the deletion of an artifact that was never there",
         "looopy.stores.sql.commit:_delete_artifact",
-        "if not deleted: raise no_artifact(artifact_id)",
+        "if not gone: raise no_artifact(artifact_id)",
         "",
         "tests/contract/every_store/test_journal.py::TestJournalOnSQLite"
         "::test_deleting_no_artifact_commits_nothing",

@@ -176,10 +176,8 @@ MUTANTS = [
             ),
             Edit(
                 "looopy.stores.sql.statements:_RECORDS",
-                'contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context)" " ORDER BY'
-                " position",
-                'contexts c WHERE c.context_id = :context)"\n'
-                '" ORDER BY position',
+                'contexts c WHERE c.tenant_id = :tenant AND c.context_id = :context" "',
+                'contexts c WHERE c.context_id = :context" "',
             ),
         ),
         (

@@ -48,6 +48,7 @@ from looopy.auth.sealing import KeyRing
 from looopy.errors import AgentBusy, AgentStateError, ContextNotFound, StoreConflict
 from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
+from looopy.stores.base import Journal
 from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextRecord, EntryKind, SearchPage
 from looopy.stores.rules import check_context_id
@@ -56,7 +57,7 @@ from looopy.tools.gather import ToolSource
 from looopy.types.artifact import Artifact
 from looopy.types.config import LoopConfig
 from looopy.types.context import AuthContext, CancelToken, SystemPrompt
-from looopy.types.event import AgentEvent, Compaction
+from looopy.types.event import AgentEvent, Compaction, HistoryRewound
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import TurnResult
 from looopy.types.state import AgentState, AgentStatus
@@ -730,6 +731,7 @@ class Agent:
         Args:
             after: Only those with a greater position.
             limit: At most so many.
+            include_hidden: With the messages that `rewind()` hides.
         """
         known = self._require("get_messages")
         found = await known.stores.messages.list(
@@ -961,6 +963,93 @@ class Agent:
         """
         known = self._require("get_covered")
         return await covered(known, position, after=after, limit=limit)
+    async def fork(self, new_context_id: str, at: int | None = None) -> AgentState:
+        """
+        Make a context that begins with this one's past and has a future of its own.
+
+        The past is shared, not copied: messages, turns and events up to *at*, whose numbers go on
+        from there. The new context has the owner, the metadata and the artifacts of that place. Its
+        usage begins at zero, nothing is pending in it, and no idempotency key is known. What is
+        done to one of the two later, also `clear()` and deletion, does not change the other.
+
+        Args:
+            new_context_id: The name of the new context; `Agent(new_context_id, ...)` continues it.
+            at: The position of the last message to share: the end of a turn, or 0. A position that
+                `rewind()` hides starts from what was said then. `None`: all of it; while a turn
+                runs, what came before that turn.
+
+        Returns:
+            The state of the new context.
+
+        Raises:
+            AgentStateError: The agent is not started, or has `auto_save=False`.
+            ValueRefused: *at* is not the end of a turn: the message names the nearest; or the new
+                id is invalid.
+            StoreConflict: The new context exists already.
+            ContextNotFound: This context has no turn yet.
+        """
+        stores = self._require("fork").stores
+        self._require_saving("fork")
+        made = await settle(stores.journal.fork(self.context_id, new_context_id, at=at))
+        return snapshot(AgentStatus.READY, made)
+
+    async def rewind(self, to: int) -> HistoryRewound:
+        """
+        Go back to before the turn *to*: hide it, and everything after it, from the model.
+
+        The next message then takes its place: `rewind(3)` and `execute_turn("...")` edit the third
+        question. Nothing is deleted. `get_messages(include_hidden=True)` lists the hidden messages,
+        `undo_rewind()` shows them again, and `fork()` at a position among them continues there.
+        Numbers are not used twice. Artifacts, usage and `state.turn_count` stay as they are, and
+        what was pending is dropped.
+
+        Args:
+            to: The number of the first turn that is hidden.
+
+        Returns:
+            The event that was stored.
+
+        Raises:
+            AgentBusy: A turn runs on the context, here or elsewhere.
+            AgentStateError: The agent is not started, or has `auto_save=False`.
+            ValueRefused: There is no such turn, or it is hidden or cleared.
+            ContextNotFound: This context has no turn yet.
+        """
+        return await self._rewind("rewind", lambda journal: journal.rewind(self.context_id, to))
+
+    async def undo_rewind(self) -> HistoryRewound:
+        """
+        Show again what the newest `rewind()` hid, as long as nothing was said since.
+
+        Raises:
+            StoreConflict: The conversation has gone on: fork it instead.
+            ValueRefused: Nothing is rewound.
+            AgentBusy, AgentStateError, ContextNotFound: As `rewind()`.
+        """
+        return await self._rewind(
+            "undo_rewind", lambda journal: journal.undo_rewind(self.context_id)
+        )
+
+    async def _rewind(
+        self, action: str, write: Callable[[Journal], Awaitable[tuple[int, HistoryRewound]]]
+    ) -> HistoryRewound:
+        self._require(action)
+        self._require_saving(action)
+        self._refuse_while_busy(force=False)
+        self._check_outside(action)
+        async with self._lifecycle.alone.held():
+            known = self._require(action)
+            self._refuse_while_busy(force=False)
+            with self._turns.held():  # a turn that began now would see half a history
+                tools = await self._resources.gather()
+                # A turn that a dead process left does not count as running.
+                await end_dead_turn(known, self.loop_config, self._resources.tools)
+                known.stale = True  # with or without success
+                await known.heads_read()
+                _, event = await settle(write(known.stores.journal))
+                await known.refresh(tools)
+                self._lifecycle.reread(known.busy_turn, known.state)
+        return event
 
     async def _clear(self, known: Known, *, force: bool) -> None:
         tools = await self._resources.gather()

@@ -227,8 +227,11 @@ class TurnLog:
     def _placed(self, group: Group) -> Group:
         if Compaction not in {event.__class__ for event in group.events}:
             return group
-        first = 1 if self._known.record is None else self._known.record.visible_from
-        events, summary = placed(group.events, self._known.last_position, first)
+        record = self._known.record
+        first = 1 if record is None else record.visible_from
+        events, summary = placed(
+            group.events, self._known.last_position, first, self._known.hidden
+        )
         self.state = replace(self.state, summary=summary)
         return replace(group, events=events)
 

@@ -27,6 +27,7 @@ from looopy.types.config import LoopConfig
 from looopy.types.context import CancelToken
 from looopy.types.event import Compaction
 from looopy.types.message import AssistantMessage, CustomMessage, Message, UserMessage
+from looopy.types.ranges import before, counted, shown
 from looopy.types.request import StreamOptions
 from looopy.types.summary import is_summary, kept_by, repeated_by, summary_message
 
@@ -55,7 +56,7 @@ async def condense(
     Raises:
         AgentBusy: A turn runs on the context.
         LLMError: The model wrote no summary; nothing was stored.
-        StoreConflict: The history was cleared, or the context deleted, in the meantime.
+        StoreConflict: The history was cleared or rewound, or the context deleted, in the meantime.
         AgentStateError: It was stopped.
     """
     await known.refresh(tools)
@@ -73,7 +74,7 @@ async def condense(
     if part is None:
         return None
     # The history may be newer than the record: a turn may have begun between the two reads.
-    kept_from = known.position_at(len(known.history) - 1) - part.kept
+    seen = known.position_at(len(known.history) - 1)
     abilities = abilities_of(provider)
     options = StreamOptions(
         session_id=known.context_id,
@@ -106,10 +107,10 @@ async def condense(
     if config.hooks.on_compact is not None:
         said = await _text_of_hook(config.hooks.on_compact, list(part.covered), summary)
         summary = summary.saying(said)
-    born = (record.visible_from, record.created_at)
+    born = (record.visible_from, record.created_at, record.hidden)
     while True:
-        kept = known.last_position - kept_from
-        message = summary.keeping(kept)
+        added = counted(shown(seen + 1, known.last_position, known.hidden))
+        message = summary.keeping(part.kept + added)
         new = NewSummary(
             message=message,
             epoch=known.epoch,
@@ -124,7 +125,7 @@ async def condense(
         except StoreConflict:
             await known.refresh(tools)
             now = known.record
-            if now is None or (now.visible_from, now.created_at) != born:
+            if now is None or (now.visible_from, now.created_at, now.hidden) != born:
                 raise
         else:
             known.stale = True
@@ -170,15 +171,17 @@ async def undo(known: Known, tools: Mapping[str, Tool]) -> Compaction | None:
         newest = await _summary_at(known, undone)
         if newest is None:
             return None
-        before = await _summary_before(known, repeated_by(newest, undone), record.visible_from)
+        previous = await _summary_before(known, repeated_by(newest, undone), record.visible_from)
         end = record.last_position
-        if before is None or not before[0].content:
-            message = summary_message("", kept=end - record.visible_from + 1)
+        if previous is None or not previous[0].content:
+            message = summary_message(
+                "", kept=counted(shown(record.visible_from, end, record.hidden))
+            )
         else:
-            earlier, place = before
+            earlier, place = previous
             message = summary_message(
                 str(earlier.content),
-                kept=end - place + 1 + kept_by(earlier),
+                kept=counted(shown(place, end, record.hidden)) + kept_by(earlier),
                 repeats=repeated_by(earlier, place),
             )
         await known.heads_read()
@@ -215,13 +218,13 @@ async def covered(
     summary = await _summary_at(known, at)
     if summary is None:
         raise ValueRefused("there is no summary at this position", path="/position")
-    left = at - 1 - kept_by(summary) - max(after, record.visible_from - 1)
+    start = max(after, record.visible_from - 1)
+    end = before(at - 1, kept_by(summary), record.hidden)
+    left = counted(shown(start + 1, end, record.hidden))
     most = left if limit is None else min(left, limit)
     if most <= 0:
         return []
-    return await known.stores.messages.list(
-        known.context_id, after=max(after, record.visible_from - 1), limit=most
-    )
+    return await known.stores.messages.list(known.context_id, after=start, limit=most)
 
 
 async def _summary_at(known: Known, position: int) -> CustomMessage | None:
@@ -243,7 +246,8 @@ async def _summary_before(
             known.context_id, after=after, limit=position - 1 - after
         )
         for record in reversed(page):
-            if is_summary(record.message):
+            # Hidden messages are left out, so a page may reach beyond the place.
+            if record.position < position and is_summary(record.message):
                 return record.message, record.position
         position = after + 1
     return None

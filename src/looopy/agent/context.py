@@ -40,12 +40,21 @@ from looopy.tools.base import Tool
 from looopy.types.config import LoopConfig
 from looopy.types.constructors import amended
 from looopy.types.message import AssistantMessage, Message, UserMessage
+from looopy.types.ranges import Range, before, counted, shown
 from looopy.types.summary import find_fold, is_summary, kept_by
 
 _WINDOW = 256  # messages read at first; doubled while the model could see more
 _BEFORE = 32  # read beyond `max_messages`: the visible part begins with a turn
 _MOST_READ = 1024  # messages read at once for a summary
 _TRIM_ABOVE = 4 * _WINDOW  # messages in memory above which the oldest are dropped
+
+
+def _page_before(
+    first: int, count: int, begin: int, hidden: Sequence[Range]
+) -> tuple[int, int]:
+    """Behind which position to read, and how many, for *count* messages before *first*."""
+    after = max(before(first - 1, count, hidden), begin - 1)
+    return after, counted(shown(after + 1, first - 1, hidden))
 
 
 class LogReader:
@@ -68,11 +77,13 @@ class LogReader:
         self._whole = list(known.history)  # from `_first` on
         self._apart: Message | None = None  # the summary that was read alone
         self._apart_at = 0
+        self._hidden = known.hidden
         fold = find_fold(known.history)
         begin = known.record.visible_from if known.record is not None else 1
         if fold is not None:
             position = known.position_at(fold.place)
-            begin = max(begin, position - kept_by(fold.summary))
+            kept_after = before(position - 1, kept_by(fold.summary), self._hidden)
+            begin = max(begin, kept_after + 1)
             if position < self._first:
                 self._apart, self._apart_at = self._whole.pop(0), position
         self._begin = begin
@@ -83,8 +94,8 @@ class LogReader:
         """Put a page before `log`; false when nothing more can be read."""
         if self._first <= self._begin:
             return False
-        after = max(self._begin - 1, self._first - 1 - self._page)
-        page = await self._read(self._context_id, after=after, limit=self._first - 1 - after)
+        after, limit = _page_before(self._first, self._page, self._begin, self._hidden)
+        page = await self._read(self._context_id, after=after, limit=limit)
         older = [r for r in page if r.position < self._first]
         if not older:  # hidden in the meantime
             return False
@@ -98,7 +109,7 @@ class LogReader:
         return True
 
     def _count(self) -> None:
-        left = max(0, self._first - self._begin)
+        left = counted(shown(self._begin, self._first - 1, self._hidden))
         self.left = left - (self._apart is not None and left > 0)
 
 
@@ -149,6 +160,7 @@ class Known:
         self._position = 0
         self._trim_above = _TRIM_ABOVE
         self._visible_from = 1
+        self._hidden: Sequence[Range] = ()
         self._born: datetime | None = None
 
     @property
@@ -160,6 +172,11 @@ class Known:
     def last_position(self) -> int:
         """Position of the newest message; 0 while there is none."""
         return self.record.last_position if self.record else 0
+
+    @property
+    def hidden(self) -> Sequence[Range]:
+        """The positions that were rewound."""
+        return self.record.hidden if self.record else ()
 
     @property
     def state(self) -> ContextState:
@@ -218,7 +235,8 @@ class Known:
             self.forget()
             return
         same = self._born in (None, record.created_at)  # else redacted, or made anew
-        if same and self._position and record.visible_from == self._visible_from:
+        same = same and (record.visible_from, record.hidden) == (self._visible_from, self._hidden)
+        if same and self._position:
             # For a context created by this process, the last message tells if it is the same one.
             again = int(self._born is None)
             found = await self.stores.messages.records(
@@ -233,7 +251,10 @@ class Known:
                 return
         self.forget()  # at once: after a failed read, the next one would build on it
         self._visible_from, self._born = record.visible_from, record.created_at
+        self._hidden = record.hidden
         self._replace(await self._read_anew(record.visible_from, record.state.summary))
+        if record.hidden:  # what was read may end before what is hidden
+            self._position = max(self._position, record.last_position)
 
     def _reaches_back(self, record: MessageRecord) -> bool:
         """True for a summary that shows messages which are not in memory: it undoes another one."""
@@ -259,10 +280,8 @@ class Known:
                 break
             # As many again, of those before.
             first = records[0].position
-            after = max(first - 1 - len(records), visible_from - 1)
-            page = await self.stores.messages.records(
-                self.context_id, after=after, limit=first - 1 - after
-            )
+            after, limit = _page_before(first, len(records), visible_from, self._hidden)
+            page = await self.stores.messages.records(self.context_id, after=after, limit=limit)
             # If the history was cleared in between, the page is empty, or has only later messages.
             # This process will notice soon, and the messages read so far were valid until then.
             older = [r for r in page if r.position < first]
@@ -278,10 +297,10 @@ class Known:
         if fold is not None and fold.place >= kept_by(fold.summary):
             return True
         asked = any(isinstance(message, UserMessage) for message in messages)
-        before = records[0].position - 1
         limits = self._limits()
+        offset = max(records[-1].position, self.last_position) - len(messages)
         return asked and len(
-            folded(messages, self.config, limits=limits, offset=before)
+            folded(messages, self.config, limits=limits, offset=offset)
         ) < len(messages)
 
     def _limits(self) -> Limits:
@@ -299,7 +318,9 @@ class Known:
     def first_position(self) -> int:
         """Position of the oldest message after which the history has no gap; 0: no message."""
         positions = [position for position, _ in self._places[:2]]
-        apart = len(positions) == 2 and positions[0] + 1 < positions[1]  # a summary, read alone
+        apart = False  # true of a summary that was read alone
+        if len(positions) == 2 and positions[0] + 1 < positions[1]:
+            apart = bool(shown(positions[0] + 1, positions[1] - 1, self._hidden))
         return positions[apart] if positions else 0
 
     def position_at(self, place: int) -> int:

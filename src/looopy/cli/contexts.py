@@ -1,14 +1,14 @@
 """
 The content of a database: its conversations, and one of them with turns and messages.
 
-It is read through the stores, page by page, and no database is made or changed.
+It is read through the stores, page by page. No database is made, and only `fork` changes one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
-from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
+from looopy.stores.records import ContextRecord, Lineage, MessageRecord, TurnRecord
 from looopy.stores.rules import check_context_id
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
 from looopy.types.message_json import message_to_json, usage_to_json
@@ -83,6 +83,23 @@ def search_contexts(
     """
     said = " ".join(query)
     return asyncio.run(_search(url or default_url(), said, limit, others, as_json=as_json))
+
+
+def fork_context(
+    url: str | None, context_id: str, new_context_id: str, at: int | None, *, as_json: bool
+) -> int:
+    """
+    Make a conversation that begins with the past of another one, and print it.
+
+    Raises:
+        ContextNotFound: No conversation has this name.
+        StoreConflict: One has the new name.
+        ValueRefused: *at* is not the end of a turn.
+    """
+    check_context_id(context_id)
+    return asyncio.run(
+        _fork(url or default_url(), context_id, new_context_id, at, as_json=as_json)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +207,20 @@ async def _show(url: str, context_id: str, *, as_json: bool) -> int:
         record = await stores.state.load(context_id)
         if record is None:
             raise ContextNotFound(f"there is no conversation {context_id!r} in {shown_place(url)}")
+        lineage = await stores.journal.lineage(context_id)
         if as_json:
             turns = [_turn_to_json(turn) async for turn in _turns(stores, context_id)]
             messages = [
                 {"position": m.position, "turn": m.turn, "message": message_to_json(m.message)}
                 async for m in _messages(stores, context_id)
             ]
-            whole = {**_context_to_json(record), "turns": turns, "messages": messages}
+            relatives = _lineage_to_json(lineage)
+            whole = {**_context_to_json(record), **relatives, "turns": turns, "messages": messages}
             terminal.raw_line(json_line(whole))
             return 0
         terminal.line(_context_line(record))
+        for line in _lineage_lines(lineage):
+            terminal.line(line)
         shown = 0
         turns_left = _turns(stores, context_id)
         async for message in _messages(stores, context_id):
@@ -208,6 +229,19 @@ async def _show(url: str, context_id: str, *, as_json: bool) -> int:
                 if shown == message.turn:
                     terminal.line(f"\n{_turn_line(turn)}")
             _show_message(terminal, message)
+    return 0
+
+
+async def _fork(
+    url: str, context_id: str, new_context_id: str, at: int | None, *, as_json: bool
+) -> int:
+    terminal = Terminal(quiet_out=True)
+    async with existing(url) as stores:
+        made = await stores.journal.fork(context_id, new_context_id, at=at)
+    if as_json:
+        terminal.raw_line(json_line(_context_to_json(made)))
+    else:
+        terminal.line(_context_line(made))
     return 0
 
 
@@ -248,6 +282,14 @@ def _context_line(record: ContextRecord) -> str:
     turns = "1 turn" if record.turn_count == 1 else f"{record.turn_count} turns"
     tags = "".join(f"  #{tag}" for tag in record.tags)
     return f"{record.context_id}  {how}  {turns}  last activity {_time(record.last_activity)}{tags}"
+
+
+def _lineage_lines(lineage: Lineage) -> Iterator[str]:
+    if lineage.parent is not None:
+        name = lineage.parent.context_id or "a conversation that is gone"
+        yield f"forked from {name} at {lineage.parent.at}"
+    for fork in lineage.forks:
+        yield f"fork {fork.context_id} at {fork.at}"
 
 
 def _turn_line(turn: TurnRecord) -> str:
@@ -302,6 +344,14 @@ def _context_to_json(record: ContextRecord) -> dict[str, Any]:
         "last_activity": record.last_activity.isoformat(),
         "usage": usage_to_json(record.state.usage),
         "metadata": dict(record.metadata),
+    }
+
+
+def _lineage_to_json(lineage: Lineage) -> dict[str, Any]:
+    parent = lineage.parent
+    return {
+        "parent": None if parent is None else {"context_id": parent.context_id, "at": parent.at},
+        "forks": [{"context_id": fork.context_id, "at": fork.at} for fork in lineage.forks],
     }
 
 

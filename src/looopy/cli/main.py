@@ -166,12 +166,28 @@ def _add_contexts(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     search.add_argument("--owner", metavar="ACTOR", help="only in those of this owner")
     search.add_argument("--after", metavar="NEXT", help="begin behind the page that gave NEXT")
     search.add_argument("--limit", metavar="N", type=int, default=20, help="at most so many")
+    fork = actions.add_parser(
+        "fork",
+        help="make one that begins with the past of another",
+        description="Make a conversation that begins with the past of another one. Nothing is"
+        " copied, and neither changes the other afterwards.",
+    )
+    fork.add_argument("context_id", metavar="CONTEXT_ID")
+    fork.add_argument("new_context_id", metavar="NEW_CONTEXT_ID")
+    fork.add_argument(
+        "--at",
+        type=int,
+        metavar="POSITION",
+        help="the last message to share, where a turn ends; by default the newest",
+    )
     _add_erasing(actions)
-    for action, function in (
-        (listing, "list_contexts"),
-        (show, "show_context"),
-        (search, "search_contexts"),
-    ):
+    functions = {
+        listing: "list_contexts",
+        show: "show_context",
+        search: "search_contexts",
+        fork: "fork_context",
+    }
+    for action, function in functions.items():
         action.add_argument("--db", dest="url", metavar="URL", help=_DB_HELP)
         action.add_argument(
             "--json", dest="as_json", action="store_true", help="print one JSON object"

@@ -17,6 +17,7 @@ from looopy.history.window import Limits
 from looopy.loop.parts import Turn
 from looopy.types.constructors import amended
 from looopy.types.event import AgentEvent, Compaction, MessageEnd, MessageStart
+from looopy.types.ranges import Range, before
 from looopy.types.request import ThinkingLevel
 from looopy.types.summary import is_summary, kept_by
 
@@ -111,7 +112,10 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
 
 
 def placed(
-    events: Sequence[AgentEvent], last_position: int, visible_from: int
+    events: Sequence[AgentEvent],
+    last_position: int,
+    visible_from: int,
+    hidden: Sequence[Range] = (),
 ) -> tuple[Sequence[AgentEvent], int | None]:
     """
     *events*, with the positions in the compaction among them filled in, and the position of its
@@ -120,6 +124,7 @@ def placed(
     Args:
         last_position: The position of the newest message before them.
         visible_from: The position where the readable history begins.
+        hidden: The parts of it that were rewound.
     """
     done: list[AgentEvent] = []
     position, kept, summary = last_position, 0, None
@@ -130,7 +135,7 @@ def placed(
                 kept = kept_by(event.message)
         elif isinstance(event, Compaction):
             summary = position
-            covers = (visible_from, position - kept - 1)
+            covers = (visible_from, before(position - 1, kept, hidden))
             done.append(amended(event, position=position, covers=covers))
             continue
         done.append(event)

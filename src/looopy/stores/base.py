@@ -26,6 +26,7 @@ from looopy.stores.records import (
     EntryKind,
     Erased,
     InboxHead,
+    Lineage,
     MessageRecord,
     NewSummary,
     SearchPage,
@@ -33,7 +34,7 @@ from looopy.stores.records import (
     Waiter,
 )
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
-from looopy.types.event import AgentEvent, Compaction
+from looopy.types.event import AgentEvent, Compaction, HistoryRewound
 from looopy.types.message import Message, UserMessage
 from looopy.types.state import AgentStatus
 
@@ -79,7 +80,12 @@ class MessageStore(Protocol):
         limit: int | None = None,
         include_hidden: bool = False,
     ) -> list[MessageRecord]:
-        """As `list`, with each message's place."""
+        """
+        As `list`, with each message's place.
+
+        Args:
+            include_hidden: Messages that were rewound as well (`Journal.rewind`).
+        """
         ...
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
@@ -692,6 +698,67 @@ class Journal(Protocol):
             ContextNotFound: The context does not exist.
             ValueRefused: The summary cannot be stored faithfully; nothing was written.
         """
+        ...
+
+    async def fork(
+        self, context_id: str, new_context_id: str, *, at: int | None = None
+    ) -> ContextRecord:
+        """
+        Make a context that shares the past of another one up to a place between two turns.
+
+        Positions, turns and `seq` of the new context go on from there, and its messages, turns and
+        events up to there are those of *context_id*, which are not copied. Its owner and metadata
+        are copied. It has no lease, inbox, keys, pending requests or usage. What is done to either
+        context later does not change the other one.
+
+        Args:
+            at: The position of the last message that is shared: the last one of a turn, or 0. Of a
+                rewound context: as it was when that message was the last one. `None`: the present;
+                while a turn is open, the place before it.
+
+        Returns:
+            The new context.
+
+        Raises:
+            ValueRefused: *at* is within a turn, was cleared or does not exist; or the new id is
+                invalid.
+            StoreConflict: The new context exists already.
+            ContextNotFound: There is no context to fork.
+        """
+        ...
+
+    async def rewind(self, context_id: str, to: int) -> tuple[int, HistoryRewound]:
+        """
+        Hide the turn *to* and everything after it, between two turns; raise the epoch.
+
+        The hidden messages stay on record: `include_hidden` lists them, `undo_rewind` shows them
+        again, and `fork` at a position among them starts there. Turns and events stay listed, and
+        numbers continue. Nothing is pending afterwards; artifacts are not changed.
+
+        Returns:
+            The new epoch, and the event.
+
+        Raises:
+            AgentBusy: A turn is open.
+            ValueRefused: There is no such turn, or it is hidden or cleared.
+            ContextNotFound: The context does not exist.
+        """
+        ...
+
+    async def undo_rewind(self, context_id: str) -> tuple[int, HistoryRewound]:
+        """
+        Show again what the newest rewind hid; the result is that of `rewind`.
+
+        Raises:
+            AgentBusy: A turn is open.
+            StoreConflict: There are messages after the hidden ones.
+            ValueRefused: Nothing is rewound.
+            ContextNotFound: The context does not exist.
+        """
+        ...
+
+    async def lineage(self, context_id: str) -> Lineage:
+        """The parent of a context, and its forks; empty for an unknown context."""
         ...
 
     async def events(

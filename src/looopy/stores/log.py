@@ -194,6 +194,7 @@ class LogPage(NamedTuple):
         limit: At most so many rows, the first ones.
         turns: With the position of the message that each began with.
         message_at: The row of a message by its position; `None` if it is not there.
+        upto: Only events up to this `seq`.
     """
 
     after: int
@@ -202,6 +203,7 @@ class LogPage(NamedTuple):
     events: Iterable[EventRow]
     turns: Iterable[tuple[TurnRecord, int | None]]
     message_at: Callable[[int], MessageRow | None]
+    upto: int = sys.maxsize
 
 
 LogEntry: TypeAlias = tuple[int, str, Any]
@@ -218,7 +220,8 @@ def entries(page: LogPage) -> list[LogEntry]:
             found.append((record.end_seq, "end", record))
     found.sort(key=_seq)
     # A turn that ends in a page may have begun before it.
-    return [entry for entry in found if entry[0] > page.after][: page.limit]
+    after, upto = page.after, page.upto
+    return [entry for entry in found if after < entry[0] <= upto][: page.limit]
 
 
 def _seq(entry: LogEntry) -> int:

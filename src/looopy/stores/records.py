@@ -26,6 +26,7 @@ from looopy.types.message import (
     Usage,
     UserMessage,
 )
+from looopy.types.ranges import before
 from looopy.types.state import HeldCall, Outcome, PendingRequest
 from looopy.types.summary import kept_by
 
@@ -178,6 +179,8 @@ class ContextRecord:
             message was.
         cleared_seq: `seq` of the newest `history_cleared`, where the readable log begins; 0 for
             none.
+        hidden: Ranges of positions that were rewound, in order: kept on record, and read by nobody
+            who does not ask for them.
         open_turn: The turn without an end, or `None`.
         holder: The holder of the lease (`Owner.token()`), or `None`.
         lease_live: True if the lease had not expired, by the store's clock, when this was read.
@@ -198,6 +201,7 @@ class ContextRecord:
     last_seq: int
     visible_from: int = 1
     cleared_seq: int = 0
+    hidden: Sequence[tuple[int, int]] = ()
     open_turn: TurnRecord | None = None
     holder: str | None = None
     lease_live: bool = False
@@ -538,11 +542,17 @@ class NewSummary:
     usage: Usage = NO_USAGE
 
     def events(
-        self, context_id: str, *, turn: int, last_position: int, visible_from: int
+        self,
+        context_id: str,
+        *,
+        turn: int,
+        last_position: int,
+        visible_from: int,
+        hidden: Sequence[tuple[int, int]] = (),
     ) -> tuple[MessageEnd, Compaction]:
         """A summary to append to a context that has this epoch."""
         position = last_position + 1
-        covers = (visible_from, last_position - kept_by(self.message))
+        covers = (visible_from, before(last_position, kept_by(self.message), hidden))
         said = MessageEnd(context_id=context_id, turn=turn, message=self.message, position=position)
         compaction = Compaction(
             context_id=context_id,
@@ -555,6 +565,34 @@ class NewSummary:
             undoes=self.undoes,
         )
         return said, compaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """
+    A fork as its parent sees it, or a parent as its fork does.
+
+    Attributes:
+        context_id: The other context; `None` for a parent that was deleted or cleared since.
+        at: The position of the last message that both share.
+    """
+
+    context_id: str | None
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """
+    The relatives of a context.
+
+    Attributes:
+        parent: The context that it was forked from; `None` if it is no fork.
+        forks: The contexts that were forked from it and still exist, by id.
+    """
+
+    parent: Branch | None = None
+    forks: Sequence[Branch] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -20,7 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from looopy.errors import LooopyError
 from looopy.stores.bundle import Stores
 from looopy.stores.memory.stores import MemoryBackend
-from looopy.stores.records import Claimed, ContextRecord, ContextState, EntryKind, InboxNews
+from looopy.stores.records import (
+    Claimed,
+    ContextRecord,
+    ContextState,
+    EntryKind,
+    InboxNews,
+    NewSummary,
+)
 from looopy.testing.contracts.state import STATE
 from looopy.testing.contracts.turns import (
     LONG_S,
@@ -37,8 +44,10 @@ from looopy.testing.contracts.turns import (
 from looopy.testing.hostile import nested
 from looopy.types.event import AgentEvent, TurnError
 from looopy.types.message import CustomMessage, Message, StopReason, ToolCall
+from looopy.types.summary import summary_message
 
-_CONTEXTS = st.sampled_from(["a", "a", "a", "b", "no id"])
+_CONTEXTS = st.sampled_from(["a", "a", "a", "b", "f", "no id"])
+_NEW_CONTEXTS = st.sampled_from(["b", "f", "f", "g", "g", "no id"])
 _TEXTS = st.text(max_size=6) | st.sampled_from(["\0", "\ud800", "é😀\u2028", "'; --"])
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _TEXTS | st.just(nested(70)),
@@ -63,6 +72,7 @@ _ACTORS = st.sampled_from([None, None, None, "u1", "u2"])
 _DELIVERED = st.sampled_from([0, 0, 0, 1, 2, -1])
 _KEYS = st.sampled_from(["k1", "k1", "k2", "k2", "", "\0"])
 _TICKETS = st.integers(0, 4)
+_SUMMARIES = [replace(summary_message("so far", kept=n), timestamp=1) for n in range(3)]
 _TENANTS = itertools.count()
 
 
@@ -104,6 +114,9 @@ class StoresAgree(RuleBasedStateMachine):
         self.both(lambda s: s.messages.records(context, after=after, limit=limit))
         self.both(lambda s: s.messages.list(context, after=after, limit=limit))
         self.both(lambda s: s.messages.recent(context, limit=limit or 0))
+        self.both(
+            lambda s: s.messages.records(context, after=after, limit=limit, include_hidden=True)
+        )
 
     # --- artifacts ---
 
@@ -275,6 +288,37 @@ class StoresAgree(RuleBasedStateMachine):
         else:
             self.both(lambda s: s.journal.clear(context, force=how == "force"))
 
+    # --- forks ---
+
+    @rule(context=_CONTEXTS, new=_NEW_CONTEXTS, at=st.none() | st.integers(-1, 12))
+    def fork(self, context: str, new: str, at: int | None) -> None:
+        """Fork the present, or a place that may be no end of a turn."""
+        found = self.both(lambda s: s.journal.fork(context, new, at=at))
+        if found is not None:
+            self.claims.pop(new, None)
+            assert found.last_position == (at if at is not None else found.last_position)
+            self.both(lambda s: s.artifacts.list(new))
+
+    @rule(context=st.sampled_from(["a", "f", "g"]), back=st.integers(-1, 3))
+    def rewind(self, context: str, back: int) -> None:
+        """Rewind some turns, or none that is there."""
+        found = self.both(lambda s: s.state.load(context))
+        to = (found.turn_count if found else 0) - back
+        self.both(lambda s: s.journal.rewind(context, to))
+
+    @rule(context=st.sampled_from(["a", "f", "g"]))
+    def undo_rewind(self, context: str) -> None:
+        """Show again what was hidden, if anything was."""
+        self.both(lambda s: s.journal.undo_rewind(context))
+
+    @rule(context=_CONTEXTS, kept=st.integers(0, 2), off_by=st.sampled_from([0, 0, 0, 1]))
+    def compact(self, context: str, kept: int, off_by: int) -> None:
+        """Append a summary."""
+        found = self.both(lambda s: s.state.load(context))
+        epoch = (found.epoch if found else 0) + off_by
+        new = NewSummary(message=_SUMMARIES[kept], epoch=epoch)
+        self.both(lambda s: s.journal.compact(context, new))
+
     @rule(context=_CONTEXTS, after=_AFTER, limit=_LIMIT, turn=st.integers(0, 5))
     def read_log(self, context: str, after: int, limit: int | None, turn: int) -> None:
         """Read a part of the log, of the turns, and the calls of a turn."""
@@ -374,10 +418,20 @@ class StoresAgree(RuleBasedStateMachine):
     def contexts_agree(self) -> None:
         """Every context is the same, and its readable log has no gap."""
         for found in self.both(lambda s: s.state.list()):
-            events = self._whole_log(found.context_id)
+            context = found.context_id
+            events = self._whole_log(context)
+            self._messages_and_turns(context)
             first = max(found.cleared_seq, 1)
             assert [e.seq for e in events] == list(range(first, found.last_seq + 1))
             self._inbox_and_line(found)
+
+    def _messages_and_turns(self, context: str) -> None:
+        found = self.both(lambda s: s.messages.records(context))
+        count = self.both(lambda s: s.messages.count(context))
+        assert count == len(found)
+        self.both(lambda s: s.messages.count(context, include_hidden=True))
+        self.both(lambda s: s.journal.turns(context))
+        self.both(lambda s: s.journal.lineage(context))
 
     def _inbox_and_line(self, found: ContextRecord) -> None:
         head, entries = self.both(lambda s: s.journal.inbox(found.context_id))

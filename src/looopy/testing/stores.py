@@ -22,6 +22,7 @@ from looopy.testing.contracts.erasure import (
     RedactionContract,
     RetentionContract,
 )
+from looopy.testing.contracts.fork import ForkContract
 from looopy.testing.contracts.inbox import InboxContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
@@ -37,6 +38,7 @@ __all__ = [
     "ArtifactStoreContract",
     "ContextIndexContract",
     "ErasureContract",
+    "ForkContract",
     "InboxContract",
     "JournalContract",
     "KeyContract",

@@ -6,8 +6,9 @@ value. The room imports `errors` and the standard library. It exports nothing it
 these names from `looopy`, `looopy.llm` and `looopy.auth`.
 
 - A conversation: `message` (messages and their blocks), `event` (what a subscriber sees), `summary`
-  (a compaction in the log), `artifact`, `state` (status, questions to a person), `result` (how a
-  turn ended), `request` (what goes to a model, and its stream events).
+  (a compaction in the log), `ranges` (what a rewound history shows), `artifact`, `state` (status,
+  questions to a person), `result` (how a turn ended), `request` (what goes to a model, and its
+  stream events).
 - A turn's input: `context` (identity, credentials, cancelling), `auth`, `config` (limits, hooks).
 - Rules: `storable` (may this value be stored), `message_check` (type of each field, repair of
   foreign values), `message_json` (messages to JSON and back), `constructors` (fast ones of

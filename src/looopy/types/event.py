@@ -254,6 +254,22 @@ class HistoryCleared(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRewound(Event):
+    """
+    The newest part of the history is hidden from the model, or shown to it again.
+
+    Attributes:
+        covers: First and last position of that part, which stays on record.
+        undone: True if it is shown again.
+    """
+
+    type: ClassVar[str] = "history_rewound"
+    durable: ClassVar[bool] = True
+    covers: tuple[int, int] = (0, 0)
+    undone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction(Event):
     """
     A summary now replaces a part of the history, which stays readable.
@@ -333,6 +349,7 @@ AgentEvent: TypeAlias = (
     | StatusChange
     | UsageReport
     | HistoryCleared
+    | HistoryRewound
     | Compaction
     | TurnWarning
     | TurnError

@@ -34,6 +34,7 @@ from looopy.testing.contracts.erasure import (
     RedactionContract,
     RetentionContract,
 )
+from looopy.testing.contracts.fork import ForkContract
 from looopy.testing.contracts.inbox import InboxContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
@@ -138,6 +139,10 @@ class TestInboxWhenSecured(Secured, InboxContract):
 
 
 class TestKeysWhenSecured(Secured, KeyContract):
+    """See `Secured`."""
+
+
+class TestForksWhenSecured(Secured, ForkContract):
     """See `Secured`."""
 
 

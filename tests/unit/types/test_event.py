@@ -66,6 +66,7 @@ SAMPLES: dict[str, dict] = {
         "unread": 3,
     },
     "history_cleared": {"covers": (1, 9)},
+    "history_rewound": {"covers": (3, 9), "undone": True},
     "warning": {"code": "doom_loop", "text": "again"},
     "error": {"code": "budget", "text": "spent", "error": LooopyError("spent")},
     "turn_end": {
@@ -84,6 +85,7 @@ DURABLE = {
     "input_required",
     "auth_required",
     "history_cleared",
+    "history_rewound",
     "compaction",
     "error",
     "turn_end",

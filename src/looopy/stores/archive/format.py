@@ -234,6 +234,7 @@ def context_to_json(record: ContextRecord) -> dict[str, Any]:
         "last_seq": record.last_seq,
         "visible_from": record.visible_from,
         "cleared_seq": record.cleared_seq,
+        **({"hidden": [list(one) for one in record.hidden]} if record.hidden else {}),
         "open_turn": None if record.open_turn is None else record.open_turn.turn,
         "inbox_last": record.inbox.last,
         "state": json.loads(rows.state_column(record.state)),
@@ -282,6 +283,7 @@ def context_from_json(data: Any) -> ReadContext:
         last_seq=last_seq,
         visible_from=given.whole("visible_from", 1, last_position + 1),
         cleared_seq=given.whole("cleared_seq", 0, last_seq),
+        hidden=_hidden(given, last_position) if given.has("hidden") else (),
         owner_actor=owner,
         tags=tags,
         inbox=InboxHead(last=given.whole("inbox_last", 0, _MOST)),
@@ -293,6 +295,18 @@ def context_from_json(data: Any) -> ReadContext:
     )
     given.end()
     return ReadContext(record, open_turn)
+
+
+def _hidden(given: Fields, last_position: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for one in given.items("hidden"):
+        if not isinstance(one, list) or [type(place) for place in one] != [int, int]:
+            raise refused("hidden", "a list of pairs of positions is needed")
+        least = found[-1][1] + 2 if found else 1
+        if not least <= one[0] <= one[1] <= last_position:
+            raise refused("hidden", "ranges follow each other within the log")
+        found.append((one[0], one[1]))
+    return found
 
 
 def _actor(given: Fields, name: str) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,6 +19,7 @@ from looopy.stores import rules as names
 from looopy.stores.artifacts.rows import StoredPart, placed_parts
 from looopy.stores.bells import Bells
 from looopy.stores.log import StoredEvent, StoredMessage
+from looopy.stores.memory.shared import Shared
 from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,
@@ -38,6 +40,7 @@ from looopy.stores.rules import check_context_id, made_artifact, no_artifact, no
 from looopy.types.artifact import Artifact, ArtifactStatus
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason
+from looopy.types.ranges import Range, merged
 from looopy.types.state import Outcome
 
 
@@ -79,8 +82,10 @@ class StoredContext:
     """
     A context with everything in it.
 
-    `messages` are those from `visible_from` on. `inbox` is by number of the entry, `places` by
-    ticket, both in order of arrival; `keys` tells turn and hash of the input.
+    `messages` are those from `visible_from` on, rewound ones included. `inbox` is by number of the
+    entry, `places` by ticket, both in order of arrival; `keys` tells turn and hash of the input.
+    `rewound` is in order of time. `history` stands for what is in it: a fork remembers that of
+    its `parent`, and a cleared context has another one.
     """
 
     created_at: datetime
@@ -98,10 +103,13 @@ class StoredContext:
     metadata: str = "{}"
     version: int = 0
     tags: tuple[str, ...] = ()
-    messages: list[StoredMessage] = field(default_factory=list)
-    events: list[StoredEvent] = field(default_factory=list)
-    turns: list[TurnRecord] = field(default_factory=list)
-    user_positions: dict[int, int] = field(default_factory=dict)
+    messages: list[StoredMessage] | Shared[StoredMessage] = field(default_factory=list)
+    events: list[StoredEvent] | Shared[StoredEvent] = field(default_factory=list)
+    turns: list[TurnRecord] | Shared[TurnRecord] = field(default_factory=list)
+    user_positions: ChainMap[int, int | None] = field(default_factory=ChainMap[int, int | None])
+    rewound: list[Range] = field(default_factory=list)
+    history: object = field(default_factory=object)
+    parent: tuple[str, object, int] | None = None
     artifacts: dict[str, list[MemoryVersion]] = field(default_factory=dict)
     inbox_last: int = 0
     cancel_turn: int | None = None
@@ -114,6 +122,11 @@ class StoredContext:
     def last_position(self) -> int:
         """Position of the newest message; 0 for none."""
         return self.visible_from - 1 + len(self.messages)
+
+    @property
+    def hidden(self) -> tuple[Range, ...]:
+        """The rewound positions."""
+        return merged(self.rewound) if self.rewound else ()
 
     @property
     def lease_live(self) -> bool:
@@ -164,6 +177,7 @@ def context_record(context_id: str, context: StoredContext) -> ContextRecord:
         last_seq=context.last_seq,
         visible_from=context.visible_from,
         cleared_seq=context.cleared_seq,
+        hidden=context.hidden,
         open_turn=None if turn is None else context.turns[turn - 1],
         holder=context.holder,
         lease_live=context.lease_live,
@@ -196,8 +210,10 @@ def begin_turn(context: StoredContext, claim: Claim, encoded: rows.Rows, metadat
         first_position=context.last_position + 1,
         inbox=context.inbox_head,
     )
-    if opening.user_offset is not None:
-        context.user_positions[claimed.turn] = claimed.first_position + opening.user_offset
+    offset = opening.user_offset
+    context.user_positions[claimed.turn] = (
+        None if offset is None else claimed.first_position + offset
+    )
     if claim.key is not None and claim.input_hash is not None:
         context.keys[claim.key] = (claimed.turn, claim.input_hash)
     context.turns.append(

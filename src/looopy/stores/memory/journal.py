@@ -7,12 +7,12 @@ See `looopy.stores.memory.stores` for the idea.
 from __future__ import annotations
 
 import time
+from collections import ChainMap
 from dataclasses import replace
 
 from looopy.stores.base import Journal
 from looopy.stores.bells import Bells
 from looopy.stores.memory.context import (
-    MemoryStore,
     StoredEntry,
     append,
     change_artifact,
@@ -20,7 +20,9 @@ from looopy.stores.memory.context import (
     close_turn,
     interrupt,
 )
+from looopy.stores.memory.fork import InMemoryForks
 from looopy.stores.memory.log import read_log
+from looopy.stores.past import without_metadata
 from looopy.stores.records import (
     Commit,
     Committed,
@@ -46,7 +48,7 @@ from looopy.types.message import UserMessage
 from looopy.types.storable import check_actor, check_limit
 
 
-class InMemoryJournal(MemoryStore, Journal):
+class InMemoryJournal(InMemoryForks, Journal):
     """`Journal` in lists; see there for the contract."""
 
     @property
@@ -99,10 +101,13 @@ class InMemoryJournal(MemoryStore, Journal):
         context.holder = None
         context.visible_from = context.last_position + 1
         context.cleared_seq = context.last_seq
-        context.messages.clear()
-        del context.events[:-1]
-        context.turns = [replace(turn, metadata={}) for turn in context.turns]
-        context.user_positions.clear()
+        # Forks keep what they share: these are other lists.
+        context.messages = []
+        context.events = context.events[-1:]
+        context.turns = without_metadata(context.turns)
+        context.user_positions = ChainMap()
+        context.rewound = []
+        context.history, context.parent = object(), None
         context.artifacts.clear()
         context.inbox.clear()
         context.state = rows.state_after_clear(context.state, forced=forced)
@@ -123,6 +128,7 @@ class InMemoryJournal(MemoryStore, Journal):
             turn=context.turn_count,
             last_position=context.last_position,
             visible_from=context.visible_from,
+            hidden=context.hidden,
         )
         encoded = rows.encode(made)
         append(context, context.turn_count, encoded, None)

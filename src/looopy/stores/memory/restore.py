@@ -53,6 +53,7 @@ def restored_context(given: RestoredContext) -> StoredContext:
         metadata=dump(dict(record.metadata), "/metadata"),
         version=record.version,
         tags=tuple(record.tags),
+        rewound=list(record.hidden),
         inbox_last=record.inbox.last,
     )
     for turn in given.turns():

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from looopy.stores.listing import FOR_EVER
 from looopy.stores.log import off_loop
 from looopy.stores.memory.context import MemoryStore
+from looopy.stores.memory.fork import shown_messages
 from looopy.stores.memory.log import record_row
 from looopy.stores.records import SearchHit
 from looopy.stores.rows.meta import to_us
@@ -40,7 +41,7 @@ class InMemorySearcher(MemoryStore, Searcher):
         self, context_id: str, wanted: Wanted, before: int | None, most: int
     ) -> list[SearchHit]:
         context = self._get(context_id)
-        kept = [] if context is None else context.messages[::-1]
+        kept = [] if context is None else shown_messages(context, 0)[::-1]
         rows = [record_row(one) for one in kept if before is None or one.position < before]
         hits: list[SearchHit] = []
         for start in range(0, len(rows), _CHUNK):

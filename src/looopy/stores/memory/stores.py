@@ -26,6 +26,7 @@ from looopy.stores.memory.context import (
     insert_messages,
 )
 from looopy.stores.memory.contexts import InMemoryContextIndex
+from looopy.stores.memory.fork import shown_messages
 from looopy.stores.memory.journal import InMemoryJournal
 from looopy.stores.memory.log import record_row
 from looopy.stores.records import Claim, Claimed, ContextRecord, MessageRecord, Waiter
@@ -43,6 +44,7 @@ from looopy.stores.rules import (
 )
 from looopy.types.event import utc_now
 from looopy.types.message import Message
+from looopy.types.ranges import before, counted
 from looopy.types.storable import check_limit, dump
 
 
@@ -88,13 +90,15 @@ class InMemoryMessageStore(MemoryStore, MessageStore):
         *,
         after: int = 0,
         limit: int | None = None,
-        include_hidden: bool = False,  # noqa: ARG002 - nothing else is hidden yet
+        include_hidden: bool = False,
     ) -> list[MessageRecord]:
         check_limit(limit)
         context = self._get(context_id)
         if context is None:
             return []
         start = max(after - context.visible_from + 1, 0)
+        if context.rewound and not include_hidden:
+            return await read_records(shown_messages(context, after, limit), record_row)
         stop = None if limit is None else start + limit
         return await read_records(context.messages[start:stop], record_row)
 
@@ -103,12 +107,17 @@ class InMemoryMessageStore(MemoryStore, MessageStore):
         context = self._get(context_id)
         if context is None:
             return []
+        if context.rewound:
+            after = before(context.last_position, limit, context.hidden)
+            return await read_records(shown_messages(context, after), record_row)
         start = max(len(context.messages) - limit, 0)
         return await read_records(context.messages[start:], record_row)
 
-    async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
+    async def count(self, context_id: str, *, include_hidden: bool = False) -> int:
         context = self._get(context_id)
-        return 0 if context is None else len(context.messages)
+        if context is None:
+            return 0
+        return len(context.messages) - (0 if include_hidden else counted(context.hidden))
 
 
 

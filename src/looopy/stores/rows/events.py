@@ -39,6 +39,7 @@ from looopy.types.event import (
     AuthRequired,
     Compaction,
     HistoryCleared,
+    HistoryRewound,
     InputRequired,
     MessageEnd,
     ToolExecutionEnd,
@@ -379,6 +380,9 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Message | None
     "auth_required": lambda data, common, _: AuthRequired(**common, pending=_decode_pending(data)),
     "history_cleared": lambda data, common, _: HistoryCleared(
         **common, covers=(data["covers"][0], data["covers"][1])
+    ),
+    "history_rewound": lambda data, common, _: HistoryRewound(
+        **common, **{**data, "covers": (data["covers"][0], data["covers"][1])}
     ),
     "compaction": lambda data, common, _: Compaction(
         **common, **{**data, "covers": (data["covers"][0], data["covers"][1])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,13 @@ from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.log import read_rows
 from looopy.stores.records import ArtifactChange, ArtifactWrite
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.commit import change_artifact, create, peek, stored_artifact
-from looopy.stores.sql.driver import Driver, Query, Steps
+from looopy.stores.sql.commit import change_artifact, create
+from looopy.stores.sql.driver import Driver, Query, Rows, Steps
+from looopy.stores.sql.ghosts import ghosts_of
+from looopy.stores.sql.head import peek
+from looopy.stores.sql.inherited import find_inherited, newest_of_all, versions_of
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, one_step
+from looopy.stores.sql.turns import stored_artifact
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 
 _COLUMNS = 13
@@ -42,11 +46,15 @@ class SQLArtifactRows(SQLStore):
         found = await self._ask(
             s.PEEK_ARTIFACT, context_id, artifact=artifact_id, low=low, high=high
         )
+        if not found:
+            found = await self._inherited(context_id, artifact_id, version)
         return _version(*found[0]) if found else None
 
     async def complete_one(self, context_id: str, artifact_id: str) -> StoredVersion | None:
         """The row of the newest complete version."""
         found = await self._ask(s.PEEK_COMPLETE, context_id, artifact=artifact_id)
+        if not found:
+            found = await self._inherited(context_id, artifact_id, complete=True)
         return _version(*found[0]) if found else None
 
     async def parts(
@@ -54,7 +62,10 @@ class SQLArtifactRows(SQLStore):
     ) -> list[StoredPart]:
         """Parts, in order."""
         place = {"artifact": artifact_id, "version": version}
-        found = await self._ask(s.LIST_PARTS, context_id, **place, after=after, limit=limit)
+        which = {**place, "after": after, "limit": limit}
+        found = await self._ask(s.LIST_PARTS, context_id, **which)
+        if not found:
+            found = await self._of_its_holder(s.LIST_PARTS, context_id, which)
         return [_part(*row) for row in found]
 
     async def part_at(
@@ -62,13 +73,21 @@ class SQLArtifactRows(SQLStore):
     ) -> int:
         """The number of the last part that begins there, or before."""
         place = {"artifact": artifact_id, "version": version}
-        at = {"start": bounded(start or None), "row": bounded(row or None)}
-        return int((await self._ask(s.PART_AT, context_id, **place, **at))[0][0])
+        which = {**place, "start": bounded(start or None), "row": bounded(row or None)}
+        found = await self._ask(s.PART_AT, context_id, **which)
+        if found[0][0] is None:
+            found = await self._of_its_holder(s.PART_AT, context_id, which)
+        return int(found[0][0] or 1) if found else 1
 
     async def all_versions(self, context_id: str, artifact_id: str) -> list[Artifact]:
         """The versions, oldest first."""
         found = await self._ask(s.LIST_VERSIONS, context_id, artifact=artifact_id)
-        return [stored_artifact(row, newest=bool(row[_COLUMNS])) for row in found]
+        own = [stored_artifact(row, newest=bool(row[_COLUMNS])) for row in found]
+        if own and own[0].version == 1:
+            return own
+        others = await self._look(partial(_others, artifact_id=artifact_id), context_id)
+        first = own[0].version if own else NO_LIMIT
+        return [*(one for (one,) in others if one.version < first), *own]
 
     async def newest(
         self,
@@ -90,7 +109,47 @@ class SQLArtifactRows(SQLStore):
             after_artifact=after,
             limit=bounded(limit),
         )
-        return await read_rows(found, stored_artifact)
+        if found or limit == 0:
+            return await read_rows(found, stored_artifact)
+        others = await self._look(partial(_all_newest, after=after), context_id)
+        wanted = [
+            one
+            for (one,) in others
+            if turn in (None, one.turn)
+            and kind in (None, one.kind)
+            and status in (None, one.status)
+        ]
+        return wanted[:limit]
+
+    async def _inherited(
+        self,
+        context_id: str,
+        artifact_id: str,
+        version: int | None = None,
+        *,
+        complete: bool = False,
+    ) -> Rows:
+        """The row of a version in a layer of a fork."""
+
+        def work(key: Mapping[str, Any]) -> Steps[Rows]:
+            found = yield from find_inherited(key, artifact_id, version, complete=complete)
+            # What was not complete when the fork was made has failed: see `inherited.py`.
+            return [(*row[:_COLUMNS], 0, *row[_COLUMNS + 1 :]) for row in found[1]] if found else []
+
+        return await self._look(work, context_id)
+
+    async def _of_its_holder(
+        self, statement: str, context_id: str, which: Mapping[str, Any]
+    ) -> Rows:
+        """The rows of parts of a version in a layer of a fork."""
+
+        def work(key: Mapping[str, Any]) -> Steps[Rows]:
+            found = yield from find_inherited(key, which["artifact"], which["version"])
+            if found is None:
+                return []
+            return (yield Query(statement, {**key, **which, "context": found[0].source}))
+
+        return await self._look(work, context_id)
 
     async def apply(self, context_id: str, change: ArtifactChange) -> Artifact:
         """Make a change outside of turns."""
@@ -108,11 +167,20 @@ class SQLArtifactRows(SQLStore):
 
     async def blobs_of(self, context_id: str, artifact_id: str | None = None) -> list[str]:
         """The names of the blobs of an artifact, or of a context."""
-        if artifact_id is None:
-            found = await self._ask(s.LIST_BLOBS, context_id)
-        else:
-            found = await self._ask(s.BLOBS_OF_ARTIFACT, context_id, artifact=artifact_id)
-        return [str(name) for (name,) in found]
+        statement = s.LIST_BLOBS if artifact_id is None else s.BLOBS_OF_ARTIFACT
+
+        def work(key: Mapping[str, Any]) -> Steps[Rows]:
+            head = yield from peek(key)
+            if head is None:
+                return []
+            found: Rows = []
+            # A ghost may go together with its last fork.
+            for name in (context_id, *(yield from ghosts_of(key, head))):
+                params = {**key, "context": name, "artifact": artifact_id}
+                found += yield Query(statement, params)
+            return found
+
+        return [str(name) for (name,) in await self._look(work, context_id)]
 
     async def blob_with(self, sha256: str, size: int) -> str | None:
         """The name of a blob with this content."""
@@ -134,6 +202,20 @@ class SQLArtifactRows(SQLStore):
             return gone
 
         return await self.backend.run(work, write=False) if names else []
+
+
+def _others(key: Mapping[str, Any], *, artifact_id: str) -> Steps[Rows]:
+    head = yield from peek(key)
+    if head is None or head.past is None:
+        return []
+    return [(one.artifact,) for one in (yield from versions_of(key, head, artifact_id))]
+
+
+def _all_newest(key: Mapping[str, Any], *, after: str) -> Steps[Rows]:
+    head = yield from peek(key)
+    if head is None or head.past is None:
+        return []
+    return [(one,) for one in (yield from newest_of_all(key, head, after=after))]
 
 
 def _version(*row: Any) -> StoredVersion:

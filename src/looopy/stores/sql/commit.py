@@ -9,7 +9,6 @@ fail in between.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 from looopy.stores import rules as names
 from looopy.stores.artifacts.rows import placed_parts
+from looopy.stores.past import decode_past
 from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,
@@ -27,7 +27,6 @@ from looopy.stores.records import (
     Claimed,
     Commit,
     Committed,
-    InboxHead,
     InboxNews,
     NewSummary,
 )
@@ -47,53 +46,16 @@ from looopy.stores.rules import (
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.ghosts import leave_to_forks, own_turns
+from looopy.stores.sql.head import Head, inbox_head, peek
+from looopy.stores.sql.inherited import hide_inherited, leave_artifact, versions_of
 from looopy.stores.sql.store import as_us, bounded
-from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+from looopy.stores.sql.turns import stored_artifact
+from looopy.types.artifact import Artifact
 from looopy.types.event import Compaction, HistoryCleared, utc_now
+from looopy.types.ranges import merged
 from looopy.types.state import Outcome
 from looopy.types.storable import dump
-
-
-class Head(NamedTuple):
-    """The row of a context, without what only its readers want."""
-
-    epoch: int
-    open_turn: int | None
-    lease_live: bool
-    holder: str | None
-    version: int
-    turn_count: int
-    last_position: int
-    last_seq: int
-    visible_from: int
-    cleared_seq: int
-    state: str
-    owner_actor: str | None
-    inbox_last: int
-    inbox_waiting: int
-    cancel_turn: int | None
-
-    @property
-    def inbox(self) -> InboxHead:
-        """The state of the inbox."""
-        return inbox_head(self.inbox_last, self.inbox_waiting, self.cancel_turn)
-
-
-def inbox_head(last: int, waiting: int, cancel_turn: int | None) -> InboxHead:
-    """The state of the inbox from the last columns of a context's row."""
-    return InboxHead(last=last, waiting=waiting, cancel_turn=cancel_turn)
-
-
-def peek(key: Mapping[str, Any], *, lock: bool = False) -> Steps[Head | None]:
-    """
-    The row of a context, or `None`; *key* names tenant and context.
-
-    Args:
-        lock: Keep other writers out from here to the end of the transaction.
-    """
-    found = yield Query(s.PEEK_LOCKED if lock else s.PEEK, key)
-    return Head(*found[0]) if found else None
-
 
 # --- claim ---
 
@@ -325,9 +287,14 @@ def _save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifa
         "row_count": write.rows,
         "part_count": len(write.parts),
     }
-    saved = yield Query(s.SAVE_ARTIFACT, params)
+    saved = yield Query(s.SAVE_ARTIFACT, {**params, "shared": None})
     if not saved:
-        raise no_context(key["context"])
+        head = yield from peek(key)
+        if head is None:
+            raise no_context(key["context"])
+        others = yield from versions_of(key, head, write.artifact_id)
+        shared = others[-1].artifact.version if others else 0
+        saved = yield Query(s.SAVE_ARTIFACT, {**params, "shared": shared})
     version, created_us, turn = saved[0]
     yield from add_parts({**params, "version": version}, write)
     return replace(unversioned, version=version, created_at=from_us(created_us), turn=turn)
@@ -394,39 +361,16 @@ def _delete_artifact(key: Mapping[str, Any], artifact_id: str) -> Steps[Artifact
         ArtifactNotFound: The context has no artifact of this id.
     """
     named = {**key, "artifact": artifact_id}
-    deleted = yield Query(s.DELETE_ARTIFACT, named)
-    if not deleted:
-        raise no_artifact(artifact_id)
+    head = yield from peek(key)
+    gone = yield from leave_artifact(key, artifact_id)
+    gone += map(stored_artifact, (yield Query(s.DELETE_ARTIFACT, named)))
     yield Query(s.DELETE_PARTS, named)
-    return max(map(stored_artifact, deleted), key=lambda artifact: artifact.version)
-
-
-def stored_artifact(row: Sequence[Any], *, newest: bool = True) -> Artifact:
-    """
-    The artifact of the first columns of a row of `LIST_ARTIFACTS`, and others.
-
-    Args:
-        newest: False if it has a successor, and so will never be complete.
-    """
-    artifact_id, kind, version, status, size, media_type, sha256, created_us, turn = row[:9]
-    description, metadata, columns, rows_ = row[9:13]
-    if status == ArtifactStatus.BUILDING.value and not newest:
-        status = ArtifactStatus.FAILED.value
-    return Artifact(
-        artifact_id=artifact_id,
-        kind=ArtifactKind(kind),
-        version=version,
-        status=ArtifactStatus(status),
-        size=size,
-        media_type=media_type,
-        sha256=sha256,
-        created_at=from_us(created_us),
-        turn=turn,
-        description=description,
-        metadata=json.loads(metadata) if metadata else {},
-        columns=json.loads(columns) if columns else None,
-        rows=rows_,
-    )
+    if head is not None and head.past is not None:
+        # Its own row of a version comes first.
+        gone += yield from hide_inherited(key, head, artifact_id)
+    if not gone:
+        raise no_artifact(artifact_id)
+    return max(gone, key=lambda artifact: artifact.version)
 
 
 def _close_turn(
@@ -526,6 +470,7 @@ def compact_steps(
         turn=head.turn_count,
         last_position=head.last_position,
         visible_from=head.visible_from,
+        hidden=merged(decode_past(head.past)[0]),
     )
     encoded = rows.encode(made)
     position = head.last_position + 1
@@ -559,6 +504,8 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
         # Its open calls get no results: they are hidden next.
         yield from interrupt_turn(key, head, seq)
         seq += 1
+    yield from leave_to_forks(key)
+    yield from own_turns(key, head)
     covers = (head.visible_from, head.last_position)
     encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
     numbers = Committed(first_seq=seq, first_position=0)

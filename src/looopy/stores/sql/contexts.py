@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -11,29 +10,21 @@ from typing import Any
 from looopy.stores.base import ContextIndex
 from looopy.stores.listing import Listing, check_tags, facts, labels, new_tags
 from looopy.stores.log import read_rows
-from looopy.stores.records import ContextPage, ContextRecord
+from looopy.stores.records import ContextPage
 from looopy.stores.rows import events as rows
-from looopy.stores.rows.meta import from_us
 from looopy.stores.rules import no_context
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.commit import inbox_head, stored_artifact
 from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.erasing import SQLErasures
-from looopy.stores.sql.journal import turn_record
+from looopy.stores.sql.head import peek
+from looopy.stores.sql.inherited import all_versions
 from looopy.stores.sql.restore import restore
 from looopy.stores.sql.search import SQLSearcher
 from looopy.stores.sql.store import bounded, can_exist, one_step
+from looopy.stores.sql.turns import context_record, stored_artifact, tags_column
 from looopy.types.state import AgentStatus
 from looopy.types.storable import dump
-
-_COLUMNS = (
-    *("context_id", "epoch", "turn_count", "last_position", "last_seq", "visible_from"),
-    *("cleared_seq", "holder", "lease_live", "lease_until", "owner_actor", "state", "metadata"),
-    *("version", "created_at", "last_activity", "inbox_last", "inbox_waiting", "cancel_turn"),
-    "tags",
-)
-"""The names of `statements.CONTEXT_COLUMNS` here."""
 
 _ARTIFACT_COLUMNS = 13
 _AT_ONCE = 32  # contexts that are locked together
@@ -135,24 +126,24 @@ def _snapshot(key: Mapping[str, Any], context_id: str) -> Steps[ContextSnapshot]
     if not found:
         raise no_context(context_id)
     waiting = yield Query(s.LIST_INBOX, {**key, "after": 0})
-    versions = yield Query(s.LIST_ALL_VERSIONS, key)
+    head = yield from peek(key)
+    if head is not None and head.past is not None:
+        versions = yield from all_versions(key, head)
+    else:
+        versions = [
+            stored_artifact(row, newest=bool(row[_ARTIFACT_COLUMNS]))
+            for row in (yield Query(s.LIST_ALL_VERSIONS, key))
+        ]
     return ContextSnapshot(
         record=context_record(found[0]),
         entries=[rows.decode_entry(*row[3:]) for row in waiting if row[3] is not None],
-        artifacts=[
-            stored_artifact(row, newest=bool(row[_ARTIFACT_COLUMNS])) for row in versions
-        ],
+        artifacts=versions,
     )
 
 
 def _walk(wanted: Listing) -> str:
     """The statement whose index leaves out most of the other contexts."""
     return s.FIND_DUE if wanted.due else s.FIND_ALL
-
-
-def tags_column(text: str | None) -> tuple[str, ...]:
-    """The tags of a context from the column of its row."""
-    return () if text is None else tuple(json.loads(text))
 
 
 def index_steps(key: Mapping[str, Any]) -> Steps[str | None]:
@@ -193,20 +184,3 @@ def _index_labels(params: Mapping[str, Any], wanted: set[str]) -> Steps[None]:
 
 def _is_indexed(params: Mapping[str, Any]) -> Steps[bool]:
     return not (yield Query(s.IS_INDEXED, params, alone=True))
-
-
-def context_record(row: Sequence[Any]) -> ContextRecord:
-    """A context from the columns of `statements.LOAD_CONTEXT`."""
-    own, turn = dict(zip(_COLUMNS, row, strict=False)), row[len(_COLUMNS) :]
-    context_id = own["context_id"]
-    inbox = inbox_head(own.pop("inbox_last"), own.pop("inbox_waiting"), own.pop("cancel_turn"))
-    own["lease_live"] = bool(own["lease_live"])
-    own["lease_until"] = own["lease_until"] or 0
-    own["state"] = rows.decode_state(own["state"], context_id)
-    what = f"the metadata of context {context_id}"
-    own["metadata"] = rows.decode_object(own["metadata"], what)
-    own["tags"] = tags_column(own["tags"])
-    own["created_at"] = from_us(own["created_at"])
-    own["last_activity"] = from_us(own["last_activity"])
-    open_turn = None if turn[0] is None else turn_record(turn)
-    return ContextRecord(**own, inbox=inbox, open_turn=open_turn)

@@ -25,8 +25,11 @@ from looopy.stores.rows.redaction import (
 from looopy.stores.rules import busy
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import SQLArtifactRows
-from looopy.stores.sql.commit import Head, interrupt_turn, peek
+from looopy.stores.sql.commit import interrupt_turn
 from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.ghosts import bury, ghosts_of, leave_to_forks
+from looopy.stores.sql.head import Head, peek
+from looopy.stores.sql.inherited import newest_of_all
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 
 _random = random.SystemRandom()
@@ -144,6 +147,11 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
     if head.open_turn is not None and head.lease_live and not terms.force:
         raise busy(head.open_turn)
     counts = yield from _counts(key, head)
+    ghosts = yield from ghosts_of(key, head)
+    yield from leave_to_forks(key)
+    yield Query(s.DROP_LAYERS, key)
+    yield Query(s.DROP_INSTEAD, key)
+    yield from bury(key, ghosts, adopts=blobs)
     named = (yield Query(s.LIST_BLOBS, key)) if blobs else ()
     if not named:
         yield Query(s.DELETE_CONTEXT, key)
@@ -158,6 +166,8 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
 
 def _counts(key: Mapping[str, Any], head: Head) -> Steps[Counter[str]]:
     ((artifacts, inbox, keys, size),) = yield Query(s.COUNT_CONTENT, key)
+    if head.past is not None:
+        artifacts = len((yield from newest_of_all(key, head, after="")))
     return counted(
         messages=head.last_position - head.visible_from + 1,
         last_seq=head.last_seq,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from looopy.stores.base import Journal
 from looopy.stores.bells import Bells
@@ -25,39 +25,47 @@ from looopy.stores.log import (
     positions,
     read_rows,
 )
+from looopy.stores.past import Layer, check_place
 from looopy.stores.records import (
     INBOX_LIMIT,
     Commit,
     Committed,
+    ContextRecord,
     Entry,
     EntryKind,
     InboxHead,
+    Lineage,
     NewSummary,
     TurnRecord,
 )
 from looopy.stores.rows import events as rows
-from looopy.stores.rows.meta import from_us
 from looopy.stores.rules import can_name, check_context_id, check_post, fenced, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import blobs_of, drop_blobs
 from looopy.stores.sql.commit import (
-    Head,
     clear_steps,
     commit_steps,
     compact_steps,
     create,
     encode_commit,
-    inbox_head,
-    peek,
 )
 from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.fork import (
+    fork_steps,
+    lineage_steps,
+    read_started,
+    read_turns,
+    rewind_steps,
+    undo_steps,
+)
+from looopy.stores.sql.ghosts import read_layers
+from looopy.stores.sql.head import Head, inbox_head, peek
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
-from looopy.types.event import AgentEvent, Compaction
-from looopy.types.message import StopReason, UserMessage
-from looopy.types.state import Outcome
+from looopy.stores.sql.turns import context_record, turn_record
+from looopy.types.event import AgentEvent, Compaction, HistoryRewound
+from looopy.types.message import UserMessage
 from looopy.types.storable import check_actor, check_limit
 
-_Row: TypeAlias = Sequence[Any]
 _USER_POSITION = 14
 _NEAR = 64  # positions that are read on the way to another one
 
@@ -93,6 +101,40 @@ class SQLJournal(SQLStore, Journal):
         work = partial(compact_steps, self.params(context_id), context_id, compaction)
         return await self.write(work, context_id)
 
+    async def fork(
+        self, context_id: str, new_context_id: str, *, at: int | None = None
+    ) -> ContextRecord:
+        check_context_id(new_context_id)
+        if at is not None:
+            check_place(at)
+        if not can_exist(context_id):
+            raise no_context(context_id)
+        key, new = self.params(context_id), self.params(new_context_id)
+        place = None if at is None else bounded(at)
+
+        def work() -> Steps[ContextRecord]:
+            yield from fork_steps(key, new_context_id, place)
+            (row,) = yield Query(s.LOAD_CONTEXT, new)
+            return context_record(row)
+
+        return await self.write(work, new_context_id)
+
+    async def rewind(self, context_id: str, to: int) -> tuple[int, HistoryRewound]:
+        check_place(to, "/to")
+        if not can_exist(context_id):
+            raise no_context(context_id)
+        work = partial(rewind_steps, self.params(context_id), bounded(to))
+        return await self.write(work, context_id)
+
+    async def undo_rewind(self, context_id: str) -> tuple[int, HistoryRewound]:
+        if not can_exist(context_id):
+            raise no_context(context_id)
+        return await self.write(partial(undo_steps, self.params(context_id)), context_id)
+
+    async def lineage(self, context_id: str) -> Lineage:
+        work = partial(lineage_steps, self.params(context_id))
+        return await self.backend.run(work, write=False) if can_exist(context_id) else Lineage()
+
     async def events(
         self, context_id: str, *, after: int = 0, limit: int | None = None
     ) -> list[AgentEvent]:
@@ -104,8 +146,8 @@ class SQLJournal(SQLStore, Journal):
             start = bounded(after)
             if head is None or start >= head.last_seq or most <= 0:
                 return []
-            reader = _LogReader(key, head)
-            return (yield from reader.read(max(start, head.cleared_seq - 1), most))
+            start = max(start, head.cleared_seq - 1)
+            return (yield from _read_log(key, head, start, most))
 
         most = bounded(limit)
         if not can_exist(context_id):
@@ -119,10 +161,15 @@ class SQLJournal(SQLStore, Journal):
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
         check_limit(limit)
         bounds = {"after": bounded(after), "limit": bounded(limit)}
-        return await read_rows(await self._ask(s.LIST_TURNS, context_id, **bounds), turn_record)
+        found = await self._ask(s.LIST_TURNS, context_id, **bounds)
+        if limit and (not found or found[0][0] != max(after, 0) + 1):  # another context may have it
+            found = await self._look(lambda key: read_turns(key, **bounds), context_id)
+        return await read_rows(found, turn_record)
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:
         found = await self._ask(s.STARTED_CALLS, context_id, turn=bounded(turn))
+        if not found:  # or another context has that turn
+            found = await self._look(partial(read_started, turn=bounded(turn)), context_id)
         return {rows.started_call(body) for (body,) in found}
 
     async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
@@ -207,29 +254,57 @@ class SQLJournal(SQLStore, Journal):
         return int(asked[0][0]) if asked else None
 
 
+def _read_log(
+    key: Mapping[str, Any], head: Head, after: int, limit: int
+) -> Steps[list[LogPage]]:
+    """The rows of the events over *after*, from each context that holds a part of the log."""
+    layers = yield from read_layers(key, head)
+    end = Layer(key["context"], head.last_position, head.last_seq, head.turn_count, 0)
+    low = Layer(key["context"], head.visible_from - 1, 0, 0, 0)
+    pages: list[LogPage] = []
+    for layer in (*layers, end):
+        if after < layer.seq and limit > 0:
+            reader = _LogReader({**key, "context": layer.source}, low, layer)
+            found, rows_read = yield from reader.read(max(after, low.seq), limit)
+            pages += found
+            limit -= rows_read
+        low = layer
+    return pages
+
+
 class _LogReader:
-    """One reading of the log of a context: pages of rows, of one snapshot."""
+    """
+    One reading of the log of a context, or of a part: pages of rows, of one snapshot.
 
-    def __init__(self, key: Mapping[str, Any], head: Head) -> None:
+    Args:
+        low: What comes before the part.
+        high: Its end.
+    """
+
+    def __init__(self, key: Mapping[str, Any], low: Layer, high: Layer) -> None:
         self._key = key
-        self._head = head
+        self._low = low
+        self._high = high
 
-    def read(self, after: int, limit: int) -> Steps[list[LogPage]]:
+    def read(self, after: int, limit: int) -> Steps[tuple[list[LogPage], int]]:
         """
-        The rows of the events over *after*, of at most *limit* and perhaps one page more.
+        The rows of the events over *after*, of at most *limit* and perhaps one page more, and how
+        many they are.
 
         A page takes some eight statements, whatever it holds.
         """
         pages: list[LogPage] = []
+        count = 0
         while limit > 0:
             most = min(limit, PAGE)
             page, found = yield from self._page(after, most)
             pages.append(page)
+            count += len(found)
             if len(found) < most:
                 break
             after = found[-1][0]
             limit -= most
-        return pages
+        return pages, count
 
     def _page(self, after: int, limit: int) -> Steps[tuple[LogPage, list[LogEntry]]]:
         # Each source gives its part of the next *limit* numbers; the nearest of all count.
@@ -238,7 +313,7 @@ class _LogReader:
         turns = yield from self._turns(after, limit)
         known = {row[0]: row for row in messages}
         told = [(turn_record(row), row[_USER_POSITION]) for row in turns]
-        page = LogPage(after, limit, messages, events, told, known.get)
+        page = LogPage(after, limit, messages, events, told, known.get, self._high.seq)
         found = entries(page)
         wanted = {p for places in positions(found) for p in places} - known.keys()
         for low, high in _ranges(sorted(wanted)):
@@ -248,13 +323,14 @@ class _LogReader:
         return page, found
 
     def _messages(self, after: int, limit: int) -> Steps[list[tuple[Any, ...]]]:
-        low, high = self._head.visible_from, self._head.last_position + 1
+        low, high = self._low.position + 1, self._high.position + 1
         first = yield from self._find(s.FIND_POSITION, after, low, high)
         params = {**self._key, "after": first - 1, "limit": limit}
         return (yield Query(s.LIST_MESSAGES, params))
 
     def _turns(self, after: int, limit: int) -> Steps[list[tuple[Any, ...]]]:
-        first = yield from self._find(s.FIND_TURN, after, 1, self._head.turn_count + 1)
+        low, high = self._low.turn + 1, self._high.turn + 1
+        first = yield from self._find(s.FIND_TURN, after, low, high)
         # The turn before it began earlier, and may end later.
         params = {**self._key, "after": first - 2, "limit": limit + 1}
         return (yield Query(s.LIST_TURNS, params))
@@ -274,23 +350,3 @@ def _ranges(wanted: Sequence[int]) -> list[tuple[int, int]]:
         else:
             found.append((position, position))
     return found
-
-
-def turn_record(row: _Row) -> TurnRecord:
-    """A turn from the columns of `statements.TURN_COLUMNS`."""
-    return TurnRecord(
-        turn=row[0],
-        continues=row[1],
-        actor_id=row[2],
-        had_auth=bool(row[3]),
-        outcome=rows.decode_end(Outcome, row[4]),
-        stop_reason=rows.decode_end(StopReason, row[5]),
-        start_seq=row[6],
-        end_seq=row[7],
-        first_position=row[8],
-        last_position=row[9],
-        started_at=from_us(row[10]),
-        ended_at=None if row[11] is None else from_us(row[11]),
-        usage=rows.decode_usage(row[12]),
-        metadata=rows.decode_object(row[13], f"the metadata of turn {row[0]}"),
-    )

@@ -12,8 +12,10 @@ from looopy.stores.records import MessageRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import check_context_id
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.commit import append_steps, peek
+from looopy.stores.sql.commit import append_steps
 from looopy.stores.sql.driver import Steps
+from looopy.stores.sql.fork import count_shown, read_past
+from looopy.stores.sql.head import peek
 from looopy.stores.sql.store import SQLStore, bounded, can_exist
 from looopy.types.message import Message
 from looopy.types.storable import check_limit
@@ -36,23 +38,36 @@ class SQLMessageStore(SQLStore, MessageStore):
         *,
         after: int = 0,
         limit: int | None = None,
-        include_hidden: bool = False,  # noqa: ARG002 - cleared messages are the only hidden ones yet
+        include_hidden: bool = False,
     ) -> list[MessageRecord]:
-        return await self._read(s.LIST_RECORDS, context_id, after=bounded(after), limit=limit)
+        start = bounded(after)
+        return await self._read(
+            s.LIST_RECORDS, context_id, after=start, limit=limit, hidden=include_hidden
+        )
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
         return await self._read(s.LIST_NEWEST, context_id, limit=limit)
 
-    async def count(self, context_id: str, *, include_hidden: bool = False) -> int:  # noqa: ARG002 - as above
+    async def count(self, context_id: str, *, include_hidden: bool = False) -> int:
         def work() -> Steps[int]:
             head = yield from peek(self.params(context_id))
-            return 0 if head is None else head.last_position - head.visible_from + 1
+            return 0 if head is None else count_shown(head, hidden=include_hidden)
 
         return await self.backend.run(work, write=False) if can_exist(context_id) else 0
 
     async def _read(
-        self, statement: str, context_id: str, *, limit: int | None, **others: int
+        self,
+        statement: str,
+        context_id: str,
+        *,
+        after: int | None = None,
+        limit: int | None,
+        hidden: bool = False,
     ) -> list[MessageRecord]:
         check_limit(limit)
-        found: Any = await self._ask(statement, context_id, limit=bounded(limit), **others)
+        bounds: dict[str, Any] = {"after": after, "limit": bounded(limit)}
+        found: Any = await self._ask(statement, context_id, **bounds)
+        if not found and limit != 0:  # or it has another past than its own rows
+            look = partial(read_past, statement=statement, **bounds, hidden=hidden)
+            found = await self._look(look, context_id)
         return await read_records(found, tuple)

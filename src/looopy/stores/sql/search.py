@@ -11,7 +11,7 @@ message that is gone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from looopy.stores.rows.reading import decode_records, read_message
 from looopy.stores.search import Place, Searcher, Wanted, words_of
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.stores.sql.fork import ranges_of
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 
 _BATCH = 256  # messages that are added in one transaction
@@ -76,13 +77,16 @@ class SQLSearcher(SQLStore, Searcher):
     async def _likely(self, context_ids: Sequence[str], wanted: Wanted) -> Iterable[str]:
         if not context_ids:
             return ()
-        names = json.dumps(context_ids)
+        # What a fork shares is in the index of another context, see `ranges_of`.
+        shared = await self._ask_of(s.SOURCES, contexts=json.dumps(context_ids))
+        names = json.dumps(sorted({*context_ids, *(source for _, source in shared)}))
         behind = await self._ask_of(s.NOT_SEARCHED, contexts=names)
         for (context_id,) in behind:
             await self._add_all(context_id)
         words = _spans(wanted)
-        found = await self._ask_of(s.FIND_CONTEXTS, contexts=names, words=words)
-        return [context_id for (context_id,) in found]
+        rows = await self._ask_of(s.FIND_CONTEXTS, contexts=names, words=words)
+        found = {name for (name,) in rows}
+        return found.union(context_id for context_id, source in shared if source in found)
 
     async def _ask_of(self, statement: str, **params: Any) -> Rows:
         query = Query(statement, {"tenant": self.tenant, **params}, alone=True)
@@ -93,29 +97,47 @@ class SQLSearcher(SQLStore, Searcher):
     ) -> list[SearchHit]:
         if not can_exist(context_id):
             return []
-        bounds = await self._add_all(context_id)
-        if bounds is None:
-            return []
-        first, last = bounds
-        high = last + 1 if before is None else min(before, last + 1)
         hits: list[SearchHit] = []
-        reached = _FIRST_REACH
-        while high > first and len(hits) < most:
+        behind = before
+        while True:
+            work = partial(ranges_of, self.params(context_id))
+            ranges = await self.backend.run(work, write=False)
+            for source, first, last in reversed(ranges):
+                end = last + 1 if behind is None else min(behind, last + 1)
+                if end <= first or len(hits) >= most:
+                    continue
+                if await self._add_all(source) is None:
+                    break  # it was deleted, and left what a fork shares to a ghost
+                async for found in self._found(source, wanted, first, end):
+                    hits += await self._hits(context_id, wanted, found)
+                    if len(hits) >= most:
+                        break
+                behind = first
+            else:
+                return hits[:most]
+            if source == context_id:
+                return hits[:most]
+
+    async def _found(
+        self, source: str, wanted: Wanted, first: int, end: int
+    ) -> AsyncIterator[Rows]:
+        """The messages that the index of a context proposes in a range, the newest first."""
+        high, reached = end, _FIRST_REACH
+        while high > first:
             low = max(first, high - reached)
-            found = await self._ask(
+            found = await self._ask_of(
                 s.FIND_WORDS,
-                context_id,
+                context=source,
                 words=_spans(wanted),
                 after=low - 1,
                 before=high,
                 limit=_PROPOSED,
             )
-            hits += await self._hits(context_id, wanted, found)
+            yield found
             if len(found) == _PROPOSED:
                 high = int(found[-1][0])
             else:
                 high, reached = low, reached * 4
-        return hits[:most]
 
     async def _hits(self, context_id: str, wanted: Wanted, found: Rows) -> list[SearchHit]:
         def part(start: int) -> list[SearchHit]:
@@ -171,7 +193,8 @@ def _read_unread(key: dict[str, Any]) -> Steps[tuple[_Unread | None, tuple[int, 
     searched = searched or 0
     if last_position <= max(searched, visible_from - 1):
         return None, bounds
-    rows = yield Query(s.LIST_RECORDS, {**key, "after": searched, "limit": _BATCH})
+    after = max(searched, visible_from - 1)
+    rows = yield Query(s.LIST_RANGE, {**key, "after": after, "limit": _BATCH})
     if not rows:
         return None, bounds
     return _Unread(created_at, visible_from, searched, rows), bounds

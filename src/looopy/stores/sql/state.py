@@ -12,11 +12,14 @@ from looopy.stores.records import Claim, Claimed, ContextRecord, Waiter
 from looopy.stores.rules import busy, check_context_id, metadata_changed, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import blobs_of, drop_blobs
-from looopy.stores.sql.commit import claim_steps, create, drop_place, encode_claim, peek
-from looopy.stores.sql.contexts import SQLContextIndex, context_record
+from looopy.stores.sql.commit import claim_steps, create, drop_place, encode_claim
+from looopy.stores.sql.contexts import SQLContextIndex
 from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.ghosts import bury, ghosts_of, leave_to_forks
+from looopy.stores.sql.head import peek
 from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist, one_step
+from looopy.stores.sql.turns import context_record
 from looopy.types.storable import check_limit, dump
 
 
@@ -66,12 +69,16 @@ class SQLStateStore(SQLStore, StateStore):
             raise no_context(context_id)
 
         def work() -> Steps[None]:
-            head = yield from peek(self.params(context_id), lock=True)
+            key = self.params(context_id)
+            head = yield from peek(key, lock=True)
             if head is None:
                 raise no_context(context_id)
             if head.open_turn is not None and head.lease_live:
                 raise busy(head.open_turn)
-            yield Query(s.DELETE_CONTEXT, self.params(context_id))
+            ghosts = yield from ghosts_of(key, head)
+            yield from leave_to_forks(key)
+            yield Query(s.DELETE_CONTEXT, key)
+            yield from bury(key, ghosts)
 
         freed = await blobs_of(self.backend, self.tenant, context_id)
         await self.write(work, context_id, inbox=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,6 +42,14 @@ class SQLStore:
             return []
         query = Query(statement, self.params(context_id, **others), alone=True)
         return await self.backend.run(partial(one_step, query), write=False)
+
+    async def _look(
+        self, work: Callable[[Mapping[str, Any]], Steps[Rows]], context_id: str
+    ) -> Rows:
+        """The rows of an operation that reads; none for an id that no context can have."""
+        if not can_exist(context_id):
+            return []
+        return await self.backend.run(partial(work, self.params(context_id)), write=False)
 
     async def write(
         self, work: Callable[[], Steps[T]], context_id: str, *, inbox: bool = False

@@ -8,7 +8,7 @@ Every key begins with `(tenant_id, context_id)`, so the tables can be partitione
 no number comes from a sequence, no order from a timestamp. Times are integer microseconds since
 1970, UTC; JSON is text, kept as it was written. Rows are found by primary key alone, but for the
 parts of artifacts and words: an event by the turn whose range of `seq` holds it, so no other index
-has to be written.
+has to be written. Forks have one, by which their parent finds them.
 
 In SQLite, tables of short rows are clustered by their key: one page to write instead of two. SQLite
 keeps turns, messages and events under the number of their context (`sqlite_metadata`), with views
@@ -116,6 +116,8 @@ contexts = _table(
     _number("line_until", null=True),
     _number("last_write", null=True),
     _text("tags", null=True),
+    _text("past", null=True),
+    _number("forks", null=True),
     key=(),
     clustered=True,
 )
@@ -188,8 +190,17 @@ artifacts = _table(
     _text("row_schema", null=True),
     _number("row_count", default="0"),
     _number("part_count", default="0"),
+    _number("forks", null=True),
     key=("artifact_id", "version"),
     clustered=False,
+)
+_IS_BUILT = text("status = 'building'")
+Index(
+    f"ix_{PREFIX}artifacts_building",
+    artifacts.c.tenant_id,
+    artifacts.c.context_id,
+    postgresql_where=_IS_BUILT,
+    sqlite_where=_IS_BUILT,
 )
 
 # The one index beside the primary keys: equal content is found by its hash, in all contexts of a
@@ -279,6 +290,30 @@ def _walk(name: str, where: str | None = None) -> None:
 
 _walk("all")
 _walk("due", where="due_at IS NOT NULL")
+# Which contexts hold the past of a fork, and up to where: see `past.py`.
+lineage = _table(
+    "lineage",
+    _number("depth"),
+    Column("source", _key, nullable=False),
+    _number("position"),
+    _number("seq"),
+    _number("turn"),
+    _number("number"),
+    key=("depth",),
+    clustered=True,
+)
+Index(None, lineage.c.tenant_id, lineage.c.source)
+
+# Where a fork finds an artifact in the place of a layer, if one of the two has deleted it since.
+instead = _table(
+    "instead",
+    Column("artifact_id", _key, nullable=False),
+    _number("depth"),
+    Column("source", _key, nullable=True),
+    key=("artifact_id", "depth"),
+    clustered=True,
+)
+Index(None, instead.c.tenant_id, instead.c.source)
 
 
 # --- SQLite's own ---
@@ -341,6 +376,6 @@ word_rows = Table(
 )
 for _shared in (
     *(artifacts, artifact_parts, inbox, turn_keys, waiters),
-    *(context_index, unindexed, searched),
+    *(context_index, unindexed, searched, lineage, instead),
 ):
     _shared.to_metadata(sqlite_metadata)

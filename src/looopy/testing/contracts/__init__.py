@@ -10,6 +10,7 @@ backend.
   its inbox), `withdraw` (what a caller takes back), `key` (idempotency keys) and `line` (waiting
   claims).
 - `listing`, `search`, `erasure`: all contexts of a tenant, to list, to search and to erase.
+- `fork`: forks, rewinds and lineage.
 - `turns`: short ways to write a turn into stores, for all of these.
 
 Exports: the classes, through `looopy.testing.stores`. Read `message`, `state`, `journal`.

@@ -15,7 +15,7 @@ CREATE TABLE looopy_artifacts (
 	created_at BIGINT NOT NULL, 
 	turn BIGINT NOT NULL, 
 	data TEXT, 
-	bytes BLOB, description TEXT, metadata TEXT, row_schema TEXT, row_count BIGINT DEFAULT '0' NOT NULL, part_count BIGINT DEFAULT '0' NOT NULL, 
+	bytes BLOB, description TEXT, metadata TEXT, row_schema TEXT, row_count BIGINT DEFAULT '0' NOT NULL, part_count BIGINT DEFAULT '0' NOT NULL, forks BIGINT, 
 	CONSTRAINT pk_looopy_artifacts PRIMARY KEY (tenant_id, context_id, artifact_id, version), 
 	CONSTRAINT ck_looopy_artifacts_tenant CHECK (tenant_id <> ''), 
 	CONSTRAINT fk_looopy_artifacts_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
@@ -82,7 +82,7 @@ CREATE TABLE looopy_contexts (
 	cancel_turn BIGINT, 
 	last_ticket BIGINT DEFAULT '0' NOT NULL, 
 	line_until BIGINT, 
-	last_write BIGINT, tags TEXT, 
+	last_write BIGINT, tags TEXT, past TEXT, forks BIGINT, 
 	CONSTRAINT pk_looopy_contexts PRIMARY KEY (number), 
 	CONSTRAINT uq_looopy_contexts_tenant_id UNIQUE (tenant_id, context_id), 
 	CONSTRAINT ck_looopy_contexts_number CHECK (number BETWEEN 1 AND 2147483647), 
@@ -201,4 +201,36 @@ CREATE TABLE looopy_word_rows (
 ;
 CREATE VIEW looopy_words AS SELECT c.tenant_id AS tenant_id, c.context_id AS context_id, r.block AS block, r.word AS word, r.places AS places FROM looopy_contexts c CROSS JOIN looopy_word_rows r ON r.number = c.number;
 CREATE TRIGGER looopy_words_of_contexts AFTER DELETE ON looopy_contexts BEGIN DELETE FROM looopy_word_rows WHERE number = OLD.number; END;
-INSERT INTO looopy_version VALUES ('0006');
+CREATE INDEX ix_looopy_artifacts_building ON looopy_artifacts (tenant_id, context_id) WHERE status = 'building';
+CREATE TABLE looopy_lineage (
+	tenant_id TEXT NOT NULL, 
+	context_id TEXT NOT NULL, 
+	depth BIGINT NOT NULL, 
+	source TEXT NOT NULL, 
+	position BIGINT NOT NULL, 
+	seq BIGINT NOT NULL, 
+	turn BIGINT NOT NULL, 
+	number BIGINT NOT NULL, 
+	CONSTRAINT pk_looopy_lineage PRIMARY KEY (tenant_id, context_id, depth), 
+	CONSTRAINT ck_looopy_lineage_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_lineage_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_looopy_lineage_tenant_id_source ON looopy_lineage (tenant_id, source);
+CREATE TABLE looopy_instead (
+	tenant_id TEXT NOT NULL, 
+	context_id TEXT NOT NULL, 
+	artifact_id TEXT NOT NULL, 
+	depth BIGINT NOT NULL, 
+	source TEXT, 
+	CONSTRAINT pk_looopy_instead PRIMARY KEY (tenant_id, context_id, artifact_id, depth), 
+	CONSTRAINT ck_looopy_instead_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_instead_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
+)
+ WITHOUT ROWID
+
+;
+CREATE INDEX ix_looopy_instead_tenant_id_source ON looopy_instead (tenant_id, source);
+INSERT INTO looopy_version VALUES ('0007');

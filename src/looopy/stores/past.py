@@ -1,0 +1,270 @@
+"""
+The past of a context that is not all its own: a fork shares its parent's, a rewind hides a part.
+
+A fork owns no row of what it shares. It knows layers instead: which context holds the rows up to
+which position, `seq` and turn, the oldest first. Its own rows follow under the next numbers. The
+layers of a fork of a fork are those of its parent and one more, so a read never follows a chain of
+parents.
+
+A rewind hides the positions from a turn on and deletes nothing. Each remembers its range; one that
+ended before some position had been made when that position was written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from looopy.errors import StoreConflict, ValueRefused
+from looopy.stores.records import ContextState, TurnRecord
+from looopy.types.ranges import Range
+from looopy.types.state import Outcome
+
+_LEFT_OPEN = frozenset(
+    {Outcome.INTERRUPTED, Outcome.FAILED, Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED}
+)
+
+
+class Cut(NamedTuple):
+    """A place between two turns: the last position, `seq` and turn before it."""
+
+    position: int
+    seq: int
+    turn: int
+
+
+class Layer(NamedTuple):
+    """
+    Up to where the rows of a context are those of *source*, behind those of earlier layers.
+
+    `number` is the fork's among those of *source*; it tells which artifacts were there.
+    """
+
+    source: str
+    position: int
+    seq: int
+    turn: int
+    number: int
+
+
+def layers_up_to(layers: Sequence[Layer], parent: str, cut: Cut, number: int) -> list[Layer]:
+    """
+    The layers of fork *number* of *parent*, which has *layers*, at *cut*.
+
+    The last one is the parent's, even if it holds nothing of it.
+    """
+    kept: list[Layer] = []
+    for layer in layers:
+        if layer.position >= cut.position and layer.turn >= cut.turn and layer.seq >= cut.seq:
+            kept.append(Layer(layer.source, *cut, layer.number))
+            break
+        kept.append(layer)
+    return [*kept, Layer(parent, *cut, number)]
+
+
+def parts(
+    layers: Sequence[Layer], own: str, ranges: Sequence[Range]
+) -> Iterator[tuple[str, int, int]]:
+    """
+    Which context holds the messages of each of *ranges*: its id, the first and the last position.
+    """
+    for first, last in ranges:
+        low = first
+        for layer in layers:
+            high = min(last, layer.position)
+            if low <= high:
+                yield layer.source, low, high
+                low = high + 1
+        if low <= last:
+            yield own, low, last
+
+
+def source_of(layers: Sequence[Layer], own: str, *, position: int = 0, turn: int = 0) -> str:
+    """The context that holds the row of a message, or of a turn."""
+    for layer in layers:
+        if (turn <= layer.turn) if turn else (position <= layer.position):
+            return layer.source
+    return own
+
+
+# --- where a history may be cut ------------------------------------------------------------------
+
+
+def check_place(at: object, path: str = "/at") -> None:
+    """
+    Refuse what is neither a position nor the number of a turn.
+
+    Raises:
+        ValueRefused: It is not a whole number from 0.
+    """
+    if not isinstance(at, int) or isinstance(at, bool) or at < 0:
+        raise ValueRefused(f"{at!r} is not a whole number from 0", path=path)
+
+
+def check_position(at: int, *, visible_from: int, last_position: int) -> None:
+    """
+    Refuse a position that has no message.
+
+    Raises:
+        ValueRefused: It was cleared, or comes after the last one.
+    """
+    if at > last_position:
+        raise ValueRefused(
+            f"this context has no position {at}: the last one is {last_position}", path="/at"
+        )
+    if at < visible_from - 1:
+        raise ValueRefused(
+            f"position {at} was cleared: the history begins at {visible_from}", path="/at"
+        )
+
+
+def head_cut(*, last_position: int, last_seq: int, turns: int, begun: TurnRecord | None) -> Cut:
+    """The newest place: the end, or the place before the open turn, which is *begun*."""
+    if begun is None:
+        return Cut(last_position, last_seq, turns)
+    return Cut(begun.first_position - 1, begun.start_seq - 1, begun.turn - 1)
+
+
+def cut_after(at: int, *, turn: int, seq: int, begun: TurnRecord | None) -> Cut:
+    """
+    The place behind position *at*.
+
+    Args:
+        turn, seq: Of the next message.
+        begun: That turn; `None` if the message was appended before the first one.
+
+    Raises:
+        ValueRefused: It is within that turn; the message names the nearest ends of turns.
+    """
+    if begun is None:
+        return Cut(at, seq - 1, turn)
+    if begun.end_seq is not None and at >= begun.last_position:
+        return Cut(at, seq - 1, turn)  # appended between two turns
+    if begun.first_position == at + 1:
+        return Cut(at, begun.start_seq - 1, turn - 1)
+    raise within_turn(at, begun)
+
+
+def within_turn(at: int, turn: TurnRecord) -> ValueRefused:
+    """The error for a position that is not the end of a turn."""
+    begins = turn.first_position - 1
+    other = f" or {turn.last_position}" if turn.end_seq is not None else ""
+    return ValueRefused(
+        f"position {at} is within turn {turn.turn}: a history is cut where a turn ends, next at"
+        f" {begins}{other}",
+        path="/at",
+    )
+
+
+def check_rewind(
+    to: int, *, turns: int, first: int, last_position: int, visible_from: int, hidden: bool
+) -> Range:
+    """
+    The range that a rewind to before the turn *to* hides.
+
+    Args:
+        turns: How many turns there are.
+        first: The first position of that turn; 0 if there is no such turn.
+        hidden: True if that position is hidden already.
+
+    Raises:
+        ValueRefused: There is no such turn, or nothing to hide.
+    """
+    if not 1 <= to <= turns:
+        raise ValueRefused(f"this context has no turn {to}: it has {turns}", path="/to")
+    if first < visible_from:
+        raise ValueRefused(f"turn {to} was cleared", path="/to")
+    if hidden:
+        raise ValueRefused(f"turn {to} is rewound already", path="/to")
+    if first > last_position:
+        raise ValueRefused(f"nothing was said in turn {to} or after it", path="/to")
+    return first, last_position
+
+
+def check_undo(rewound: Sequence[Range], last_position: int) -> Range:
+    """
+    The range that is shown again.
+
+    Raises:
+        ValueRefused: Nothing is rewound.
+        StoreConflict: The conversation has gone on since.
+    """
+    if not rewound:
+        raise ValueRefused("nothing of this context is rewound", path="/context_id")
+    if rewound[-1][1] != last_position:
+        raise StoreConflict(
+            "the conversation has gone on since it was rewound: fork it at"
+            f" {rewound[-1][1]} to go on from there"
+        )
+    return rewound[-1]
+
+
+def exists_already(context_id: str) -> StoreConflict:
+    """The error of every backend for a fork under the name of another context."""
+    return StoreConflict(f"there is a context {context_id!r} already: choose another name")
+
+
+# --- what goes along -----------------------------------------------------------------------------
+
+
+def kept_rewinds(rewound: Sequence[Range], cut: Cut, *, whole: bool) -> list[Range]:
+    """
+    The rewinds that hold for a fork: those that had been made when its last message was written.
+
+    Args:
+        whole: True for a fork of the present: a rewind after the last message holds as well.
+    """
+    return [one for one in rewound if one[1] < cut.position + whole]
+
+
+def state_at(
+    state: ContextState, summary: int | None, last: TurnRecord | None, *, fork: bool
+) -> ContextState:
+    """
+    The state of a context that ends with the turn *last*, behind which nothing is pending.
+
+    Args:
+        state: The state of the whole.
+        summary: Position of the newest summary of that part.
+        fork: True for a new context, which has used nothing yet.
+    """
+    resumable = last.turn if last is not None and last.outcome in _LEFT_OPEN else None
+    # With `sent`: the next request begins as the last one did, or warns of what has changed.
+    sums: dict[str, Any] = {"run_us": 0, "sent": state.sent} if fork else state.sums
+    return ContextState(**sums, summary=summary, resumable=resumable)
+
+
+def summary_is_known(state: ContextState, at: int, rewound: Sequence[Range]) -> bool:
+    """True if `state.summary` is the newest summary up to position *at*; else it is looked for."""
+    return not rewound and (state.summary is None or state.summary <= at)
+
+
+def summary_of(compaction: Mapping[str, Any]) -> int | None:
+    """The position of the summary that counts after a compaction; `None` if it undid the first."""
+    first, last = compaction["covers"]
+    return int(compaction["position"]) if first <= last else None
+
+
+def without_metadata(turns: Sequence[TurnRecord]) -> list[TurnRecord]:
+    """*turns* as they are kept once their history was cleared."""
+    return [replace(turn, metadata={}) for turn in turns]
+
+
+# --- the column ----------------------------------------------------------------------------------
+
+
+def past_column(rewound: Sequence[Range], *, is_fork: bool) -> str | None:
+    """The text of the column `past`: `None` for a context whose past is all its own, and shown."""
+    if not rewound and not is_fork:
+        return None
+    return json.dumps({"fork": is_fork, "rewound": rewound}, separators=(",", ":"))
+
+
+def decode_past(text: str | None) -> tuple[list[Range], bool]:
+    """The ranges that were rewound, in order of time, and whether the context is a fork."""
+    if text is None:
+        return [], False
+    found: dict[str, Any] = json.loads(text)
+    return [(one[0], one[1]) for one in found["rewound"]], bool(found["fork"])
