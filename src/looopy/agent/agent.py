@@ -766,7 +766,7 @@ class Agent:
 
     async def get_artifacts(self) -> list[Artifact]:
         """The newest version of each artifact, by id."""
-        return await self._require("get_artifacts").stores.artifacts.list(self.context_id)
+        return await self._require("get_artifacts").artifacts.list(self.context_id)
 
     def events(self, after: int | None = None) -> AsyncIterator[AgentEvent]:
         """
@@ -1061,6 +1061,7 @@ class Agent:
             with contextlib.suppress(ContextNotFound):  # then there is nothing to clear
                 await settle(known.stores.journal.clear(self.context_id, force=force))
             self._buffer.clear()  # only now: a refused clear must lose nothing
+            known.staged = None
         known.forget()
         await known.refresh(tools)
 

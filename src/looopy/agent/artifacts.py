@@ -33,9 +33,9 @@ class TurnArtifacts:
     A tool that times out or is cancelled first waits for the end of a change that it has begun.
 
     Args:
-        commit: Commits a change together with its event, as a step of the turn. `None` for a turn
-            that is not stored step by step (`auto_save=False`): the artifact alone is changed, at
-            once and without an owner.
+        commit: Commits a change together with its event, as a step of the turn, or keeps both until
+            the turn is saved (`auto_save=False`). `None`: the artifact alone is changed, at once
+            and without an owner.
         redactor: Knows the secrets that no artifact may hold.
     """
 

@@ -14,9 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from looopy.agent.context import Known
-from looopy.errors import Fenced, StoreConflict, StoreError
+from looopy.errors import ArtifactNotFound, Fenced, StoreConflict, StoreError
 from looopy.stores.owner import Owner
-from looopy.stores.records import Claim, Claimed, Commit, ContextState
+from looopy.stores.records import (
+    ArtifactChange,
+    ArtifactMoved,
+    Claim,
+    Claimed,
+    Commit,
+    ContextState,
+)
 from looopy.stores.shield import settle
 from looopy.types.event import AgentEvent, MessageEnd, TurnEnd
 from looopy.types.message import AssistantMessage, Message
@@ -28,14 +35,16 @@ class BufferedTurn:
     A turn that waits to be saved: the arguments of its claim, and its durable events (empty: not
     begun).
 
-    `state` is the state it leaves, known at its end. `claimed` is set once the claim is made; until
-    the rest is committed too, the turn is half stored.
+    `changes` are those of artifacts, one for each `ArtifactUpdate` among the events. `state` is the
+    state it leaves, known at its end. `claimed` is set once the claim is made; until the rest is
+    committed too, the turn is half stored.
     """
 
     actor_id: str | None
     had_auth: bool
     metadata: Mapping[str, Any]
     events: list[AgentEvent] = field(default_factory=list)
+    changes: list[ArtifactChange] = field(default_factory=list)
     state: ContextState | None = None
     claimed: Claimed | None = None
 
@@ -108,11 +117,19 @@ async def _save_first(
                 epoch=claimed.epoch,
                 turn=claimed.turn,
                 events=rest,
+                artifacts=tuple(turn.changes),
                 state=turn.state if len(turns) > 1 else known.state,  # its error may be cleared
                 release=True,
             )
         )
     except Fenced as exc:
         raise StoreConflict("another process has ended the turn that was being saved") from exc
+    except (ArtifactMoved, ArtifactNotFound) as exc:
+        raise StoreConflict(
+            "an artifact was changed outside of this agent, or its parts have waited half a day:"
+            " the turn that changed it cannot be saved"
+        ) from exc
     known.saved_epoch = claimed.epoch
     turns.pop(0)
+    if not turns:
+        known.staged = None

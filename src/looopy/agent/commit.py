@@ -58,6 +58,7 @@ from looopy.types.result import TurnResult
 
 if TYPE_CHECKING:
     from looopy.agent.artifacts import TurnArtifacts
+    from looopy.stores.base import StagedArtifactStore
 
 _logger = logging.getLogger("looopy")
 
@@ -155,9 +156,13 @@ class TurnLog:
         """The `ArtifactWriter` of the turn's tools."""
         from looopy.agent.artifacts import TurnArtifacts  # not what an import pays for
 
-        change = self._change_artifact if self._buffer is None else None
         known, redactor = self._known, self._redactor
-        return TurnArtifacts(self._stores.artifacts, known.context_id, change, redactor=redactor)
+        if self._buffer is None:
+            store, change = self._stores.artifacts, self._change_artifact
+            return TurnArtifacts(store, known.context_id, change, redactor=redactor)
+        known.staged = known.staged or self._stores.stage_artifacts()
+        hold = None if known.staged is None else partial(self._hold_artifact, known.staged)
+        return TurnArtifacts(known.artifacts, known.context_id, hold, redactor=redactor)
 
     def opened(self, group: Group) -> None:
         """Show the first group, which the claim has stored."""
@@ -347,21 +352,7 @@ class TurnLog:
             ArtifactNotFound: There is no artifact to delete.
             ArtifactMoved: The change was made for another state.
         """
-        deleted, status = True, ArtifactStatus.COMPLETE
-        if not isinstance(change, ArtifactDeletion):
-            deleted, status = False, change.status
-        event = ArtifactUpdate(
-            context_id=self._known.context_id,
-            turn=self.turn,
-            iteration=self._iteration,
-            artifact_id=change.artifact_id,
-            kind=ArtifactKind.FILE,  # the store replaces kind and version
-            version=0,
-            deleted=deleted,
-            append=isinstance(change, ArtifactGrowth),
-            last_chunk=status is not ArtifactStatus.BUILDING,
-            failed=status is ArtifactStatus.FAILED,
-        )
+        event = self._update_of(change)
         commit = self._commit(events=[event], artifact=change)
         # `settle` runs this in a task of its own: no cancellation reaches it, and it waits for the
         # end.
@@ -372,15 +363,48 @@ class TurnLog:
             artifact = done.artifact
             if artifact is None:
                 raise StoreUnavailable("the store changed no artifact and did not say why")
-            if deleted:
-                self._tally.drop(artifact.artifact_id)
-            else:
-                self._tally.keep(artifact)
-            event = replace(event, kind=artifact.kind, version=artifact.version)
-            self._announce(Group([event]), [event], done.first_seq, done.first_position)
+            self._show_change(event, artifact, done.first_seq, done.first_position)
         finally:
             self._writing.give_back()
         return artifact
+
+    async def _hold_artifact(
+        self, staged: StagedArtifactStore, change: ArtifactChange
+    ) -> Artifact:
+        """Keep a change and its event with the turn that waits to be saved."""
+        artifact = await staged.hold(self._known.context_id, change, turn=self.turn)
+        if self._buffer is not None:
+            self._buffer[-1].changes.append(change)
+        self._show_change(self._update_of(change), artifact, 0, self._known.last_position + 1)
+        return artifact
+
+    def _update_of(self, change: ArtifactChange) -> ArtifactUpdate:
+        """The event of a change, with a kind and a version to replace."""
+        deleted, status = True, ArtifactStatus.COMPLETE
+        if not isinstance(change, ArtifactDeletion):
+            deleted, status = False, change.status
+        return ArtifactUpdate(
+            context_id=self._known.context_id,
+            turn=self.turn,
+            iteration=self._iteration,
+            artifact_id=change.artifact_id,
+            kind=ArtifactKind.FILE,
+            version=0,
+            deleted=deleted,
+            append=isinstance(change, ArtifactGrowth),
+            last_chunk=status is not ArtifactStatus.BUILDING,
+            failed=status is ArtifactStatus.FAILED,
+        )
+
+    def _show_change(
+        self, event: ArtifactUpdate, artifact: Artifact, seq: int, position: int
+    ) -> None:
+        if event.deleted:
+            self._tally.drop(artifact.artifact_id)
+        else:
+            self._tally.keep(artifact)
+        event = replace(event, kind=artifact.kind, version=artifact.version)
+        self._announce(Group([event]), [event], seq, position)
 
 
 def _nobody() -> None:

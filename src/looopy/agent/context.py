@@ -26,6 +26,7 @@ from looopy.history.sent import Sent
 from looopy.history.tokens import LEAST_COUNTED
 from looopy.history.view import View
 from looopy.history.window import Limits, fitting, folded
+from looopy.stores.base import ArtifactStore, StagedArtifactStore
 from looopy.stores.bundle import Stores
 from looopy.stores.owner import Owner, provably_dead
 from looopy.stores.records import (
@@ -127,6 +128,7 @@ class Known:
         window_tokens: The size of the model's window, if known.
         counted: True if the model's tokenizer counts, which may be half of the estimate.
         saved_epoch, saved_position: The store's values at the last read (for `auto_save=False`).
+        staged: The artifacts with the changes of buffered turns; `None`: there is no change.
         heads: Reads by `head` that the store has not answered yet.
     """
 
@@ -155,6 +157,7 @@ class Known:
         self.stale = True
         self.saved_epoch = 0
         self.saved_position = 0
+        self.staged: StagedArtifactStore | None = None
         self.heads: set[asyncio.Task[int]] = set()
         self._places: list[tuple[int, int]] = []  # position and turn of each message of `history`
         self._position = 0
@@ -162,6 +165,11 @@ class Known:
         self._visible_from = 1
         self._hidden: Sequence[Range] = ()
         self._born: datetime | None = None
+
+    @property
+    def artifacts(self) -> ArtifactStore:
+        """The artifacts as this agent sees them."""
+        return self.staged or self.stores.artifacts
 
     @property
     def epoch(self) -> int:

@@ -353,6 +353,28 @@ class ArtifactStore(Protocol):
         ...
 
 
+class StagedArtifactStore(ArtifactStore, Protocol):
+    """
+    An `ArtifactStore` whose changes wait for a commit, and whose reads see them.
+
+    `change` still stores large parts at once. A process that dies before the commit leaves them
+    behind, and `collect` removes them.
+    """
+
+    async def hold(self, context_id: str, change: ArtifactChange, *, turn: int) -> Artifact:
+        """
+        Keep a change that `change` has prepared, for `Commit.artifacts`.
+
+        Args:
+            turn: The turn that makes it.
+
+        Raises:
+            ArtifactMoved: It was made for another state.
+            ArtifactNotFound: There is no artifact to delete.
+        """
+        ...
+
+
 class StateStore(Protocol):
     """Keeps what a context is: its counts, its metadata, and who may write to it now."""
 

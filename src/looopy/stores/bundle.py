@@ -12,7 +12,14 @@ from collections.abc import Callable
 from typing import Protocol, Self
 
 from looopy.errors import ConfigurationError
-from looopy.stores.base import ArtifactStore, ContextIndex, Journal, MessageStore, StateStore
+from looopy.stores.base import (
+    ArtifactStore,
+    ContextIndex,
+    Journal,
+    MessageStore,
+    StagedArtifactStore,
+    StateStore,
+)
 from looopy.stores.records import Commit, Committed
 from looopy.types.storable import check_name
 
@@ -97,6 +104,13 @@ class Stores:
     async def commit(self, commit: Commit) -> Committed:
         """Apply one step of a turn, whole or not at all; see `Journal.commit`."""
         return await self.journal.commit(commit)
+
+    def stage_artifacts(self) -> StagedArtifactStore | None:
+        """
+        The artifact store for changes that wait for a commit; `None` if it has no `stage` method.
+        """
+        stage: Callable[[], StagedArtifactStore] | None = getattr(self.artifacts, "stage", None)
+        return None if stage is None else stage()
 
     def for_tenant(self, tenant: str) -> Stores:
         """

@@ -474,6 +474,9 @@ class Commit:
         artifact: A change of one artifact, in the same step; `events` is then its one
             `ArtifactUpdate`. The store fills in its kind, and its version: the one that is written,
             or the newest that is deleted.
+        artifacts: Changes of artifacts in the same step, in order; each is told by one of the
+            `ArtifactUpdate`s among `events`, in the same order. The store fills in as above. Not
+            beside `artifact`.
         state: Replaces the stored one, or `None` to leave it.
         delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
         heard: For a commit that ends the turn: write it only if the inbox has no newer entry than
@@ -487,6 +490,7 @@ class Commit:
     events: Sequence[AgentEvent]
     assistant_position: int | None = None
     artifact: ArtifactChange | None = None
+    artifacts: Sequence[ArtifactChange] = ()
     state: ContextState | None = None
     delivered: Sequence[int] = ()
     heard: int | None = None

@@ -167,18 +167,6 @@ async def test_a_deletion_is_a_step_of_the_turn_with_an_event(make_agent, stores
     await assert_whole(stores)
 
 
-async def test_a_deletion_of_a_buffered_turn_is_done_at_once(make_agent, stores):
-    """With `auto_save=False` an artifact is written and deleted when the tool asks for it."""
-    await stores.artifacts.save("ada", "plan", {"a": 1})
-    deletion = tool_call("delete_artifact", artifact_id="plan")
-    agent = await make_agent(
-        [deletion, text("ok")], tools=[ArtifactTools()], stores=stores, auto_save=False
-    )
-    await agent.execute_turn("go")
-    assert await stores.artifacts.list("ada") == []
-    assert [e for e in await stores.journal.events("ada") if e.type == "artifact_update"] == []
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [

@@ -14,6 +14,7 @@ The folder knows the other shared modules of `stores`, and `stores/blobs`; it ex
 - `requests`: what a caller wants, checked. `changes`: the same as a change that a commit can make.
 - `parts`: the parts of a content, and the orphans among them. `rows`: what a backend supplies.
 - `store`: `Artifacts`, the `ArtifactStore` that all backends of ours share.
+- `staged`: the same with changes that wait for a commit (`auto_save=False`).
 
 Read `requests`, `rows`, `store`, `changes`, `parts`.
 """

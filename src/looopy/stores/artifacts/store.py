@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from looopy._failpoints import reach
 from looopy.errors import StoreConflict, StoreError, ValueRefused
@@ -31,6 +31,9 @@ from looopy.stores.records import ArtifactChange, ArtifactMoved
 from looopy.stores.rules import artifact_filter, check_context_id, is_artifact_id, no_artifact
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 from looopy.types.storable import check_limit
+
+if TYPE_CHECKING:
+    from looopy.stores.artifacts.staged import StagedArtifacts
 
 _TRIES = 100
 _SHARDS = 256
@@ -311,6 +314,12 @@ class Artifacts(ArtifactStore):
         if found is None:
             raise no_artifact(artifact_id, version)
         return found
+
+    def stage(self) -> StagedArtifacts:
+        """The same store for changes that wait for a commit; see `Stores.stage_artifacts`."""
+        from looopy.stores.artifacts.staged import StagedArtifacts  # few turns need it
+
+        return StagedArtifacts(self._rows, self._parts.tenant, self._parts.blobs)
 
     # --- orphans ---
 

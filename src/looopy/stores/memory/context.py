@@ -273,6 +273,24 @@ def change_artifact(context: StoredContext, change: ArtifactChange) -> Artifact:
     return _save_artifact(context, change)
 
 
+def change_artifacts(
+    context: StoredContext, changes: Sequence[ArtifactChange]
+) -> list[Artifact]:
+    """As `change_artifact`, for several in order: all of them or none."""
+    names = {change.artifact_id for change in changes}
+    before = {
+        name: [replace(one, parts=list(one.parts)) for one in context.artifacts[name]]
+        for name in names & context.artifacts.keys()
+    }
+    try:
+        return [change_artifact(context, change) for change in changes]
+    except BaseException:
+        for name in names:
+            context.artifacts.pop(name, None)
+        context.artifacts.update(before)
+        raise
+
+
 def check_change(context: StoredContext | None, change: ArtifactChange) -> None:
     """Raise what `change_artifact` raises, and change nothing."""
     versions = context.artifacts.get(change.artifact_id) if context else None

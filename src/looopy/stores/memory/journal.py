@@ -16,6 +16,7 @@ from looopy.stores.memory.context import (
     StoredEntry,
     append,
     change_artifact,
+    change_artifacts,
     check_change,
     close_turn,
     interrupt,
@@ -68,6 +69,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         change = commit.artifact
         if change is not None:
             check_change(context, change)
+        changed = change_artifacts(context, commit.artifacts)
         context.take_out(commit.delivered)
         if state is not None:
             context.state = state
@@ -75,7 +77,9 @@ class InMemoryJournal(InMemoryForks, Journal):
         artifact = None
         if change is not None:
             artifact = change_artifact(context, change)
-            encoded = rows.with_artifact(encoded, artifact)
+            encoded = rows.with_artifacts(encoded, [artifact])
+        if changed:
+            encoded = rows.with_artifacts(encoded, changed)
         done = append(context, commit.turn, encoded, commit.assistant_position)
         if encoded.closing is not None:
             close_turn(context, encoded.closing, done)

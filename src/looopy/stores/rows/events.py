@@ -172,15 +172,15 @@ def encode(events: Sequence[AgentEvent]) -> Rows:
     return Rows(messages, others, opening, closing, len(events))
 
 
-def with_artifact(encoded: Rows, artifact: Artifact) -> Rows:
-    """*encoded* with kind and version of the artifact that its `artifact_update` is about."""
-    facts = {"kind": artifact.kind.value, "version": artifact.version}
-    events = [
-        row._replace(body=dump({**json.loads(row.body), **facts}))
-        if row.type == ArtifactUpdate.type
-        else row
-        for row in encoded.events
-    ]
+def with_artifacts(encoded: Rows, artifacts: Sequence[Artifact]) -> Rows:
+    """*encoded* with kind and version of the artifact that each `artifact_update` is about."""
+    events, changed = [], iter(artifacts)
+    for row in encoded.events:
+        if row.type == ArtifactUpdate.type and (artifact := next(changed, None)) is not None:
+            facts = {"kind": artifact.kind.value, "version": artifact.version}
+            events.append(row._replace(body=dump({**json.loads(row.body), **facts})))
+        else:
+            events.append(row)
     return encoded._replace(events=events)
 
 

@@ -238,7 +238,13 @@ def commit_steps(given: CommitRows) -> Steps[Committed]:
     artifact = None
     if commit.artifact is not None:
         artifact = yield from change_artifact(given.params, commit.artifact)
-        encoded = rows.with_artifact(encoded, artifact)
+        encoded = rows.with_artifacts(encoded, [artifact])
+    if commit.artifacts:
+        changed = []
+        for change in commit.artifacts:
+            one = yield from change_artifact(given.params, change)
+            changed.append(one)
+        encoded = rows.with_artifacts(encoded, changed)
     yield from _insert(given.params, commit.turn, encoded, done, commit.assistant_position)
     if (closing := encoded.closing) is not None:
         end_seq = done.first_seq + closing.seq_offset

@@ -18,7 +18,10 @@ from looopy.errors import (
 )
 from looopy.stores.bundle import Stores
 from looopy.stores.records import (
+    ArtifactChange,
     ArtifactDeletion,
+    ArtifactGrowth,
+    ArtifactMoved,
     ArtifactWrite,
     Claimed,
     Commit,
@@ -50,7 +53,7 @@ from looopy.testing.contracts.turns import (
     starts,
     user,
 )
-from looopy.types.artifact import ArtifactKind
+from looopy.types.artifact import ArtifactKind, ArtifactStatus
 from looopy.types.event import (
     AgentEvent,
     ArtifactUpdate,
@@ -235,6 +238,61 @@ class JournalContract(Contract):
             await commit(stores, claimed, [update], artifact=write)
         assert (await stores.artifacts.list(CONTEXT))[0].version == 2
         assert len(await stores.journal.events(CONTEXT, after=2)) == 1
+
+    async def test_several_artifacts_are_changed_in_one_commit(self, stores: Stores) -> None:
+        """In order, each with its event; and none of them if one cannot be changed."""
+        claimed = await begin(stores)
+        await stores.artifacts.save(CONTEXT, "report", b"first")
+        write = ArtifactWrite(
+            artifact_id="report", kind=ArtifactKind.FILE, stored=b"2", media_type="text/plain"
+        )
+        begun = replace(write, artifact_id="log", status=ArtifactStatus.BUILDING, sha256="")
+        grown = ArtifactGrowth(artifact_id="log", version=1, size_before=1, tail=b"2more", size=5)
+        changes: list[ArtifactChange] = [write, begun, _DELETION, write, grown]
+        told = [
+            ArtifactUpdate(
+                context_id=CONTEXT,
+                turn=1,
+                artifact_id=change.artifact_id,
+                kind=ArtifactKind.DATA,
+                version=0,
+                deleted=change is _DELETION,
+            )
+            for change in changes
+        ]
+        before = await stores.state.load(CONTEXT)
+        for wrong in (
+            replace(grown, size_before=2),
+            replace(grown, artifact_id="report", version=1, size_before=1),
+        ):
+            with pytest.raises(ArtifactMoved):
+                await commit(stores, claimed, told, artifacts=[*changes[:-1], wrong])
+        gone = replace(_DELETION, artifact_id="nothing")
+        with pytest.raises(ArtifactNotFound):
+            await commit(stores, claimed, told, artifacts=[*changes[:-1], gone], state=STATE)
+        assert await stores.state.load(CONTEXT) == before
+        assert await stores.artifacts.load(CONTEXT, "report") == b"first"
+        assert [one.artifact_id for one in await stores.artifacts.list(CONTEXT)] == ["report"]
+        done = await commit(stores, claimed, [*told, said(answer("x"))], artifacts=changes)
+        newest = await stores.artifacts.list(CONTEXT)
+        assert [(one.artifact_id, one.version, one.turn) for one in newest] == [
+            ("log", 1, 1),
+            ("report", 1, 1),
+        ]
+        assert await stores.artifacts.read(CONTEXT, "log", version=1) == b"2more"
+        shown = [
+            (event.seq, event.artifact_id, event.version, event.kind)
+            for event in await stores.journal.events(CONTEXT, after=2)
+            if isinstance(event, ArtifactUpdate)
+        ]
+        file, seq = ArtifactKind.FILE, done.first_seq
+        assert shown == [
+            (seq, "report", 2, file),
+            (seq + 1, "log", 1, file),
+            (seq + 2, "report", 2, file),
+            (seq + 3, "report", 1, file),
+            (seq + 4, "log", 1, file),
+        ]
 
     async def test_a_deleted_artifact_and_its_event_are_one_commit(self, stores: Stores) -> None:
         """The commit deletes all versions; the event has the kind and the version of the newest."""

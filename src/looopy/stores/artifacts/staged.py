@@ -1,0 +1,260 @@
+"""
+Artifacts whose changes wait for a commit: those of turns with `auto_save=False`.
+
+Large parts are stored at once, and rows only by the commit that takes the changes; so what never is
+committed leaves orphans, which `collect` removes. Reads see the waiting changes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from looopy.stores.artifacts.rows import ArtifactRows, StoredPart, StoredVersion, placed_parts
+from looopy.stores.artifacts.store import Artifacts
+from looopy.stores.blobs.base import Blobs
+from looopy.stores.records import (
+    ArtifactChange,
+    ArtifactDeletion,
+    ArtifactGrowth,
+    ArtifactMoved,
+    ArtifactWrite,
+)
+from looopy.stores.rules import made_artifact, no_artifact
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+from looopy.types.event import utc_now
+
+
+class StagedArtifacts(Artifacts):
+    """See `StagedArtifactStore`."""
+
+    def __init__(self, rows: ArtifactRows, tenant: str, blobs: Blobs | None) -> None:
+        self._staged = StagedRows(rows)
+        super().__init__(self._staged, tenant, blobs)
+
+    async def hold(self, context_id: str, change: ArtifactChange, *, turn: int) -> Artifact:
+        """Keep a change; reads see it from now on."""
+        return await self._staged.hold(context_id, change, turn=turn)
+
+
+@dataclass(slots=True)
+class _Version:
+    """A version with a waiting change; `before`: how many of its parts are stored already."""
+
+    artifact: Artifact
+    text: str | None
+    tail: bytes
+    parts: list[StoredPart] = field(default_factory=list)
+    before: int = 0
+
+    @property
+    def row(self) -> StoredVersion:
+        """Its row, once it is committed."""
+        return StoredVersion(self.artifact, self.text, self.tail, self.before + len(self.parts))
+
+
+@dataclass(slots=True)
+class _Artifact:
+    """An artifact with waiting changes: its stored versions, and those that wait, by number."""
+
+    stored: dict[int, Artifact]
+    own: dict[int, _Version] = field(default_factory=dict)
+
+    def at(self, version: int) -> Artifact:
+        """A version without its content."""
+        return self.own[version].artifact if version in self.own else self.stored[version]
+
+    @property
+    def versions(self) -> list[Artifact]:
+        """All of them, oldest first."""
+        return [self.at(number) for number in sorted({*self.stored, *self.own})]
+
+
+class StagedRows:
+    """The rows of a backend, with changes that wait above them; see `ArtifactRows`."""
+
+    def __init__(self, rows: ArtifactRows) -> None:
+        self._rows = rows
+        self._changed: dict[tuple[str, str], _Artifact] = {}
+
+    async def hold(self, context_id: str, change: ArtifactChange, *, turn: int) -> Artifact:
+        """
+        Keep a change.
+
+        Raises:
+            ArtifactMoved: It was made for another state.
+            ArtifactNotFound: There is no artifact to delete.
+        """
+        key = (context_id, change.artifact_id)
+        if key not in self._changed:
+            stored = await self._rows.all_versions(*key)
+            self._changed[key] = _Artifact({one.version: one for one in stored})
+        one = self._changed[key]
+        versions = one.versions
+        newest = versions[-1] if versions else None
+        if isinstance(change, ArtifactWrite):
+            return _write(one, newest, change, turn)
+        if isinstance(change, ArtifactDeletion):
+            if newest is None:
+                raise no_artifact(change.artifact_id)
+            one.stored, one.own = {}, {}
+            return newest
+        if (
+            newest is None
+            or newest.version != change.version
+            or newest.status is not ArtifactStatus.BUILDING
+            or newest.size != change.size_before
+        ):
+            raise ArtifactMoved
+        version = one.own.get(newest.version)
+        if version is None:
+            row = await self._rows.peek(context_id, change.artifact_id, change.version)
+            if row is None:
+                raise ArtifactMoved
+            version = _Version(row.artifact, None, row.tail, before=row.part_count)
+            one.own[newest.version] = version
+        return _grow(version, change)
+
+    async def peek(
+        self, context_id: str, artifact_id: str, version: int | None = None
+    ) -> StoredVersion | None:
+        """The row of a version."""
+        one = self._changed.get((context_id, artifact_id))
+        if one is None:
+            return await self._rows.peek(context_id, artifact_id, version)
+        found = [v for v in one.versions if version in (None, v.version)]
+        return await self._row(context_id, one, found[-1]) if found else None
+
+    async def complete_one(self, context_id: str, artifact_id: str) -> StoredVersion | None:
+        """The row of the newest complete version."""
+        one = self._changed.get((context_id, artifact_id))
+        if one is None:
+            return await self._rows.complete_one(context_id, artifact_id)
+        found = [v for v in one.versions if v.status is ArtifactStatus.COMPLETE]
+        return await self._row(context_id, one, found[-1]) if found else None
+
+    async def _row(
+        self, context_id: str, one: _Artifact, artifact: Artifact
+    ) -> StoredVersion | None:
+        if artifact.version in one.own:
+            return one.own[artifact.version].row
+        row = await self._rows.peek(context_id, artifact.artifact_id, artifact.version)
+        return None if row is None else row._replace(artifact=artifact)
+
+    async def parts(
+        self, context_id: str, artifact_id: str, version: int, *, after: int, limit: int
+    ) -> list[StoredPart]:
+        """Parts, in order."""
+        own = self._own(context_id, artifact_id, version)
+        if own is None or after < own.before:
+            most = limit if own is None else min(limit, own.before - after)
+            return await self._rows.parts(
+                context_id, artifact_id, version, after=after, limit=most
+            )
+        start = after - own.before
+        return own.parts[start : start + limit]
+
+    async def part_at(
+        self, context_id: str, artifact_id: str, version: int, *, start: int = 0, row: int = 0
+    ) -> int:
+        """The number of the last part that begins there, or before."""
+        own = self._own(context_id, artifact_id, version)
+        if own is not None:
+            if row:
+                place = bisect_right(own.parts, row, key=lambda part: part.first_row)
+            else:
+                place = bisect_right(own.parts, start, key=lambda part: part.start)
+            if place or not own.before:
+                return max(1, own.before + place)
+        return await self._rows.part_at(context_id, artifact_id, version, start=start, row=row)
+
+    async def all_versions(self, context_id: str, artifact_id: str) -> list[Artifact]:
+        """The versions, oldest first."""
+        one = self._changed.get((context_id, artifact_id))
+        if one is None:
+            return await self._rows.all_versions(context_id, artifact_id)
+        return one.versions
+
+    async def newest(
+        self,
+        context_id: str,
+        *,
+        turn: int | None,
+        kind: ArtifactKind | None,
+        status: ArtifactStatus | None,
+        after: str,
+        limit: int | None,
+    ) -> list[Artifact]:
+        """The newest version of each."""
+        changed = {name: one for (where, name), one in self._changed.items() if where == context_id}
+        most = None if limit is None else limit + len(changed)
+        stored = await self._rows.newest(
+            context_id, turn=turn, kind=kind, status=status, after=after, limit=most
+        )
+        found = [one for one in stored if one.artifact_id not in changed]
+        for name, artifact in changed.items():
+            if name > after and artifact.versions:
+                newest = artifact.versions[-1]
+                fits = turn in (None, newest.turn) and status in (None, newest.status)
+                if fits and kind in (None, newest.kind):
+                    found.append(newest)
+        return sorted(found, key=lambda one: one.artifact_id)[:limit]
+
+    async def apply(self, context_id: str, change: ArtifactChange) -> Artifact:
+        """Keep a change that was requested outside of turns."""
+        return await self.hold(context_id, change, turn=0)
+
+    async def blobs_of(self, context_id: str, artifact_id: str | None = None) -> list[str]:  # noqa: ARG002 - none is free before the commit
+        """No names: rows have them until the commit."""
+        return []
+
+    async def blob_with(self, sha256: str, size: int) -> str | None:  # noqa: ARG002 - as below
+        """No name: by the time of the commit its row may be gone."""
+        return None
+
+    async def unnamed(self, names: Sequence[str]) -> list[str]:
+        """Those of *names* that neither a row nor a waiting change has."""
+        ours = {
+            part.blob
+            for one in self._changed.values()
+            for version in one.own.values()
+            for part in version.parts
+        }
+        return [name for name in await self._rows.unnamed(names) if name not in ours]
+
+    def _own(self, context_id: str, artifact_id: str, version: int) -> _Version | None:
+        one = self._changed.get((context_id, artifact_id))
+        return None if one is None else one.own.get(version)
+
+
+def _write(one: _Artifact, newest: Artifact | None, write: ArtifactWrite, turn: int) -> Artifact:
+    number = 1
+    if newest is not None:
+        number = newest.version + 1
+        if newest.status is ArtifactStatus.BUILDING:
+            failed = replace(newest, status=ArtifactStatus.FAILED)
+            if newest.version in one.own:
+                one.own[newest.version].artifact = failed
+            else:
+                one.stored[newest.version] = failed
+    made = made_artifact(write, version=number, created_at=utc_now(), turn=turn)
+    stored, parts = write.stored, placed_parts(write)
+    if isinstance(stored, str):
+        one.own[number] = _Version(made, stored, b"", parts)
+    else:
+        one.own[number] = _Version(made, None, stored, parts)
+    return made
+
+
+def _grow(version: _Version, growth: ArtifactGrowth) -> Artifact:
+    version.parts += placed_parts(growth)
+    version.tail = growth.tail
+    version.artifact = replace(
+        version.artifact,
+        status=growth.status,
+        size=growth.size,
+        sha256=growth.sha256,
+        rows=growth.rows,
+    )
+    return version.artifact

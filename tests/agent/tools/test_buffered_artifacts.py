@@ -1,0 +1,201 @@
+"""With `auto_save=False` artifacts wait for the save like messages, and the agent sees them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from looopy import ToolContext, open_stores, tool
+from looopy.errors import ArtifactNotFound, StoreConflict
+from looopy.testing import text, tool_call
+from looopy.types.event import ArtifactUpdate
+
+LARGE = b"0123456789abcdef" * 10_000
+
+
+@tool
+async def write(context: ToolContext) -> str:
+    """Make every kind of change, and read them back."""
+    artifacts = context.artifacts
+    await artifacts.save("note", "one")
+    await artifacts.save("note", "two", description="the second")
+    async with artifacts.open("log") as log:
+        await log.append("a")
+        await log.append("b")
+    await artifacts.append("old", LARGE)
+    await artifacts.append("old", "end", last=True)
+    await artifacts.save("large", LARGE)
+    await artifacts.open("left").__aenter__()
+    await artifacts.delete("gone")
+    await artifacts.save("gone", {"again": True})
+    assert await artifacts.load("note") == b"two"
+    assert await artifacts.load("note", 1) == b"one"
+    assert await artifacts.load("log") == b"ab"
+    assert await artifacts.load("old") == LARGE + LARGE + b"end"
+    assert await artifacts.read("old", start=len(LARGE) - 2, size=4) == b"ef01"
+    assert await artifacts.read("old", start=2 * len(LARGE) - 1, size=9) == b"fend"
+    assert await artifacts.load("gone") == {"again": True}
+    assert [(one.artifact_id, one.version) for one in await artifacts.list()] == WRITTEN
+    assert [one.version for one in await artifacts.versions("note")] == [1, 2]
+    assert [one.artifact_id for one in await artifacts.list(status="building")] == ["left"]
+    assert [one.artifact_id for one in await artifacts.list(after="log", limit=1)] == ["note"]
+    assert (await artifacts.get("note")).turn == context.turn
+    return "written"
+
+
+@tool
+async def again(context: ToolContext) -> str:
+    """Go on from the turn before, which is not saved either."""
+    await context.artifacts.save("note", "three")
+    await context.artifacts.append("left", "x", last=True)
+    await context.artifacts.delete("log")
+    return (await context.artifacts.load("note", 2)).decode()
+
+
+@tool
+async def lose(context: ToolContext) -> str:
+    """Delete an artifact."""
+    await context.artifacts.delete("old")
+    return "lost"
+
+
+WRITTEN = [("gone", 1), ("large", 1), ("left", 1), ("log", 1), ("note", 2), ("old", 1)]
+
+
+@pytest.fixture
+async def begun(stores):
+    """A context with an artifact to go on with, and one to delete."""
+    await stores.artifacts.open("ada", "old")
+    await stores.artifacts.append("ada", "old", LARGE)
+    await stores.artifacts.save("ada", "gone", b"first")
+    await stores.artifacts.save("ada", "gone", b"second")
+    return stores
+
+
+async def stored(stores):
+    """What everybody else sees: the newest versions, and the events of artifacts."""
+    newest = [(one.artifact_id, one.version) for one in await stores.artifacts.list("ada")]
+    events = await stores.journal.events("ada")
+    return newest, [event for event in events if isinstance(event, ArtifactUpdate)]
+
+
+async def test_nothing_is_stored_before_the_save_and_all_by_it(make_agent, begun):
+    """Two turns, each with its changes in order; the events have kinds, versions and numbers."""
+    stores = begun
+    before = await stored(stores)
+    replies = [tool_call("write"), text("ok"), tool_call("again"), text("ok")]
+    agent = await make_agent(replies, tools=[write, again], stores=stores, auto_save=False)
+    first = await agent.execute_turn("a")
+    assert [m.text for m in first.messages if m.role == "toolResult"] == ["written"]
+    second = await agent.execute_turn("b")
+    assert [m.text for m in second.messages if m.role == "toolResult"] == ["two"]
+    assert await stored(stores) == before == ([("gone", 2), ("old", 1)], [])
+    seen = [(one.artifact_id, one.version) for one in await agent.get_artifacts()]
+    assert seen == [("gone", 1), ("large", 1), ("left", 1), ("note", 3), ("old", 1)]
+    await agent.save_state()
+    newest, events = await stored(stores)
+    assert newest == seen
+    said = [(e.artifact_id, e.version, e.turn, e.deleted, e.last_chunk) for e in events]
+    assert said == [
+        ("note", 1, 1, False, True),
+        ("note", 2, 1, False, True),
+        ("log", 1, 1, False, False),
+        ("log", 1, 1, False, False),
+        ("log", 1, 1, False, False),
+        ("log", 1, 1, False, True),
+        ("old", 1, 1, False, False),
+        ("old", 1, 1, False, True),
+        ("large", 1, 1, False, True),
+        ("left", 1, 1, False, False),
+        ("gone", 2, 1, True, True),
+        ("gone", 1, 1, False, True),
+        ("note", 3, 2, False, True),
+        ("left", 1, 2, False, True),
+        ("log", 1, 2, True, True),
+    ]
+    assert await stores.artifacts.load("ada", "old") == LARGE + LARGE + b"end"
+    assert await stores.artifacts.load("ada", "left") == b"x"
+    assert await stores.artifacts.load("ada", "large") == LARGE
+    assert [one.turn for one in await stores.artifacts.versions("ada", "note")] == [1, 1, 2]
+    assert [one.artifact_id for one in await agent.get_artifacts()] == [name for name, _ in newest]
+
+
+async def test_a_conflict_keeps_what_waits(make_agent, begun):
+    """Another process was first: nothing of it is stored, and the agent still shows it."""
+    stores = begun
+    agent = await make_agent(
+        [tool_call("write"), text("ok")], tools=[write], stores=stores, auto_save=False
+    )
+    await agent.execute_turn("a")
+    await stores.messages.append("ada", (await agent.get_messages())[:1])
+    before = await stored(stores)
+    for _ in range(2):
+        with pytest.raises(StoreConflict):
+            await agent.save_state()
+    assert await stored(stores) == before
+    assert [(one.artifact_id, one.version) for one in await agent.get_artifacts()] == WRITTEN
+
+
+async def test_an_artifact_that_was_deleted_meanwhile_is_a_conflict(make_agent, begun):
+    """The turn is not stored without the change that it reports."""
+    stores = begun
+    agent = await make_agent(
+        [tool_call("lose"), text("ok")], tools=[lose], stores=stores, auto_save=False
+    )
+    await agent.execute_turn("a")
+    await stores.artifacts.delete("ada", "old")
+    with pytest.raises(StoreConflict, match="an artifact was changed"):
+        await agent.save_state()
+    assert (await stored(stores))[1] == []
+
+
+async def test_clear_drops_what_waits(make_agent, begun):
+    """As it drops the turns."""
+    stores = begun
+    agent = await make_agent(
+        [tool_call("write"), text("ok")], tools=[write], stores=stores, auto_save=False
+    )
+    await agent.execute_turn("a")
+    await agent.clear()
+    assert await agent.get_artifacts() == []
+    await agent.save_state()
+    assert await stores.artifacts.list("ada") == []
+
+
+_DIES = """
+import asyncio, os, sys
+from looopy import Agent, ToolContext, tool
+from looopy.testing import ScriptedProvider, text, tool_call
+
+@tool
+async def write(context: ToolContext) -> str:
+    \"\"\"Write.\"\"\"
+    await context.artifacts.save("large", b"0123456789abcdef" * 10_000)
+    return "written"
+
+async def main():
+    model = ScriptedProvider([tool_call("write"), text("ok")])
+    agent = Agent("ada", llm_provider=model, tools=[write], stores=sys.argv[1], auto_save=False)
+    await agent.start()
+    await agent.execute_turn("a")
+    assert [one.artifact_id for one in await agent.get_artifacts()] == ["large"]
+    os._exit(9)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_that_dies_before_the_save_leaves_an_orphan_at_most(tmp_path: Path):
+    """No artifact, and bytes that `collect` finds."""
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    done = subprocess.run([sys.executable, "-c", _DIES, url], check=False)
+    assert done.returncode == 9
+    async with open_stores(url) as stores:
+        assert await stores.state.load("ada") is None
+        with pytest.raises(ArtifactNotFound):
+            await stores.artifacts.get("ada", "large")
+        assert await stores.artifacts.collect(0) == 1
+        assert await stores.artifacts.collect(0) == 0
