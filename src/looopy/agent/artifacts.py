@@ -9,17 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from looopy.auth.redaction import Redactor
-from looopy.stores.artifacts.requests import (
-    Append,
-    Fail,
-    Request,
-    Save,
-    to_delete,
-    to_open,
-    to_save,
-)
+from looopy.stores.artifacts.requests import to_delete, to_open, to_save
 from looopy.stores.base import ArtifactStore
 from looopy.stores.records import ArtifactChange
+from looopy.stores.requests import Append, Fail, Request, Save
 from looopy.stores.shield import settle
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 

@@ -6,8 +6,8 @@ can make it. All backends behave alike, errors and order included; `memory/` is 
 The room may import `types`, `errors` and `_failpoints`. Importing it loads no database library.
 Exports: the names in `__all__`, above all `open_stores` and `Stores`.
 
-- Contract: `base` (the protocols), `records` (their arguments and results), `rules` (checks and
-  refusals that all backends share).
+- Contract: `base` (the protocols), `records` and `requests` (their arguments and results), `rules`
+  (checks and refusals that all backends share).
 - Opening: `opening` (a URL becomes stores), `bundle` (the stores of one tenant as one object).
 - Artifacts: `artifacts/` (content above the rows), `blobs/` (where their large parts lie).
 - Whole contexts: `snapshot` (their parts and rows), `archive/` (as one file, in and out).

@@ -39,7 +39,7 @@ from looopy.types.message import Message, UserMessage
 from looopy.types.state import AgentStatus
 
 if TYPE_CHECKING:
-    from looopy.stores.artifacts.requests import Request
+    from looopy.stores.requests import Request
     from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 
 
@@ -337,7 +337,7 @@ class ArtifactStore(Protocol):
         Prepare a change in its turn among those of the artifact, and have it committed.
 
         Args:
-            request: See `looopy.stores.artifacts.requests`.
+            request: See `looopy.stores.requests`.
             commit: Makes the commit. It may be called again if that raised `ArtifactMoved`. `None`:
                 the commit is one of its own.
         """

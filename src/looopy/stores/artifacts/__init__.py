@@ -11,10 +11,10 @@ All changes of one artifact wait in one line, in order of arrival.
 
 The folder knows the other shared modules of `stores`, and `stores/blobs`; it exports nothing here.
 
-- `requests`: what a caller wants, checked. `changes`: the same as a change that a commit can make.
+- `requests`: checks what a caller wants. `changes`: makes a change of it, for a commit.
 - `parts`: the parts of a content, and the orphans among them. `rows`: what a backend supplies.
 - `store`: `Artifacts`, the `ArtifactStore` that all backends of ours share.
-- `staged`: the same with changes that wait for a commit (`auto_save=False`).
+- `staged`: rows whose changes wait for a commit (`auto_save=False`).
 
 Read `requests`, `rows`, `store`, `changes`, `parts`.
 """

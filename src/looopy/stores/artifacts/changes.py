@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from looopy.errors import StoreConflict, ValueRefused
 from looopy.stores.artifacts.parts import INLINE_BYTES, Parts, digest_of, update
-from looopy.stores.artifacts.requests import Append, Delete, Fail, Request, Save
 from looopy.stores.artifacts.rows import StoredVersion
 from looopy.stores.records import (
     ArtifactChange,
@@ -19,6 +18,7 @@ from looopy.stores.records import (
     ArtifactPart,
     ArtifactWrite,
 )
+from looopy.stores.requests import Append, Delete, Fail, Request, Save
 from looopy.stores.rules import checked_chunk, checked_rows, is_artifact_id, no_artifact
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 

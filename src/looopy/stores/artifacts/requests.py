@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from looopy.errors import ValueRefused
+from looopy.stores.requests import Delete, Save
 from looopy.stores.rules import (
     artifact_filter,
     check_artifact_id,
@@ -15,51 +15,8 @@ from looopy.stores.rules import (
     is_artifact_id,
     no_artifact,
 )
-from looopy.types.artifact import ArtifactKind, ArtifactStatus, Chunk, Content
+from looopy.types.artifact import ArtifactKind, ArtifactStatus, Content
 from looopy.types.storable import check_text, dump
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Save:
-    """A version to save whole; `content` is JSON text of a data artifact, else bytes."""
-
-    artifact_id: str
-    kind: ArtifactKind
-    content: str | bytes
-    media_type: str
-    rows: int = 0
-    description: str | None = None
-    metadata: str | None = None
-    columns: str | None = None
-    status: ArtifactStatus = ArtifactStatus.COMPLETE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """A chunk for the version that is being built; `version`: only if it is this one."""
-
-    artifact_id: str
-    chunk: Chunk
-    version: int | None = None
-    last: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fail:
-    """Give up the version that is being built."""
-
-    artifact_id: str
-    version: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
-    """Remove all versions."""
-
-    artifact_id: str
-
-
-Request = Save | Append | Fail | Delete
 
 
 def to_save(

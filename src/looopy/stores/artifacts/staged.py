@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from looopy.stores.artifacts.rows import ArtifactRows, StoredPart, StoredVersion, placed_parts
-from looopy.stores.artifacts.store import Artifacts
-from looopy.stores.blobs.base import Blobs
 from looopy.stores.records import (
     ArtifactChange,
     ArtifactDeletion,
@@ -24,18 +22,6 @@ from looopy.stores.records import (
 from looopy.stores.rules import made_artifact, no_artifact
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.event import utc_now
-
-
-class StagedArtifacts(Artifacts):
-    """See `StagedArtifactStore`."""
-
-    def __init__(self, rows: ArtifactRows, tenant: str, blobs: Blobs | None) -> None:
-        self._staged = StagedRows(rows)
-        super().__init__(self._staged, tenant, blobs)
-
-    async def hold(self, context_id: str, change: ArtifactChange, *, turn: int) -> Artifact:
-        """Keep a change; reads see it from now on."""
-        return await self._staged.hold(context_id, change, turn=turn)
 
 
 @dataclass(slots=True)

@@ -15,25 +15,18 @@ from looopy._failpoints import reach
 from looopy.errors import StoreConflict, StoreError, ValueRefused
 from looopy.stores.artifacts.changes import Changes, Prepared
 from looopy.stores.artifacts.parts import GRACE_S, LARGE, Parts, drop
-from looopy.stores.artifacts.requests import (
-    Append,
-    Fail,
-    Request,
-    Save,
-    to_delete,
-    to_open,
-    to_save,
-)
+from looopy.stores.artifacts.requests import to_delete, to_open, to_save
 from looopy.stores.artifacts.rows import ArtifactRows, StoredVersion
 from looopy.stores.base import ArtifactStore
 from looopy.stores.blobs.base import Blobs
 from looopy.stores.records import ArtifactChange, ArtifactMoved
+from looopy.stores.requests import Append, Fail, Request, Save
 from looopy.stores.rules import artifact_filter, check_context_id, is_artifact_id, no_artifact
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
 from looopy.types.storable import check_limit
 
 if TYPE_CHECKING:
-    from looopy.stores.artifacts.staged import StagedArtifacts
+    from looopy.stores.artifacts.staged import StagedRows
 
 _TRIES = 100
 _SHARDS = 256
@@ -317,15 +310,27 @@ class Artifacts(ArtifactStore):
 
     def stage(self) -> StagedArtifacts:
         """The same store for changes that wait for a commit; see `Stores.stage_artifacts`."""
-        from looopy.stores.artifacts.staged import StagedArtifacts  # few turns need it
+        from looopy.stores.artifacts.staged import StagedRows  # few turns need it
 
-        return StagedArtifacts(self._rows, self._parts.tenant, self._parts.blobs)
+        return StagedArtifacts(StagedRows(self._rows), self._parts.tenant, self._parts.blobs)
 
     # --- orphans ---
 
     async def collect(self, grace_s: float, shard: str = "") -> int:
         """Remove orphans, and return how many; *shard*: only in this part of the tenant's room."""
         return await self._parts.collect(grace_s, shard)
+
+
+class StagedArtifacts(Artifacts):
+    """See `StagedArtifactStore`."""
+
+    def __init__(self, rows: StagedRows, tenant: str, blobs: Blobs | None) -> None:
+        super().__init__(rows, tenant, blobs)
+        self._staged = rows
+
+    async def hold(self, context_id: str, change: ArtifactChange, *, turn: int) -> Artifact:
+        """Keep a change; reads see it from now on."""
+        return await self._staged.hold(context_id, change, turn=turn)
 
 
 class _Line:
