@@ -31,6 +31,7 @@ from typing import (
     TypeAlias,
     TypeVar,
     Unpack,
+    overload,
 )
 
 from looopy.agent.agent import Agent as _Agent
@@ -39,7 +40,7 @@ from looopy.errors import AgentStateError, LooopyError, StoreUnavailable
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent
 from looopy.types.message import UserMessage
-from looopy.types.result import TurnResult
+from looopy.types.result import OutputT, TurnResult
 from looopy.types.state import AgentState
 
 if TYPE_CHECKING:
@@ -269,12 +270,30 @@ class Agent:
         """See `looopy.Agent.as_tool`."""
         return self._agent.as_tool(name, description, **options)
 
+    @overload
+    def execute_turn(
+        self,
+        user_message: str | UserMessage | None = None,
+        auth_context: AuthContext | None = None,
+        *,
+        output_type: type[OutputT],
+        **options: Any,
+    ) -> TurnResult[OutputT]: ...
+
+    @overload
     def execute_turn(
         self,
         user_message: str | UserMessage | None = None,
         auth_context: AuthContext | None = None,
         **options: Any,
-    ) -> TurnResult:
+    ) -> TurnResult[Any]: ...
+
+    def execute_turn(
+        self,
+        user_message: str | UserMessage | None = None,
+        auth_context: AuthContext | None = None,
+        **options: Any,
+    ) -> TurnResult[Any]:
         """
         Run a turn to its end; see `looopy.Agent.execute_turn`.
 

@@ -239,7 +239,11 @@ async def agents_prompts_and_types() -> None:
         ],
         system_prompt=["a", for_prompt, PromptPart("b", position="after", order=1, version="2")],
     )
-    assert_type((await agent.execute_turn("hello", output_type=dict[str, int])).output, Any)
+    counts = await agent.execute_turn("hello", output_type=dict[str, int])
+    assert_type(counts.output, dict[str, int])
+    assert_type(counts.raise_for_outcome(), TurnResult[dict[str, int]])
+    assert_type((await agent.execute_turn("hello", output_type={"type": "string"})).output, Any)
+    assert_type((await agent.execute_turn("hello")).output, Any)
     PromptPart("a", position="behind")  # type: ignore[arg-type]  # before or after
 
 
@@ -266,7 +270,7 @@ async def an_agent_as_context_manager() -> None:
             await agent.execute_turn(None, inputs=yes)
         picture = UserMessage([TextContent("What is this?"), ImageContent("...")])
         await agent.execute_turn(picture)
-        agent.execute_turn(3)  # type: ignore[arg-type]  # neither text nor a message
+        agent.execute_turn(3)  # type: ignore[call-overload]  # neither text nor a message
 
 
 # --- events ------------------------------------------------------------------------------------

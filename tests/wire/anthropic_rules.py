@@ -158,7 +158,18 @@ def _numbers(body: Wire) -> list[str]:
             "output_config.format.schema: For 'object' type, 'additionalProperties' must be"
             " explicitly set to false"
         )
+    if form is not None and (unknown := _unknown(form["schema"])):
+        problems.append(f"output_config.format.schema: property '{unknown}' is not supported")
     return problems
+
+
+def _unknown(schema: Any) -> str:
+    """A limit that the API does not enforce, and so refuses."""
+    names = ("minimum", "maximum", "exclusiveMinimum", "minLength", "maxLength", "multipleOf")
+    if isinstance(schema, Mapping):
+        own = next((name for name in names if name in schema), "")
+        return own or next(filter(None, map(_unknown, schema.values())), "")
+    return next(filter(None, map(_unknown, schema)), "") if isinstance(schema, list) else ""
 
 
 def _closed(schema: Any) -> bool:

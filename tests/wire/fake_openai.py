@@ -260,7 +260,23 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
         for tool in body.get("tools") or ()
         if tool["function"]["parameters"].get("type") != "object"
     ]
+    form = (body.get("response_format") or {}).get("json_schema") or {}
+    if form.get("strict") and not _is_strict(form["schema"]):
+        text = "Invalid schema for response_format: 'additionalProperties' is required to be false"
+        problems.append(("response_format", text))
     return problems
+
+
+def _is_strict(schema: Any) -> bool:
+    """Every object is closed and requires all of its properties."""
+    if isinstance(schema, Mapping):
+        if schema.get("type") == "object" and (
+            schema.get("additionalProperties") is not False
+            or set(schema.get("required", ())) != set(schema.get("properties", ()))
+        ):
+            return False
+        return all(_is_strict(value) for value in schema.values())
+    return not isinstance(schema, list) or all(_is_strict(item) for item in schema)
 
 
 def _check_assistant(

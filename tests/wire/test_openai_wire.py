@@ -265,7 +265,9 @@ async def test_every_option_reaches_the_wire():
     assert got.body["stop"] == ["END"]
     assert got.body["top_k"] == 5
     assert got.body["tool_choice"] == {"type": "function", "function": {"name": "add"}}
-    assert got.body["response_format"]["json_schema"]["schema"] == schema
+    form = got.body["response_format"]["json_schema"]
+    assert form["schema"]["properties"] == {"x": {"type": ["integer", "null"]}}
+    assert (form["schema"]["required"], form["strict"]) == (["x"], True)
     assert got.headers["x-trace"] == "t1"
     assert len(got.headers["x-session-id"]) == 32
 

@@ -24,7 +24,7 @@ from collections.abc import (
     Sequence,
 )
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from looopy.agent.broadcast import Subscribers
 from looopy.agent.buffer import BufferedTurn, buffered_messages, save_turns
@@ -59,7 +59,7 @@ from looopy.types.config import LoopConfig
 from looopy.types.context import AuthContext, CancelToken, SystemPrompt
 from looopy.types.event import AgentEvent, Compaction, HistoryRewound
 from looopy.types.message import Message, UserMessage
-from looopy.types.result import TurnResult
+from looopy.types.result import OutputT, TurnResult
 from looopy.types.state import AgentState, AgentStatus
 
 if TYPE_CHECKING:
@@ -410,6 +410,19 @@ class Agent:
 
     # --- turns ---------------------------------------------------------------------------------
 
+    @overload
+    def execute_turn(
+        self,
+        user_message: str | UserMessage | None = None,
+        auth_context: AuthContext | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        output_type: type[OutputT],
+    ) -> TurnStream[OutputT]: ...
+
+    @overload
     def execute_turn(
         self,
         user_message: str | UserMessage | None = None,
@@ -419,7 +432,18 @@ class Agent:
         idempotency_key: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         output_type: Any = None,
-    ) -> TurnStream:
+    ) -> TurnStream[Any]: ...
+
+    def execute_turn(
+        self,
+        user_message: str | UserMessage | None = None,
+        auth_context: AuthContext | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        output_type: Any = None,
+    ) -> TurnStream[Any]:
         """
         Start a turn, at the call, and return a view of it; the turn runs without viewers too.
 

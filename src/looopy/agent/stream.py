@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from reactivex import Observable
 from reactivex.abc import DisposableBase, ObserverBase, SchedulerBase
@@ -17,12 +17,12 @@ from reactivex.disposable import Disposable
 
 from looopy.agent.broadcast import Broadcast
 from looopy.types.event import AgentEvent
-from looopy.types.result import TurnResult
+from looopy.types.result import OutputT, TurnResult
 
 _OF_RESULT = frozenset(one.name for one in fields(TurnResult)) | {"raise_for_outcome"}
 
 
-class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
+class TurnStream(Observable[AgentEvent], Awaitable[TurnResult[OutputT]], Generic[OutputT]):
     """
     A view of a turn that runs with or without viewers.
 
@@ -60,7 +60,7 @@ class TurnStream(Observable[AgentEvent], Awaitable[TurnResult]):
             " looopy.sync.Agent.stream_turn()"
         )
 
-    def __await__(self) -> Generator[Any, None, TurnResult]:  # type: ignore[override]  # narrower
+    def __await__(self) -> Generator[Any, None, TurnResult[OutputT]]:  # type: ignore[override]  # narrower
         return self._broadcast.result().__await__()
 
     if not TYPE_CHECKING:  # a type checker reports missing attributes itself

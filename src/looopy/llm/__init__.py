@@ -7,7 +7,8 @@ it loads no vendor's SDK; making a provider does. Exports: the names in `__all__
 
 - Contract: `provider`. A model's name becomes a provider in `resolve`.
 - Providers: `openai/`, `anthropic/`, `local/`, `pipy`; `fallback` asks several in order.
-- Request: `render` makes valid messages of any stored log.
+- Request: `render` makes valid messages of any stored log; `strict` makes schemas that a server
+  enforces.
 - Answer: `sse` reads the bytes, `reader` is the part of a reader that is the same for every format,
   `accumulate` builds the message and its stream events, `thoughts` finds `<think>` tags, `prices`
   adds the cost.

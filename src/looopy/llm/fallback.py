@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -91,6 +91,11 @@ class FallbackProvider:
     def structured_output(self) -> bool:
         """True if all of them keep to an output schema."""
         return all(abilities_of(p).structured_output for p in self.providers)
+
+    def enforces(self, schema: Mapping[str, Any]) -> bool:
+        """True if all of them keep to *schema*."""
+        asked = (abilities_of(p).enforces for p in self.providers)
+        return all(enforces is None or enforces(schema) for enforces in asked)
 
     @property
     def knows_cost(self) -> bool | None:

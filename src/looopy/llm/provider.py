@@ -8,7 +8,7 @@ optional attributes; other code does not ask a provider whether it has one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -29,6 +29,8 @@ class Abilities:
         window_tokens: Size of the model's context window; `None`: unknown. The history is cut to
             fit it.
         structured_output: The provider keeps to `StreamOptions.output_schema`, beside tools too.
+        enforces: Returns true for an output schema that it keeps to; `None`: any. Asked only if
+            `structured_output` is true.
         knows_cost: The price of a call is known; `None`: the provider does not say. With `False`,
             an agent that has a budget of money does not start.
         asks_for_keys: The provider calls several others. It gets `StreamOptions.key_of` rather than
@@ -45,6 +47,7 @@ class Abilities:
     model: str = ""
     window_tokens: int | None = None
     structured_output: bool = False
+    enforces: Callable[[Mapping[str, Any]], bool] | None = None
     knows_cost: bool | None = None
     asks_for_keys: bool = False
     count_tokens: Callable[[Sequence[str]], Awaitable[Sequence[int]]] | None = None
@@ -67,10 +70,10 @@ class LLMProvider(Protocol):
         - The SDK's own retries are off: the loop retries, visibly.
 
     A provider may declare more by optional attributes: `name`, `model`, `window_tokens`,
-    `structured_output`, `knows_cost`, `asks_for_keys`, `count_tokens()`, `prepare()` and
-    `aclose()`. `Abilities` describes each. `abilities_of` reads them when an agent starts and when
-    a turn begins. A value of a wrong type and a name close to one of these (`window_token`) raise a
-    `ConfigurationError`; other attributes are the provider's own.
+    `structured_output`, `enforces()`, `knows_cost`, `asks_for_keys`, `count_tokens()`, `prepare()`
+    and `aclose()`. `Abilities` describes each. `abilities_of` reads them when an agent starts and
+    when a turn begins. A value of a wrong type and a name close to one of these (`window_token`)
+    raise a `ConfigurationError`; other attributes are the provider's own.
     """
 
     def stream(self, request: LLMRequest, options: StreamOptions) -> AsyncIterator[StreamEvent]:
@@ -133,6 +136,7 @@ _ABILITIES: dict[str, tuple[Any, str]] = {  # the type of each, and the words fo
     "model": (str, "text"),
     "window_tokens": (int, "a whole number of at least 1, or None"),
     "structured_output": (bool, _FLAG),
+    "enforces": (Callable, "a method"),
     "knows_cost": (bool, "True, False or None"),
     "asks_for_keys": (bool, _FLAG),
     "count_tokens": (Callable, _METHOD),

@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from looopy.errors import ConfigurationError, InvalidTool, LooopyError, ValueRefused
+from looopy.llm.provider import Abilities
 from looopy.tools.base import Tool, ToolContext, ToolResult
-from looopy.tools.schema import check_schema, problems, show_path
+from looopy.tools.schema import check_schema, problems, show_path, without_nulls
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage
 from looopy.types.storable import dump
 
@@ -87,6 +88,7 @@ class OutputType:
         Raises:
             OutputRefused: *data* is not a valid answer.
         """
+        data = without_nulls(self.sent, data)
         if self.wrapped:
             if not isinstance(data, Mapping) or _WRAPPED not in data:
                 raise OutputRefused(f"it is no object with the property {_WRAPPED!r}")
@@ -235,10 +237,13 @@ class Wanted:
     tool: FinalAnswer | None
 
     @classmethod
-    def of(cls, output_type: OutputType | None, *, native: bool) -> Wanted | None:
-        """Choose the way; *native*: the provider supports output schemas."""
+    def of(cls, output_type: OutputType | None, abilities: Abilities) -> Wanted | None:
+        """Choose the way: the schema, if the provider keeps to it."""
         if output_type is None:
             return None
+        native = abilities.structured_output
+        if native and abilities.enforces is not None:
+            native = abilities.enforces(output_type.sent)
         return cls(output_type, None if native else FinalAnswer(output_type))
 
     @property

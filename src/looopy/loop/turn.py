@@ -70,7 +70,7 @@ async def run_turn(
     spoken = bool(plan.delivered) and config.queue_mode == "one-at-a-time"
     abilities = abilities_of(given.provider)
     progress = Progress(guards, abilities, plan.run, plan.call_turn, spoken)
-    wanted = Wanted.of(given.output_type, native=abilities.structured_output)
+    wanted = Wanted.of(given.output_type, abilities)
     turn = Turn(given, plan, progress, Outgoing(given, progress), scope, wanted, relief)
     if isinstance(inbox, AskedQueues):
         inbox.failed = turn.hook_failed

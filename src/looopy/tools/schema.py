@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
 
 MAX_RECEIVED_CHARS = 500
+MAX_LEVELS = 60
 _MAX_LINES = 10
 _MAX_VALUE_CHARS = 100
 _CACHE = "_looopy_validator"
@@ -268,3 +269,62 @@ def json_type(value: Any) -> str:
 
 def _or(names: Sequence[str]) -> str:
     return " or ".join(names)
+
+
+def without_nulls(schema: Mapping[str, Any], value: Any) -> Any:
+    """
+    *value* without the nulls of properties that *schema* neither requires nor allows to be null.
+
+    A strict schema requires every property, so a model writes null for one that it would leave out.
+    """
+    return _without_nulls(schema, value, schema, 0)
+
+
+def _without_nulls(node: Any, value: Any, root: Mapping[str, Any], depth: int) -> Any:
+    node = _target(node, root)
+    if not isinstance(node, Mapping) or depth > MAX_LEVELS:
+        return value
+    for choices in ("anyOf", "oneOf", "allOf"):
+        for one in node.get(choices) or ():
+            value = _without_nulls(one, value, root, depth + 1)
+    if isinstance(value, Mapping) and isinstance(properties := node.get("properties"), Mapping):
+        required = node.get("required") or ()
+        return {
+            name: _without_nulls(properties.get(name), one, root, depth + 1)
+            for name, one in value.items()
+            if one is not None
+            or name in required
+            or name not in properties
+            or _takes_null(properties[name], root, 0)
+        }
+    if isinstance(value, list) and (items := node.get("items")):
+        return [_without_nulls(items, one, root, depth + 1) for one in value]
+    return value
+
+
+def _takes_null(node: Any, root: Mapping[str, Any], depth: int) -> bool:
+    node = _target(node, root)
+    if not isinstance(node, Mapping) or depth > MAX_LEVELS:
+        return True
+    choices = [*(node.get("anyOf") or ()), *(node.get("oneOf") or ()), *(node.get("allOf") or ())]
+    if choices:
+        return any(_takes_null(one, root, depth + 1) for one in choices)
+    kind = node.get("type")
+    if "enum" in node:
+        return None in node["enum"]
+    if "const" in node:
+        return node["const"] is None
+    return kind is None or kind == "null" or (isinstance(kind, list) and "null" in kind)
+
+
+def _target(node: Any, root: Mapping[str, Any]) -> Any:
+    """*node*, or the schema that it refers to."""
+    for _ in range(MAX_LEVELS):
+        ref = node.get("$ref") if isinstance(node, Mapping) else None
+        if not isinstance(ref, str) or not ref.startswith("#"):
+            return node
+        node = root
+        for step in ref[1:].split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            node = node.get(key) if isinstance(node, Mapping) else None
+    return None

@@ -113,7 +113,10 @@ def _look_into(kind: Any) -> tuple[tuple[Field[Any], ...], dict[str, Any]]:
     # In place of what the class, or one it derives from, has to stay frozen.
     thaw = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     unset = {"__init__": object.__init__}
-    twin = type(f"_{kind.__name__}", kind.__bases__, {"__slots__": slots, **thaw, **unset})
+    generic = {k: v for k, v in kind.__dict__.items() if k == "__orig_bases__"}
+    twin = type(
+        f"_{kind.__name__}", kind.__bases__, {"__slots__": slots, **generic, **thaw, **unset}
+    )
     return filled, {"_cls": kind, "_twin": twin, "_MISSING": MISSING}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from looopy.errors import LooopyError, TurnIncomplete
 from looopy.types.artifact import Artifact
@@ -19,6 +19,15 @@ from looopy.types.message import (
     Usage,
 )
 from looopy.types.state import Outcome, PendingRequest
+
+if TYPE_CHECKING:  # with a default, so that a plain `TurnResult` is one of any output
+    from typing_extensions import TypeVar
+
+    OutputT = TypeVar("OutputT", default=Any)
+else:
+    from typing import TypeVar
+
+    OutputT = TypeVar("OutputT")
 
 
 @quick
@@ -83,9 +92,9 @@ class IterationResult:
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnResult:
+class TurnResult(Generic[OutputT]):
     """
-    The result of a turn.
+    The result of a turn; `TurnResult[City]` is that of a turn with `output_type=City`.
 
     Attributes:
         turn: Its number in the context.
@@ -103,7 +112,7 @@ class TurnResult:
     outcome: Outcome
     stop_reason: StopReason
     text: str = ""
-    output: Any = None
+    output: OutputT = None  # type: ignore[assignment]  # as its text says
     messages: Sequence[Message] = ()
     usage: Usage = NO_USAGE
     iterations: Sequence[IterationResult] = ()
@@ -111,7 +120,7 @@ class TurnResult:
     artifacts: Sequence[Artifact] = ()
     error: LooopyError | None = None
 
-    def raise_for_outcome(self) -> TurnResult:
+    def raise_for_outcome(self) -> TurnResult[OutputT]:
         """
         Return this result, unless the turn did not stand.
 

@@ -9,6 +9,8 @@ from datetime import date
 import pytest
 from pydantic import BaseModel, Field
 from tests.agent.kit import add, assert_whole, collect
+from tests.wire import fake_anthropic
+from tests.wire.fake_anthropic import FakeAnthropic
 from tests.wire.fake_openai import FakeOpenAI, chunk, says
 from typing_extensions import TypedDict
 
@@ -19,7 +21,9 @@ from looopy.errors import (
     InvalidTool,
     OutputInvalid,
 )
+from looopy.llm.anthropic.provider import AnthropicProvider
 from looopy.llm.openai.provider import OpenAIProvider
+from looopy.llm.strict import strict_schema
 from looopy.stores.owner import Owner
 from looopy.stores.records import ContextState
 from looopy.sync import Agent as SyncAgent
@@ -40,6 +44,12 @@ class City(BaseModel):
 class Point:
     x: int
     y: int
+
+
+@dataclass
+class Place:
+    x: int
+    y: int = 5
 
 
 class Pair(TypedDict):
@@ -105,10 +115,6 @@ async def test_a_provider_that_knows_schemas_is_sent_one(make_agent, memory_stor
 
 async def test_the_schema_reaches_the_wire():
     """Through the real SDK: `response_format` beside the tools, in each request of the turn."""
-
-    class Native(OpenAIProvider):
-        structured_output = True
-
     call = {
         "index": 0,
         "id": "c1",
@@ -118,16 +124,52 @@ async def test_the_schema_reaches_the_wire():
     calls = says("")
     calls.pieces[:] = [chunk({"tool_calls": [call]}), chunk({}, finish="tool_calls")]
     async with FakeOpenAI(calls, says(OSLO)) as server:
-        provider = Native("fake", base_url=server.url)
+        provider = OpenAIProvider("fake", base_url=server.url, structured_output=True)
         async with Agent("ada", llm_provider=provider, tools=[add]) as agent:
             result = await agent.execute_turn("Which city?", output_type=City)
         await provider.aclose()
     assert result.output == City(name="Oslo", inhabitants=700000)
     formats = [got.body["response_format"]["json_schema"] for got in server.received]
-    assert [one["schema"] for one in formats] == [City.model_json_schema()] * 2
+    assert [one["schema"] for one in formats] == [strict_schema(City.model_json_schema())] * 2
+    assert [one["strict"] for one in formats] == [True] * 2
     assert formats[0]["name"] == "City"
     assert OpenAIProvider("fake", base_url="http://127.0.0.1:1/v1").structured_output is False
     assert OpenAIProvider("fake", api_key="k-0123456789").structured_output is True
+    ours = OpenAIProvider("fake", api_key="k-0123456789", structured_output=False)
+    assert ours.structured_output is False
+
+
+@pytest.mark.parametrize(
+    ("model", "output_type", "by_schema"),
+    [
+        (fake_anthropic.MODEL, City, True),
+        (fake_anthropic.MODEL, dict[str, int], False),
+        ("claude-sonnet-4-0", City, False),
+    ],
+)
+async def test_anthropic_is_sent_a_schema_that_it_enforces(model, output_type, by_schema):
+    """If the model knows schemas and the type has a closed one; otherwise the tool."""
+    given = fake_anthropic.calls(0, "toolu_1", "final_answer", '{"a": 1}')
+    if output_type is City:
+        given = fake_anthropic.calls(0, "toolu_1", "final_answer", OSLO)
+    tool_way = fake_anthropic.answers(given, reason="tool_use")
+    answer = fake_anthropic.says(OSLO) if by_schema else tool_way
+    async with FakeAnthropic(answer) as server:
+        provider = AnthropicProvider(model, base_url=server.url)
+        async with Agent("ada", llm_provider=provider) as agent:
+            result = await agent.execute_turn("Which city?", output_type=output_type)
+        await provider.aclose()
+    assert result.raise_for_outcome().output is not None
+    body = server.received[0].body
+    assert ("format" in body.get("output_config", {})) is by_schema
+    assert ("final_answer" in json.dumps(body.get("tools", []))) is not by_schema
+
+
+async def test_a_null_for_what_may_be_left_out_takes_the_default(make_agent, memory_stores):
+    """A strict schema makes the model write one."""
+    agent = await make_agent(native([text('{"x": 1, "y": null}')]), stores=memory_stores)
+    result = await agent.execute_turn("Where?", output_type=Place)
+    assert result.raise_for_outcome().output == Place(x=1)
 
 
 @pytest.mark.parametrize(

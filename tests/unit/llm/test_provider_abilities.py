@@ -25,11 +25,16 @@ async def _nothing():
     pass
 
 
+def _any(_schema):
+    return True
+
+
 ALL = {
     "name": "mine",
     "model": "large",
     "window_tokens": 8000,
     "structured_output": True,
+    "enforces": staticmethod(_any),
     "knows_cost": False,
     "asks_for_keys": True,
     "count_tokens": staticmethod(_nothing),
@@ -47,6 +52,7 @@ def test_a_provider_without_abilities_has_the_defaults():
 def test_every_ability_is_read():
     """From a class, an instance or a property; none of them is left out."""
     methods = dict.fromkeys(("count_tokens", "prepare", "aclose"), _nothing)
+    methods["enforces"] = _any
     expected = Abilities(**{**ALL, **methods})
     assert abilities_of(_with(**ALL)) == expected
     assert set(ALL) == {field.name for field in dataclasses.fields(Abilities)}

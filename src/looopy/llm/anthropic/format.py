@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 from looopy.llm.anthropic.models import Abilities
 from looopy.llm.render import CUT_OFF, render
+from looopy.llm.strict import NotStrict, strict_schema
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
@@ -104,7 +105,7 @@ def to_body(
     if stops := [stop for stop in options.stop if stop.strip()]:
         body["stop_sequences"] = stops
     if options.output_schema is not None and abilities.schemas:
-        schema = {"type": "json_schema", "schema": closed(options.output_schema)}
+        schema = {"type": "json_schema", "schema": enforced(options.output_schema)}
         body.setdefault("output_config", {})["format"] = schema
     if options.session_id:
         body["metadata"] = {"user_id": _opaque(options.session_id)}
@@ -256,16 +257,12 @@ def _tool_choice(choice: str) -> Wire:
     return {"type": "tool", "name": choice}
 
 
-def closed(schema: Any) -> Any:
-    """*schema*, every object in it closed to properties that it does not name, as the API asks."""
-    if isinstance(schema, Mapping):
-        shut = {key: closed(value) for key, value in schema.items()}
-        if schema.get("type") == "object" or isinstance(schema.get("properties"), Mapping):
-            shut.setdefault("additionalProperties", False)
-        return shut
-    if isinstance(schema, (list, tuple)):
-        return [closed(item) for item in schema]
-    return schema
+def enforced(schema: Mapping[str, Any]) -> Wire:
+    """*schema* as the API takes it: closed, and without the limits that it does not know."""
+    try:
+        return strict_schema(schema, every=False, bounds=False)
+    except NotStrict:  # then the API says why
+        return dict(schema)
 
 
 # --- thinking ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from looopy.llm.anthropic.format import API, PROVIDER, CacheTTL, to_body, to_hea
 from looopy.llm.anthropic.models import abilities_of
 from looopy.llm.prices import Prices
 from looopy.llm.sdk import ApiKey, Call, SDKProvider
+from looopy.llm.strict import has_strict
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 if TYPE_CHECKING:
@@ -105,6 +106,15 @@ class AnthropicProvider(SDKProvider):
         if cache_ttl not in ("5m", "1h", None):
             raise ConfigurationError(f"cache_ttl is '5m', '1h' or None, not {cache_ttl!r}")
         self._cache_ttl: CacheTTL | None = cache_ttl
+
+    @property
+    def structured_output(self) -> bool:
+        """True if the model can be held to an output schema; the earlier ones cannot."""
+        return abilities_of(self.model).schemas
+
+    def enforces(self, schema: Mapping[str, Any]) -> bool:
+        """True if the API takes *schema*: not one with open objects, or that refers to itself."""
+        return has_strict(schema, every=False, bounds=False)
 
     @property
     def _api(self) -> str:

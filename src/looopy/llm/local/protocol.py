@@ -37,6 +37,7 @@ _RULES = (
     'listed tool, or {"reply": text} to answer the user. Call a tool only when the user asks for '
     "exactly what it does; otherwise reply. After a tool result, reply to the user with it."
 )
+_SCHEMA_RULE = "Your final answer to the user is JSON that fits this JSON Schema:"
 _REPLY_RULE = 'Each turn, output exactly one JSON object: {"reply": text}.'
 _NO_IMAGE = "[an image, which this model cannot see]"
 
@@ -73,6 +74,10 @@ def build_prompt(request: LLMRequest, options: StreamOptions, *, loose: bool = F
         loose: Hold no tool's arguments to more than being a JSON object.
     """
     system_prompt = request.system_prompt or DEFAULT_SYSTEM_PROMPT
+    wanted = options.output_schema
+    if wanted is not None:
+        wanted = for_grammar(wanted)
+        system_prompt = f"{system_prompt}\n\n{_SCHEMA_RULE}\n{_json(wanted)}"
     called_before = any(
         isinstance(message, AssistantMessage) and message.tool_calls for message in request.messages
     )
@@ -80,7 +85,7 @@ def build_prompt(request: LLMRequest, options: StreamOptions, *, loose: bool = F
         return Prompt(
             system_prompt=system_prompt,
             messages=_messages(_history(request.messages, in_json=False)),
-            schema=options.output_schema,
+            schema=wanted,
         )
     lines = _history(request.messages, in_json=True)
     if request.tools:
@@ -95,7 +100,7 @@ def build_prompt(request: LLMRequest, options: StreamOptions, *, loose: bool = F
         schema=answer_schema(
             request.tools,
             tool_choice=options.tool_choice,
-            output_schema=options.output_schema,
+            output_schema=wanted,
             loose=loose,
         ),
         speaks_json=True,

@@ -79,6 +79,7 @@ class LocalProvider:
 
     name = "local"
     knows_cost = True
+    structured_output = True  # its grammar
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _MAX_NODES = 500
 _MAX_DEPTH = 20
 _MAX_ITEMS = 50
+_LONGEST_TEXT = 500
 _MAX_INT = 2**53
 _FORMATS = ("date", "time", "date-time", "uuid")
 
@@ -84,10 +85,18 @@ class _Simplifier:
             return self._array(node, refs, depth)
         if kind == "integer":
             bounds = {k: node[k] for k in ("minimum", "maximum") if _is_small_int(node.get(k))}
+            for key, by in (("minimum", 1), ("maximum", -1)):
+                beyond = f"exclusive{key.capitalize()}"
+                if _is_small_int(node.get(beyond)):
+                    bounds.setdefault(key, node[beyond] + by)
             return {"type": "integer", **bounds}
         if kind == "string":
             known = node.get("format") in _FORMATS
-            return {"type": "string", **({"format": node["format"]} if known else {})}
+            longest = node.get("maxLength")
+            bounds = {}
+            if isinstance(longest, int) and longest <= _LONGEST_TEXT:
+                bounds = {"maxLength": longest}
+            return {"type": "string", **({"format": node["format"]} if known else bounds)}
         return {"type": kind} if kind in ("number", "boolean", "null") else {}
 
     def _object(self, node: Mapping[str, Any], refs: tuple[str, ...], depth: int) -> Schema:

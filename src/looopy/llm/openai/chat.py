@@ -26,6 +26,7 @@ from looopy.llm.openai.vendor import (
     wants_signatures,
 )
 from looopy.llm.reader import AnswerReader
+from looopy.llm.strict import NotStrict, strict_schema
 from looopy.types.message import (
     AssistantMessage,
     Cost,
@@ -285,23 +286,12 @@ def effort_of(options: StreamOptions, *, official: bool, vendor: Vendor = "") ->
 
 
 def named_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """*schema* as both formats take it: with a name, and strict if it allows for that."""
+    """*schema* as both formats take it: with a name, and in its strict form if it has one."""
     name = plain_name(str(schema.get("title") or "output"))
-    return {"name": name, "schema": dict(schema), "strict": is_strict(schema)}
-
-
-def is_strict(schema: Any) -> bool:
-    """True if every object is closed and requires all its properties, as strict mode demands."""
-    if isinstance(schema, Mapping):
-        if "properties" in schema and (
-            schema.get("additionalProperties") is not False
-            or set(schema.get("required", ())) != set(schema["properties"])
-        ):
-            return False
-        if schema.get("type") == "object" and "properties" not in schema:
-            return False
-        return all(is_strict(v) for v in schema.values())
-    return not isinstance(schema, (list, tuple)) or all(is_strict(v) for v in schema)
+    try:
+        return {"name": name, "schema": strict_schema(schema), "strict": True}
+    except NotStrict:
+        return {"name": name, "schema": dict(schema), "strict": False}
 
 
 def plain_name(name: str) -> str:

@@ -114,6 +114,8 @@ class OpenAIProvider(SDKProvider):
             variable if *base_url* is given: OpenAI's key must not go to another server.
         window_tokens: The size of the model's window; `None`: from genai-prices, if that is
             installed and knows the model.
+        structured_output: The server keeps the model to an output schema, beside tools too; vLLM
+            and llama.cpp do. `None`: OpenAI's own and Azure's are known to.
         price_as: The vendor whose prices apply, as genai-prices names it, such as `"openai"` behind
             a gateway; `""`: the vendor at the called address, if there is one.
         idle_timeout_s: The longest silence within an answer, unless the call sets it. Before its
@@ -143,6 +145,7 @@ class OpenAIProvider(SDKProvider):
         extra_body: Mapping[str, Any] | None = None,
         key_variable: str | None = None,
         window_tokens: int | None = None,
+        structured_output: bool | None = None,
         price_as: str = "",
         idle_timeout_s: float = 60.0,
         connect_timeout_s: float = 10.0,
@@ -165,6 +168,7 @@ class OpenAIProvider(SDKProvider):
             connect_timeout_s=connect_timeout_s,
         )
         self.api = api
+        self._enforces = structured_output
         self._format = _FORMATS[api]
         # For each model: optional parts that it does not take, and what it takes instead.
         self._refused: dict[str, dict[str, str]] = {}
@@ -174,7 +178,7 @@ class OpenAIProvider(SDKProvider):
         """
         True if the server keeps to an output schema; others ignore it, or refuse it beside tools.
         """
-        return self._official
+        return self._official if self._enforces is None else self._enforces
 
     @property
     def _vendor(self) -> Vendor:

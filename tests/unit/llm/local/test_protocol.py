@@ -185,7 +185,9 @@ def test_arguments_are_held_to_the_tools_schema_unless_loose():
 def test_an_output_schema_holds_the_answer_or_the_reply():
     """Plain talk is held to it whole; beside tools, the reply is."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    assert prompt_of([UserMessage("a")], output_schema=schema).schema == schema
+    alone = prompt_of([UserMessage("a")], output_schema=schema)
+    assert alone.schema == {**schema, "additionalProperties": False}
+    assert '"n":{"type":"integer"}' in alone.system_prompt
     both = prompt_of([UserMessage("a")], [ADD], output_schema=schema).schema
     assert jsonschema_rs.is_valid(both, {"reply": {"n": 1}})
     assert jsonschema_rs.is_valid(both, CALL_ADD)
