@@ -8,6 +8,7 @@ and `lowest` and `pythons`, because they run the versions that we declare.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -127,7 +128,7 @@ def budgets(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build the wheel and use it in a fresh environment, far from the tree."""
+    """Build the wheel, use it far from the tree, and run the suites that it ships for stores."""
     tmp = Path(session.create_tmp()).resolve()
     shutil.rmtree(tmp / "dist", ignore_errors=True)
     session.run("uv", "build", "--quiet", "--out-dir", str(tmp / "dist"), external=True)
@@ -142,6 +143,18 @@ def build(session: nox.Session) -> None:
     with session.chdir(tmp):
         session.run(python, "-I", str(ROOT / ".ci" / "check_wheel.py"), external=True)
         session.run(str(venv / "bin" / "looopy"), "--help", silent=True, external=True)
+    # An author of a store has the wheel, pytest, and the module that the docs show.
+    project = tmp / "project"
+    shutil.rmtree(project, ignore_errors=True)
+    project.mkdir()
+    # Without a configuration of its own, pytest would take that of the tree around it.
+    (project / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    page = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
+    (module,) = re.findall(r"<!-- file: test_my_store.py -->\n```python\n(.*?)```", page, re.DOTALL)
+    (project / "test_my_store.py").write_text(module, encoding="utf-8")
+    session.run(*install, "pytest", "pytest-asyncio", external=True)
+    with session.chdir(project):
+        session.run(python, "-m", "pytest", "-q", external=True)
 
 
 def fresh(session: nox.Session, name: str, interpreter: str, *options: str) -> str:

@@ -153,7 +153,7 @@ def test_every_option_of_the_agent_is_shown():
     [
         ("agent.md", "## `TurnResult`", _fields(TurnResult) | {"raise_for_outcome"}),
         ("agent.md", "## `AgentState`", _fields(AgentState)),
-        ("tools.md", "## The context of a call", _fields(ToolContext) | {"ask"}),
+        ("tools.md", "## The context of a call", _fields(ToolContext) | {"ask", "credentials"}),
         ("tools.md", "## Options", set(inspect.signature(Tool).parameters)),
     ],
 )

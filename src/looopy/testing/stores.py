@@ -2,11 +2,11 @@
 The contracts of `looopy.stores.base`, sentence by sentence, as tests for every backend.
 
 Subclass the classes below in a test module of the backend and give each a fixture `stores` that
-yields open `Stores` on an empty database; pytest does the rest. A behaviour that is not tested here
-is not part of the contract.
+yields open `Stores` on an empty database; pytest with pytest-asyncio does the rest, in either of
+its modes. A behaviour that is not tested here is not part of the contract.
 
     class TestMessagesInMine(MessageStoreContract):
-        @pytest.fixture
+        @pytest_asyncio.fixture
         async def stores(self):
             async with open_mine() as stores:
                 yield stores

@@ -66,6 +66,7 @@ async def test_a_failed_turn_logs_a_line(caplog):
 
 
 async def test_a_turn_that_does_not_fail_logs_nothing(caplog):
+    """Neither a warning nor an error."""
     caplog.set_level(logging.DEBUG, logger="looopy")
     async with Agent("ada", llm_provider=ScriptedProvider([text("hi")])) as agent:
         await agent.execute_turn("hi")

@@ -91,8 +91,6 @@ async def test_nothing_more_is_decoded_for_one_who_was_cancelled():
 async def _many(stores, number):
     """Many messages in one context, and as many turns with calls as make a page of events."""
     await stores.messages.append(CONTEXT, [user(f"{n}") for n in range(number)])
-    record = await stores.state.load(CONTEXT)
-    return record.epoch
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -128,9 +126,9 @@ async def test_long_lists_of_anything_else_are_decoded_beside_the_loop_too(
 ):
     """Turns, contexts and artifacts."""
     async with open_stores(f"sqlite:///{tmp_path / 'chat.db'}") as stores:
-        epoch = await _many(stores, 1)
+        await _many(stores, 1)
         for n in range(70):
-            epoch = (await a_turn(stores, epoch)).epoch
+            await a_turn(stores)
             await stores.messages.append(f"other-{n}", [user("hello")])
             await stores.artifacts.save(CONTEXT, f"{n}.txt", b"text")
         threads = Counter()
@@ -174,19 +172,17 @@ async def test_a_page_of_events_costs_the_same_statements_whatever_it_holds(tmp_
     driver = Counting(tmp_path / "chat.db", bring_to_head=bring_to_head)
     await driver.open()
     stores = bind(driver, "default")
-    epoch = await _many(stores, 3)
+    await _many(stores, 3)
     for n in range(60):
         call = ToolCall(f"call-{n}", "add", {"a": n})
-        claimed = await begin(stores, epoch, text=f"turn {n}")
+        claimed = await begin(stores, text=f"turn {n}")
         await commit(stores, claimed, [said(answer("", call)), starts(call)])
         await commit(stores, claimed, finishes(call, "done"))
         await commit(stores, claimed, [said(answer("ok")), ends()], release=True)
-        epoch = claimed.epoch
-    claimed = await begin(stores, epoch, text="a long turn")
+    claimed = await begin(stores, text="a long turn")
     for n in range(20):
         await commit(stores, claimed, [said(answer(f"{n}"))])
     await commit(stores, claimed, [ends()], release=True)
-    epoch = claimed.epoch
     whole = await stores.journal.events(CONTEXT)
     assert len(whole) == 3 + 60 * 8 + 23
     end = len(whole) - 1
@@ -195,16 +191,16 @@ async def test_a_page_of_events_costs_the_same_statements_whatever_it_holds(tmp_
         page = await stores.journal.events(CONTEXT, after=after, limit=limit)
         assert page == whole[after:][:limit]
         assert len(asked) <= 9, asked
-    await a_turn(stores, epoch)
+    await a_turn(stores)
     await driver.close()
 
 
 async def test_a_log_of_many_pages_is_one_reading(tmp_path, monkeypatch):
     """Page after page of one snapshot, as if it were one."""
     async with open_stores(f"sqlite:///{tmp_path / 'chat.db'}") as stores:
-        epoch = await _many(stores, 40)
+        await _many(stores, 40)
         for _ in range(9):
-            epoch = (await a_turn(stores, epoch)).epoch
+            await a_turn(stores)
         whole = await stores.journal.events(CONTEXT)
         assert [e.seq for e in whole] == list(range(1, 40 + 9 * 4 + 1))
         monkeypatch.setattr(events, "PAGE", 7)

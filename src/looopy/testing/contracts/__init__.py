@@ -15,3 +15,10 @@ backend.
 
 Exports: the classes, through `looopy.testing.stores`. Read `message`, `state`, `journal`.
 """
+
+import pkgutil
+
+import pytest
+
+for _module in pkgutil.iter_modules(__path__):  # a failed comparison shows its two sides
+    pytest.register_assert_rewrite(f"{__name__}.{_module.name}")

@@ -193,13 +193,8 @@ class ArtifactStoreContract(Contract):
         assert [a.artifact_id for a in await stores.artifacts.list("another")] == ["doc"]
 
 
-class ArtifactContentContract:
+class ArtifactContentContract(Contract):
     """Large content, content in pieces, datasets, ranges and lists."""
-
-    @pytest.fixture
-    async def stores(self) -> Stores:
-        """Open stores on an empty database."""
-        raise NotImplementedError("give your class a fixture named `stores`")
 
     @pytest.mark.parametrize("size", [65_536, 65_537, _LARGE])
     async def test_a_file_of_any_size_comes_back_equal(self, stores: Stores, size: int) -> None:

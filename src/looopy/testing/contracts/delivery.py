@@ -132,9 +132,9 @@ class DeliveryContract(Contract):
         await begin(stores, ttl_s=0)
         await leave(stores, "a")
         with pytest.raises(ValueError, match="recover"):
-            await begin(stores, 1, recover=True, delivered=[1])
+            await begin(stores, recover=True, delivered=[1])
         with pytest.raises(ValueError, match="recover"):
-            await begin(stores, 1, recover=True, key="k", input_hash="h")
+            await begin(stores, recover=True, key="k", input_hash="h")
         assert await numbers_of(stores) == [1]
 
     # --- the end of a turn ---

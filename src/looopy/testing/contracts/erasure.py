@@ -275,7 +275,7 @@ class ErasureContract(Contract):
         """`None` would be everybody without one."""
         for name in (None, "nul \0", 7):
             with refuses(ValueRefused, path="/actor_id"):
-                await stores.contexts.erase_person(name)  # type: ignore[arg-type]
+                await stores.contexts.erase_person(name)  # type: ignore[arg-type] # the point
         with refuses(ValueRefused, path="/owner"):
             await stores.contexts.erase(CONTEXT, owner="nul \0")
 

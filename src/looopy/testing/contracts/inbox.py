@@ -151,15 +151,15 @@ class InboxContract(DeliveryContract, WithdrawContract):
 
     async def test_the_actor_of_the_turn_counts_and_not_the_owner(self, stores: Stores) -> None:
         """Its actor counts while a turn is open; between turns the owner, if there is one."""
-        for epoch, actor in enumerate((None, "u1")):
+        for actor in (None, "u1"):
             assert await stores.journal.post(CONTEXT, _FOLLOW_UP, user("x"), actor_id="u9")
-            claimed = await begin(stores, epoch, actor_id=actor)
+            claimed = await begin(stores, actor_id=actor)
             await commit(stores, claimed, [ends()], release=True)
         for actor in ("u9", None):
             with pytest.raises(AccessDenied):
                 await stores.journal.post(CONTEXT, _FOLLOW_UP, user("x"), actor_id=actor)
         assert await stores.journal.post(CONTEXT, _FOLLOW_UP, user("x"), actor_id="u1") == 3
-        await begin(stores, 2, actor_id="u2")
+        await begin(stores, actor_id="u2")
         with pytest.raises(AccessDenied):
             await stores.journal.post(CONTEXT, _FOLLOW_UP, user("x"), actor_id="u1")
         assert await stores.journal.post(CONTEXT, _FOLLOW_UP, user("x"), actor_id="u2") == 4
@@ -174,7 +174,7 @@ class InboxContract(DeliveryContract, WithdrawContract):
             await post(1)
         assert await stores.state.load(CONTEXT) is None
         await a_turn(stores)
-        claimed = await begin(stores, 1)
+        claimed = await begin(stores)
         for turn in (1, 3, 0, 2**70):
             with refuses(TurnMismatch, expected=turn, actual=2):
                 await post(turn)
@@ -213,13 +213,13 @@ class InboxContract(DeliveryContract, WithdrawContract):
         await stores.journal.ask_cancel(CONTEXT, 1)
         await commit(stores, claimed, [ends()], release=True)
         assert await head_of(stores) == InboxHead(last=1)
-        assert (await begin(stores, 1)).inbox == InboxHead(last=1)
+        assert (await begin(stores)).inbox == InboxHead(last=1)
 
     async def test_whoever_takes_a_turn_over_is_asked_as_well(self, stores: Stores) -> None:
         """The request is for the turn, not for its process."""
         await begin(stores, ttl_s=0)
         await stores.journal.ask_cancel(CONTEXT)
-        taken = await begin(stores, 1, holder="h2", recover=True)
+        taken = await begin(stores, holder="h2", recover=True)
         assert taken.inbox == InboxHead(last=1, cancel_turn=1)
 
     async def test_only_the_turn_that_was_meant_is_asked(self, stores: Stores) -> None:

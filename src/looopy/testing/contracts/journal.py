@@ -23,7 +23,6 @@ from looopy.stores.records import (
     ArtifactGrowth,
     ArtifactMoved,
     ArtifactWrite,
-    Claimed,
     Commit,
     Committed,
     ContextState,
@@ -45,6 +44,7 @@ from looopy.testing.contracts.turns import (
     commit,
     ends,
     finishes,
+    numbers,
     opening,
     record_of,
     refuses,
@@ -363,11 +363,11 @@ class JournalContract(Contract):
         done = await at_once(*(commit(stores, claimed, finishes(one, one.id)) for one in calls))
         events = await stores.journal.events(CONTEXT)
         assert _seqs(events) == list(range(1, 2 + 17 + 32 + 1))
-        for call, numbers in zip(calls, done, strict=True):
-            end, message = events[numbers.first_seq - 1 :][:2]
+        for call, committed in zip(calls, done, strict=True):
+            end, message = events[committed.first_seq - 1 :][:2]
             assert getattr(end, "tool_call_id", None) == call.id
             assert isinstance(message, MessageEnd)
-            assert message.position == numbers.first_position
+            assert message.position == committed.first_position
             assert isinstance(message.message, ToolResultMessage)
             assert message.message.tool_call_id == call.id
 
@@ -376,7 +376,7 @@ class JournalContract(Contract):
     async def test_the_log_is_gapless_over_many_turns(self, stores: Stores) -> None:
         """`seq` counts 1, 2, 3 within the context, for events of turns and of appended messages."""
         for n in range(5):  # each round raises the epoch twice
-            await a_turn(stores, 2 * n, text=f"q{n}", reply=f"a{n}")
+            await a_turn(stores, text=f"q{n}", reply=f"a{n}")
             await stores.messages.append(CONTEXT, [CustomMessage("note", str(n), timestamp=1)])
         events = await stores.journal.events(CONTEXT)
         assert _seqs(events) == list(range(1, 26))
@@ -393,8 +393,8 @@ class JournalContract(Contract):
             stores, claimed, [*finishes(_SEND, "2"), said(answer("ok")), ends()], release=True
         )
         await stores.messages.append(CONTEXT, [user("aside"), user("aside")])
-        await a_turn(stores, 2)
-        await begin(stores, 3, text="open")
+        await a_turn(stores)
+        await begin(stores, text="open")
         whole = await stores.journal.events(CONTEXT)
         assert _seqs(whole) == list(range(1, len(whole) + 1))
         for after in range(-1, len(whole) + 2):
@@ -415,9 +415,9 @@ class JournalContract(Contract):
 
     async def test_turns_are_read_in_order_in_pages(self, stores: Stores) -> None:
         """After a number, oldest first, at most a limit; the open one last."""
-        for epoch in range(4):
-            await a_turn(stores, epoch)
-        await begin(stores, 4, metadata={"k": 1})
+        for _ in range(4):
+            await a_turn(stores)
+        await begin(stores, metadata={"k": 1})
         turns = await stores.journal.turns(CONTEXT)
         assert [t.turn for t in turns] == [1, 2, 3, 4, 5]
         assert [t.outcome for t in turns] == [Outcome.COMPLETED] * 4 + [None]
@@ -444,7 +444,7 @@ class JournalContract(Contract):
         claimed = await begin(stores)
         await commit(stores, claimed, [said(answer("", _ADD, _SEND)), starts(_ADD)])
         await commit(stores, claimed, [ends(StopReason.INTERRUPTED)], release=True)
-        second = await begin(stores, 1)
+        second = await begin(stores)
         await commit(stores, second, [said(answer("", _SEND)), starts(_SEND)])
         assert await stores.journal.started_calls(CONTEXT, 1) == {"call-1"}
         assert await stores.journal.started_calls(CONTEXT, 2) == {"call-2"}
@@ -538,12 +538,14 @@ class JournalContract(Contract):
         """History, artifacts and requests are deleted; numbers, counts and usage continue."""
         await a_turn(stores)
         await stores.artifacts.save(CONTEXT, "doc", b"x")
-        second = await stores.state.claim(a_claim(1, state=STATE))
+        second = await begin(stores, state=STATE)
         await commit(stores, second, [ends(StopReason.INPUT_REQUIRED)], release=True)
         await stores.state.save(CONTEXT, {"title": "kept"}, version=0)
-        assert await stores.journal.clear(CONTEXT) == 3
+        epoch = await stores.journal.clear(CONTEXT)
+        assert epoch > second.epoch
         found = await record_of(stores)
-        assert (found.epoch, found.turn_count, found.last_position, found.last_seq) == (3, 2, 3, 8)
+        assert found.epoch == epoch
+        assert (found.turn_count, found.last_position, found.last_seq) == (2, 3, 8)
         assert (found.visible_from, found.cleared_seq, found.holder) == (4, 8, None)
         assert found.state == ContextState(**STATE.sums)
         assert found.metadata == {"title": "kept"}
@@ -572,7 +574,7 @@ class JournalContract(Contract):
         """Messages, events, metadata of turns, artifacts, requests and the inbox are deleted."""
         canary = ToolCall("call-1", "add", {"word": "canary"})
         await stores.messages.append(CONTEXT, [user("canary appended")])
-        first = await begin(stores, await _epoch(stores), metadata={"about": "canary of a turn"})
+        first = await begin(stores, metadata={"about": "canary of a turn"})
         await commit(stores, first, [said(answer("canary", canary)), starts(canary)])
         await commit(stores, first, finishes(canary, "canary"))
         await commit(stores, first, [said(answer("a canary")), ends()], release=True)
@@ -581,7 +583,7 @@ class JournalContract(Contract):
         await stores.journal.compact(CONTEXT, new)
         pending = replace(STATE.pending[0], prompt="canary?")
         state = replace(STATE, pending=(pending,), answered=(), held=())
-        second = await begin(stores, await _epoch(stores), state=state)
+        second = await begin(stores, state=state)
         asked = InputRequired(pending=(pending,), **AT)
         await commit(stores, second, [asked])
         await stores.journal.post(CONTEXT, EntryKind.FOLLOW_UP, user("canary posted"))
@@ -590,7 +592,7 @@ class JournalContract(Contract):
         assert (await self.kept(stores)).count("canary") >= 11
         await stores.journal.clear(CONTEXT, force=force)
         assert "canary" not in await self.kept(stores)
-        await a_turn(stores, await _epoch(stores), text="new", reply="newer")
+        await a_turn(stores, text="new", reply="newer")
         kept = await stores.messages.list(CONTEXT)
         assert [m.text for m in kept if isinstance(m, UserMessage | AssistantMessage)] == [
             "new",
@@ -607,7 +609,7 @@ class JournalContract(Contract):
             assert isinstance(cleared, HistoryCleared)
             assert (cleared.seq, cleared.covers, cleared.turn) == (5, (1, 2), 1)
         assert await stores.journal.events(CONTEXT, after=5) == []
-        await a_turn(stores, 2, text="new", reply="new")
+        await a_turn(stores, text="new", reply="new")
         events = await stores.journal.events(CONTEXT)
         assert _seqs(events) == [5, 6, 7, 8, 9]
         assert "secret" not in repr(events)
@@ -641,12 +643,12 @@ class JournalContract(Contract):
         assert (turn.end_seq, turn.last_position) == (5, 2)
         assert await stores.messages.list(CONTEXT) == []
         claimed = await begin(stores, found.epoch, text="afresh")
-        assert claimed == Claimed(epoch=3, turn=2, first_seq=7, first_position=3)
+        assert numbers(claimed) == (2, 7, 3)
 
     async def test_clearing_an_empty_context_is_recorded_too(self, stores: Stores) -> None:
         """The event covers no message."""
         await stores.state.save(CONTEXT, {}, version=0)
-        assert await stores.journal.clear(CONTEXT) == 1
+        assert await stores.journal.clear(CONTEXT) == (await record_of(stores)).epoch
         (cleared,) = await stores.journal.events(CONTEXT)
         assert isinstance(cleared, HistoryCleared)
         assert cleared.covers == (1, 0)

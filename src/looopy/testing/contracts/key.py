@@ -16,10 +16,10 @@ _ODD = ("k", " ", "é😀\u2028", "'; --", "K", "k\n", "x" * _LONGEST, "😀" * 
 _BAD: tuple[Any, ...] = ("", "x" * (_LONGEST + 1), "nul \0", "lone \ud800", 7)
 
 
-async def _turn(stores: Stores, epoch: int, key: str | None, **others: Any) -> Claimed:
+async def _turn(stores: Stores, key: str | None, **others: Any) -> Claimed:
     """A turn with *key*, from its claim to its end."""
-    named = {} if key is None else {"key": key, "input_hash": f"hash of {epoch}"}
-    claimed = await begin(stores, epoch, **named, **others)
+    named: dict[str, Any] = {} if key is None else {"key": key, "input_hash": f"hash of {key}"}
+    claimed = await begin(stores, **named, **others)
     context = {"context_id": others["context_id"]} if "context_id" in others else {}
     await commit(stores, claimed, [ends(**context)], release=True, **context)
     return claimed
@@ -33,14 +33,14 @@ class KeyContract(Contract):
         claimed = await begin(stores, key="first", input_hash="h1")
         assert await stores.journal.turn_of_key(CONTEXT, "first") == (1, "h1")
         await commit(stores, claimed, [ends()], release=True)
-        await _turn(stores, 1, None)
-        await _turn(stores, 2, "third")
+        await _turn(stores, None)
+        await _turn(stores, "third")
         assert await stores.journal.turn_of_key(CONTEXT, "first") == (1, "h1")
-        assert await stores.journal.turn_of_key(CONTEXT, "third") == (3, "hash of 2")
+        assert await stores.journal.turn_of_key(CONTEXT, "third") == (3, "hash of third")
 
     async def test_what_was_never_used_names_nothing(self, stores: Stores) -> None:
         """An invalid key, or a key of an unknown context, names no turn either."""
-        await _turn(stores, 0, "k")
+        await _turn(stores, "k")
         for key in ("other", "k ", *(k for k in _BAD if isinstance(k, str))):
             assert await stores.journal.turn_of_key(CONTEXT, key) is None
         for context_id in ("nobody", "no id"):
@@ -49,11 +49,11 @@ class KeyContract(Contract):
 
     async def test_odd_keys_are_kept_apart(self, stores: Stores) -> None:
         """Each key is kept as given, up to the longest."""
-        for epoch, key in enumerate(_ODD):
-            await _turn(stores, epoch, key)
-        for epoch, key in enumerate(_ODD):
+        for key in _ODD:
+            await _turn(stores, key)
+        for turn, key in enumerate(_ODD, 1):
             found = await stores.journal.turn_of_key(CONTEXT, key)
-            assert found == (epoch + 1, f"hash of {epoch}")
+            assert found == (turn, f"hash of {key}")
 
     async def test_what_cannot_name_a_turn_is_refused(self, stores: Stores) -> None:
         """An invalid key, or a key without a hash, is refused before anything is written."""
@@ -66,19 +66,19 @@ class KeyContract(Contract):
 
     async def test_a_key_is_used_once(self, stores: Stores) -> None:
         """A second claim with it is refused, also with the same input; nothing is written."""
-        await _turn(stores, 0, "k")
+        await _turn(stores, "k")
         alone = await stores.state.load(CONTEXT)
         with pytest.raises(StoreConflict):
-            await begin(stores, 1, key="k", input_hash="hash of 0")
+            await begin(stores, key="k", input_hash="hash of k")
         assert await stores.state.load(CONTEXT) == alone
         (ticket,) = [await stores.state.join_line(CONTEXT, "holder-1", 60.0)]
         before = await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)
-        for input_hash in ("hash of 0", "another"):
+        for input_hash in ("hash of k", "another"):
             with pytest.raises(StoreConflict):
-                await begin(stores, 1, key="k", input_hash=input_hash, ticket=ticket)
+                await begin(stores, key="k", input_hash=input_hash, ticket=ticket)
         assert (await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)) == before
-        assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "hash of 0")
-        await _turn(stores, 1, "other", ticket=ticket)
+        assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "hash of k")
+        await _turn(stores, "other", ticket=ticket)
 
     async def test_one_of_many_who_use_a_key_at_once_begins_the_turn(self, stores: Stores) -> None:
         """The others are refused, and find its turn by the key."""
@@ -95,30 +95,30 @@ class KeyContract(Contract):
     async def test_a_refused_claim_leaves_its_key_free(self, stores: Stores) -> None:
         """A claim that is refused as busy or out of date does not use its key."""
         claimed = await begin(stores)
-        for epoch, error in ((1, AgentBusy), (0, AgentBusy)):
-            with pytest.raises(error):
+        for epoch in (claimed.epoch, 0):
+            with pytest.raises(AgentBusy):
                 await begin(stores, epoch, holder="h2", key="k", input_hash="h")
         await commit(stores, claimed, [ends()], release=True)
         with pytest.raises(StoreConflict):
             await begin(stores, 0, key="k", input_hash="h")
         assert await stores.journal.turn_of_key(CONTEXT, "k") is None
-        await _turn(stores, 1, "k")
-        assert await stores.journal.turn_of_key(CONTEXT, "k") == (2, "hash of 1")
+        await _turn(stores, "k")
+        assert await stores.journal.turn_of_key(CONTEXT, "k") == (2, "hash of k")
 
     async def test_keys_live_as_long_as_their_context(self, stores: Stores) -> None:
         """Clearing keeps the keys; deleting the context removes them."""
-        await _turn(stores, 0, "k")
+        await _turn(stores, "k")
         await stores.journal.clear(CONTEXT)
-        assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "hash of 0")
+        assert await stores.journal.turn_of_key(CONTEXT, "k") == (1, "hash of k")
         await stores.state.delete(CONTEXT)
         assert await stores.journal.turn_of_key(CONTEXT, "k") is None
-        await _turn(stores, 0, "k")
+        await _turn(stores, "k")
 
     async def test_a_key_belongs_to_one_context_of_one_tenant(self, stores: Stores) -> None:
         """In another context or for another tenant the key is unknown and free."""
-        await _turn(stores, 0, "k")
+        await _turn(stores, "k")
         other = stores.for_tenant("other")
         assert await other.journal.turn_of_key(CONTEXT, "k") is None
         assert await stores.journal.turn_of_key("beside", "k") is None
-        await _turn(other, 0, "k")
-        await _turn(stores, 0, "k", context_id="beside")
+        await _turn(other, "k")
+        await _turn(stores, "k", context_id="beside")

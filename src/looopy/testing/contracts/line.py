@@ -20,6 +20,7 @@ from looopy.testing.contracts.turns import (
     begin,
     commit,
     ends,
+    numbers,
     record_of,
     refuses,
 )
@@ -35,18 +36,18 @@ async def _line(stores: Stores, context_id: str = CONTEXT) -> list[tuple[int, bo
     return [(w.ticket, w.alive) for w in await stores.state.line(context_id)]
 
 
-async def _held_up(stores: Stores, epoch: int, ticket: int | None = None) -> None:
+async def _held_up(stores: Stores, ticket: int | None = None) -> None:
     """Check that a claim is refused because of the line alone, and changes nothing."""
     before = await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)
     with pytest.raises(AgentBusy, match="earlier") as refused:
-        await begin(stores, epoch, ticket=ticket)
+        await begin(stores, ticket=ticket)
     assert refused.value.turn is None
     assert (await stores.state.load(CONTEXT), await stores.state.line(CONTEXT)) == before
 
 
-async def _served(stores: Stores, epoch: int, ticket: int | None = None) -> Claimed:
+async def _served(stores: Stores, ticket: int | None = None) -> Claimed:
     """A turn that the line lets through, from its claim to its end."""
-    claimed = await begin(stores, epoch, ticket=ticket)
+    claimed = await begin(stores, ticket=ticket)
     await commit(stores, claimed, [ends()], release=True)
     return claimed
 
@@ -111,56 +112,56 @@ class LineContract(Contract):
         """A claim without a ticket is refused until the last waiter has left."""
         await a_turn(stores)
         first, second = await _join(stores, LONG_S, LONG_S)
-        await _held_up(stores, 1)
+        await _held_up(stores)
         await stores.state.leave_line(CONTEXT, first)
-        await _held_up(stores, 1)
+        await _held_up(stores)
         await stores.state.leave_line(CONTEXT, second)
-        await _served(stores, 1)
+        await _served(stores)
 
     async def test_those_in_line_are_served_in_order(self, stores: Stores) -> None:
         """In each round only the first waiter gets the context."""
         waiting = await _join(stores, *[LONG_S] * 5)
-        for epoch, ticket in enumerate(tuple(waiting)):
+        for ticket in tuple(waiting):
             for later in reversed(waiting):
                 if later != ticket:
-                    await _held_up(stores, epoch, later)
-            await _served(stores, epoch, ticket)
+                    await _held_up(stores, later)
+            await _served(stores, ticket)
             waiting.remove(ticket)
             assert await _line(stores) == [(t, True) for t in waiting]
-        await _served(stores, 5)
+        await _served(stores)
 
     async def test_who_is_served_leaves_the_line(self, stores: Stores) -> None:
         """The waiters behind it hold up a claim without a ticket until they are served."""
         first, second = await _join(stores, LONG_S, LONG_S)
-        await _served(stores, 0, first)
-        await _held_up(stores, 1)
-        await _served(stores, 1, second)
-        await _served(stores, 2)
+        await _served(stores, first)
+        await _held_up(stores)
+        await _served(stores, second)
+        await _served(stores)
 
     async def test_a_place_that_was_not_kept_holds_up_nobody(self, stores: Stores) -> None:
         """It holds up neither the waiter behind it nor a claim without a ticket."""
         await _join(stores, 0)
-        await _served(stores, 0)
+        await _served(stores)
         first, second = await _join(stores, LONG_S, LONG_S)
-        await _held_up(stores, 1, second)
+        await _held_up(stores, second)
         assert await stores.state.keep_place(CONTEXT, first, 0)
-        await _held_up(stores, 1)
-        await _served(stores, 1, second)
-        await _served(stores, 2)
+        await _held_up(stores)
+        await _served(stores, second)
+        await _served(stores)
 
     async def test_who_keeps_the_place_again_holds_up_again(self, stores: Stores) -> None:
         """A renewed place counts again until it lapses."""
         (ticket,) = await _join(stores, 0)
         assert await stores.state.keep_place(CONTEXT, ticket, LONG_S)
-        await _held_up(stores, 0)
+        await _held_up(stores)
         assert await stores.state.keep_place(CONTEXT, ticket, 0)
-        await _served(stores, 0)
+        await _served(stores)
 
     async def test_a_lapsed_ticket_waits_only_for_those_before_it(self, stores: Stores) -> None:
         """It still counts by its number: waiters that came later do not hold it up."""
         lapsed, _ = await _join(stores, 0, LONG_S)
-        await _held_up(stores, 0)
-        await _served(stores, 0, lapsed)
+        await _held_up(stores)
+        await _served(stores, lapsed)
         assert await _line(stores) == [(2, True)]
 
     # --- what counts more than the line ---
@@ -169,17 +170,17 @@ class LineContract(Contract):
         """A turn that was left open blocks every waiter; the waiters keep their places."""
         await begin(stores, ttl_s=0)
         first, second = await _join(stores, LONG_S, LONG_S)
-        taken = await begin(stores, 1, holder="h2", recover=True)
+        taken = await begin(stores, holder="h2", recover=True)
         assert await _line(stores) == [(first, True), (second, True)]
         await commit(stores, taken, [ends()], release=True)
-        await _held_up(stores, 2)
-        await _served(stores, 2, first)
+        await _held_up(stores)
+        await _served(stores, first)
 
     async def test_who_takes_over_may_leave_the_line_with_it(self, stores: Stores) -> None:
         """A claim uses up the ticket that it names."""
         await begin(stores, ttl_s=0)
         (ticket,) = await _join(stores, LONG_S)
-        await begin(stores, 1, holder="h2", recover=True, ticket=ticket)
+        await begin(stores, holder="h2", recover=True, ticket=ticket)
         assert await _line(stores) == []
 
     async def test_a_running_turn_is_named_before_the_line(self, stores: Stores) -> None:
@@ -188,21 +189,21 @@ class LineContract(Contract):
         (ticket,) = await _join(stores, LONG_S)
         for mine in (None, ticket):
             with refuses(AgentBusy, turn=1):
-                await begin(stores, 1, holder="h2", ticket=mine)
+                await begin(stores, holder="h2", ticket=mine)
         await commit(stores, claimed, [ends()], release=True)
         for mine in (None, ticket):
             with pytest.raises(StoreConflict):
                 await begin(stores, 0, ticket=mine)
         assert await _line(stores) == [(ticket, True)]
-        await _served(stores, 1, ticket)
+        await _served(stores, ticket)
 
     async def test_clearing_and_appending_leave_the_line_alone(self, stores: Stores) -> None:
         """The waiter keeps its place."""
         (ticket,) = await _join(stores, LONG_S)
         await stores.messages.append(CONTEXT, ())
         await stores.journal.clear(CONTEXT)
-        await _held_up(stores, 1)
-        await _served(stores, 1, ticket)
+        await _held_up(stores)
+        await _served(stores, ticket)
 
     async def test_deleting_ends_the_line(self, stores: Stores) -> None:
         """A waiter in it cannot renew its place."""
@@ -210,7 +211,7 @@ class LineContract(Contract):
         await stores.state.delete(CONTEXT)
         assert await stores.state.line(CONTEXT) == []
         assert not await stores.state.keep_place(CONTEXT, ticket, LONG_S)
-        await _served(stores, 0)
+        await _served(stores)
         assert await _join(stores, LONG_S) == [1]
 
     async def test_lines_of_other_contexts_and_tenants_are_others(self, stores: Stores) -> None:
@@ -223,20 +224,22 @@ class LineContract(Contract):
         assert await _join(stores, LONG_S, context_id="beside") == [1]
         await stores.state.leave_line("beside", 1)
         assert await _line(stores) == [(1, True), (2, True)]
-        await _served(other, 0)
+        await _served(other)
         assert await _join(other, LONG_S) == [1]
-        await _held_up(stores, 0, 2)
+        await _held_up(stores, 2)
 
     async def test_a_claim_that_the_line_lets_through_begins_as_any(self, stores: Stores) -> None:
         """The numbers and the state are the same as without a line."""
         plain = await begin(stores, context_id="beside", actor_id="u1")
         (ticket,) = await _join(stores, LONG_S)
-        assert await begin(stores, ticket=ticket, actor_id="u1") == plain
+        mine = await begin(stores, ticket=ticket, actor_id="u1")
+        assert numbers(mine) == numbers(plain)
         found = await record_of(stores)
         beside = await record_of(stores, "beside")
         assert found == replace(
             beside,
             context_id=CONTEXT,
+            epoch=mine.epoch,
             open_turn=found.open_turn,
             created_at=found.created_at,
             last_activity=found.last_activity,

@@ -67,8 +67,8 @@ def _asked(expires_at: datetime | None = None) -> ContextState:
     return ContextState(pending=(request,))
 
 
-async def _begin(stores: Stores, name: str, epoch: int = 0, **others: Any) -> Claimed:
-    return await begin(stores, epoch, context_id=name, **others)
+async def _begin(stores: Stores, name: str, **others: Any) -> Claimed:
+    return await begin(stores, context_id=name, **others)
 
 
 async def _end(
@@ -82,9 +82,9 @@ async def _end(
     await commit(stores, claimed, [end], context_id=name, state=state, release=True)
 
 
-async def _turn(stores: Stores, name: str, epoch: int = 0, **others: Any) -> Claimed:
+async def _turn(stores: Stores, name: str, **others: Any) -> Claimed:
     """A whole turn in the context *name*."""
-    claimed = await _begin(stores, name, epoch, **others)
+    claimed = await _begin(stores, name, **others)
     await _end(stores, name, claimed)
     return claimed
 
@@ -109,16 +109,17 @@ class ContextIndexContract(Contract):
         for name in ("a", "b", "c"):
             await _turn(stores, name)
         assert await _names(stores) == ["c", "b", "a"]
-        claimed = await _begin(stores, "a", 1)
+        claimed = await _begin(stores, "a")
         assert await _names(stores) == ["a", "c", "b"]
-        await _turn(stores, "b", 1)
+        await _turn(stores, "b")
         assert await _names(stores) == ["b", "a", "c"]
         await _end(stores, "a", claimed)
         assert await _names(stores) == ["a", "b", "c"]
         await stores.messages.append("c", [user("more")])
         assert await _names(stores) == ["c", "a", "b"]
         said = summary_message("all of it", kept=0)
-        await stores.journal.compact("b", NewSummary(message=said, epoch=2))
+        epoch = (await record_of(stores, "b")).epoch
+        await stores.journal.compact("b", NewSummary(message=said, epoch=epoch))
         assert await _names(stores) == ["b", "c", "a"]
         await stores.journal.clear("a")
         assert await _names(stores) == ["a", "b", "c"]
@@ -139,12 +140,12 @@ class ContextIndexContract(Contract):
         """The actor of the first turn, whoever came later; a context without one has no owner."""
         await _turn(stores, "a", actor_id="ann")
         await _turn(stores, "b", actor_id="bob")
-        await _turn(stores, "a", 1, actor_id="bob")
+        await _turn(stores, "a", actor_id="bob")
         await _turn(stores, "c")
         assert await _names(stores, owner="ann") == ["a"]
         assert await _names(stores, owner="bob") == ["b"]
         assert await _names(stores, owner="c") == []
-        await _turn(stores, "c", 1, actor_id="ann")
+        await _turn(stores, "c", actor_id="ann")
         assert await _names(stores, owner="ann") == ["c", "a"]
 
     async def test_by_status(self, stores: Stores) -> None:
@@ -222,7 +223,7 @@ class ContextIndexContract(Contract):
         await stores.journal.withdraw("fine")
         await stores.journal.withdraw("runs")
         assert await _names(stores, due=True) == ["over", "left", "dead"]
-        await _end(stores, "left", await _begin(stores, "left", 1), state=ContextState())
+        await _end(stores, "left", await _begin(stores, "left"), state=ContextState())
         await stores.journal.clear("dead", force=True)
         await stores.journal.clear("over")
         assert await _names(stores, due=True) == []
@@ -262,8 +263,8 @@ class ContextIndexContract(Contract):
             await _turn(stores, name)
         first = await stores.contexts.list(limit=2)
         assert [record.context_id for record in first.items] == ["d", "c"]
-        await _turn(stores, "b", 1)
-        await _turn(stores, "d", 1)
+        await _turn(stores, "b")
+        await _turn(stores, "d")
         assert await _names(stores, after=first.next) == ["a"]
 
     async def test_bad_conditions_are_refused_by_their_place(self, stores: Stores) -> None:
@@ -365,15 +366,13 @@ class ContextIndexContract(Contract):
         acknowledged: dict[str, int] = {}
 
         async def work(name: str) -> None:
-            epoch = 0
             for n in range(4):
                 try:
-                    claimed = await _begin(stores, name, epoch, actor_id=name)
+                    claimed = await _begin(stores, name, actor_id=name)
                 except (AgentBusy, StoreConflict):
                     raise AssertionError(name) from None
                 await stores.contexts.tag(name, add=[f"t{n}"], remove=[f"t{n - 1}"])
                 await _end(stores, name, claimed)
-                epoch = claimed.epoch
                 acknowledged[name] = n
 
         async def look() -> None:

@@ -141,24 +141,26 @@ class _ClearsAtTheEnd(Stores):
         self.journal = made
 
 
+async def _filled(stores: Stores) -> bytes:
+    """An archive of a context with something of everything, which is in `stores`."""
+    await fill(stores)
+    return await exported(stores)
+
+
 class RestoreContract(Contract):
     """A whole context goes out of a store and into another one, and is what it was."""
 
-    @pytest.fixture
-    async def filled(self, stores: Stores) -> bytes:
-        """An archive of a context with something of everything, which is in `stores`."""
-        await fill(stores)
-        return await exported(stores)
-
-    async def test_a_restored_context_is_what_it_was(self, stores: Stores, filled: bytes) -> None:
+    async def test_a_restored_context_is_what_it_was(self, stores: Stores) -> None:
         """Message for message, byte for byte; and its archive has the same bytes."""
+        filled = await _filled(stores)
         other = stores.for_tenant("other")
         await imported(other, filled)
         assert await told(other) == await told(stores)
         assert await exported(other) == filled
 
-    async def test_it_is_found_and_listed(self, stores: Stores, filled: bytes) -> None:
+    async def test_it_is_found_and_listed(self, stores: Stores) -> None:
         """By owner, tag, metadata, what is due, and the words in it."""
+        filled = await _filled(stores)
         other = stores.for_tenant("other")
         await imported(other, filled)
         listed = [
@@ -175,8 +177,9 @@ class RestoreContract(Contract):
         found = [(await theirs.contexts.search("outside")).items for theirs in (stores, other)]
         assert found[0] == found[1] != []
 
-    async def test_it_continues(self, stores: Stores, filled: bytes) -> None:
+    async def test_it_continues(self, stores: Stores) -> None:
         """Turns, messages, inbox, metadata and artifacts go on where they were."""
+        filled = await _filled(stores)
         other = stores.for_tenant("other")
         await imported(other, filled)
         before = await record_of(other)
@@ -191,7 +194,7 @@ class RestoreContract(Contract):
         assert (await other.artifacts.save(CONTEXT, "file", b"next")).version == 3
         last_row = await other.artifacts.rows(CONTEXT, "rows", after=1499)
         assert last_row == [{"n": 1499, "s": "x" * 100}]
-        await a_turn(other, before.epoch)
+        await a_turn(other)
         after = await record_of(other)
         assert (after.turn_count, after.last_position) == (2, before.last_position + 2)
         events = await other.journal.events(CONTEXT, after=before.last_seq)
@@ -223,7 +226,7 @@ class RestoreContract(Contract):
         other = stores.for_tenant("other")
         await imported(other, archive)
         assert await told(other) == await told(stores)
-        await a_turn(other, (await record_of(other)).epoch)
+        await a_turn(other)
         assert [one.position for one in await other.messages.records(CONTEXT)] == [3, 4]
 
     async def test_an_empty_context_is_one_too(self, stores: Stores) -> None:
@@ -247,8 +250,9 @@ class RestoreContract(Contract):
         await imported(other, archive)
         assert [one.context_id for one in await other.state.list()] == ["a", "b", "c"]
 
-    async def test_of_two_at_once_one_is_kept(self, stores: Stores, filled: bytes) -> None:
+    async def test_of_two_at_once_one_is_kept(self, stores: Stores) -> None:
         """The other one finds that the context exists."""
+        filled = await _filled(stores)
         other = stores.for_tenant("other")
 
         async def one() -> str:
@@ -308,23 +312,22 @@ class RestoreContract(Contract):
         from looopy.stores.archive.writing import export_contexts
 
         await a_turn(stores)
-        await a_turn(stores, (await record_of(stores)).epoch)
+        await a_turn(stores)
         clears = _ClearsAtTheEnd(stores)
         with pytest.raises(StoreConflict, match="while it was exported"):
             async for _ in export_contexts(clears, CONTEXT):
                 pass
         assert clears.looked
 
-    async def test_turns_that_run_meanwhile_are_not_in_it(
-        self, stores: Stores, filled: bytes
-    ) -> None:
+    async def test_turns_that_run_meanwhile_are_not_in_it(self, stores: Stores) -> None:
         """The archive is of the moment at which it was begun."""
         from looopy.stores.archive.writing import export_contexts
 
+        filled = await _filled(stores)
         pieces: list[bytes] = []
         async for piece in export_contexts(stores, CONTEXT):
             if not pieces:
-                await a_turn(stores, (await record_of(stores)).epoch)
+                await a_turn(stores)
                 for name in ("growing", "young"):
                     await stores.artifacts.append(CONTEXT, name, b"more")
                 await stores.artifacts.save(CONTEXT, "file", b"new")

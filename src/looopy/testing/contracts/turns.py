@@ -46,8 +46,10 @@ T = TypeVar("T")
 class Contract:
     """The base of every contract: its tests get open stores."""
 
+    pytestmark = pytest.mark.asyncio  # for the mode in which pytest-asyncio wants to be told
+
     @pytest.fixture
-    async def stores(self) -> Stores:
+    def stores(self) -> Stores:
         """Open stores on an empty database."""
         raise NotImplementedError("give your class a fixture named `stores`")
 
@@ -65,6 +67,11 @@ async def record_of(stores: Stores, context_id: str = CONTEXT) -> ContextRecord:
     found = await stores.state.load(context_id)
     assert found is not None
     return found
+
+
+def numbers(claimed: Claimed) -> tuple[int, int, int]:
+    """Turn, first `seq` and first position of a claim: all but its epoch."""
+    return claimed.turn, claimed.first_seq, claimed.first_position
 
 
 async def at_once(*calls: Coroutine[Any, Any, T]) -> list[T]:
@@ -122,8 +129,11 @@ def a_claim(
     return Claim(context_id=context_id, expected_epoch=expected_epoch, **given)
 
 
-async def begin(stores: Stores, expected_epoch: int = 0, **others: Any) -> Claimed:
-    """Claim a context and begin a turn; see `a_claim`."""
+async def begin(stores: Stores, expected_epoch: int | None = None, **others: Any) -> Claimed:
+    """Claim a context, by default with its present epoch, and begin a turn; see `a_claim`."""
+    if expected_epoch is None:
+        record = await stores.state.load(others.get("context_id", CONTEXT))
+        expected_epoch = 0 if record is None else record.epoch
     return await stores.state.claim(a_claim(expected_epoch, **others))
 
 
@@ -183,10 +193,8 @@ async def commit(
     )
 
 
-async def a_turn(
-    stores: Stores, expected_epoch: int = 0, *, text: str = "hello", reply: str = "hi"
-) -> Claimed:
+async def a_turn(stores: Stores, *, text: str = "hello", reply: str = "hi") -> Claimed:
     """A whole turn in two commits: one user message, one answer."""
-    claimed = await begin(stores, expected_epoch, text=text)
+    claimed = await begin(stores, text=text)
     await commit(stores, claimed, [said(answer(reply)), ends()], release=True)
     return claimed

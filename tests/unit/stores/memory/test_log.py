@@ -15,8 +15,7 @@ async def test_what_lies_beyond_a_page_is_not_decoded(after, limit):
     """However long the log is; that pages are whole is what the contract of journals says."""
     async with open_stores("memory:") as stores:
         for _ in range(5):
-            record = await stores.state.load(CONTEXT)
-            await a_turn(stores, record.epoch if record else 0)
+            await a_turn(stores)
             await stores.messages.append(CONTEXT, [UserMessage("aside")] * 100)
         whole = await stores.journal.events(CONTEXT)
         assert len(whole) > 500
