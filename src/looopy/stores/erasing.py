@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from looopy._failpoints import reach
 from looopy.errors import AgentBusy, ValueRefused
+from looopy.stores.past import GHOST
 from looopy.stores.records import Erased
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import busy
@@ -138,7 +139,11 @@ class ErasureRows(Protocol):
         ...
 
     async def candidates(self, *, after: str, limit: int) -> list[Candidate]:
-        """The contexts with an id over *after*, in the order of their ids, at most *limit*."""
+        """
+        The contexts with an id over *after*, in the order of their ids, at most *limit*.
+
+        Those that keep what forks of a deleted context share are among them, without an owner.
+        """
         ...
 
     async def spoke_in(self, actor_id: str, *, after: str, last: str) -> set[str]:
@@ -334,7 +339,8 @@ async def _all(rows: ErasureRows) -> AsyncIterator[Candidate]:
     after = ""
     while page := await rows.candidates(after=after, limit=_PAGE):
         for one in page:
-            yield one
+            if not one.context_id.startswith(GHOST):  # it goes with its forks
+                yield one
         after = page[-1].context_id
 
 
@@ -400,7 +406,7 @@ class _Work:
                 )
                 reach("E2")
                 await self._rows.end_redaction(name, some.turns)
-                if name not in self._redacted:
+                if name not in self._redacted and not name.startswith(GHOST):
                     self._redacted.append(name)
                 some = await self._rows.redact(name, actor_id, force=force)
 

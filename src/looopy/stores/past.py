@@ -22,6 +22,12 @@ from looopy.stores.records import ContextState, TurnRecord
 from looopy.types.ranges import Range
 from looopy.types.state import Outcome
 
+GHOST = "~"
+"""
+The first character of the id of a context that holds the rows which the forks of a deleted one
+share. No context of a user has it, and it sorts after all that they may have.
+"""
+
 _LEFT_OPEN = frozenset(
     {Outcome.INTERRUPTED, Outcome.FAILED, Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED}
 )

@@ -14,7 +14,7 @@ class Shared(Sequence[T], Generic[T]):
     """
     The first *count* of *rows*, and then rows of its own.
 
-    *rows* may grow at its end; the shared part may not change.
+    *rows* may grow at its end. A row of the shared part is replaced in all lists that have it.
     """
 
     __slots__ = ("_ends", "_lists", "_own")
@@ -66,9 +66,13 @@ class Shared(Sequence[T], Generic[T]):
         return part[place - self._ends[number] + length]
 
     def __setitem__(self, index: int, row: T) -> None:
-        if index < self._shared:
-            raise IndexError(f"row {index} is shared")
-        self._own[index - self._shared] = row
+        if index >= self._shared:
+            self._own[index - self._shared] = row
+            return
+        # What a person said is redacted for all that share it.
+        number = bisect_right(self._ends, index)
+        part, length = self._lists[number]
+        part[index - self._ends[number] + length] = row
 
     def __iter__(self) -> Iterator[T]:
         return self._between(0, len(self))

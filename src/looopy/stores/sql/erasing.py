@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -212,8 +213,9 @@ def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | Non
     folds = yield from _empty_summaries(key, turns)
     offset = _random.randrange(2**32, 2**62)
     keys = 0
+    saved: set[tuple[str, int]] = set()
     for one in turns:
-        yield from _redact_events(key, head, one, offset)
+        saved |= yield from _redact_events(key, head, one, offset)
         keys += ((yield Query(s.COUNT_KEYS, {**key, "turn": one.turn})))[0][0]
         yield Query(s.FORGET_KEYS, {**key, "turn": one.turn})
         yield Query(s.REDACT_TURN, {**key, "turn": one.turn})
@@ -227,9 +229,52 @@ def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | Non
     yield Query(s.FORGET_WORDS, key)  # the next search adds what is left
     yield Query(s.DELETE_SEARCHED, key)
     yield Query(s.REDACTED, {**written, "birth": names.first_epoch()})
-    yield Query(s.UNINDEX, key)
-    blobs = yield Query(s.HIDDEN_BLOBS, key)
-    return Redacted(messages, len(taken), keys, sorted(numbers), [name for (name,) in blobs])
+    if not key["context"].startswith(s.GHOST):
+        yield Query(s.UNINDEX, key)
+    blobs = {name for (name,) in (yield Query(s.HIDDEN_BLOBS, key))}
+    if turns:
+        blobs |= yield from _redact_forks(key, turns, saved, calls, force=force)
+    return Redacted(messages, len(taken), keys, sorted(numbers), sorted(blobs))
+
+
+def _redact_forks(
+    key: Mapping[str, Any],
+    turns: Sequence[_Turn],
+    saved: Collection[tuple[str, int]],
+    calls: Collection[str],
+    *,
+    force: bool,
+) -> Steps[set[str]]:
+    """
+    Take what the forks of a context made of these turns, and let them read the context again.
+
+    Returns:
+        The names of blobs that may be free now.
+    """
+    blobs: set[str] = set()
+    for name, depth in (yield Query(s.FORKS_OF_TURN, {**key, "turn": turns[0].turn})):
+        fork = {**key, "context": name}
+        head = yield from peek(fork, lock=True)
+        if head is None:
+            continue
+        if head.open_turn is not None and head.lease_live and not force:
+            raise busy(head.open_turn)
+        folds = yield from _empty_summaries(fork, turns)
+        ghosts = yield Query(s.LIST_INSTEAD, fork)
+        places = {name, *(source for _, at, source in ghosts if at == depth and source)}
+        for (artifact_id, version), place in product(saved, sorted(places)):
+            one = {**key, "context": place, "artifact": artifact_id, "version": version}
+            gone = yield Query(s.DROP_PARTS, one)
+            blobs |= {blob for (blob,) in gone if blob is not None}
+            yield Query(s.REDACT_VERSION, {**one, "sha256": EMPTY, "bytes": b""})
+        numbers = {one.turn for one in turns}
+        state = redacted_state(head.state, numbers, calls, head.turn_count, folds=folds)
+        written = {**fork, "seq": head.last_seq, "state": state, "closing": 0}
+        yield Query(s.FORGET_WORDS, fork)
+        yield Query(s.DELETE_SEARCHED, fork)
+        yield Query(s.REDACTED, {**written, "birth": names.first_epoch()})
+        yield Query(s.UNINDEX, fork)
+    return blobs
 
 
 def _redact_messages(
@@ -267,15 +312,21 @@ def _empty_summaries(key: Mapping[str, Any], turns: Sequence[_Turn]) -> Steps[bo
     return not found
 
 
-def _redact_events(key: Mapping[str, Any], head: Head, one: _Turn, offset: int) -> Steps[None]:
+def _redact_events(
+    key: Mapping[str, Any], head: Head, one: _Turn, offset: int
+) -> Steps[set[tuple[str, int]]]:
+    """Redact the events of a turn; the versions of artifacts that it saved."""
+    saved: set[tuple[str, int]] = set()
     last = head.last_seq if one.end_seq is None else one.end_seq
     params = {**key, "after": one.start_seq, "seq": last, "turn": one.turn}
     for seq, kind, text in (yield Query(s.EVENTS_OF, params)):
         if kind == "artifact_update":
             told = json.loads(text)
+            saved.add((told["artifact_id"], told["version"]))
             version = {**key, "artifact": told["artifact_id"], "version": told["version"]}
             yield Query(s.HIDE_VERSION, {**version, "offset": offset})
             yield Query(s.REDACT_VERSION, {**version, "sha256": EMPTY, "bytes": b""})
         body = redacted_event(kind, text)
         if body != text:
             yield Query(s.REDACT_EVENT, {**key, "seq": seq, "body": body})
+    return saved

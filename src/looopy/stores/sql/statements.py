@@ -22,10 +22,7 @@ PREFIX = "looopy_"
 """The prefix of all our names: a database may hold the tables of an application as well."""
 
 GHOST = "~"
-"""
-The first character of the id of a context that holds the rows which the forks of a deleted one
-share. No context of a user has it, and it sorts after all that they may have.
-"""
+"""As `past.GHOST`, which would have to be loaded for it."""
 
 VERSION_TABLE = f"{PREFIX}version"
 OLD_VERSION_TABLE = "alembic_version"
@@ -1021,10 +1018,7 @@ _CANDIDATE = (
     " c.last_position + c.last_seq, c.state FROM looopy_contexts c WHERE c.tenant_id = :tenant"
 )
 CANDIDATE = f"{_CANDIDATE} AND c.context_id = :context"
-CANDIDATES = (
-    f"{_CANDIDATE} AND c.context_id > :after_id AND c.context_id < '{GHOST}'"
-    " ORDER BY c.context_id LIMIT :limit"
-)
+CANDIDATES = f"{_CANDIDATE} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
 
 # --- redacting: an actor in the contexts of others ---
 
@@ -1065,6 +1059,12 @@ REDACT_VERSION = (
     " row_schema = CASE WHEN kind = 'dataset' THEN '{}' END, description = NULL, metadata = NULL"
     f" WHERE {_VERSION}"
 )
+# The forks that share a turn, and the ghosts in which they find artifacts.
+FORKS_OF_TURN = (
+    "SELECT l.context_id, l.depth FROM looopy_lineage l WHERE l.tenant_id = :tenant"
+    " AND l.source = :context AND l.turn >= :turn ORDER BY l.context_id"
+)
+DROP_PARTS = f"DELETE FROM looopy_artifact_parts WHERE {_VERSION} RETURNING blob"
 HIDDEN_BLOBS = f"{LIST_BLOBS} AND sha256 = ''"
 # Whoever has this context in memory takes it for another one, and reads all of it again: by its
 # age, or, if they made it themselves and do not know that, by its version.

@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.stores.bundle import Stores
 from looopy.stores.records import (
@@ -359,12 +361,41 @@ class RedactionContract(Contract):
         assert (state.pending, state.error, state.resumable) == ((), None, None)
         assert await stores.contexts.erase_person("bob") == Erased()
 
-    async def _all_of(self, stores: Stores) -> str:
+    async def _all_of(self, stores: Stores, name: str = CONTEXT) -> str:
         held = [
-            await stores.artifacts.load(CONTEXT, one.artifact_id, one.version)
-            for one in await stores.artifacts.list(CONTEXT)
+            await stores.artifacts.load(name, one.artifact_id, one.version)
+            for one in await stores.artifacts.list(name)
         ]
-        return repr([await _left(stores), held])
+        return repr([await _left(stores, name), held])
+
+    @pytest.mark.parametrize("parent", ["there", "deleted"])
+    async def test_forks_share_what_is_left(self, stores: Stores, parent: str) -> None:
+        """What a fork made of the words goes as well, and who knows the fork reads it again."""
+        await _turn(stores)
+        await _guest_turn(stores)
+        await _turn(stores)
+        await stores.journal.fork(CONTEXT, "fork")
+        await stores.journal.fork("fork", "second")
+        if parent == "deleted":
+            await stores.artifacts.delete(CONTEXT, "report")
+            await stores.state.delete(CONTEXT)
+        known = await record_of(stores, "fork")
+        told = NewSummary(message=summary_message("of bobs-words", kept=0), epoch=known.epoch)
+        await stores.journal.compact("fork", told)
+        before = await record_of(stores, "fork")
+        assert "bobs-words" in await self._all_of(stores, "fork")
+        await stores.contexts.erase_person("bob")
+        for name in ("fork", "second"):
+            assert "bobs-words" not in await self._all_of(stores, name)
+            assert not (await stores.contexts.search("bobs", context_id=name)).items
+            assert len(await stores.messages.list(name)) >= 9
+        after = await record_of(stores, "fork")
+        assert after.epoch > before.epoch
+        assert after.created_at != before.created_at
+        assert after.state.summary is None
+        page = await stores.contexts.list()
+        assert {one.context_id for one in page.items} <= {CONTEXT, "fork", "second"}
+        assert await stores.contexts.erase_person("bob") == Erased()
 
     async def test_a_later_summary_is_emptied(self, stores: Stores) -> None:
         """It may tell of them; an earlier one stays, and the messages are seen again."""

@@ -1,0 +1,95 @@
+"""A fork, a rewind, or the deletion of a parent that is killed happened whole, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+
+import pytest
+from tests.campaign.children import fork, run, wait
+
+from looopy import Agent, open_stores
+from looopy._failpoints import arm
+from looopy.testing import ScriptedProvider, text
+
+pytestmark = pytest.mark.campaign
+LARGE = b"shared" * 20_000  # has a part of its own
+
+
+@pytest.fixture(params=["sqlite", "asyncpg"])
+def kind(request) -> str:
+    """The stores that outlive a process; one of Postgres's drivers is enough."""
+    return request.param
+
+
+async def make(stores, name):
+    """A parent of two turns and an artifact, and its fork."""
+    model = ScriptedProvider([text("A."), text("B.")])
+    async with Agent(name, llm_provider=model, stores=stores) as agent:
+        await agent.execute_turn("a?")
+        await stores.artifacts.save(name, "report", LARGE)
+        await agent.execute_turn("b?")
+        await agent.fork(f"{name}-fork")
+
+
+async def said(stores, name):
+    """The whole readable state of a context; its numbers have no gap."""
+    record = await stores.state.load(name)
+    if record is None:
+        return None
+    events = await stores.journal.events(name)
+    assert [e.seq for e in events] == list(range(1, record.last_seq + 1))
+    artifacts = {
+        one.artifact_id: await stores.artifacts.load(name, one.artifact_id)
+        for one in await stores.artifacts.list(name)
+    }
+    return [m.text for m in await stores.messages.list(name)], artifacts
+
+
+WHOLE = (["a?", "A.", "b?", "B."], {"report": LARGE})
+WORK = {
+    "fork": lambda stores, name: stores.journal.fork(name, f"{name}-new", at=2),
+    "rewind": lambda stores, name: stores.journal.rewind(name, 2),
+    "delete": lambda stores, name: stores.state.delete(name),
+    "delete an artifact": lambda stores, name: stores.artifacts.delete(name, "report"),
+    "erase": lambda stores, name: stores.contexts.erase(name),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", WORK)
+def test_a_killed_branch_is_whole_or_did_not_happen(url, what, tmp_path):
+    """The fork has lost nothing, and whoever comes next does it."""
+    name, log = f"killed-{secrets.token_hex(4)}", tmp_path / "log"
+
+    async def die():
+        async with open_stores(url) as stores:
+            await make(stores, name)
+            arm("B2")  # all is written, and not committed
+            await WORK[what](stores, name)
+
+    async def go_on():
+        async with open_stores(url) as stores:
+            for context in (name, f"{name}-fork"):
+                assert await said(stores, context) == WHOLE
+            assert await stores.state.load(f"{name}-new") is None
+            await WORK[what](stores, name)
+            assert await said(stores, f"{name}-fork") == WHOLE
+            await stores.artifacts.collect(0)
+            assert await said(stores, f"{name}-fork") == WHOLE
+            changed = await said(stores, name)
+            assert (changed == WHOLE) == (what == "fork")
+            if what == "fork":
+                assert (await said(stores, f"{name}-new"))[0] == ["a?", "A."]
+            page = await stores.contexts.list(limit=1000)
+            left = {one.context_id for one in page.items if name in one.context_id}
+            assert left >= {f"{name}-fork"}
+            for one in sorted(left):
+                await stores.contexts.erase(one)
+            page = await stores.contexts.list(limit=1000)
+            assert not [one for one in page.items if name in one.context_id]
+
+    status = wait(fork(lambda: asyncio.run(die()), log))
+    assert status == -signal.SIGKILL, log.read_text()
+    run(lambda: asyncio.run(go_on()), log)
