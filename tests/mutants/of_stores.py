@@ -16,6 +16,7 @@ _POOLER = "tests/contract/postgres/test_pooler.py"
 _CUTS = "tests/contract/postgres/test_cuts.py"
 _RLS = "tests/contract/postgres/test_row_level_security.py"
 _FILE = "tests/contract/sqlite/test_file.py"
+_SEARCH = "tests/contract/every_store/test_search.py"
 _ARCHIVES = "tests/contract/every_store/test_archives.py::TestRestoringOnSQLite"
 _HOSTILE = "tests/unit/stores/archive/test_reading_hostile.py"
 _IN_FILE = "tests/contract/sqlite/test_numbers.py"
@@ -915,5 +916,46 @@ MUTANTS = [
         'if len(text) * 4 > MAX_BODY_BYTES or "\\\\u0000" in text:',
         "if len(text) * 4 > MAX_BODY_BYTES:",
         "tests/unit/stores/rows/test_writing.py::test_the_edges_are_those_of_the_general_way",
+    ),
+    # --- searching ---
+    mutant(
+        "search-adds-what-has-gone",
+        "a search that reads while a context is cleared writes the deleted words back",
+        "looopy.stores.sql.search:_add",
+        "held[0][:2] != (unread.created_at, unread.visible_from)",
+        "not held[0][:2]",
+        f"{_SEARCH}::test_no_word_is_added_of_a_message_that_has_just_gone[sqlite-clear]",
+    ),
+    mutant(
+        "clear-keeps-the-words",
+        "the words of a cleared conversation stay in the file",
+        "looopy.stores.sql.commit:clear_steps",
+        "yield Query(s.FORGET_WORDS, key)",
+        "",
+        f"{_SEARCH}::test_deleted_words_are_in_none_of_the_files[clear]",
+    ),
+    mutant(
+        "search-forgets-its-batch",
+        "the messages of a batch are never found, because the next search begins behind them",
+        "looopy.stores.sql.search:_add",
+        'yield Query(s.ADD_WORDS, {**key, "words": words})',
+        "pass",
+        f"{_SEARCH}::TestSearchOnSQLite::test_each_search_knows_every_commit_before_it",
+    ),
+    mutant(
+        "search-continues-in-any-context",
+        "the `next` of somebody else's page shows an owner messages of theirs",
+        "looopy.stores.sql.search:SQLSearcher._is_of",
+        "owner is None or found[0][3] == owner",
+        "True",
+        f"{_SEARCH}::TestSearchOnSQLite::test_by_owner",
+    ),
+    mutant(
+        "search-takes-words-for-a-phrase",
+        "a phrase is found wherever its words are",
+        "looopy.stores.search:_places",
+        "and _ends_with(term, there[place + last].word)",
+        "",
+        f"{_SEARCH}::TestSearchInMemory::test_words_phrases_and_beginnings",
     ),
 ]

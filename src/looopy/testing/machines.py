@@ -49,6 +49,7 @@ from looopy.types.summary import summary_message
 _CONTEXTS = st.sampled_from(["a", "a", "a", "b", "f", "no id"])
 _NEW_CONTEXTS = st.sampled_from(["b", "f", "f", "g", "g", "no id"])
 _TEXTS = st.text(max_size=6) | st.sampled_from(["\0", "\ud800", "é😀\u2028", "'; --"])
+_QUERIES = _TEXTS | st.sampled_from(["hello", "t", "h*", '"c t"', "null tr*"])
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _TEXTS | st.just(nested(70)),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
@@ -119,6 +120,11 @@ class StoresAgree(RuleBasedStateMachine):
         )
 
     # --- artifacts ---
+
+    @rule(context=_CONTEXTS, query=_QUERIES, limit=st.integers(0, 5))
+    def search(self, context: str, query: str, limit: int) -> None:
+        """The newest messages with some words."""
+        self.both(lambda s: s.contexts.search(query, context_id=context, limit=limit))
 
     @rule(
         context=_CONTEXTS,

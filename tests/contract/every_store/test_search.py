@@ -1,10 +1,29 @@
-"""The contract of searching, on each backend."""
+"""Searching: the contract on each backend, and the index behind it."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import random
+import re
+import signal
+import sqlite3
+from contextlib import closing
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.campaign.children import fork, wait
 from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
+from looopy._failpoints import arm
+from looopy.stores import open_stores
+from looopy.stores.sql import search
+from looopy.stores.words import LONGEST_WORD, index_words, units
 from looopy.testing.contracts.search import SearchContract
+from looopy.testing.contracts.turns import CONTEXT, user
+from looopy.types.message import UserMessage
 
 
 class TestSearchInMemory(InMemory, SearchContract):
@@ -21,3 +40,296 @@ class TestSearchOnAsyncpg(OnAsyncpg, SearchContract):
 
 class TestSearchOnPsycopg(OnPsycopg, SearchContract):
     """On Postgres, over psycopg."""
+
+
+# --- against a search that is as plain as can be ---
+
+_WORDS = st.sampled_from(["a", "ab", "abc", "fox", "Fox", "FÖX", "東京", "京都", "x1"])
+_BETWEEN = st.sampled_from([" ", "\n", "-", ", ", "_", " * "])
+_TEXTS = st.lists(st.tuples(_WORDS, _BETWEEN), max_size=6).map(
+    lambda parts: "".join(word + between for word, between in parts)
+)
+_PLAIN = str.maketrans("ÖÄ", "oa")
+
+
+def _said(text):
+    """The words of a text of those above, and each character that is a word by itself."""
+    return re.findall("[a-z0-9]+|[東京都]", text.translate(_PLAIN).lower())
+
+
+def _has(text, query, *, phrase, beginning):
+    said, wanted = _said(text), _said(query)
+    size = len(wanted)
+    terms = [wanted] if phrase else [_said(word) for word in query.split()]
+
+    def fits(place, term, last):
+        whole = said[place : place + len(term)]
+        if len(whole) < len(term) or whole[:-1] != term[:-1]:
+            return False
+        return whole[-1].startswith(term[-1]) if last else whole[-1] == term[-1]
+
+    return bool(size) and all(
+        any(fits(p, term, beginning and n == len(terms) - 1) for p in range(len(said)))
+        for n, term in enumerate(terms)
+    )
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    texts=st.lists(_TEXTS, min_size=1, max_size=6),
+    query=st.lists(_WORDS, min_size=1, max_size=3).map(" ".join),
+    phrase=st.booleans(),
+    beginning=st.booleans(),
+)
+def test_a_search_finds_what_a_plain_one_finds(world_of_searches, texts, query, phrase, beginning):
+    """On each store: the messages whose words, one after the other, are those of the query."""
+    runner, places, names = world_of_searches
+    name = f"c{next(names)}"
+    expected = [
+        position
+        for position in range(len(texts), 0, -1)
+        if _has(texts[position - 1], query, phrase=phrase, beginning=beginning)
+    ]
+    asked = query + "*" * beginning
+    asked = f'"{asked}"' if phrase else asked
+
+    async def found(stores):
+        half = len(texts) // 2
+        await stores.messages.append(name, [user(text) for text in texts[:half]])
+        await stores.contexts.search("x", context_id=name)
+        await stores.messages.append(name, [user(text) for text in texts[half:]])
+        page = await stores.contexts.search(asked, context_id=name, limit=100)
+        for hit in page.items:
+            assert all(start < end <= len(hit.snippet) for start, end in hit.matches)
+        return [hit.position for hit in page.items]
+
+    for stores in places:
+        assert runner.run(found(stores)) == expected
+
+
+@pytest.fixture
+def world_of_searches(tmp_path, postgres):
+    """What runs coroutines, a store of each kind that stays open, and names for contexts."""
+    with asyncio.Runner() as runner:
+        urls = ("memory:", f"sqlite:///{tmp_path / 'words.db'}", postgres)
+        places = [open_stores(url) for url in urls]
+        for stores in places:
+            runner.run(stores.__aenter__())
+        yield runner, places, iter(range(1_000_000))
+        for stores in places:
+            runner.run(stores.__aexit__(None, None, None))
+
+
+# --- the index ---
+
+
+@pytest.fixture(params=["sqlite", "asyncpg"])
+def place(request):
+    """The URL of an empty database, and a function that reads its index."""
+    if request.param == "sqlite":
+        path = request.getfixturevalue("sqlite_file")
+
+        def index():
+            with closing(sqlite3.connect(path)) as opened:
+                rows = opened.execute("SELECT word, block, places FROM looopy_words").fetchall()
+                upto = opened.execute("SELECT upto FROM looopy_searched").fetchall()
+            places = [(w, b << 10 | p) for w, b, all_ in rows for p in json.loads(f"[{all_}]")]
+            return sorted(places), upto
+
+        return f"sqlite:///{path}", index
+    url = request.getfixturevalue("postgres")
+
+    def index():
+        with psycopg.connect(url) as opened:
+            words = "SELECT unnest(tsvector_to_array(words)), position FROM looopy_words"
+            rows = opened.execute(words).fetchall()
+            return sorted(rows), opened.execute("SELECT upto FROM looopy_searched").fetchall()
+
+    return url, index
+
+
+def _expected(messages):
+    return sorted((word, n) for n, text in enumerate(messages, 1) for word in index_words(text))
+
+
+@pytest.mark.timeout(120)
+def test_a_search_that_is_killed_leaves_whole_batches(place, tmp_path):
+    """Wherever that was, the next one adds what is missing, and nothing twice."""
+    url, index = place
+    texts = [f"fox number {n}" for n in range(600)]
+
+    async def fill():
+        async with open_stores(url) as stores:
+            await stores.messages.append(CONTEXT, [user(text) for text in texts])
+
+    async def die(write):
+        async with open_stores(url) as stores:
+            arm(f"B2:{write}")
+            await stores.contexts.search("fox", context_id=CONTEXT)
+
+    asyncio.run(fill())
+    # Its first write is the first batch; the last child is killed in the last one of three.
+    for write, upto in ((1, None), (2, 256), (1, 256), (2, 512)):
+        status = wait(fork(lambda w=write: asyncio.run(die(w)), tmp_path / "log"))
+        assert status == -signal.SIGKILL
+        found, marks = index()
+        assert marks == ([] if upto is None else [(upto,)])
+        assert found == _expected(texts[: upto or 0])
+
+    async def look():
+        async with open_stores(url) as stores:
+            page = await stores.contexts.search("fox", context_id=CONTEXT, limit=1000)
+            assert [hit.position for hit in page.items] == [*range(600, 0, -1)]
+
+    asyncio.run(look())
+    assert index() == (_expected(texts), [(600,)])
+
+
+@pytest.mark.timeout(120)
+def test_two_processes_that_search_at_once_add_each_message_once(place, tmp_path):
+    """A third one adds messages in the meantime."""
+    url, index = place
+    texts = [f"fox number {n}" for n in range(700)]
+
+    async def add(some):
+        async with open_stores(url) as stores:
+            for start in range(0, len(some), 100):
+                await stores.messages.append(CONTEXT, [user(t) for t in some[start : start + 100]])
+
+    async def look():
+        async with open_stores(url) as stores:
+            for _ in range(3):
+                page = await stores.contexts.search("fox", context_id=CONTEXT, limit=1000)
+                found = [hit.position for hit in page.items]
+                assert len(found) >= 400
+                assert found == [*range(len(found), 0, -1)]
+
+    asyncio.run(add(texts[:400]))
+    works = (look, look, lambda: add(texts[400:]))
+    log = tmp_path / "log"
+    children = [fork(lambda work=work: asyncio.run(work()), log) for work in works]
+    assert [wait(child) for child in children] == [0, 0, 0], log.read_text()
+    asyncio.run(look())
+    assert index() == (_expected(texts), [(700,)])
+
+
+@pytest.mark.parametrize("how", ["clear", "delete", "delete and make again", "erase"])
+async def test_no_word_is_added_of_a_message_that_has_just_gone(place, monkeypatch, how):
+    """Whoever clears or deletes while a search makes words leaves no word of them behind."""
+    url, index = place
+    making = search._words
+
+    async with open_stores(url) as stores, open_stores(url) as other:
+        await stores.messages.append(CONTEXT, [user("secret")] * 3)
+        loop = asyncio.get_running_loop()
+
+        def words(rows):
+            async def forget():
+                if how == "clear":
+                    await other.journal.clear(CONTEXT)
+                elif how == "erase":
+                    await other.contexts.erase(CONTEXT)
+                else:
+                    await other.state.delete(CONTEXT)
+                if how == "delete and make again":
+                    await other.messages.append(CONTEXT, [user("other")] * 3)
+
+            monkeypatch.setattr(search, "_words", making)
+            asyncio.run_coroutine_threadsafe(forget(), loop).result(20)
+            return making(rows)
+
+        monkeypatch.setattr(search, "_words", words)
+        monkeypatch.setattr(search, "is_little", lambda *_: False)  # make them in a thread
+
+        def making_in_thread(rows):
+            yield from words(rows)
+
+        monkeypatch.setattr(search, "_words", making_in_thread)
+        page = await stores.contexts.search("secret", context_id=CONTEXT)
+        assert page.items == []
+        made_again = how == "delete and make again"
+        assert index()[0] == [("other", 1), ("other", 2), ("other", 3)] * made_again
+        page = await stores.contexts.search("other")
+        assert len(page.items) == 3 * made_again
+
+
+@pytest.mark.parametrize("how", ["clear", "delete", "erase"])
+async def test_deleted_words_are_in_none_of_the_files(sqlite_file, how):
+    """None of thousands, though the rows of others lie between them and pages were split."""
+    draw = random.Random(34)
+    batches = {
+        name: [
+            [["".join(draw.choices("bcdfghjklmnp", k=12)) for _ in range(40)] for _ in range(30)]
+            for _ in range(4)
+        ]
+        for name in ("gone", "kept")
+    }
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        for n in range(4):
+            for name, texts in batches.items():
+                said = [UserMessage(" ".join(words)) for words in texts[n]]
+                await stores.messages.append(name, said)
+                await stores.contexts.search("b*")
+        written = {
+            name: {word for texts in batches[name] for words in texts for word in words}
+            for name in batches
+        }
+        assert _left(sqlite_file, written["gone"]) == written["gone"]
+        forget = {
+            "clear": stores.journal.clear,
+            "delete": stores.state.delete,
+            "erase": stores.contexts.erase,
+        }
+        await forget[how]("gone")
+        assert _left(sqlite_file, written["gone"]) == set()
+        assert _left(sqlite_file, written["kept"]) == written["kept"]
+
+
+def _left(path, words):
+    """Those of which the most is in a file, in whatever row or hole."""
+    held = b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
+    runs = set(re.findall(rb"[b-p]{10,}", held))
+    parts = {run[n : n + 10] for run in runs for n in range(len(run) - 9)}
+    return {word for word in words if word[2:].encode() in parts}
+
+
+# --- words ---
+
+
+def test_words_are_cut_and_few_enough_for_a_row():
+    """A word of an index has 64 characters at most, and a message no more words than fit a row."""
+    assert index_words("x" * 100) == {"x" * LONGEST_WORD}
+    assert index_words("é" * 100) == {"e" * LONGEST_WORD}
+    many = " ".join(f"{chr(0x4E00 + n % 20_000)}{chr(0x20000 + n)}" for n in range(40_000))
+    assert sum(len(word.encode()) for word in index_words(many)) < 2**20 - 1
+
+
+@pytest.mark.parametrize("text", ["a İ ß ﬁ ½ ﷺ x\u0301y \u0301", "ガギ ｶﾞ ก็ នៃ", "한국어 हिन्दी"])
+def test_a_unit_is_where_it_was_written(text):
+    """In order, apart from each other, and never empty."""
+    end = 0
+    for unit in units(text):
+        assert end <= unit.start < unit.end
+        assert unit.word
+        assert units_of(text[unit.start : unit.end]) == [unit.word]
+        end = unit.end
+
+
+def units_of(text):
+    """The words of its units."""
+    return [unit.word for unit in units(text)]
+
+
+async def test_a_message_with_more_words_than_fit_a_row_stops_no_search(place):
+    """It is found by some of its words, and its neighbours by all."""
+    url, _ = place
+    many = "".join(map(chr, range(0x20000, 0x20000 + 42_000)))
+    async with open_stores(url) as stores:
+        await stores.messages.append(CONTEXT, [user("first"), user(many + many[::2]), user("last")])
+        for query, position in (("first", 1), ("last", 3), (many[:2], 2)):
+            page = await stores.contexts.search(query, context_id=CONTEXT)
+            assert [hit.position for hit in page.items] == [position]

@@ -131,7 +131,7 @@ def test_words_are_found_by_context_block_and_word(old, sqlite_file):
         plan = connection.execute(f"EXPLAIN QUERY PLAN {new}", values).fetchall()
     steps = [step for *_, step in plan]
     assert any(re.match(r"SEARCH c USING .*\(tenant_id=\? AND context_id=\?\)", s) for s in steps)
-    made = r"SCAN ([bfpq]|blocks|json_each)\b"  # of the query, and not of the file
+    made = r"SCAN ([bfmpq]|blocks|whole|json_each)\b"  # of the query, and not of the file
     assert [s for s in steps if s.startswith("SCAN") and not re.match(made, s)] == []
     if old is not statements.NOT_SEARCHED:
         assert any("number=? AND block=? AND word>? AND word<?" in s for s in steps)

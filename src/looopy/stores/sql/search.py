@@ -108,7 +108,7 @@ class SQLSearcher(SQLStore, Searcher):
                     continue
                 if await self._add_all(source) is None:
                     break  # it was deleted, and left what a fork shares to a ghost
-                async for found in self._found(source, wanted, first, end):
+                async for found in self._found(source, wanted, first, end, most):
                     hits += await self._hits(context_id, wanted, found)
                     if len(hits) >= most:
                         break
@@ -119,9 +119,11 @@ class SQLSearcher(SQLStore, Searcher):
                 return hits[:most]
 
     async def _found(
-        self, source: str, wanted: Wanted, first: int, end: int
+        self, source: str, wanted: Wanted, first: int, end: int, most: int
     ) -> AsyncIterator[Rows]:
         """The messages that the index of a context proposes in a range, the newest first."""
+        phrases = any(len(term.wanted) > 1 for term in wanted.terms)
+        proposed = _PROPOSED if phrases else min(_PROPOSED, most)
         high, reached = end, _FIRST_REACH
         while high > first:
             low = max(first, high - reached)
@@ -131,10 +133,10 @@ class SQLSearcher(SQLStore, Searcher):
                 words=_spans(wanted),
                 after=low - 1,
                 before=high,
-                limit=_PROPOSED,
+                limit=proposed,
             )
             yield found
-            if len(found) == _PROPOSED:
+            if len(found) == proposed:
                 high = int(found[-1][0])
             else:
                 high, reached = low, reached * 4

@@ -109,6 +109,11 @@ _HALVE = (
 _NAMED = "(SELECT value FROM json_each(:contexts))"
 _IN_BLOCK = "w.number = b.number AND w.block = b.block"
 _IS_WANTED = "w.word >= json_extract(q.value, '$[0]') AND w.word <= json_extract(q.value, '$[1]')"
+# A word that no message of a block has.
+_LACKS = (
+    "SELECT 1 FROM json_each(:words) q WHERE NOT EXISTS (SELECT 1 FROM looopy_word_rows w"
+    f" WHERE {_IN_BLOCK} AND {_IS_WANTED})"
+)
 IN_SQLITE = {
     s.LOAD_CONTEXT: f"{_CONTEXT} AND c.context_id = :context",
     **dict(
@@ -240,11 +245,13 @@ IN_SQLITE = {
         f" AND l.context_id IN {_NAMED}"
     ),
     s.ADD_WORDS: (
-        "INSERT INTO looopy_word_rows (number, block, word, places)"
-        f" SELECT c.number, json_extract(m.value, '$[0]') >> {WORD_BITS} AS block, w.value AS word,"
-        f" group_concat(json_extract(m.value, '$[0]') & {2**WORD_BITS - 1})"
-        " FROM looopy_contexts c CROSS JOIN json_each(:words) m"
-        " CROSS JOIN json_each(m.value, '$[1]') w"
+        # Each message is parsed once, and not again for each of its words.
+        "WITH m(position, words) AS MATERIALIZED (SELECT json_extract(value, '$[0]'),"
+        " json_extract(value, '$[1]') FROM json_each(:words))"
+        " INSERT INTO looopy_word_rows (number, block, word, places)"
+        f" SELECT c.number, m.position >> {WORD_BITS} AS block, w.value AS word,"
+        f" group_concat(m.position & {2**WORD_BITS - 1})"
+        " FROM looopy_contexts c CROSS JOIN m CROSS JOIN json_each(m.words) w"
         f" WHERE {_OWNER} GROUP BY block, word"
         " ON CONFLICT (number, block, word) DO UPDATE SET places = places || ',' || excluded.places"
     ),
@@ -257,8 +264,10 @@ IN_SQLITE = {
         f"SELECT c.number, MIN(:before - 1, c.last_position) >> {WORD_BITS}"
         f" FROM looopy_contexts c WHERE {_OWNER} UNION ALL"
         f" SELECT number, block - 1 FROM blocks WHERE block > :after >> {WORD_BITS}),"
+        " whole(number, block) AS MATERIALIZED (SELECT b.number, b.block FROM blocks b"
+        f" WHERE NOT EXISTS ({_LACKS})),"
         f" found(number, position) AS (SELECT b.number, b.block << {WORD_BITS} | p.value"
-        " FROM json_each(:words) q CROSS JOIN blocks b"
+        " FROM json_each(:words) q CROSS JOIN whole b"
         f" CROSS JOIN looopy_word_rows w ON {_IN_BLOCK} AND {_IS_WANTED}"
         " CROSS JOIN json_each('[' || w.places || ']') p"
         " GROUP BY 1, 2 HAVING COUNT(DISTINCT q.key) = json_array_length(:words))"
@@ -271,9 +280,7 @@ IN_SQLITE = {
         f"SELECT c.number, c.context_id, c.last_position >> {WORD_BITS}"
         f" FROM looopy_contexts c WHERE c.tenant_id = :tenant AND c.context_id IN {_NAMED}"
         " UNION ALL SELECT number, context_id, block - 1 FROM blocks WHERE block > 0)"
-        " SELECT DISTINCT b.context_id FROM blocks b WHERE NOT EXISTS ("
-        "SELECT 1 FROM json_each(:words) q WHERE NOT EXISTS ("
-        f"SELECT 1 FROM looopy_word_rows w WHERE {_IN_BLOCK} AND {_IS_WANTED}))"
+        f" SELECT DISTINCT b.context_id FROM blocks b WHERE NOT EXISTS ({_LACKS})"
     ),
     # --- forks ---
     s.NEWEST_COMPACTION: (
