@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from looopy.types.config import Budget as Budget
     from looopy.types.config import Hooks as Hooks
     from looopy.types.config import LoopConfig as LoopConfig
+    from looopy.types.config import ModelOptions as ModelOptions
     from looopy.types.config import RetryPolicy as RetryPolicy
     from looopy.types.context import AuthContext as AuthContext
     from looopy.types.context import CancelToken as CancelToken
@@ -106,7 +107,7 @@ _export(
         ".tools.function.decorator": ("tool",),
         ".tools.sources.plugin": ("Plugin",),
         ".types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
-        ".types.config": ("Budget", "Hooks", "LoopConfig", "RetryPolicy"),
+        ".types.config": ("Budget", "Hooks", "LoopConfig", "ModelOptions", "RetryPolicy"),
         ".types.context": ("AuthContext", "CancelToken", "PromptPart", "TurnContext"),
         ".types.event": (
             "AgentEvent",

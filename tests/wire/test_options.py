@@ -61,6 +61,8 @@ SENT = {
         (body("thinking", "type"), "enabled"),
     ),
     "stop": (["END"], (body("stop"), ["END"]), NOWHERE, (body("stop_sequences"), ["END"])),
+    "seed": (7, (body("seed"), 7), NOWHERE, NOWHERE),
+    "extra_body": ({"temperature": 1}, *[(body("temperature"), 1)] * 3),
     "tool_choice": (
         "add",
         (body("tool_choice"), {"type": "function", "function": {"name": "add"}}),

@@ -23,6 +23,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
@@ -55,7 +56,7 @@ from looopy.stores.rules import check_context_id
 from looopy.stores.shield import settle
 from looopy.tools.gather import ToolSource
 from looopy.types.artifact import Artifact
-from looopy.types.config import LoopConfig
+from looopy.types.config import LoopConfig, ModelOptions, model_options
 from looopy.types.context import AuthContext, CancelToken, SystemPrompt
 from looopy.types.event import AgentEvent, Compaction, HistoryRewound
 from looopy.types.message import Message, UserMessage
@@ -420,6 +421,7 @@ class Agent:
         idempotency_key: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         output_type: type[OutputT],
+        options: ModelOptions | Mapping[str, Any] | None = None,
     ) -> TurnStream[OutputT]: ...
 
     @overload
@@ -432,6 +434,7 @@ class Agent:
         idempotency_key: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         output_type: Any = None,
+        options: ModelOptions | Mapping[str, Any] | None = None,
     ) -> TurnStream[Any]: ...
 
     def execute_turn(
@@ -443,6 +446,7 @@ class Agent:
         idempotency_key: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         output_type: Any = None,
+        options: ModelOptions | Mapping[str, Any] | None = None,
     ) -> TurnStream[Any]:
         """
         Start a turn, at the call, and return a view of it; the turn runs without viewers too.
@@ -460,6 +464,9 @@ class Agent:
             output_type: The type of the answer: a type that pydantic's `TypeAdapter` takes, or a
                 JSON Schema. The answer is then `TurnResult.output`. A turn that continues another
                 one keeps that turn's schema; without *output_type* its output is plain JSON.
+            options: How this turn's model calls are made, over `LoopConfig.options`: another model,
+                a forced tool, stop, temperature, seed, headers. Never stored, and no part of the
+                input that an idempotency key stands for: pass them again to continue the turn.
 
         Returns:
             A stream: `async for` yields the turn's events, `await` returns its `TurnResult`,
@@ -472,7 +479,8 @@ class Agent:
             AgentBusy: A turn of this agent runs, and `on_busy` is `"reject"`.
             ValueRefused: The message is empty or cannot be stored; nothing was stored.
             AccessDenied: The auth context belongs to another tenant.
-            ConfigurationError: *output_type* cannot be described to a model.
+            ConfigurationError: *output_type* cannot be described to a model, or *options* has a
+                wrong name or value.
 
         Errors that need the store come from the stream: `AgentBusy` elsewhere, `CannotContinue`,
         `IdempotencyConflict`, `InputNotFound`, `Fenced`, `StoreUnavailable`.
@@ -490,6 +498,9 @@ class Agent:
         status = self._lifecycle.with_turn()
         if self._known is None or self._resources.provider is None:
             raise AgentStateError("the agent is not started", status=self._lifecycle.status.value)
+        config = self.loop_config
+        if options is not None:
+            config = replace(config, options=model_options(options).over(config.options))
         request = TurnRequest.checked(
             user_message,
             inputs=inputs,
@@ -517,7 +528,7 @@ class Agent:
             known=self._known,
             provider=self._resources.provider,
             sources=self._resources.tools,
-            config=self.loop_config,
+            config=config,
             system_prompt=self._system_prompt,
             keys=self._keys,
             auto_compact=self.auto_compact,

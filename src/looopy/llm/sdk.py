@@ -162,7 +162,8 @@ class SDKProvider:
             await self.prepare()  # before the clock starts
             call.key = await self._key(options)
             body, call.sources = self._to_body(request, options, model)
-            body.update(_joined(body, self._extra_body))
+            for extra in (self._extra_body, options.extra_body):
+                body.update(_joined(body, extra))
             if options.timeout_s is not None:
                 call.ends_at = asyncio.get_running_loop().time() + options.timeout_s
             reader = self._reader(answer, call)

@@ -80,6 +80,8 @@ async def _compact(turn: Turn, room: Limits | None, *, surely: bool) -> bool:
         output_schema=None,
         max_tokens=None,
         tool_choice=None,
+        stop=(),
+        extra_body={},
     )
     summary = await summarise(
         part,

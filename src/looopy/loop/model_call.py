@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TypeVar
 
 from looopy._failpoints import reach
 from looopy.errors import (
     ContextOverflow,
     HistoryRejected,
     InvalidLLMResponse,
+    InvalidTool,
     LLMError,
     StoreError,
     ValueRefused,
@@ -29,6 +32,7 @@ from looopy.llm.provider import abilities_of
 from looopy.llm.render import render
 from looopy.llm.retry import delay_before, explained
 from looopy.loop.compaction import before_call
+from looopy.loop.given import Given
 from looopy.loop.interrupt import Patience, TurnInterrupted
 from looopy.loop.outgoing import Out
 from looopy.loop.output import INSTRUCTION
@@ -55,6 +59,8 @@ _logger = logging.getLogger("looopy")
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 _GRACE_S = 5.0  # how long the turn waits for a stream to close
 _AT_A_TIME = 64  # deltas after which other tasks, such as readers, run, whatever the provider
+_SECRET = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+T = TypeVar("T")
 _WHOLE = LoopConfig(max_messages=None, history_tokens=None)
 
 
@@ -285,7 +291,10 @@ async def _request(
     given, config, view = turn.given, turn.given.config, turn.given.view
     hooks = config.hooks
     abilities = turn.progress.abilities
-    provider, model, window_tokens = abilities.name, abilities.model, abilities.window_tokens
+    asked = config.options
+    _hide(given, asked.headers)
+    provider, window_tokens = abilities.name, abilities.window_tokens
+    model = asked.model or abilities.model
     prompt = await _prompt(turn)
     specs = tuple(tool.spec for tool in tools.values())
     view.goes_with(prompt.before, specs)
@@ -321,9 +330,14 @@ async def _request(
 
     several = abilities.asks_for_keys
     options = turn.progress.options = StreamOptions(
-        temperature=config.temperature,
-        max_tokens=config.max_tokens,
-        thinking_level=config.thinking_level,
+        temperature=_first(asked.temperature, config.temperature),
+        max_tokens=_first(asked.max_tokens, config.max_tokens),
+        thinking_level=_first(asked.thinking_level, config.thinking_level),
+        stop=asked.stop,
+        seed=asked.seed,
+        tool_choice=_tool_choice(turn, tools),
+        headers=asked.headers,
+        extra_body=asked.extra_body,
         thinking_budgets=config.thinking_budgets,
         session_id=given.context.context_id,
         api_key=None if several else await key_of(provider),
@@ -348,6 +362,33 @@ async def _count(turn: Turn, counter: Callable[[Sequence[str]], Awaitable[object
         _logger.exception("the provider's count_tokens failed: tokens are estimated instead")
         text = f"the provider's count_tokens failed: tokens are estimated: {type(exc).__name__}"
         turn.out.warn("tokens_not_counted", text)
+
+
+def _first(mine: T | None, other: T | None) -> T | None:
+    return other if mine is None else mine
+
+
+def _tool_choice(turn: Turn, tools: dict[str, Tool]) -> str | None:
+    """
+    The choice for this call; one that forces a tool is for the first call of a turn.
+
+    Raises:
+        InvalidTool: No tool has this name.
+    """
+    choice = turn.given.config.options.tool_choice
+    if choice in (None, "auto", "none"):
+        return choice
+    if choice not in ("required", "any") and choice not in tools:
+        known = ", ".join(tools) or "there are none"
+        raise InvalidTool(f"tool_choice names {choice!r}, which is no tool of this turn: {known}")
+    return choice if turn.progress.iteration <= 1 else None
+
+
+def _hide(given: Given, headers: Mapping[str, str]) -> None:
+    """Keep the values of headers that look like credentials out of all that the turn leaves."""
+    for name, value in headers.items():
+        if _SECRET.search(name):
+            given.redactor.add((value, *value.split(" ")[1:]))
 
 
 def _warn_of_cache(turn: Turn, request: LLMRequest) -> None:

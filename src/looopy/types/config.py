@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from looopy.errors import ConfigurationError
@@ -115,6 +115,87 @@ class Hooks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """
+    How the model calls of an agent or of one turn are made. What is not set stays as it was.
+
+    Attributes:
+        model: The provider's own name for another model; empty: the provider's.
+        tool_choice: `"auto"`, `"none"`, `"required"`, or the name of a tool. The last two hold for
+            the first model call of a turn: a model that has to use a tool each time never answers.
+        stop: Texts that end an answer.
+        seed: Makes answers repeatable where the server can.
+        headers: Sent with each request, over ours. looopy keeps the values of those that look like
+            credentials out of everything that it stores or shows.
+        extra_body: Fields of each request's body, over ours and the provider's; `tools` and
+            `include` come behind them.
+
+    Raises:
+        ConfigurationError: A value is out of its range.
+    """
+
+    model: str = ""
+    tool_choice: str | None = None
+    stop: Sequence[str] = ()
+    temperature: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    thinking_level: ThinkingLevel | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    extra_body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        _check(self, "temperature", least=0, optional=True)
+        _check(self, "max_tokens", least=1, whole=True, optional=True)
+        _check(self, "seed", least=-(2**63), whole=True, optional=True)
+        _choose(self, "thinking_level", (None, *ThinkingLevel))
+        for name in ("headers", "extra_body"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ConfigurationError(f"ModelOptions.{name} takes a mapping")
+        if isinstance(self.stop, str) or not all(isinstance(one, str) for one in self.stop):
+            raise ConfigurationError("ModelOptions.stop takes a list of texts, such as ['END']")
+        if not isinstance(self.model, str):
+            raise ConfigurationError("ModelOptions.model takes the name of a model")
+        if self.tool_choice is not None and not isinstance(self.tool_choice, str):
+            raise ConfigurationError(
+                "ModelOptions.tool_choice takes 'auto', 'none', 'required' or the name of a tool"
+            )
+
+    def over(self, other: ModelOptions) -> ModelOptions:
+        """These options, and those of *other* where these are not set."""
+        mine = {f.name: getattr(self, f.name) for f in fields(self)}
+        given = {name: value for name, value in mine.items() if value not in (None, "", (), {}, [])}
+        for name in ("headers", "extra_body"):
+            if name in given:
+                given[name] = {**getattr(other, name), **given[name]}
+        return replace(other, **given)
+
+
+def model_options(value: Any) -> ModelOptions:
+    """
+    The `ModelOptions` that *value* means: options, a mapping of them, or `None`.
+
+    Raises:
+        ConfigurationError: It is something else, or a name or a value in it is wrong.
+    """
+    if value is None:
+        return ModelOptions()
+    if isinstance(value, ModelOptions):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"options takes ModelOptions(...), not {type(value).__name__}")
+    known = [f.name for f in fields(ModelOptions)]
+    for name in value:
+        if name not in known:
+            import difflib  # only a mistake needs it
+
+            near = difflib.get_close_matches(str(name), known, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise ConfigurationError(f"no option of a model call is named {name!r}: {meant}")
+    return ModelOptions(**value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopConfig:
     """
     Limits and choices of a turn. Seconds end in `_s`; `None` means no limit if it is allowed.
@@ -143,6 +224,7 @@ class LoopConfig:
             half as long again; at most 300.
         busy_timeout_s: How long `on_busy="wait"` waits.
         max_result_bytes: How much of one tool result the model sees, in UTF-8 bytes.
+        options: More options of each model call; they win over those of the same name here.
         thinking_budgets: Tokens for thinking by level, such as `{"high": 20_000}`, for models that
             think by a budget; `None`, or a missing level: the provider's own.
 
@@ -177,10 +259,14 @@ class LoopConfig:
     max_tokens: int | None = None
     thinking_level: ThinkingLevel | None = None
     thinking_budgets: Mapping[str, int] | None = None
+    options: ModelOptions = field(default_factory=ModelOptions)
     hooks: Hooks = field(default_factory=Hooks)
 
     def __post_init__(self) -> None:
-        for name, kind in (("budget", Budget), ("retry", RetryPolicy), ("hooks", Hooks)):
+        for name, kind in (
+            *(("budget", Budget), ("retry", RetryPolicy), ("hooks", Hooks)),
+            ("options", ModelOptions),
+        ):
             if not isinstance(getattr(self, name), kind):
                 raise ConfigurationError(f"LoopConfig.{name} takes a {kind.__name__}(...)")
         for name in (

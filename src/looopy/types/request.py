@@ -86,9 +86,11 @@ class StreamOptions:
     thinking_level: ThinkingLevel | None = None
     thinking_budgets: Mapping[str, int] | None = None
     stop: Sequence[str] = ()
+    seed: int | None = None
     tool_choice: str | None = None
     output_schema: Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
     session_id: str | None = None
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float | None = None

@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from looopy.errors import LLMError
 from looopy.llm.anthropic.models import Abilities
 from looopy.llm.render import CUT_OFF, render
 from looopy.llm.strict import NotStrict, strict_schema
@@ -76,7 +77,14 @@ def to_body(
     Returns:
         The body, and for each of its messages the position in `request.messages`; -1 for one that
         comes from no message.
+
+    Raises:
+        LLMError: The API has no place for an option.
     """
+    if options.seed is not None:
+        raise LLMError(
+            "Anthropic's API takes no seed: leave it out", provider=PROVIDER, model=model
+        )
     quiet = options.thinking_level == ThinkingLevel.OFF and abilities.bound
     shown = render(request.messages, provider=PROVIDER, model=model)
     messages, sources = _messages(shown, thoughts=not quiet)

@@ -101,6 +101,8 @@ def to_body(
         body["max_completion_tokens" if official else "max_tokens"] = options.max_tokens
     if options.stop:
         body["stop"] = list(options.stop)
+    if options.seed is not None:
+        body["seed"] = options.seed
     body.update(_thinking(options, official=official, vendor=vendor))
     if options.output_schema is not None:
         body["response_format"] = {

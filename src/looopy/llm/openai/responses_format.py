@@ -78,6 +78,13 @@ def to_body(
             provider=provider,
             model=model,
         )
+    if options.seed is not None:
+        raise LLMError(
+            "the Responses API takes no seed: leave it out, or call the model through chat"
+            f" completions, as openai/{model}",
+            provider=provider,
+            model=model,
+        )
     items, sources = _input(request.messages, provider)
     body: dict[str, Any] = {"model": model, "input": items, "stream": True, "store": False}
     body["include"] = [_ENCRYPTED]
