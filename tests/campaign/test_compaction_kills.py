@@ -23,9 +23,9 @@ CONFIG = LoopConfig(retry=RetryPolicy(base_s=0), busy_timeout_s=60)
 RACERS, STEPS = 3, 8
 
 
-@pytest.fixture(params=["sqlite", "asyncpg"])
+@pytest.fixture(params=["sqlite", "asyncpg", "psycopg"])
 def kind(request) -> str:
-    """The stores that outlive a process; one of Postgres's drivers is enough."""
+    """The stores that outlive a process, by each driver."""
     return request.param
 
 

@@ -414,6 +414,48 @@ MUTANTS = [
         "tests/property/test_view.py::test_a_window_cuts_where_the_whole_would_be_cut",
     ),
     mutant(
+        "a-measurement-moves-the-window",
+        "each measurement of tokens moves the window, which costs the provider's prompt cache",
+        "looopy.history.view:View._rescales",
+        "if cut <= before:",
+        "if False:",
+        "tests/unit/history/test_view.py::test_a_measurement_alone_moves_no_window",
+    ),
+    mutant(
+        "the-scale-stays-at-home",
+        "another process cuts the history elsewhere, because it does not know the measured tokens",
+        "looopy.history.sent:Sent.resume",
+        'Scale.read(" ".join(words[len(_CAUSES) :]))',
+        "Scale()",
+        "tests/agent/history/test_scale.py::test_another_process_cuts_at_the_same_place",
+    ),
+    mutant(
+        "a-counted-log-is-read-by-estimate",
+        "an agent that is opened anew reads too little, where the tokenizer counts less",
+        "looopy.agent.context:Known._limits",
+        "LEAST_COUNTED if self.counted",
+        "100 if self.counted",
+        "tests/agent/history/test_counted.py::test_an_agent_for_each_turn_cuts_at_the_same_place",
+    ),
+    mutant(
+        "an-artifact-does-not-wait",
+        "an artifact of a turn with auto_save=False is stored though the turn never is",
+        "looopy.agent.commit:TurnLog.artifacts",
+        "known.staged = known.staged or self._stores.stage_artifacts()",
+        "pass",
+        "tests/agent/tools/test_buffered_artifacts.py::"
+        "test_nothing_is_stored_before_the_save_and_all_by_it",
+    ),
+    mutant(
+        "half-of-the-artifacts-are-stored",
+        "a commit that is refused in memory leaves artifacts behind",
+        "looopy.stores.memory.context:change_artifacts",
+        "context.artifacts.update(before)",
+        "pass",
+        "tests/contract/every_store/test_journal.py::TestJournalInMemory::"
+        "test_several_artifacts_are_changed_in_one_commit",
+    ),
+    mutant(
         "what-was-not-stored-is-shown",
         "the model sees messages that are not in the history, or not in this order",
         "looopy.agent.context:Known._append",

@@ -76,8 +76,9 @@ async def test_each_message_is_counted_once(memory_stores):
     assert len(model.counted) == 60 + 59  # the last answer was never sent
 
 
-async def test_an_agent_for_each_turn_cuts_at_the_same_place(memory_stores):
+async def test_an_agent_for_each_turn_cuts_at_the_same_place(memory_stores, monkeypatch):
     """It reads as far back as the count may reach."""
+    monkeypatch.setattr("looopy.agent.context._WINDOW", 8)
     live, anew = Words(), Words()
     await talk(memory_stores, live, range(90), context_id="live")
     await talk(memory_stores, anew, range(90), context_id="anew", reopened=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from looopy.history.tokens import estimate_tokens
 from looopy.history.view import View
 from looopy.history.window import Limits, fitting, folded, visible
 from looopy.llm.render import render
@@ -20,6 +21,7 @@ from looopy.types.message import (
     ToolResultMessage,
     UserMessage,
 )
+from looopy.types.request import LLMRequest
 
 
 class Watched(list[Message]):
@@ -138,3 +140,25 @@ def test_a_view_of_the_end_cuts_where_the_whole_is_cut(limits):
         view = View(log[gone:])
         view.offset = gone
         assert view.of(config, provider="", model="") == whole
+
+
+@pytest.mark.parametrize("wanted", [60, 88, 115, 160])
+def test_a_measurement_alone_moves_no_window(wanted):
+    """Unless what was shown no longer fits by it; and then forward."""
+    limit, moved = 3_000, 0
+    config = LoopConfig(history_tokens=limit)
+    for turns in range(20, 120):
+        log: list[Message] = []
+        for n in range(turns):
+            log += [UserMessage("a b c d " * 20), AssistantMessage((TextContent(f"e {n} " * 15),))]
+        view = View(log)
+        shown = view.of(config, provider="p", model="m")
+        view.sent.changes(LLMRequest(messages=shown, model="m"), "p", None, view.begin)
+        before, weight = view.begin, sum(map(estimate_tokens, shown))
+        view.sent.scale.wanted = wanted
+        view.of(config, provider="p", model="m")
+        assert view.begin >= before
+        if weight * wanted // 100 < limit:
+            assert view.begin == before
+        moved += view.begin > before
+    assert (moved > 0) == (wanted > 100)
