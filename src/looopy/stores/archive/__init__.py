@@ -12,5 +12,5 @@ it may import `stores`, `types` and `errors`.
 - `importing`: `import_contexts`, which restores all contexts of an archive at once, or none.
 
 Exports: those three functions and `ArchiveReport`, through `looopy.stores`. Read `format`,
-`writing`, `reading`.
+`writing`, `reading`. Decision 35 says why it is a ZIP.
 """

@@ -36,6 +36,7 @@ from looopy.types.artifact import ArtifactKind
 from looopy.types.storable import dump
 
 _TRIES = 3
+_MUCH = 256 * 1024  # characters of rows that wait
 Staged: TypeAlias = Mapping[tuple[str, str, int], Sequence[ArtifactPart]]
 """The parts in a blob store, by context, artifact and version."""
 
@@ -89,15 +90,7 @@ def _restore_steps(
             raise exists_already(context.record.context_id)
         for turn in context.turns():
             yield Query(s.RESTORE_TURN, {**_turn(turn), **key, "epoch": epoch})
-        for one in context.log():
-            if isinstance(one, RestoredMessage):
-                params = {**one.row._asdict(), **key, "role": one.role}
-                params["created_at"] = params.pop("created_us")
-                yield Query(s.ADD_MESSAGE, params)
-            else:
-                params = {**one._asdict(), **key}
-                params["created_at"] = params.pop("created_us")
-                yield Query(s.ADD_EVENT, params)
+        yield from _log_steps(key, context)
         for entry in context.entries:
             body = rows.entry_body(entry.message, entry.actor_id)
             params = {
@@ -112,6 +105,52 @@ def _restore_steps(
         for version in context.versions():
             yield from _version_steps(key, version, staged)
         yield Query(s.UNINDEX, key)
+
+
+def _log_steps(key: Mapping[str, Any], context: RestoredContext) -> Steps[None]:
+    """Add the rows of the log, many at once as long as they are short."""
+    messages = _Rows(s.RESTORE_MESSAGES, s.ADD_MESSAGE)
+    events = _Rows(s.RESTORE_EVENTS, s.ADD_EVENT)
+    for one in context.log():
+        if isinstance(one, RestoredMessage):
+            rows_, values = messages, {**one.row._asdict(), "role": one.role}
+        else:
+            rows_, values = events, one._asdict()
+        values["created_at"] = values.pop("created_us")
+        yield from rows_.add(key, values)
+    yield from messages.one_by_one(key)
+    yield from events.one_by_one(key)
+
+
+class _Rows:
+    """Rows of one table that wait until there are enough for a statement."""
+
+    def __init__(self, many: str, one: str) -> None:
+        self._many = many
+        self._one = one
+        self._waiting: list[dict[str, Any]] = []
+        self._size = 0
+
+    def add(self, key: Mapping[str, Any], values: dict[str, Any]) -> Steps[None]:
+        """Add a row, or have it wait."""
+        self._waiting.append(values)
+        self._size += len(values["body"])
+        if self._size > _MUCH:
+            yield from self.one_by_one(key)
+        elif len(self._waiting) == s.AT_ONCE:
+            numbered = {
+                f"{name}_q{n}": value
+                for n, row in enumerate(self._waiting, 1)
+                for name, value in row.items()
+            }
+            yield Query(self._many, {**numbered, **key})
+            self._waiting, self._size = [], 0
+
+    def one_by_one(self, key: Mapping[str, Any]) -> Steps[None]:
+        """Add all rows that wait."""
+        for row in self._waiting:
+            yield Query(self._one, {**row, **key})
+        self._waiting, self._size = [], 0
 
 
 def _context(context: RestoredContext) -> dict[str, Any]:

@@ -547,6 +547,26 @@ ADD_MESSAGE = (
     " :created_at, :meta, :body)"
 )
 
+AT_ONCE = 24
+"""The number of rows of a statement that adds many."""
+
+
+def values_at_once(*names: str) -> str:
+    """A list of `AT_ONCE` rows, whose parameters have these names and a number behind them."""
+    return ", ".join(
+        f"({', '.join(f':{name}_q{n}' for name in names)})" for n in range(1, AT_ONCE + 1)
+    )
+
+
+MESSAGE_VALUES = (
+    *("position", "turn", "iteration", "seq", "role", "created_at", "meta", "body"),
+)
+RESTORE_MESSAGES = (
+    "INSERT INTO looopy_messages (tenant_id, context_id, position, turn, iteration, seq, role,"
+    " created_at, meta, body) SELECT :tenant, :context, v.* FROM"
+    f" (VALUES {values_at_once(*MESSAGE_VALUES)}) v"
+)
+
 _MESSAGES_AFTER = (
     f" FROM looopy_messages WHERE {_THIS} AND position > :after ORDER BY position LIMIT :limit"
 )
@@ -572,6 +592,13 @@ ADD_EVENT = (
     "INSERT INTO looopy_events (tenant_id, context_id, seq, turn, iteration, type, created_at,"
     " position, body)"
     " VALUES (:tenant, :context, :seq, :turn, :iteration, :type, :created_at, :position, :body)"
+)
+
+EVENT_VALUES = ("seq", "turn", "iteration", "type", "created_at", "position", "body")
+RESTORE_EVENTS = (
+    "INSERT INTO looopy_events (tenant_id, context_id, seq, turn, iteration, type, created_at,"
+    " position, body) SELECT :tenant, :context, v.* FROM"
+    f" (VALUES {values_at_once(*EVENT_VALUES)}) v"
 )
 
 LIST_EVENTS = (

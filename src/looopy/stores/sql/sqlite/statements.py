@@ -114,6 +114,7 @@ _LACKS = (
     "SELECT 1 FROM json_each(:words) q WHERE NOT EXISTS (SELECT 1 FROM looopy_word_rows w"
     f" WHERE {_IN_BLOCK} AND {_IS_WANTED})"
 )
+_MESSAGE_VALUES = [name for name in s.MESSAGE_VALUES if name != "role"]
 IN_SQLITE = {
     s.LOAD_CONTEXT: f"{_CONTEXT} AND c.context_id = :context",
     **dict(
@@ -174,7 +175,19 @@ IN_SQLITE = {
         f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.body{_MESSAGES_AFTER}"
     ),
     s.LIST_NEWEST: _RECORDS.format(after="c.last_position - :limit"),
+    s.RESTORE_MESSAGES: (
+        "INSERT INTO looopy_message_rows (id, turn, iteration, seq, created_at, meta, body)"
+        f" SELECT {_at('v.column1')}, v.column2, v.column3, v.column4, v.column5, v.column6,"
+        f" v.column7 FROM (VALUES {s.values_at_once(*_MESSAGE_VALUES)}) v"
+        f" JOIN looopy_contexts c WHERE {_OWNER}"
+    ),
     # --- events ---
+    s.RESTORE_EVENTS: (
+        "INSERT INTO looopy_event_rows (id, turn, iteration, type, created_at, position, body)"
+        f" SELECT {_at('v.column1')}, v.column2, v.column3, v.column4, v.column5, v.column6,"
+        f" v.column7 FROM (VALUES {s.values_at_once(*s.EVENT_VALUES)}) v"
+        f" JOIN looopy_contexts c WHERE {_OWNER}"
+    ),
     s.ADD_EVENT: (
         "INSERT INTO looopy_event_rows (id, turn, iteration, type, created_at, position, body)"
         f" SELECT {_at(':seq')}, :turn, :iteration, :type, :created_at, :position, :body"
