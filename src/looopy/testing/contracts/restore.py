@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -111,34 +111,28 @@ async def imported(stores: Stores, archive: bytes, **others: Any) -> Any:
     """Import an archive, owners included."""
     from looopy.stores.archive.importing import import_contexts
 
-    async def stream() -> Any:
+    async def stream() -> AsyncIterator[bytes]:
         for start in range(0, len(archive), 100_000):
             yield archive[start : start + 100_000]
 
     return await import_contexts(stores, stream(), **{"keep_owners": True, **others})
 
 
-class _ClearsAtTheEnd(Stores):
-    """Stores in which somebody clears the context when all of its turns have been read."""
+class _ClearingJournal:
+    """A journal whose context is cleared when its turns have been read."""
 
     def __init__(self, stores: Stores) -> None:
-        parts = (stores.messages, stores.artifacts, stores.state, stores.journal)
-        super().__init__(*parts, contexts=stores.contexts)
+        self._stores = stores
         self.looked = False
-        turns = stores.journal.turns
 
-        class Journal:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(stores.journal, name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stores.journal, name)
 
-            async def turns(_, context_id: str, **bounds: Any) -> Any:  # noqa: N805 - two selfs
-                found = await turns(context_id, **bounds)
-                await stores.journal.clear(context_id)
-                self.looked = True
-                return found
-
-        made: Any = Journal()
-        self.journal = made
+    async def turns(self, context_id: str, **bounds: Any) -> Any:
+        found = await self._stores.journal.turns(context_id, **bounds)
+        await self._stores.journal.clear(context_id)
+        self.looked = True
+        return found
 
 
 async def _filled(stores: Stores) -> bytes:
@@ -163,16 +157,14 @@ class RestoreContract(Contract):
         filled = await _filled(stores)
         other = stores.for_tenant("other")
         await imported(other, filled)
-        listed = [
-            await other.contexts.list(**conditions)
-            for conditions in (
-                {"owner": "u1"},
-                {"tags": ["work", "a b"]},
-                {"metadata": {"title": "A"}},
-                {"due": True},
-                {"status": "waiting"},
-            )
+        conditions: list[dict[str, Any]] = [
+            {"owner": "u1"},
+            {"tags": ["work", "a b"]},
+            {"metadata": {"title": "A"}},
+            {"due": True},
+            {"status": "waiting"},
         ]
+        listed = [await other.contexts.list(**condition) for condition in conditions]
         assert [[one.context_id for one in page.items] for page in listed] == [[CONTEXT]] * 5
         found = [(await theirs.contexts.search("outside")).items for theirs in (stores, other)]
         assert found[0] == found[1] != []
@@ -313,9 +305,11 @@ class RestoreContract(Contract):
 
         await a_turn(stores)
         await a_turn(stores)
-        clears = _ClearsAtTheEnd(stores)
+        clears: Any = _ClearingJournal(stores)
+        parts = (stores.messages, stores.artifacts, stores.state)
+        theirs = Stores(*parts, clears, contexts=stores.contexts)
         with pytest.raises(StoreConflict, match="while it was exported"):
-            async for _ in export_contexts(clears, CONTEXT):
+            async for _ in export_contexts(theirs, CONTEXT):
                 pass
         assert clears.looked
 
