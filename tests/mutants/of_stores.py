@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Edit, Mutant, mutant
 
+_FORKS = "tests/contract/every_store/test_forks.py::TestForksOnSQLite"
 _JOURNAL = "tests/contract/every_store/test_journal.py"
 _TYPES = "tests/property/test_wrong_types.py"
 _DAMAGED = "tests/contract/every_store/test_damaged_rows.py"
@@ -957,5 +958,71 @@ MUTANTS = [
         "and _ends_with(term, there[place + last].word)",
         "",
         f"{_SEARCH}::TestSearchInMemory::test_words_phrases_and_beginnings",
+    ),
+    # --- forks ---
+    mutant(
+        "a-fork-knows-the-future",
+        "a fork has artifacts that its parent saved after it was made",
+        "looopy.stores.sql.statements:_IN_LAYER",
+        '"a.turn <= :turn AND COALESCE(a.forks, 0) < :number"',
+        '"a.turn <= :turn"',
+        f"{_FORKS}::test_what_is_saved_after_a_fork_belongs_to_one_side",
+    ),
+    mutant(
+        "a-parent-takes-its-forks-along",
+        "deleting a conversation empties the branches that were made of it",
+        "looopy.stores.sql.state:SQLStateStore.delete",
+        "yield from leave_to_forks(key)",
+        "",
+        f"{_FORKS}::test_a_parent_that_goes_leaves_its_forks_whole",
+    ),
+    mutant(
+        "a-ghost-for-ever",
+        "what the last branch of a deleted conversation shared stays in the database",
+        "looopy.stores.sql.ghosts:bury",
+        "if not is_shared:",
+        "if False:",
+        "tests/contract/every_store/test_forks.py::test_the_last_fork_takes_along_what_it_shares",
+    ),
+    mutant(
+        "a-ghost-keeps-too-much",
+        "the words that only a deleted branch had stay in the database",
+        "looopy.stores.sql.ghosts:bury",
+        'yield Query(s.TRIM_MESSAGES, {**ghost, "position": position or 0})',
+        "",
+        "tests/contract/every_store/test_forks.py::test_the_last_fork_takes_along_what_it_shares",
+    ),
+    mutant(
+        "rewound-is-shown",
+        "an edited question is followed by the old one and its answer",
+        "looopy.stores.sql.fork:read_past",
+        "gaps = () if hidden else merged(decode_past(head.past)[0])",
+        "gaps = ()",
+        f"{_FORKS}::test_a_rewound_tail_is_hidden_and_kept",
+    ),
+    mutant(
+        "a-rewind-fences-nobody",
+        "a turn goes on in what another process has rewound",
+        "looopy.stores.sql.statements:REWIND",
+        'f"UPDATE looopy_contexts SET {_NEXT_EPOCH}, last_seq',
+        'f"UPDATE looopy_contexts SET last_seq',
+        f"{_FORKS}::test_a_rewind_fences_what_was_read_before",
+    ),
+    mutant(
+        "cut-within-a-turn",
+        "a branch begins between a call and its result",
+        "looopy.stores.past:cut_after",
+        "raise within_turn(at, begun)",
+        "return Cut(at, seq - 1, turn)",
+        f"{_FORKS}::test_within_a_turn_nothing_is_cut",
+    ),
+    mutant(
+        "erased-but-for-forks",
+        "a branch still says what an erased person said",
+        "looopy.stores.sql.erasing:redact_steps",
+        "blobs |= yield from _redact_forks(key, turns, saved, calls, force=force)",
+        "pass",
+        "tests/contract/every_store/test_erasure.py::TestRedactionOnSQLite"
+        "::test_forks_share_what_is_left",
     ),
 ]

@@ -59,18 +59,42 @@ async def test_forks_share_what_they_have_in_common(tmp_path):
 
 async def test_the_last_fork_takes_along_what_it_shares(tmp_path):
     """Of a deleted parent, what no fork needs is gone at once, and the rest with the last one."""
-    path = tmp_path / "chat.db"
+    path, large = tmp_path / "chat.db", b"canary" * 20_000
     async with open_stores(f"sqlite:///{path}") as stores:
         _, empty = _pages(path)
         messages = [user(f"canary {n}") for n in range(4)]
         await stores.messages.append(CONTEXT, messages)
+        await stores.artifacts.save(CONTEXT, "a", large)
         for name, at in (("b", 2), ("c", 3)):
             await stores.journal.fork(CONTEXT, name, at=at)
         await stores.journal.fork("c", "d", at=1)
         await stores.state.delete(CONTEXT)
         assert _pages(path)[1]["looopy_message_rows"] == 3
         assert b"canary 3" not in path.read_bytes()
-        for name in ("c", "b", "d"):
+        await stores.state.delete("c")
+        assert _pages(path)[1]["looopy_message_rows"] == 2
+        assert b"canary 2" not in path.read_bytes()
+        for name in ("b", "d"):
+            assert await stores.artifacts.load(name, "a") == large
             await stores.state.delete(name)
         assert _pages(path)[1] == empty
     assert b"canary" not in path.read_bytes()
+    assert not [one for one in path.with_name("chat.db.blobs").rglob("*") if one.is_file()]
+
+
+async def test_a_deleted_artifact_goes_with_the_last_who_sees_it(tmp_path):
+    """Wherever its versions lie by then."""
+    path = tmp_path / "chat.db"
+    async with open_stores(f"sqlite:///{path}") as stores:
+        await stores.messages.append(CONTEXT, [user("one")])
+        await stores.artifacts.save(CONTEXT, "a", b"canary" * 20_000)
+        for name in ("b", "c"):
+            await stores.journal.fork(CONTEXT, name)
+        await stores.artifacts.delete(CONTEXT, "a")
+        await stores.artifacts.delete("b", "a")
+        assert _pages(path)[1]["looopy_artifact_parts"] == 1
+        await stores.artifacts.delete("c", "a")
+        assert "looopy_artifacts" not in _pages(path)[1]
+        assert _pages(path)[1]["looopy_contexts"] == 3
+    assert b"canary" not in path.read_bytes()
+    assert not [one for one in path.with_name("chat.db.blobs").rglob("*") if one.is_file()]
