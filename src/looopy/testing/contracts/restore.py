@@ -228,6 +228,26 @@ class RestoreContract(Contract):
         await imported(other, await exported(stores))
         assert await told(other) == await told(stores)
 
+    async def test_a_fork_becomes_a_context_of_its_own(self, stores: Stores) -> None:
+        """With the past that it shared; what a rewind hid stays hidden, and can be shown again."""
+        await a_turn(stores)
+        await a_turn(stores)
+        await stores.artifacts.save(CONTEXT, "doc", _LARGE)
+        await a_turn(stores)
+        await stores.journal.fork(CONTEXT, "fork", at=4)
+        await stores.journal.rewind(CONTEXT, 3)
+        archive = await exported(stores, CONTEXT, "fork")
+        before = [await told(stores, name) for name in (CONTEXT, "fork")]
+        other = stores.for_tenant("other")
+        await imported(other, archive)
+        assert [await told(other, name) for name in (CONTEXT, "fork")] == before
+        assert (await other.journal.lineage("fork")).parent is None
+        assert len(await other.messages.list(CONTEXT)) == 4
+        await other.journal.undo_rewind(CONTEXT)
+        assert len(await other.messages.list(CONTEXT)) == 6
+        await other.state.delete(CONTEXT)
+        assert await other.artifacts.load("fork", "doc") == _LARGE
+
     async def test_contexts_are_restored_all_or_none(self, stores: Stores) -> None:
         """One that exists already keeps all others out."""
         for name in ("a", "b", "c"):
