@@ -21,7 +21,8 @@ from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
-from looopy.stores.records import ContextRecord, Lineage, MessageRecord, TurnRecord
+from looopy.stores.past import Lineage
+from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.stores.rules import check_context_id
 from looopy.types.message import AssistantMessage, Message, ToolResultMessage, UserMessage
 from looopy.types.message_json import message_to_json, usage_to_json

@@ -26,7 +26,6 @@ from looopy.stores.records import (
     EntryKind,
     Erased,
     InboxHead,
-    Lineage,
     MessageRecord,
     NewSummary,
     SearchPage,
@@ -39,6 +38,7 @@ from looopy.types.message import Message, UserMessage
 from looopy.types.state import AgentStatus
 
 if TYPE_CHECKING:
+    from looopy.stores.past import Lineage
     from looopy.stores.requests import Request
     from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 

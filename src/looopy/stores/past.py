@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from looopy.errors import StoreConflict, ValueRefused
@@ -31,6 +31,34 @@ share. No context of a user has it, and it sorts after all that they may have.
 _LEFT_OPEN = frozenset(
     {Outcome.INTERRUPTED, Outcome.FAILED, Outcome.INPUT_REQUIRED, Outcome.AUTH_REQUIRED}
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """
+    A fork as its parent sees it, or a parent as its fork does.
+
+    Attributes:
+        context_id: The other context; `None` for a parent that was deleted or cleared since.
+        at: The position of the last message that both share.
+    """
+
+    context_id: str | None
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """
+    The relatives of a context.
+
+    Attributes:
+        parent: The context that it was forked from; `None` if it is no fork.
+        forks: The contexts that were forked from it and still exist, by id.
+    """
+
+    parent: Branch | None = None
+    forks: Sequence[Branch] = ()
 
 
 class Cut(NamedTuple):

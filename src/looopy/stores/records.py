@@ -572,34 +572,6 @@ class NewSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
-    """
-    A fork as its parent sees it, or a parent as its fork does.
-
-    Attributes:
-        context_id: The other context; `None` for a parent that was deleted or cleared since.
-        at: The position of the last message that both share.
-    """
-
-    context_id: str | None
-    at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage:
-    """
-    The relatives of a context.
-
-    Attributes:
-        parent: The context that it was forked from; `None` if it is no fork.
-        forks: The contexts that were forked from it and still exist, by id.
-    """
-
-    parent: Branch | None = None
-    forks: Sequence[Branch] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiter:
     """A place in line for a context; `alive` is true if it was renewed lately."""
 

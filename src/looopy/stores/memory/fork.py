@@ -21,7 +21,9 @@ from looopy.stores.memory.context import (
 )
 from looopy.stores.memory.shared import Shared
 from looopy.stores.past import (
+    Branch,
     Cut,
+    Lineage,
     check_place,
     check_position,
     check_rewind,
@@ -35,7 +37,7 @@ from looopy.stores.past import (
     summary_of,
     within_turn,
 )
-from looopy.stores.records import Branch, ContextRecord, Lineage, TurnRecord
+from looopy.stores.records import ContextRecord, TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import busy, check_context_id, no_context
 from looopy.types.artifact import ArtifactStatus

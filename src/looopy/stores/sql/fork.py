@@ -13,8 +13,10 @@ from typing import Any
 
 from looopy.stores import rules as names
 from looopy.stores.past import (
+    Branch,
     Cut,
     Layer,
+    Lineage,
     check_position,
     check_rewind,
     check_undo,
@@ -32,7 +34,7 @@ from looopy.stores.past import (
     summary_of,
     within_turn,
 )
-from looopy.stores.records import Branch, Lineage, TurnRecord
+from looopy.stores.records import TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import busy, no_context

@@ -25,7 +25,7 @@ from looopy.stores.log import (
     positions,
     read_rows,
 )
-from looopy.stores.past import Layer, check_place
+from looopy.stores.past import Layer, Lineage, check_place
 from looopy.stores.records import (
     INBOX_LIMIT,
     Commit,
@@ -34,7 +34,6 @@ from looopy.stores.records import (
     Entry,
     EntryKind,
     InboxHead,
-    Lineage,
     NewSummary,
     TurnRecord,
 )

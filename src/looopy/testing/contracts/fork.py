@@ -15,7 +15,8 @@ from looopy.errors import (
     ValueRefused,
 )
 from looopy.stores.bundle import Stores
-from looopy.stores.records import Branch, Lineage, NewSummary
+from looopy.stores.past import Branch, Lineage
+from looopy.stores.records import NewSummary
 from looopy.testing.contracts.turns import (
     CONTEXT,
     a_turn,
