@@ -152,6 +152,31 @@ async def test_history_is_shown_and_an_interrupted_turn_continued(looopy):
     await _leave(session)
 
 
+UNSEEN = """
+from looopy.stores import owner
+
+owner._host = lambda: ""
+"""
+
+
+async def test_a_turn_whose_process_cannot_be_seen_is_waited_for(looopy):
+    """Between containers and off Linux only the lease tells that it was killed: then a question."""
+    site = looopy.home / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(UNSEEN)
+    looopy.env["PYTHONPATH"] = os.pathsep.join([str(site), looopy.env.get("PYTHONPATH", "")])
+    await _killed_in_a_wait(looopy, 1)
+    session = await looopy.at_terminal("chat")
+    await session.see("Turn 2 of this conversation runs in another process")
+    await session.see("seconds ...")
+    await session.see("Turn 2 was interrupted.")
+    await session.see("Continue it? [Y/n] ")
+    session.press("y\r")
+    await session.see("The tool said: Waited 1 seconds.")
+    await session.see("> ")
+    await _leave(session)
+
+
 async def test_an_interrupted_turn_may_be_left(looopy):
     """After a no there is a prompt, and saying something goes on from there."""
     await _killed_in_a_wait(looopy, 600)

@@ -14,11 +14,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from looopy.cli.contexts import read_past
+from looopy.cli.contexts import owner_is_seen, read_past
 from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.render import PROMPT, JsonRenderer, Renderer, TextRenderer, show_history
 from looopy.cli.terminal import Terminal, edit_lines, one_line
@@ -31,6 +32,8 @@ from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest
 
 _LOCAL_HISTORY_TOKENS = 2_400  # the embedded model's window also has to hold tools and the answer
 _PAST_MESSAGES = 20
+_LEFT_WITHIN_S = 2 * LoopConfig().lease_ttl_s  # its rest, then half of one: see agent/lease.py
+_LOOK_S = 2.0
 
 
 def chat(
@@ -81,7 +84,9 @@ def chat(
     if url is None:
         make_data_folder()
     renderer = (JsonRenderer if as_json else TextRenderer)(terminal)
-    conversation = Conversation(agent, terminal, renderer)
+    conversation = Conversation(
+        agent, terminal, renderer, lambda: asyncio.run(owner_is_seen(place, context_id))
+    )
     if messages:
         with agent:
             return conversation.recite(messages, go_on=go_on)
@@ -126,10 +131,22 @@ def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
 
 
 class Conversation:
-    """Turns of one started agent, one after the other, as a person or a script wants them."""
+    """
+    Turns of one started agent, one after the other, as a person or a script wants them.
 
-    def __init__(self, agent: Agent, terminal: Terminal, renderer: Renderer) -> None:
+    Args:
+        owner_is_seen: Called if a turn runs elsewhere: true if its process is seen to run.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        terminal: Terminal,
+        renderer: Renderer,
+        owner_is_seen: Callable[[], bool],
+    ) -> None:
         self._agent = agent
+        self._owner_is_seen = owner_is_seen
         self._terminal = terminal
         self._renderer = renderer
         self._all_completed = True
@@ -141,7 +158,7 @@ class Conversation:
         Raises:
             ValueRefused: A message cannot be stored.
         """
-        self._say_if_busy()
+        self._wait_if_busy(may_be_left=go_on)
         if go_on and not self._go_on():
             return 1
         return 0 if all(self._turn(message) for message in messages) else 1
@@ -158,7 +175,7 @@ class Conversation:
         if terminal.has_person:
             edit_lines()
             terminal.notice("Ctrl-C cancels an answer, Ctrl-D leaves.")
-        self._say_if_busy()
+        self._wait_if_busy(may_be_left=True)
         said = None
         if go_on:
             self._go_on()
@@ -185,13 +202,32 @@ class Conversation:
 
     # --- what an earlier process left --------------------------------------------------------
 
-    def _say_if_busy(self) -> None:
-        state = self._agent.state
-        if state.status is AgentStatus.BUSY:
-            self._terminal.notice(
-                f"Turn {state.turn_count} of this conversation runs in another process; wait until"
-                " it ends."
-            )
+    def _wait_if_busy(self, *, may_be_left: bool) -> None:
+        """
+        Say that a turn runs elsewhere.
+
+        Its process may be gone where this one cannot see it: in another container, or off Linux.
+        Then only its lease tells, so with *may_be_left* this waits until a living owner would have
+        renewed it. Ctrl-C ends the waiting.
+        """
+        agent, terminal = self._agent, self._terminal
+        if agent.state.status is not AgentStatus.BUSY:
+            return
+        terminal.notice(
+            f"Turn {agent.state.turn_count} of this conversation runs in another process; wait"
+            " until it ends."
+        )
+        if not may_be_left or self._owner_is_seen():
+            return
+        terminal.notice("If that process is gone, the turn can soon be continued.")
+        ends = time.monotonic() + _LEFT_WITHIN_S
+        try:
+            while agent.state.status is AgentStatus.BUSY and (left := ends - time.monotonic()) > 0:
+                terminal.notice(f"{left:.0f} seconds ...")
+                time.sleep(min(left, _LOOK_S))
+                agent.refresh()
+        except KeyboardInterrupt:
+            terminal.notice("(not waiting any longer)")
 
     def _go_on(self) -> bool:
         """Continue what stopped; true also when there is nothing to continue."""

@@ -21,6 +21,7 @@ from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
 from looopy.stores.bundle import Stores
 from looopy.stores.opening import open_stores
+from looopy.stores.owner import provably_alive
 from looopy.stores.past import Lineage
 from looopy.stores.records import ContextRecord, MessageRecord, TurnRecord
 from looopy.stores.rules import check_context_id
@@ -122,6 +123,13 @@ async def read_past(url: str, context_id: str, limit: int) -> Past:
         recent = await stores.messages.recent(context_id, limit=limit)
         failure = record.state.error[1] if record.state.error is not None else None
         return Past([r.message for r in recent], failure)
+
+
+async def owner_is_seen(url: str, context_id: str) -> bool:
+    """True if the owner of a context is seen to run on this host."""
+    async with open_stores(url) as stores:
+        record = await stores.state.load(context_id)
+        return record is not None and record.holder is not None and provably_alive(record.holder)
 
 
 def _exists(url: str) -> bool:
