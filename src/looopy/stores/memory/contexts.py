@@ -13,8 +13,7 @@ from looopy.stores.listing import Listing, check_tags, facts, labels, new_tags
 from looopy.stores.memory.context import StoredContext, context_record
 from looopy.stores.memory.erasing import InMemoryErasures
 from looopy.stores.memory.restore import restored_context, snapshot_of
-from looopy.stores.memory.search import InMemorySearcher
-from looopy.stores.records import ContextPage
+from looopy.stores.records import ContextPage, SearchPage
 from looopy.stores.rows.events import decode_state
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import no_context
@@ -23,7 +22,7 @@ from looopy.types.event import utc_now
 from looopy.types.state import AgentStatus
 
 
-class InMemoryContextIndex(InMemorySearcher, InMemoryErasures, ContextIndex):
+class InMemoryContextIndex(InMemoryErasures, ContextIndex):
     """See `ContextIndex` for the contract."""
 
     async def list(
@@ -64,6 +63,22 @@ class InMemoryContextIndex(InMemorySearcher, InMemoryErasures, ContextIndex):
                 (touched, context_record(context_id, context))
                 for (touched, context_id), context in found[: wanted.limit + 1]
             ]
+        )
+
+    async def search(
+        self,
+        query: str,
+        *,
+        context_id: str | None = None,
+        owner: str | None = None,
+        after: str | None = None,
+        limit: int = 20,
+    ) -> SearchPage:
+        from looopy.stores.memory.search import InMemorySearcher  # a turn needs none of it
+
+        searcher = InMemorySearcher(self.backend, self.tenant)
+        return await searcher.search(
+            query, context_id=context_id, owner=owner, after=after, limit=limit
         )
 
     async def tag(

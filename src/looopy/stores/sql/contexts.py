@@ -10,7 +10,7 @@ from typing import Any
 from looopy.stores.base import ContextIndex
 from looopy.stores.listing import Listing, check_tags, facts, labels, new_tags
 from looopy.stores.log import read_rows
-from looopy.stores.records import ContextPage
+from looopy.stores.records import ContextPage, SearchPage
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import no_context
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext
@@ -20,7 +20,6 @@ from looopy.stores.sql.erasing import SQLErasures
 from looopy.stores.sql.head import peek
 from looopy.stores.sql.inherited import all_versions
 from looopy.stores.sql.restore import restore
-from looopy.stores.sql.search import SQLSearcher
 from looopy.stores.sql.store import bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record, stored_artifact, tags_column
 from looopy.types.state import AgentStatus
@@ -30,7 +29,7 @@ _ARTIFACT_COLUMNS = 13
 _AT_ONCE = 32  # contexts that are locked together
 
 
-class SQLContextIndex(SQLSearcher, SQLErasures, ContextIndex):
+class SQLContextIndex(SQLErasures, ContextIndex):
     """See `ContextIndex` for the contract."""
 
     async def list(
@@ -57,11 +56,11 @@ class SQLContextIndex(SQLSearcher, SQLErasures, ContextIndex):
             after=after,
             limit=limit,
         )
-        read = await self.listed(wanted)
+        read = await self._listed(wanted)
         found = await read_rows(read, lambda row: (int(row[-1]), context_record(row[:-1])))
         return wanted.page(found)
 
-    async def listed(self, wanted: Listing) -> Rows:
+    async def _listed(self, wanted: Listing) -> Rows:
         await self._bring_up()
         query = Query(_walk(wanted), self._params(wanted), alone=True)
         return await self.backend.run(partial(one_step, query), write=False)
@@ -79,6 +78,22 @@ class SQLContextIndex(SQLSearcher, SQLErasures, ContextIndex):
             "limit": bounded(wanted.limit + 1),
             **conditions,
         }
+
+    async def search(
+        self,
+        query: str,
+        *,
+        context_id: str | None = None,
+        owner: str | None = None,
+        after: str | None = None,
+        limit: int = 20,
+    ) -> SearchPage:
+        from looopy.stores.sql.search import SQLSearcher  # a turn needs none of it
+
+        searcher = SQLSearcher(self.backend, self.tenant, self._listed)
+        return await searcher.search(
+            query, context_id=context_id, owner=owner, after=after, limit=limit
+        )
 
     async def tag(
         self, context_id: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()

@@ -11,7 +11,7 @@ message that is gone.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from looopy.stores.records import SearchHit
 from looopy.stores.rows.reading import decode_records, read_message
 from looopy.stores.search import Place, Searcher, Wanted, words_of
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.driver import Query, Rows, Steps
+from looopy.stores.sql.driver import Driver, Query, Rows, Steps
 from looopy.stores.sql.fork import ranges_of
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 
@@ -48,14 +48,26 @@ class _Unread(NamedTuple):
 
 
 class SQLSearcher(SQLStore, Searcher):
-    """See `ContextIndex.search` for the contract."""
+    """
+    See `ContextIndex.search` for the contract.
+
+    Args:
+        backend, tenant: See `SQLStore`.
+        listed: Reads the contexts of a listing: their columns, then their place in it.
+    """
+
+    def __init__(
+        self, backend: Driver, tenant: str, listed: Callable[[Listing], Awaitable[Rows]]
+    ) -> None:
+        super().__init__(backend, tenant)
+        self._listed = listed
 
     async def _is_of(self, context_id: str, owner: str | None) -> bool:
         found = await self._ask(s.TO_SEARCH, context_id)
         return bool(found) and (owner is None or found[0][3] == owner)
 
     async def _contexts(self, owner: str | None, after: Place | None, most: int) -> list[Place]:
-        found = await self.listed(
+        found = await self._listed(
             Listing(
                 owner=owner,
                 status=None,
@@ -69,10 +81,6 @@ class SQLSearcher(SQLStore, Searcher):
             )
         )
         return [Place(int(row[-1]), row[0]) for row in found[:most]]
-
-    async def listed(self, wanted: Listing) -> Rows:
-        """The contexts of a listing: their columns, then their place in it."""
-        raise NotImplementedError
 
     async def _likely(self, context_ids: Sequence[str], wanted: Wanted) -> Iterable[str]:
         if not context_ids:

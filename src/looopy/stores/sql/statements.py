@@ -328,12 +328,14 @@ _QUERY = (
 
 # Messages that may have all the words, between two positions, the newest first.
 FIND_WORDS = (
-    "SELECT m.position, m.turn, m.iteration, m.seq, m.body FROM looopy_words w CROSS JOIN LATERAL"
-    f" (SELECT position, turn, iteration, seq, body FROM looopy_messages WHERE {_THIS}"
-    " AND position = w.position OFFSET 0) m"
+    # The messages are read for those alone that are asked for, and not to be sorted.
+    "WITH f AS MATERIALIZED (SELECT w.position FROM looopy_words w"
     " WHERE w.tenant_id = :tenant AND w.context_id = :context"
     f" AND w.position > :after AND w.position < :before AND w.words @@ {_QUERY}"
-    " ORDER BY w.position DESC LIMIT :limit"
+    " ORDER BY w.position DESC LIMIT :limit)"
+    " SELECT m.position, m.turn, m.iteration, m.seq, m.body FROM f CROSS JOIN LATERAL"
+    f" (SELECT position, turn, iteration, seq, body FROM looopy_messages WHERE {_THIS}"
+    " AND position = f.position OFFSET 0) m ORDER BY f.position DESC"
 )
 
 # Those of :contexts that may have such messages.
