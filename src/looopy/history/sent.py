@@ -45,7 +45,10 @@ class Sent:
     @property
     def text(self) -> str | None:
         """The beginning, as it is stored; `None` before the first request."""
-        return None if self._head is None else f"{self._head} {self.scale}".rstrip()
+        scale = self.scale
+        if self._head is None or scale.used == scale.wanted == 100:
+            return self._head
+        return f"{self._head} {scale}"
 
     @property
     def begin(self) -> int:

@@ -162,11 +162,10 @@ class View:
         self, config: LoopConfig, window_tokens: int | None, scale: int | None = None
     ) -> Limits:
         """The limits of the next request, by the scale in use or by another one."""
-        if self.counts is not None and not self.counts.failed:
-            weigh = self.counts.weigh
-            return Limits.of(config, window_tokens, fixed=self.fixed, weigh=weigh)
-        used = self.sent.scale.used if scale is None else scale
-        return Limits.of(config, window_tokens, scale=used, fixed=self.fixed)
+        counts = self.counts
+        if counts is not None and not counts.failed:
+            return Limits.of(config, window_tokens, 100, self.fixed, counts.weigh)
+        return Limits.of(config, window_tokens, scale or self.sent.scale.used, self.fixed)
 
     async def count(self, counter: Callable[[Sequence[str]], Awaitable[Any]]) -> None:
         """
@@ -193,8 +192,9 @@ class View:
 
     def goes_with(self, system_prompt: str, tools: Sequence[ToolSpec]) -> None:
         """Weigh what the next request has beside the history."""
-        if (system_prompt, tools) != self._fixed_for:
-            self._fixed_for = system_prompt, tools
+        beside = (system_prompt, tools)
+        if beside != self._fixed_for:
+            self._fixed_for = beside
             self.fixed = text_tokens(system_prompt) + sum(map(spec_tokens, tools))
 
     def measure(self, usage: Usage) -> None:

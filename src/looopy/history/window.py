@@ -63,7 +63,6 @@ class Limits:
         cls,
         config: LoopConfig,
         window_tokens: int | None,
-        *,
         scale: int = 100,
         fixed: int = 0,
         weigh: Callable[[Message], int] = estimate_tokens,
@@ -76,7 +75,9 @@ class Limits:
             fixed: Estimated tokens of the prompt and the tools, beside which the history has to
                 fit. They count for `"auto"`, in a window of known size.
         """
-        tokens = _token_limit(config, window_tokens, fixed * scale // 100)
+        tokens = config.history_tokens
+        if tokens == "auto":
+            tokens = _auto_limit(window_tokens, fixed * scale // 100)
         if tokens is not None and scale != 100:
             tokens = max(1, tokens * 100 // scale)
         return cls(config.max_messages, tokens, weigh)
@@ -228,9 +229,7 @@ def safe_cuts(
     return scan.users, scan.groups
 
 
-def _token_limit(config: LoopConfig, window_tokens: int | None, fixed: int) -> int | None:
-    if config.history_tokens != "auto":
-        return config.history_tokens
+def _auto_limit(window_tokens: int | None, fixed: int) -> int:
     if window_tokens is None:
         return UNKNOWN_WINDOW_TOKENS
     limit, part = window_tokens * 3 // 4, window_tokens // 8
