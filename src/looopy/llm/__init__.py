@@ -6,7 +6,8 @@ store. The room may import `auth`, `types` and `errors`, but neither `tools` nor
 it loads no vendor's SDK; making a provider does. Exports: the names in `__all__`.
 
 - Contract: `provider`. A model's name becomes a provider in `resolve`.
-- Providers: `openai/`, `anthropic/`, `local/`, `pipy`; `fallback` asks several in order.
+- Providers: `openai/`, `anthropic/`, `local/`, `pipy`, `anyllm`; `fallback`
+  asks several in order.
 - Request: `render` makes valid messages of any stored log; `strict` makes schemas that a server
   enforces.
 - Answer: `sse` reads the bytes, `reader` is the part of a reader that is the same for every format,
@@ -31,6 +32,7 @@ from looopy.types.lazy import export as _export
 
 if TYPE_CHECKING:
     from looopy.llm.anthropic.provider import AnthropicProvider as AnthropicProvider
+    from looopy.llm.anyllm import AnyLLMProvider as AnyLLMProvider
     from looopy.llm.fallback import FallbackProvider as FallbackProvider
     from looopy.llm.local import LocalProvider as LocalProvider
     from looopy.llm.openai.provider import OpenAIProvider as OpenAIProvider
@@ -49,6 +51,7 @@ _export(
     globals(),
     {
         ".anthropic.provider": ("AnthropicProvider",),
+        ".anyllm": ("AnyLLMProvider",),
         ".fallback": ("FallbackProvider",),
         ".local": ("LocalProvider",),
         ".openai.provider": ("OpenAIProvider",),

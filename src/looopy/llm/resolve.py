@@ -56,6 +56,7 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
             - `anthropic/MODEL`: Anthropic, or the server at `ANTHROPIC_BASE_URL`; key in
               `ANTHROPIC_API_KEY`.
             - `openrouter/VENDOR/MODEL`: key in `OPENROUTER_API_KEY`.
+            - `any-llm/PROVIDER/MODEL`: any provider that any-llm knows.
             - `ollama/MODEL`: a running Ollama on this machine, or at `OLLAMA_HOST`.
             - `local`, `local/NAME`, `local/PATH.gguf`: the embedded model.
             - `http://HOST/v1#MODEL`: any server that speaks OpenAI's chat completions.
@@ -82,6 +83,10 @@ def resolve_provider(spec: str | LLMProvider, **options: Any) -> LLMProvider:
         from looopy.llm.anthropic.provider import AnthropicProvider
 
         return AnthropicProvider(model, **options)
+    if place == "any-llm" and "/" in model:
+        from looopy.llm.anyllm import AnyLLMProvider
+
+        return AnyLLMProvider(model.replace("/", ":", 1), **options)
     if place == "local" and (model or spec == "local"):
         from looopy.llm.local import LocalProvider
 
