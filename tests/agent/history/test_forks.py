@@ -237,3 +237,32 @@ def test_blocking_agents_fork_and_rewind(tmp_path):
         agent.rewind(1)
         agent.undo_rewind()
         assert texts(agent.get_messages()) == ["one", "1: one"]
+
+
+async def test_a_summary_counts_only_what_is_shown(stores):
+    """Made after a rewind, asked for, undone, and in a fork: hidden messages are in none of it."""
+    agent, provider = an_agent("ada", stores)
+    async with agent:
+        for said in ("one", "two", "three"):
+            await agent.execute_turn(said)
+        await agent.rewind(2)
+        await agent.execute_turn("second")
+        await agent.execute_turn("third")
+        whole = texts(await agent.get_messages())
+        event = await agent.compact()
+        assert event.covers == (1, 8)
+        assert texts(await agent.get_covered()) == whole[:4]
+        assert texts(await agent.get_covered(after=1, limit=2)) == ["1: one", "second"]
+        await agent.fork("ada-2")
+        other, seen = an_agent("ada-2", stores)
+        async with other:
+            assert texts(await other.get_covered()) == whole[:4]
+            await other.execute_turn("fourth")
+        assert [m.role for m in seen.requests[0].messages] == ["user", "user", "assistant", "user"]
+        assert await agent.undo_compact() is not None
+        assert await agent.get_covered() == []
+        await agent.execute_turn("fourth")
+        assert texts(provider.requests[-1].messages) == [*whole, "fourth"]
+        await agent.rewind(6)
+        assert (await agent.compact()).covers == (1, 8)
+        assert texts(await agent.get_covered()) == whole[:4]
