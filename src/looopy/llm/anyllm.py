@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from importlib import import_module
 from importlib.util import find_spec
@@ -131,7 +131,7 @@ class AnyLLMProvider:
 
     async def _chunks(
         self, body: dict[str, Any], options: StreamOptions, model: str, key: str
-    ) -> Any:
+    ) -> AsyncGenerator[str, None]:
         idle_s = options.idle_timeout_s or self._idle_timeout_s
         await self.prepare()
         any_llm = import_module("any_llm")
