@@ -149,7 +149,7 @@ def _agrees(terminal: Terminal, question: str) -> bool:
 
 def _together(found: Sequence[Erased]) -> Erased:
     told = [asdict(one) for one in found]
-    sums = {kind: sum(one[kind] for one in told) for kind in _KINDS}
+    sums: dict[str, Any] = {kind: sum(one[kind] for one in told) for kind in _KINDS}
     return Erased(
         **sums,
         context_ids=tuple(name for one in found for name in one.context_ids),

@@ -77,6 +77,8 @@ class Candidate(NamedTuple):
         touched: Its last activity, in microseconds.
         rows: About how many rows it has.
         waits: True if a request is pending.
+        has_kin: True if it is a fork, or was forked: the erasure of another context may move what
+            it shares.
     """
 
     context_id: str
@@ -85,6 +87,7 @@ class Candidate(NamedTuple):
     touched: int
     rows: int
     waits: bool
+    has_kin: bool = False
 
 
 class Terms(NamedTuple):
@@ -379,8 +382,11 @@ class _Work:
         else:
             if found:
                 await self._look_for_copies()
-            for some in batches(found):
+            for some in batches([one for one in found if not one.has_kin]):
                 await self._erase_some([(one.context_id, terms(one)) for one in some])
+            for one in found:
+                if one.has_kin:
+                    await self._erase_some([(one.context_id, terms(one))])
             reach("E3")
             await self._rows.scrub()
         copies = tuple(map(str, self._copies))

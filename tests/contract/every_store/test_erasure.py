@@ -104,7 +104,7 @@ class TestErasureOnS3(ErasureContract):
 # --- what is left in files and rows ---
 
 
-def _files_with(folder, text):
+def files_with(folder, text):
     """The files below *folder* that hold *text*, whatever their format."""
     return [p for p in folder.rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
 
@@ -120,11 +120,11 @@ async def test_a_file_and_all_beside_it_are_clean(tmp_path, sqlite_file):
         await _canary(stores)
         await _canary(stores, "other")
         backups.back_up(sqlite_file, "0004")
-        assert len(_files_with(folder, CANARY)) >= 3
+        assert len(files_with(folder, CANARY)) >= 3
         found = await stores.contexts.erase_person(f"{CANARY}-ann")
         assert (found.contexts, found.blobs, found.backups) == (2, 1, 1)
-        assert _files_with(folder, CANARY) == []
-    assert _files_with(folder, CANARY) == []
+        assert files_with(folder, CANARY) == []
+    assert files_with(folder, CANARY) == []
 
 
 async def test_copies_can_be_kept(sqlite_file):
@@ -135,7 +135,7 @@ async def test_copies_can_be_kept(sqlite_file):
         found = await stores.contexts.erase(CONTEXT, keep_backups=True)
     (copy,) = backups.backups_of(sqlite_file)
     assert (found.backups, found.backups_left) == (0, (str(copy),))
-    assert _files_with(sqlite_file.parent, CANARY) == [copy]
+    assert files_with(sqlite_file.parent, CANARY) == [copy]
 
 
 async def test_it_is_not_done_while_the_log_holds_a_part(sqlite_file):
@@ -151,13 +151,13 @@ async def test_it_is_not_done_while_the_log_holds_a_part(sqlite_file):
             stores.contexts.backend._patience_s = 0.05
             with pytest.raises(StoreUnavailable, match="erase again"):
                 await stores.contexts.erase(CONTEXT)
-            assert _files_with(sqlite_file.parent, CANARY)
+            assert files_with(sqlite_file.parent, CANARY)
         await driver.close()
         assert (await stores.contexts.erase(CONTEXT)).contexts == 0
-        assert _files_with(sqlite_file.parent, CANARY) == []
+        assert files_with(sqlite_file.parent, CANARY) == []
 
 
-def _tables_with(url, text):
+def tables_with(url, text):
     """The tables of a Postgres database with a row that has *text*."""
     with psycopg.connect(url) as connection:
         tables = connection.execute(
@@ -179,10 +179,10 @@ async def test_the_tables_of_a_server_are_clean(postgres):
     """Each of them, cast to text, bytes as their digits."""
     async with open_stores(postgres) as stores:
         await _canary(stores)
-        found = set(_tables_with(postgres, CANARY))
+        found = set(tables_with(postgres, CANARY))
         assert found >= {"looopy_messages", "looopy_artifacts", "looopy_artifact_parts"}
         await stores.contexts.erase_person(f"{CANARY}-ann")
-    assert _tables_with(postgres, CANARY) == []
+    assert tables_with(postgres, CANARY) == []
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -235,6 +235,20 @@ async def test_every_table_is_in_the_list_of_content(place):
         assert set(count().values()) == {0}
     known = {*s.CONTENT, *NO_CONTENT, "looopy_contexts"}
     assert set(metadata.tables) == known
+
+
+@pytest.mark.parametrize("first", ["parent", "person"])
+async def test_forks_of_a_person_leave_no_row(place, first):
+    """Neither they nor what they shared with a parent that was deleted before."""
+    url, count = place
+    async with open_stores(url) as stores:
+        await a_whole_context(stores)
+        for parent, name in ((CONTEXT, "a-fork"), (CONTEXT, "z-fork"), ("a-fork", "b-fork")):
+            await stores.journal.fork(parent, name)
+        if first == "parent":
+            await stores.state.delete(CONTEXT)
+        await stores.contexts.erase_person("ann")
+    assert {name: rows for name, rows in count().items() if rows} == {}
 
 
 async def test_each_statement_of_the_list_empties_its_table(place, monkeypatch):

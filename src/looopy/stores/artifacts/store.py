@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from looopy._failpoints import reach
-from looopy.errors import StoreConflict, StoreError, ValueRefused
+from looopy.errors import Fenced, StoreConflict, StoreError, ValueRefused
 from looopy.stores.artifacts.changes import Changes, Prepared
 from looopy.stores.artifacts.parts import GRACE_S, LARGE, Parts, drop
 from looopy.stores.artifacts.requests import to_delete, to_open, to_save
 from looopy.stores.artifacts.rows import ArtifactRows, StoredVersion
 from looopy.stores.base import ArtifactStore
 from looopy.stores.blobs.base import Blobs
-from looopy.stores.records import ArtifactChange, ArtifactMoved
+from looopy.stores.records import ArtifactChange, ArtifactDeletion, ArtifactMoved
 from looopy.stores.requests import Append, Fail, Request, Save
 from looopy.stores.rules import artifact_filter, check_context_id, is_artifact_id, no_artifact
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
@@ -150,6 +150,9 @@ class Artifacts(ArtifactStore):
                         done = await commit(prepared.change)
                 except ArtifactMoved:
                     continue
+                except Fenced:
+                    await self._take_back(prepared.change)
+                    raise
                 reach("A4")
                 await self._done(context_id, done, prepared)
                 return done
@@ -167,6 +170,18 @@ class Artifacts(ArtifactStore):
             line.users -= 1
             if not line.users:
                 self._lines.pop(key, None)
+
+    async def _take_back(self, change: ArtifactChange) -> None:
+        """
+        Remove the bytes of a change that was refused.
+
+        The context may have been erased, and then they are not to stay for a day.
+        """
+        if self._parts.blobs is None or isinstance(change, ArtifactDeletion):
+            return
+        names = [part.blob for part in change.parts if part.blob is not None and not part.shared]
+        with contextlib.suppress(StoreError):  # what is left is an orphan
+            await drop(self._rows, self._parts.tenant, self._parts.blobs, names)
 
     async def _done(self, context_id: str, artifact: Artifact, prepared: Prepared) -> None:
         self._changes.done(context_id, artifact, prepared)

@@ -125,9 +125,9 @@ class SQLErasures(SQLStore, Erasures):
 
 
 def _candidate(row: Sequence[Any]) -> Candidate:
-    context_id, owner, turn, live, touched, size, state = row
+    context_id, owner, turn, live, touched, size, has_kin, state = row
     waits = bool(rows.decode_state(state, context_id).pending)
-    return Candidate(context_id, owner, turn if live else None, touched, size, waits)
+    return Candidate(context_id, owner, turn if live else None, touched, size, waits, bool(has_kin))
 
 
 def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[Gone | None]:

@@ -1044,7 +1044,8 @@ Deleting the row of the context deletes the rows of all of them as well.
 
 _CANDIDATE = (
     f"SELECT c.context_id, c.owner_actor, c.open_turn, {_IS_LIVE}, c.last_activity,"
-    " c.last_position + c.last_seq, c.state FROM looopy_contexts c WHERE c.tenant_id = :tenant"
+    " c.last_position + c.last_seq, c.past IS NOT NULL OR c.forks IS NOT NULL, c.state"
+    " FROM looopy_contexts c WHERE c.tenant_id = :tenant"
 )
 CANDIDATE = f"{_CANDIDATE} AND c.context_id = :context"
 CANDIDATES = f"{_CANDIDATE} AND c.context_id > :after_id ORDER BY c.context_id LIMIT :limit"
