@@ -17,6 +17,7 @@ _POOLER = "tests/contract/postgres/test_pooler.py"
 _CUTS = "tests/contract/postgres/test_cuts.py"
 _RLS = "tests/contract/postgres/test_row_level_security.py"
 _FILE = "tests/contract/sqlite/test_file.py"
+_ERASURE = "tests/contract/every_store/test_erasure.py"
 _SEARCH = "tests/contract/every_store/test_search.py"
 _ARCHIVES = "tests/contract/every_store/test_archives.py::TestRestoringOnSQLite"
 _HOSTILE = "tests/unit/stores/archive/test_reading_hostile.py"
@@ -1024,5 +1025,30 @@ MUTANTS = [
         "pass",
         "tests/contract/every_store/test_erasure.py::TestRedactionOnSQLite"
         "::test_forks_share_what_is_left",
+    ),
+    # --- erasing ---
+    mutant(
+        "retention-forgets-who-waits",
+        "a conversation that waits for an approval is gone when it comes",
+        "looopy.stores.erasing:Retention.choose",
+        "(one.waits and not self._waiting)",
+        "False",
+        f"{_ERASURE}::TestRetentionInMemory::test_a_pending_request_is_kept_unless_told",
+    ),
+    mutant(
+        "an-erasure-leaves-the-log",
+        "a report says that all is gone, and the text is in the log beside the file",
+        "looopy.stores.sql.sqlite.driver:SQLiteDriver.scrub",
+        "self._writer is None or self._writer.log_is_empty",
+        "True",
+        f"{_ERASURE}::test_it_is_not_done_while_the_log_holds_a_part",
+    ),
+    mutant(
+        "a-summary-keeps-a-guest",
+        "what an erased person said stays in a summary, and the model reads it",
+        "looopy.stores.rows.redaction:redacted_summary",
+        'CustomMessage(SUMMARY_ROLE, "", empty, timestamp=message.timestamp)',
+        "message",
+        f"{_ERASURE}::TestRedactionInMemory::test_a_later_summary_is_emptied",
     ),
 ]
