@@ -51,7 +51,7 @@ from looopy.llm.provider import LLMProvider
 from looopy.loop.incoming import as_user_message
 from looopy.stores.base import Journal
 from looopy.stores.bundle import Stores
-from looopy.stores.records import ContextRecord, EntryKind, SearchPage
+from looopy.stores.records import ContextRecord, EntryKind
 from looopy.stores.rules import check_context_id
 from looopy.stores.shield import settle
 from looopy.tools.gather import ToolSource
@@ -65,6 +65,7 @@ from looopy.types.state import AgentState, AgentStatus
 
 if TYPE_CHECKING:
     from looopy.agent.stream import TurnStream
+    from looopy.stores.search import SearchPage
     from looopy.tools.sources.agents import AgentTool, AgentToolOptions
 
 _logger = logging.getLogger("looopy")

@@ -16,7 +16,7 @@ from looopy.cli.render import json_line
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound
 from looopy.stores.bundle import Stores
-from looopy.stores.records import Erased
+from looopy.stores.erasing import Erased
 from looopy.stores.rules import check_context_id
 
 _SHOWN = 20

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from looopy.stores.base import MessageStore as MessageStore
     from looopy.stores.base import StateStore as StateStore
     from looopy.stores.bundle import Stores as Stores
+    from looopy.stores.erasing import Erased as Erased
+    from looopy.stores.listing import ContextPage as ContextPage
     from looopy.stores.memory.artifacts import InMemoryArtifactStore as InMemoryArtifactStore
     from looopy.stores.memory.stores import InMemoryMessageStore as InMemoryMessageStore
     from looopy.stores.memory.stores import InMemoryStateStore as InMemoryStateStore
@@ -45,12 +47,10 @@ if TYPE_CHECKING:
     from looopy.stores.opening import open_stores as open_stores
     from looopy.stores.records import Commit as Commit
     from looopy.stores.records import Committed as Committed
-    from looopy.stores.records import ContextPage as ContextPage
     from looopy.stores.records import ContextRecord as ContextRecord
-    from looopy.stores.records import Erased as Erased
     from looopy.stores.records import MessageRecord as MessageRecord
-    from looopy.stores.records import SearchHit as SearchHit
-    from looopy.stores.records import SearchPage as SearchPage
+    from looopy.stores.search import SearchHit as SearchHit
+    from looopy.stores.search import SearchPage as SearchPage
     from looopy.stores.sql.artifacts import SQLArtifactStore as SQLArtifactStore
     from looopy.stores.sql.messages import SQLMessageStore as SQLMessageStore
     from looopy.stores.sql.state import SQLStateStore as SQLStateStore
@@ -61,6 +61,8 @@ _export(
         ".archive.importing": ("import_contexts",),
         ".archive.writing": ("ArchiveReport", "export_contexts", "export_to_file"),
         ".base": ("ArtifactStore", "ContextIndex", "Journal", "MessageStore", "StateStore"),
+        ".erasing": ("Erased",),
+        ".listing": ("ContextPage",),
         ".memory.artifacts": ("InMemoryArtifactStore",),
         ".memory.stores": (
             "InMemoryMessageStore",
@@ -69,9 +71,9 @@ _export(
         ),
         ".opening": ("open_stores",),
         ".records": (
-            *("Commit", "Committed", "ContextPage", "ContextRecord", "Erased"),
-            *("MessageRecord", "SearchHit", "SearchPage"),
+            *("Commit", "Committed", "ContextRecord", "MessageRecord"),
         ),
+        ".search": ("SearchHit", "SearchPage"),
         ".sql.artifacts": ("SQLArtifactStore",),
         ".sql.messages": ("SQLMessageStore",),
         ".sql.state": ("SQLStateStore",),

@@ -20,15 +20,12 @@ from looopy.stores.records import (
     Claimed,
     Commit,
     Committed,
-    ContextPage,
     ContextRecord,
     Entry,
     EntryKind,
-    Erased,
     InboxHead,
     MessageRecord,
     NewSummary,
-    SearchPage,
     TurnRecord,
     Waiter,
 )
@@ -38,8 +35,11 @@ from looopy.types.message import Message, UserMessage
 from looopy.types.state import AgentStatus
 
 if TYPE_CHECKING:
+    from looopy.stores.erasing import Erased
+    from looopy.stores.listing import ContextPage
     from looopy.stores.past import Lineage
     from looopy.stores.requests import Request
+    from looopy.stores.search import SearchPage
     from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 
 

@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -22,7 +23,6 @@ from typing import NamedTuple, Protocol
 from looopy._failpoints import reach
 from looopy.errors import AgentBusy, ValueRefused
 from looopy.stores.past import GHOST
-from looopy.stores.records import Erased
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import busy
 from looopy.types.event import utc_now
@@ -33,6 +33,49 @@ _ROWS_AT_ONCE = 20_000
 _PAGE = 500
 EMPTY = hashlib.sha256(b"").hexdigest()
 """The hash of the content that a redacted artifact has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """
+    The report of an erasure: how much of each kind is gone, or would be.
+
+    Attributes:
+        contexts: How many contexts; `context_ids` are their ids, in the order of the erasure.
+        redacted_ids: Contexts of others, in which the person had a part; they stay.
+        redacted: How many of their messages no longer say what the person said.
+        messages: Those of the history, and those that were rewound or covered by a summary.
+        artifacts: Artifacts, whatever the number of their versions.
+        events: Durable events of the log.
+        turns: Turns.
+        inbox: Messages that waited in the inbox.
+        keys: Idempotency keys.
+        blobs: Objects of the blob store. Those that artifacts of other contexts share stay.
+        bytes: The size of messages, events, and all versions of artifacts.
+        backups: Copies of the database file that migrations had left beside it.
+        backups_left: Such copies that were kept; what was erased may still be in them.
+        dry_run: True if nothing was erased.
+    """
+
+    context_ids: tuple[str, ...] = ()
+    redacted_ids: tuple[str, ...] = ()
+    redacted: int = 0
+    messages: int = 0
+    artifacts: int = 0
+    events: int = 0
+    turns: int = 0
+    inbox: int = 0
+    keys: int = 0
+    blobs: int = 0
+    bytes: int = 0
+    backups: int = 0
+    backups_left: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def contexts(self) -> int:
+        """How many contexts were erased."""
+        return len(self.context_ids)
 
 
 class Gone(NamedTuple):

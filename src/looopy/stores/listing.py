@@ -10,14 +10,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from looopy.errors import LimitExceeded, ValueRefused
-from looopy.stores.records import ContextPage, ContextRecord, ContextState
+from looopy.stores.records import ContextRecord, ContextState
 from looopy.stores.rows.meta import to_us
 from looopy.types.state import AgentStatus
 from looopy.types.storable import check_limit, check_name, check_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextPage:
+    """
+    A page of contexts.
+
+    Attributes:
+        items: In the order of the listing.
+        next: Pass it as `after` for the next page; `None` if this is the last one.
+    """
+
+    items: Sequence[ContextRecord]
+    next: str | None = None
 
 
 class Facts(NamedTuple):

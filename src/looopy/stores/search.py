@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from looopy.errors import ValueRefused
-from looopy.stores.records import MessageRecord, SearchHit, SearchPage
+from looopy.stores.records import MessageRecord
 from looopy.stores.words import LONGEST_TEXT, Span, Unit, index_spans, index_words, units
 from looopy.types.message import AssistantMessage, CustomMessage, Message, ToolResultMessage
 from looopy.types.storable import check_limit, check_name, check_text, dump
@@ -31,6 +32,41 @@ _CUT = "…"
 _CURSOR = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19})-([A-Za-z0-9._:-]{1,128}))?")
 _TERM = re.compile(r'"([^"]*)"?|([^\s"]+)')
 _WAY_OUT = 'give words, "a phrase" or a beginn*'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit:
+    """
+    A message that a search found.
+
+    Attributes:
+        position: Its place in the context, `seq` in its log, and the turn that it belongs to.
+        role: Who said it: `user`, `assistant`, `toolResult`, or a role of the application's own.
+        snippet: The text around the first match; `…` stands for text that is cut off.
+        matches: Where the matches begin and end in the snippet, in characters and in order.
+    """
+
+    context_id: str
+    position: int
+    turn: int
+    seq: int
+    role: str
+    snippet: str
+    matches: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPage:
+    """
+    A page of a search.
+
+    Attributes:
+        items: Contexts in the order of a listing; in each, the newest message first.
+        next: Pass it as `after` for the next page; `None` if this is the last one.
+    """
+
+    items: Sequence[SearchHit]
+    next: str | None = None
 
 
 class Term(NamedTuple):

@@ -9,14 +9,14 @@ from datetime import datetime
 from typing import Any
 
 from looopy.stores.base import ContextIndex
-from looopy.stores.listing import Listing, check_tags, facts, labels, new_tags
+from looopy.stores.listing import ContextPage, Listing, check_tags, facts, labels, new_tags
 from looopy.stores.memory.context import StoredContext, context_record
 from looopy.stores.memory.erasing import InMemoryErasures
 from looopy.stores.memory.restore import restored_context, snapshot_of
-from looopy.stores.records import ContextPage, SearchPage
 from looopy.stores.rows.events import decode_state
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import no_context
+from looopy.stores.search import SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext, exists_already
 from looopy.types.event import utc_now
 from looopy.types.state import AgentStatus

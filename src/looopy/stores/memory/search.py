@@ -9,10 +9,9 @@ from looopy.stores.log import off_loop
 from looopy.stores.memory.context import MemoryStore
 from looopy.stores.memory.fork import shown_messages
 from looopy.stores.memory.log import record_row
-from looopy.stores.records import SearchHit
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rows.reading import decode_records
-from looopy.stores.search import Place, Searcher, Wanted
+from looopy.stores.search import Place, Searcher, SearchHit, Wanted
 
 _CHUNK = 32
 _LITTLE = 64

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from looopy.stores.base import ContextIndex
-from looopy.stores.listing import Listing, check_tags, facts, labels, new_tags
+from looopy.stores.listing import ContextPage, Listing, check_tags, facts, labels, new_tags
 from looopy.stores.log import read_rows
-from looopy.stores.records import ContextPage, SearchPage
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import no_context
+from looopy.stores.search import SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Rows, Steps

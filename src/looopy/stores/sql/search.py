@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 from looopy.stores.listing import Listing
 from looopy.stores.log import is_little, off_loop
-from looopy.stores.records import SearchHit
 from looopy.stores.rows.reading import decode_records, read_message
-from looopy.stores.search import Place, Searcher, Wanted, words_of
+from looopy.stores.search import Place, Searcher, SearchHit, Wanted, words_of
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Driver, Query, Rows, Steps
 from looopy.stores.sql.fork import ranges_of

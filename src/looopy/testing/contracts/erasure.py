@@ -11,13 +11,13 @@ import pytest
 
 from looopy.errors import AgentBusy, Fenced, StoreConflict, ValueRefused
 from looopy.stores.bundle import Stores
+from looopy.stores.erasing import Erased
 from looopy.stores.records import (
     ArtifactWrite,
     Claimed,
     ContextRecord,
     ContextState,
     EntryKind,
-    Erased,
     NewSummary,
 )
 from looopy.testing.contracts.turns import (

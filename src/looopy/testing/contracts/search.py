@@ -6,7 +6,8 @@ from typing import Any
 
 from looopy.errors import ValueRefused
 from looopy.stores.bundle import Stores
-from looopy.stores.records import NewSummary, SearchHit
+from looopy.stores.records import NewSummary
+from looopy.stores.search import SearchHit
 from looopy.testing.contracts.turns import (
     CONTEXT,
     Contract,
