@@ -263,7 +263,7 @@ class HistoryRewound(Event):
         undone: True if it is shown again.
     """
 
-    type: ClassVar[str] = "history_rewound"
+    type: ClassVar[Literal["history_rewound"]] = "history_rewound"
     durable: ClassVar[bool] = True
     covers: tuple[int, int] = (0, 0)
     undone: bool = False

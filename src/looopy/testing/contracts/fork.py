@@ -370,7 +370,7 @@ class ForkContract:
         assert refused.value.path == "/at"
         for at in (5, -1, True, "2"):
             with pytest.raises(ValueRefused):
-                await stores.journal.fork(CONTEXT, FORK, at=at)  # type: ignore[arg-type]
+                await stores.journal.fork(CONTEXT, FORK, at=at)  # type: ignore[arg-type] # odd
         assert await stores.state.load(FORK) is None
 
     async def test_every_end_of_a_turn_is_a_place(self, stores: Stores) -> None:
