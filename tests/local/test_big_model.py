@@ -2,7 +2,15 @@
 
 import pytest
 
-from looopy import Agent, LoopConfig, tool
+from looopy import (
+    Agent,
+    AssistantMessage,
+    LoopConfig,
+    TextContent,
+    UserMessage,
+    open_stores,
+    tool,
+)
 
 pytestmark = pytest.mark.big_model
 
@@ -43,3 +51,37 @@ async def test_it_knows_after_a_compaction_what_it_was_told_before(tmp_path):
     async with Agent("ada", llm_provider="local", stores=url, loop_config=config) as agent:
         assert "Pixel" in (await agent.execute_turn("What is the name of my cat?")).text
         assert "4711" in (await agent.execute_turn("Which number has my locker?")).text
+
+
+CHAT = (
+    ("How do I boil an egg?", "Put it into boiling water for seven minutes, then into cold."),
+    ("What is the capital of Portugal?", "Lisbon. It lies on the Tagus."),
+    ("Can you recommend a book?", "'The Leopard' by Lampedusa. It is about Sicily around 1860."),
+    ("I want to learn Python. Where do I begin?", "With the tutorial, and a program of your own."),
+    ("My bicycle makes a noise when I brake.", "Clean the rim and the pads, or replace them."),
+    ("What does 'ephemeral' mean?", "Lasting only for a short time."),
+    ("Plan a day in Porto for me.", "The Ribeira, the bridge, a port cellar, the gardens."),
+    ("How far is the moon?", "About 384,000 kilometres on average."),
+    ("Write a haiku about rain.", "Soft rain on the roof / a lamp at the window / cold tea."),
+    ("What shall I cook tonight?", "A risotto with mushrooms takes forty minutes."),
+    ("How do I remove a red wine stain?", "Salt first, then cold water and soap. Do not rub."),
+    ("Is it going to rain tomorrow?", "I cannot see the weather. Look at a forecast."),
+)
+
+
+async def test_it_knows_behind_fifty_messages_what_the_first_one_said(tmp_path):
+    """Told before the compaction, answered after it by another agent, and found by a search."""
+    url = f"sqlite:///{tmp_path / 'chat.db'}"
+    hello = "Hello! My name is Greta, I live in Bergen, and my cat is called Ziggy."
+    past = [UserMessage(hello), AssistantMessage([TextContent("Hello Greta! How can I help?")])]
+    for lead in ("", "Once more: "):
+        for question, reply in CHAT:
+            past += [UserMessage(lead + question), AssistantMessage([TextContent(reply)])]
+    async with open_stores(url) as stores:
+        await stores.messages.append("greta", past)
+    config = LoopConfig(history_tokens=2_400)
+    async with Agent("greta", llm_provider="local", stores=url, loop_config=config) as agent:
+        assert (await agent.compact()).covers == (1, 48)
+    async with Agent("greta", llm_provider="local", stores=url, loop_config=config) as agent:
+        assert "Ziggy" in (await agent.execute_turn("What is the name of my cat?")).text
+        assert 1 in [hit.position for hit in (await agent.search("Ziggy")).items]

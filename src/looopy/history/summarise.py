@@ -45,11 +45,14 @@ from looopy.types.summary import find_fold, is_summary, shown_as, summary_messag
 
 _INSTRUCTION: Final = (
     "You write the memory of a conversation between a user and an assistant that uses tools. You"
-    " are given its transcript, which may begin with an earlier summary. Write a summary that lets"
-    " the assistant go on without the transcript: what the user wants and has decided, what was"
-    " done and found out (with names, numbers and identifiers as they are), what is still open."
-    " Write plain text, no more than 600 words. Do not answer the user and do not call tools."
-)
+    " are given its transcript, which may begin with an earlier summary. Write notes that let the"
+    " assistant go on without the transcript, in plain text, no more than 600 words, in this order."
+    ' First "About the user": everything that users have said about themselves and what is theirs'
+    " (names, places, people, animals, numbers, wishes), each fact on a line of its own, even if it"
+    ' was said once and long ago. Then "Decided and done": what the user wants and has decided,'
+    " what was done and found out, with names, numbers and identifiers as they are. Then"
+    ' "Open": what is still to be done. Do not answer the user and do not call tools.'
+)  # Small models lose what was said once, unless facts about the user come first.
 _MOST_CHARS: Final = 2_000  # of one message in the transcript
 _QUOTED_CHARS: Final = 8_000  # of the question if its answer is cut in two
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
