@@ -19,6 +19,7 @@ from looopy.stores.past import Branch, Lineage
 from looopy.stores.records import NewSummary
 from looopy.testing.contracts.turns import (
     CONTEXT,
+    Contract,
     a_turn,
     answer,
     begin,
@@ -67,8 +68,8 @@ def _text(message: Message) -> str:
     return content if isinstance(content, str) else str(message.content)
 
 
-class ForkContract:
-    """Run on a fixture `stores` with an empty database."""
+class ForkContract(Contract):
+    """What a fork shares with its parent, what is its own, and what a rewind hides."""
 
     # --- what is shared ---
 
