@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / ".ci" / "run"
-QUICK = ["lint", "imports", "heads", "changelog", "types"]
-BESIDE = ["build", "budgets", "coverage", "lowest", "pythons"]
+QUICK = ["lint", "imports", "heads", "changelog", "budgets", "types"]
+BESIDE = ["build", "coverage", "lowest", "pythons"]
 NAMES = [*QUICK, "tests", *BESIDE]
 SUMMARY = "=== 3 passed in 1.00s ==="
 UV = f"""\
@@ -94,7 +94,7 @@ def test_every_step_runs_and_the_last_line_is_pytests(ran):
     names = [line.partition(":")[0] for line in told]
     assert sorted(names) == sorted(["sync", *NAMES])
     assert names[0] == "sync"
-    assert sorted(names[1:6]) == sorted(QUICK)
+    assert sorted(names[1:7]) == sorted(QUICK)
     assert "tests: run --all-extras --group test pytest" in told
     with_fewer = [line.partition(":")[0] for line in told if line.endswith("with -n2")]
     assert with_fewer == BESIDE
