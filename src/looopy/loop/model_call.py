@@ -292,7 +292,8 @@ async def _request(
     hooks = config.hooks
     abilities = turn.progress.abilities
     asked = config.options
-    _hide(given, asked.headers)
+    if asked.headers:
+        _hide(given, asked.headers)
     provider, window_tokens = abilities.name, abilities.window_tokens
     model = asked.model or abilities.model
     prompt = await _prompt(turn)

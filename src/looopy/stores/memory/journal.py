@@ -69,7 +69,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         change = commit.artifact
         if change is not None:
             check_change(context, change)
-        changed = change_artifacts(context, commit.artifacts)
+        changed = change_artifacts(context, commit.artifacts) if commit.artifacts else []
         context.take_out(commit.delivered)
         if state is not None:
             context.state = state
