@@ -24,6 +24,8 @@ PINS = PROJECT["tool"]["uv"]["constraint-dependencies"]
 
 # Tests that should take every branch; those that start and kill processes are slow to trace.
 MEASURED = ("tests/unit", "tests/wire", "tests/agent/turns/test_turns.py")
+# What another Python may change; databases and migrations are the same under each.
+OF_PYTHON = ("tests/unit", "tests/agent/turns/test_turns.py")
 # The other tests of tests/migrations take as long as all of these together.
 SHORT = (
     "tests/unit",
@@ -196,7 +198,7 @@ def pythons(session: nox.Session) -> None:
             session.warn(f"Python {version} is declared, not found here, and was NOT run")
             continue
         python = fresh(session, version, interpreter, "--constraint", str(pins))
-        session.run(python, "-m", "pytest", "-q", *(session.posargs or SHORT), external=True)
+        session.run(python, "-m", "pytest", "-q", *(session.posargs or OF_PYTHON), external=True)
 
 
 def declared() -> Iterator[str]:

@@ -9,7 +9,7 @@ _WRONG = "save at the end of a turn, sqlite"
 @pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost_and_no_finished_tool_runs_twice(campaign):
     """Random kills, kills at every boundary, and kills during recovery: no violation."""
-    done = campaign("--share", "0.01", "--only", "kills", "--seed", "1")
+    done = campaign("--share", "0.006", "--only", "kills", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -7,7 +7,7 @@ import pytest
 @pytest.mark.timeout(300)
 def test_a_killed_migration_leaves_what_was_or_what_is_to_be(campaign):
     """On both engines, at any statement of any step; and two starters migrate once."""
-    done = campaign("--share", "0.03", "--only", "migrations", "--seed", "1")
+    done = campaign("--share", "0.02", "--only", "migrations", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -13,7 +13,7 @@ def _found(campaign, module, runs, *more):
 
 def test_processes_that_share_a_context_take_turns_one_after_another(campaign):
     """One line of whole turns: none lost, none twice, none inside another, nobody refused."""
-    status, output = _found(campaign, "race", 10)
+    status, output = _found(campaign, "race", 6)
     assert status == 0, output
 
 
@@ -25,13 +25,13 @@ def test_a_process_that_is_stopped_and_displaced_writes_nothing_when_it_wakes_up
 
 def test_a_process_that_dies_in_slow_code_of_the_application_keeps_its_results(campaign):
     """A tool that had finished does not run again, wherever the process waited."""
-    status, output = _found(campaign, "slow_code", 15)
+    status, output = _found(campaign, "slow_code", 8)
     assert status == 0, output
 
 
 def test_a_clock_that_jumps_decides_who_may_try_and_never_who_may_write(campaign):
     """Turns may be taken over; nothing else changes."""
-    status, output = _found(campaign, "clock jumps", 12)
+    status, output = _found(campaign, "clock jumps", 8)
     assert status == 0, output
 
 
@@ -49,7 +49,7 @@ def test_a_clock_that_is_set_back_keeps_no_context_shut(campaign):
 
 def test_nobody_is_told_that_the_database_is_locked(campaign):
     """Many writers, and many that open a fresh file in the same moment."""
-    status, output = _found(campaign, "contention", 3)
+    status, output = _found(campaign, "contention", 2)
     assert status == 0, output
 
 
