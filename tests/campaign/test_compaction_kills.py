@@ -43,7 +43,7 @@ def an_agent(url, name, **options):
 
 
 async def look(url, name):
-    """What is stored: the facts that a kill must leave whole."""
+    """The stored facts that a kill must leave whole."""
     async with open_stores(url) as stores:
         record = await stores.state.load(name)
         events = await stores.journal.events(name)

@@ -58,7 +58,7 @@ async def test_forks_share_what_they_have_in_common(tmp_path):
 
 
 async def test_the_last_fork_takes_along_what_it_shares(tmp_path):
-    """Of a deleted parent, what no fork needs is gone at once, and the rest with the last one."""
+    """Rows of a deleted parent that no fork needs go at once, and the rest with the last fork."""
     path, large = tmp_path / "chat.db", b"canary" * 20_000
     async with open_stores(f"sqlite:///{path}") as stores:
         _, empty = _pages(path)

@@ -113,7 +113,7 @@ def test_a_search_finds_what_a_plain_one_finds(world_of_searches, texts, query, 
 
 @pytest.fixture
 def world_of_searches(tmp_path, postgres):
-    """What runs coroutines, a store of each kind that stays open, and names for contexts."""
+    """A runner of coroutines, a store of each kind that stays open, and names for contexts."""
     with asyncio.Runner() as runner:
         urls = ("memory:", f"sqlite:///{tmp_path / 'words.db'}", postgres)
         places = [open_stores(url) for url in urls]

@@ -125,7 +125,7 @@ class ErasureContract(Contract):
     """An erased context is gone, and the report says what was in it."""
 
     async def test_nothing_of_it_is_left(self, stores: Stores) -> None:
-        """Of no kind, and its key may be used again."""
+        """Nothing of any kind is left, and its key may be used again."""
         await a_whole_context(stores)
         found = await stores.contexts.erase(CONTEXT)
         assert found.context_ids == (CONTEXT,)
@@ -319,7 +319,7 @@ async def _guest_turn(stores: Stores, *, close: bool = True) -> Claimed:
 
 
 class RedactionContract(Contract):
-    """What an erased person said in the context of another is taken out of its place."""
+    """The words of an erased person leave their places in the contexts of others."""
 
     async def test_their_turn_keeps_its_form_and_says_nothing(self, stores: Stores) -> None:
         """Positions, calls with their results, and numbers stay; so do the turns of the owner."""
@@ -370,7 +370,7 @@ class RedactionContract(Contract):
 
     @pytest.mark.parametrize("parent", ["there", "deleted"])
     async def test_forks_share_what_is_left(self, stores: Stores, parent: str) -> None:
-        """What a fork made of the words goes as well, and who knows the fork reads it again."""
+        """Summaries of a fork go as well, and an agent that knows the fork reads it again."""
         await _turn(stores)
         await _guest_turn(stores)
         await _turn(stores)
@@ -484,10 +484,10 @@ def _sooner(record: ContextRecord) -> datetime:
 
 
 class RetentionContract(Contract):
-    """What is too old or too much goes, the longest inactive first, and nothing that is in use."""
+    """Contexts that are too old or too large go, the longest inactive first; none in use."""
 
     async def test_by_age(self, stores: Stores) -> None:
-        """Of the last activity, not of the beginning."""
+        """The age is that of the last activity, not of the beginning."""
         for name in ("a", "b", "c"):
             await _turn(stores, name)
         await _turn(stores, "a")
@@ -526,7 +526,7 @@ class RetentionContract(Contract):
         assert await stores.contexts.retain(**limits) == Erased()
 
     async def _sizes(self, stores: Stores) -> dict[str, int]:
-        """What each context has, one by one: all of it would go."""
+        """The report counts each context, one by one: all of it would go."""
         found = {}
         for record in await stores.state.list():
             owner = record.owner_actor

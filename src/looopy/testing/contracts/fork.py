@@ -58,7 +58,7 @@ async def turns(stores: Stores, *texts: str, context_id: str = CONTEXT) -> None:
 
 
 async def texts(stores: Stores, context_id: str = CONTEXT, *, hidden: bool = False) -> list[str]:
-    """What is said in a context."""
+    """The texts of a context."""
     found = await stores.messages.list(context_id, include_hidden=hidden)
     return [_text(m) for m in found]
 
@@ -69,7 +69,7 @@ def _text(message: Message) -> str:
 
 
 class ForkContract(Contract):
-    """What a fork shares with its parent, what is its own, and what a rewind hides."""
+    """Forks share their parent's past and have their own future; a rewind hides turns."""
 
     # --- what is shared ---
 

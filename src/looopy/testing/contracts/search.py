@@ -304,7 +304,7 @@ class SearchContract(Contract):
         assert await _places(stores.for_tenant("third"), "fox") == []
 
     async def test_each_search_knows_every_commit_before_it(self, stores: Stores) -> None:
-        """Of a turn that still runs, of one that is over, and of an append."""
+        """Messages of a turn that runs, of one that is over, and of an append are found."""
         claimed = await begin(stores, text="fox one")
         assert await _positions(stores, "fox") == [1]
         await commit(stores, claimed, [said(answer("fox two"))])
@@ -328,7 +328,7 @@ class SearchContract(Contract):
         assert await _positions(stores, "told") == [3]
 
     async def test_what_was_cleared_or_deleted_is_not_found(self, stores: Stores) -> None:
-        """Whether or not it had been searched before; what is said later is found."""
+        """Searched before or not: a message that is said later is found."""
         for searched in (True, False):
             await _says(stores, "a", "fox", "dog")
             await _says(stores, "b", "fox")
