@@ -95,7 +95,7 @@ class Gone(NamedTuple):
 
 class Redacted(NamedTuple):
     """
-    What was taken out of a context of somebody else.
+    The parts that were taken out of a context of somebody else.
 
     Attributes:
         messages: How many messages are redacted.
@@ -135,7 +135,7 @@ class Candidate(NamedTuple):
 
 class Terms(NamedTuple):
     """
-    What a context has to be for an erasure, found under the lock of its row.
+    The conditions of an erasure, which are checked under the lock of the context's row.
 
     Attributes:
         owner: Its owner; `None` for any.
