@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
@@ -22,7 +23,7 @@ from looopy.errors import (
     TurnMismatch,
     ValueRefused,
 )
-from looopy.stores.records import INBOX_LIMIT, ArtifactWrite, Claim
+from looopy.stores.records import INBOX_LIMIT, ArtifactGrowth, ArtifactWrite, Claim
 from looopy.types.artifact import Artifact, ArtifactKind, Content
 from looopy.types.storable import check_actor, check_text, dump, escape
 
@@ -125,6 +126,17 @@ def made_artifact(
         metadata=json.loads(write.metadata) if write.metadata else {},
         columns=json.loads(write.columns) if write.columns else None,
         rows=write.rows,
+    )
+
+
+def grown_artifact(artifact: Artifact, growth: ArtifactGrowth) -> Artifact:
+    """The *artifact* after *growth*."""
+    return replace(
+        artifact,
+        status=growth.status,
+        size=growth.size,
+        sha256=growth.sha256,
+        rows=growth.rows,
     )
 
 

@@ -19,7 +19,7 @@ from looopy.stores.records import (
     ArtifactMoved,
     ArtifactWrite,
 )
-from looopy.stores.rules import made_artifact, no_artifact
+from looopy.stores.rules import grown_artifact, made_artifact, no_artifact
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.event import utc_now
 
@@ -236,11 +236,5 @@ def _write(one: _Artifact, newest: Artifact | None, write: ArtifactWrite, turn: 
 def _grow(version: _Version, growth: ArtifactGrowth) -> Artifact:
     version.parts += placed_parts(growth)
     version.tail = growth.tail
-    version.artifact = replace(
-        version.artifact,
-        status=growth.status,
-        size=growth.size,
-        sha256=growth.sha256,
-        rows=growth.rows,
-    )
+    version.artifact = grown_artifact(version.artifact, growth)
     return version.artifact

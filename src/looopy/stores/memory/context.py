@@ -36,7 +36,13 @@ from looopy.stores.records import (
 )
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us, to_us
-from looopy.stores.rules import check_context_id, made_artifact, no_artifact, no_entry
+from looopy.stores.rules import (
+    check_context_id,
+    grown_artifact,
+    made_artifact,
+    no_artifact,
+    no_entry,
+)
 from looopy.types.artifact import Artifact, ArtifactStatus
 from looopy.types.event import utc_now
 from looopy.types.message import StopReason
@@ -329,13 +335,7 @@ def _save_artifact(context: StoredContext, write: ArtifactWrite) -> Artifact:
 def _grow_artifact(version: MemoryVersion, growth: ArtifactGrowth) -> Artifact:
     version.parts += placed_parts(growth)
     version.tail = growth.tail
-    version.artifact = replace(
-        version.artifact,
-        status=growth.status,
-        size=growth.size,
-        sha256=growth.sha256,
-        rows=growth.rows,
-    )
+    version.artifact = grown_artifact(version.artifact, growth)
     return version.artifact
 
 
