@@ -107,7 +107,9 @@ def _columns(database: sqlite3.Connection, table: str, *, but: str) -> list[str]
     return [name for name in names if name != but]
 
 
-async def many_contexts(folder: str, count: int, few: int = 1000) -> Figures:
+async def many_contexts(
+    folder: str, count: int, few: int = 1000, rounds: int = 150
+) -> Figures:
     """CPU and wall of opening a context and of a turn, in a full database over a small one."""
     subjects = {}
     for size in (few, count):
@@ -124,7 +126,7 @@ async def many_contexts(folder: str, count: int, few: int = 1000) -> Figures:
     chosen = random.Random(1)  # noqa: S311 - the same ones each time
     cpu: dict[int, list[float]] = {few: [], count: []}
     wall: dict[int, list[float]] = {few: [], count: []}
-    for _ in range(150):
+    for _ in range(rounds):
         for size, subject in subjects.items():
             name = f"copy-{chosen.randrange(2, size):08d}"
             taken, spent = await timed(subject, name, 2)

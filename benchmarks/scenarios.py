@@ -115,16 +115,15 @@ async def resume(make: Make, count: int) -> Figures:
 
 
 def stored_bytes(path: str) -> tuple[int, int]:
-    """The pages of a SQLite file that are used, and the bodies of looopy's messages in it."""
+    """The used pages of a SQLite file, and the bodies of the messages in it, both in bytes."""
     database = sqlite3.connect(path)
     try:
         pages, free, size = (
             database.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("page_count", "freelist_count", "page_size")
         )
-        table = "messages"
-        if not database.execute(f"PRAGMA table_info({table})").fetchall():
-            table = "said"
+        ours = database.execute("PRAGMA table_info(looopy_messages)").fetchall()
+        table = "looopy_messages" if ours else "said"
         bodies = database.execute(f"SELECT sum(length(CAST(body AS BLOB))) FROM {table}")
         return (pages - free) * size, bodies.fetchone()[0] or 0
     finally:

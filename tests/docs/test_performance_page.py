@@ -1,5 +1,6 @@
 """The page about performance names what the program measures; its figures come from the program."""
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,19 @@ BEGIN, END = (
     "<!-- figures: made by `python -m benchmarks --page`, not by hand -->",
     "<!-- end of figures -->",
 )
+SMALL = """
+import asyncio, json, tempfile
+from benchmarks import scale, worker
+NUMBERS = {"fill": 20, "S3": 20, "S4": 201, "S5": 2, "late": 12, "idle": 2}
+with tempfile.TemporaryDirectory() as folder:
+    for name, number in NUMBERS.items():
+        database = "S3" if name == "fill" else name
+        url = f"sqlite:///{folder}/{database}.db"
+        print(json.dumps([name, worker.run("looopy", name, "sqlite", url, number)]))
+    many = asyncio.run(scale.many_contexts(folder, 20, few=10, rounds=2))
+    print(json.dumps(["many", many]))
+"""
+"""The scenarios that know tables or contexts by name, each as small as it can be."""
 
 
 def _ask(code):
@@ -29,6 +43,17 @@ def test_every_scenario_is_described():
     described = [name for cell in cells for name in cell.split(", ")]
     listed = _ask("from benchmarks.catalogue import SCENARIOS\nprint(*SCENARIOS, sep='\\n')")
     assert described == listed
+
+
+def test_scenarios_find_what_they_measure():
+    """They name tables and columns of the present schema, and all that was said is there."""
+    figures = dict(map(json.loads, _ask(SMALL)))
+    assert figures["S3"]["model_saw@20"] == 21
+    assert figures["S4"]["bytes_over_bodies"] > 1
+    assert figures["S4"]["messages_missing"] == figures["S5"]["messages_missing"] == 0
+    assert figures["many"]["contexts"] == 20
+    assert figures["late"]["late_over_early"] > 0
+    assert "kib_per_started_agent" in figures["idle"]
 
 
 def test_the_figures_stand_between_marks_and_are_made_by_the_program():
