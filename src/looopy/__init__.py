@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from looopy.tools.base import ToolResult as ToolResult
     from looopy.tools.function.decorator import tool as tool
     from looopy.tools.sources.plugin import Plugin as Plugin
+    from looopy.types.approval import Approve as Approve
+    from looopy.types.approval import Deny as Deny
     from looopy.types.artifact import Artifact as Artifact
     from looopy.types.artifact import ArtifactKind as ArtifactKind
     from looopy.types.artifact import ArtifactStatus as ArtifactStatus
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from looopy.types.context import PromptPart as PromptPart
     from looopy.types.context import TurnContext as TurnContext
     from looopy.types.event import AgentEvent as AgentEvent
+    from looopy.types.event import ApprovalDecided as ApprovalDecided
     from looopy.types.event import ArtifactUpdate as ArtifactUpdate
     from looopy.types.event import AuthRequired as AuthRequired
     from looopy.types.event import Compaction as Compaction
@@ -106,11 +109,13 @@ _export(
         ".tools.base": ("Tool", "ToolContext", "ToolProvider", "ToolResult"),
         ".tools.function.decorator": ("tool",),
         ".tools.sources.plugin": ("Plugin",),
+        ".types.approval": ("Approve", "Deny"),
         ".types.artifact": ("Artifact", "ArtifactKind", "ArtifactStatus"),
         ".types.config": ("Budget", "Hooks", "LoopConfig", "ModelOptions", "RetryPolicy"),
         ".types.context": ("AuthContext", "CancelToken", "PromptPart", "TurnContext"),
         ".types.event": (
             "AgentEvent",
+            "ApprovalDecided",
             "ArtifactUpdate",
             "AuthRequired",
             "Compaction",

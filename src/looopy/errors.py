@@ -11,6 +11,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
         TurnMismatch            .expected .actual
         IdempotencyConflict
         InputNotFound           .request_id
+          InputExpired          .expired_at
         Fenced                  another owner has advanced this context; final
         AccessDenied
       LLMError                  .provider .model .retryable
@@ -43,6 +44,7 @@ Every error survives pickling, facts included. No message ever holds a credentia
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 
@@ -120,6 +122,12 @@ class InputNotFound(AgentError):
     """No pending request has this id; nothing was stored."""
 
     request_id: str | None = None
+
+
+class InputExpired(InputNotFound):
+    """The request expired at `expired_at`, before it was answered; nothing was stored."""
+
+    expired_at: datetime | None = None
 
 
 class Fenced(AgentError):

@@ -281,8 +281,8 @@ MUTANTS = [
         "a-denial-is-not-heard",
         "what a person has forbidden is run",
         "looopy.agent.plan:_answer",
-        "if value is False and Resumed(",
-        "if value is None and Resumed(",
+        "if isinstance(decision_of(value), Deny) and _is_ours(",
+        "if value is None and _is_ours(",
         f"{_CONTINUING}::test_an_approval_is_carried_out",
     ),
     mutant(
@@ -297,7 +297,7 @@ MUTANTS = [
     mutant(
         "a-text-stands-in-for-credentials",
         "an approved call runs without the credentials it had, because a text came with the answer",
-        "looopy.agent.plan:plan_turn",
+        "looopy.agent.plan:_planned",
         "if user_message is not None:\n                raise",
         "if False:\n                raise",
         f"{_EXPIRED}::test_an_answer_beside_a_text_needs_fresh_credentials_too",

@@ -19,6 +19,7 @@ LooopyError
     Fenced
     IdempotencyConflict
     InputNotFound request_id=None
+      InputExpired expired_at=None
     TurnIncomplete outcome=None
     TurnMismatch expected=None actual=None
   ConfigurationError

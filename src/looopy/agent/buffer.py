@@ -25,7 +25,7 @@ from looopy.stores.records import (
     ContextState,
 )
 from looopy.stores.shield import settle
-from looopy.types.event import AgentEvent, MessageEnd, TurnEnd
+from looopy.types.event import AgentEvent, ApprovalDecided, MessageEnd, TurnEnd
 from looopy.types.message import AssistantMessage, Message
 
 
@@ -83,6 +83,13 @@ async def save_turns(known: Known, turns: list[BufferedTurn], ttl_s: float) -> N
                 await state.leave_line(known.context_id, ticket)
 
 
+def _is_of_claim(event: AgentEvent) -> bool:
+    """True if an event that follows `turn_start` was made before the turn ran."""
+    if isinstance(event, MessageEnd):
+        return not isinstance(event.message, AssistantMessage)
+    return isinstance(event, ApprovalDecided)
+
+
 async def _save_first(
     known: Known, turns: list[BufferedTurn], owner: Owner, tickets: list[int], ttl_s: float
 ) -> None:
@@ -92,7 +99,7 @@ async def _save_first(
         raise StoreConflict("a buffered turn has no end yet: let it end first")
     start, *rest = turn.events
     firsts: list[AgentEvent] = [start]
-    while isinstance(rest[0], MessageEnd) and not isinstance(rest[0].message, AssistantMessage):
+    while _is_of_claim(rest[0]):
         firsts.append(rest.pop(0))
     claimed = turn.claimed  # set by an earlier save that was interrupted
     if claimed is None:

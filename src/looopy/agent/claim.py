@@ -21,6 +21,7 @@ from looopy.agent.buffer import BufferedTurn
 from looopy.agent.line import Line
 from looopy.agent.plan import Plan, plan_turn
 from looopy.agent.request import TurnRequest, TurnSetup
+from looopy.auth.redaction import Redactor
 from looopy.errors import (
     AgentBusy,
     CannotContinue,
@@ -37,7 +38,7 @@ from looopy.stores.shield import settle_write
 from looopy.tools.gather import gather_tools
 from looopy.types.constructors import quick
 from looopy.types.context import CancelToken
-from looopy.types.event import AgentEvent, MessageEnd, TurnStart
+from looopy.types.event import AgentEvent, ApprovalDecided, MessageEnd, TurnStart
 from looopy.types.state import Outcome, PendingKind
 
 
@@ -249,6 +250,8 @@ class Claiming:
             request.inputs,
             has_auth=request.has_auth,
             keys=self._setup.keys,
+            redactor=Redactor(request.auth_context) if request.inputs else None,
+            actor_id=request.actor_id,
         )
         asked = {one.request_id for one in known.state.pending if one.kind is PendingKind.AUTH}
         request.secret.update(asked & request.inputs.keys())
@@ -272,6 +275,7 @@ class Claiming:
             TurnStart(
                 context_id=context_id, user_message=plan.user_message, continues=plan.continues
             ),
+            *(ApprovalDecided(context_id=context_id, **facts) for facts in plan.decided),
             *(MessageEnd(context_id=context_id, iteration=1, message=m) for m in plan.prompts),
         ]
 

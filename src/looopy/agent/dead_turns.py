@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from looopy.agent.state import run_us_after
+from looopy.auth.redaction import Redactor
 from looopy.errors import LooopyError
 from looopy.history.open_calls import unanswered
 from looopy.llm.render import NOT_STARTED, OUTCOME_UNKNOWN, synthetic_result
-from looopy.loop.approval import bound_to
+from looopy.loop.approval import bound_to, edit_note, schema_to_edit
 from looopy.stores.records import Commit, ContextState, TurnRecord
 from looopy.tools.base import Tool
 from looopy.tools.call.run import resolve_name
@@ -91,7 +92,7 @@ def close_dead_turn(
         kept = next((one for one in state.held if one.tool_call_id == call.id), None)
         own = [(r, v) for r, v in state.answered if r.tool_call_id == call.id]
         if ask and not waits and not rerun and tool is not None and tool.on_resume == "ask":
-            waits = [_ask(open_call, turn)]
+            waits = [_ask(open_call, turn, tool, kept)]
             kept = _asked_again(kept, open_call, turn, tool)
             own = [(r, v) for r, v in own if r.request_id in kept.keys]
         elif not waits and not rerun:
@@ -126,26 +127,41 @@ def _asked_again(kept: HeldCall | None, open_call: OpenCall, turn: int, tool: To
     return replace(kept, asked_in=turn, bound=bound, died=True)
 
 
-def _ask(open_call: OpenCall, turn: int) -> PendingRequest:
+def effective(call: ToolCall, held: HeldCall | None) -> ToolCall:
+    """*call* as it would run: with the arguments that a person gave, if one did."""
+    if held is None or held.args is None:
+        return call
+    return replace(call, arguments=dict(held.args), invalid_arguments=None)
+
+
+def _ask(open_call: OpenCall, turn: int, tool: Tool, held: HeldCall | None) -> PendingRequest:
     call = open_call.call
     return PendingRequest(
         request_id=f"{turn}-{call.id}",
         kind=PendingKind.APPROVAL,
         tool_name=call.name,
-        args=call.arguments,
+        args=effective(call, held).arguments,
         tool_call_id=call.id,
         turn=open_call.turn,
         prompt=(
             f"{call.name} was running when its process ended, and may have had its effect."
             " Run it again?"
         ),
+        schema=schema_to_edit(tool, Redactor()),
     )
 
 
 def _untold(open_call: OpenCall, held: HeldCall | None) -> str:
     """The text for a call that has no result, and will get none."""
     died = held is not None and held.died
-    return OUTCOME_UNKNOWN if open_call.started or died else NOT_STARTED
+    return unknown(held) if open_call.started or died else NOT_STARTED
+
+
+def unknown(held: HeldCall | None) -> str:
+    """The text for a call that may have had its effect; it names arguments that a person gave."""
+    if held is None or held.args is None:
+        return OUTCOME_UNKNOWN
+    return f"{edit_note(held.args)}\n{OUTCOME_UNKNOWN}"
 
 
 def _result(call: ToolCall, text: str) -> ToolResultMessage:

@@ -9,18 +9,20 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from looopy.agent.dead_turns import OpenCall, _of, _result, _untold
+from looopy.agent.dead_turns import OpenCall, _of, _result, _untold, effective, unknown
+from looopy.auth.redaction import Redactor
 from looopy.auth.sealing import KeyLost, KeyRing
-from looopy.errors import CannotContinue, InputNotFound, ValueRefused
+from looopy.errors import CannotContinue, InputExpired, InputNotFound, ValueRefused
 from looopy.history.open_calls import can_continue
-from looopy.llm.render import OUTCOME_UNKNOWN
+from looopy.loop.approval import digest
 from looopy.loop.given import Resumed, TurnPlan
 from looopy.loop.pending import waits_for
 from looopy.stores.records import ContextState, Entry, EntryKind, TurnRecord
 from looopy.tools.answering import check_answer, refused
+from looopy.types.approval import EXPIRED, Approve, Deny, decision_of
 from looopy.types.constructors import quick
 from looopy.types.message import Message, StopReason, ToolCall, ToolResultMessage, UserMessage
-from looopy.types.state import PendingKind, PendingRequest
+from looopy.types.state import HeldCall, PendingKind, PendingRequest
 
 SUPERSEDED = (
     "Cancelled: the user said something else instead of answering. The call was not run again."
@@ -28,6 +30,10 @@ SUPERSEDED = (
 )
 UNANSWERED = "Cancelled: the user said something else instead of answering."
 DENIED = "The user denied this call. It was not run."
+NOBODY_ANSWERED = (
+    "The request to approve this call expired at {}. Nobody answered it, and nobody denied it. The"
+    " call was not run."
+)
 NOT_AGAIN = (
     "The user did not allow running this call again. The first run may have had its effect: check"
     " what it did."
@@ -72,6 +78,8 @@ def plan_turn(
     *,
     has_auth: Callable[[], bool] = lambda: False,
     keys: KeyRing | None = None,
+    redactor: Redactor | None = None,
+    actor_id: str | None = None,
 ) -> Plan:
     """
     Decide how a turn begins.
@@ -79,19 +87,61 @@ def plan_turn(
     Args:
         has_auth: Returns true if the turn has credentials that have not expired.
         keys: Opens the credentials among *inputs*.
+        redactor: Knows the secrets of the turn, which no answer to an approval may hold.
+        actor_id: The person who answers.
 
     Raises:
         CannotContinue: There is neither text nor input, and nothing to continue. Or text and
             *inputs* came without fresh credentials, and the calls to run had some.
-        InputNotFound: An id in *inputs* is not pending, or has expired.
+        InputNotFound: An id in *inputs* is not pending, or has expired (`InputExpired`).
         ValueRefused: A value does not answer its request.
     """
-    state, inputs = situation.state, inputs or {}
-    before = _still(situation, state.answered)
-    answers = hear(situation, inputs, before, keys or KeyRing())
+    inputs = inputs or {}
+    before = _still(situation, situation.state.answered)
+    answers = hear(situation, inputs, before, keys or KeyRing(), redactor or Redactor())
+    late = _unanswered_in_time(situation, inputs)
+    decided = [
+        *(_decided(answer, actor_id) for answer in answers.given[len(before) :]),
+        *(_decided(answer, None) for answer in late),
+    ]
+    decided = [one for one in decided if one]
+    if user_message is not None and not inputs:
+        plan = _say_instead(situation, user_message, late)
+    else:
+        answers = replace(answers, given=(*answers.given, *late))
+        anew = bool(inputs or late)
+        plan = _planned(situation, user_message, answers, has_auth, anew=anew)
+    return replace(plan, decided=decided) if decided else plan
+
+
+def _say_instead(situation: Situation, said: UserMessage, late: Answered) -> Plan:
+    """The plan of a turn whose text takes the place of all answers."""
+    state = situation.state
     fresh = ContextState(**state.sums, summary=state.summary)
-    if inputs or (user_message is None and before and not state.pending):
-        remaining = tuple(p for p in state.pending if p.request_id not in inputs)
+    held = {one.tool_call_id: one for one in state.held}
+    expired = {answer[0].tool_call_id: answer for answer in late}
+    results = [
+        _denial(one.call, *expired[one.call.id], held.get(one.call.id))
+        if one.call.id in expired
+        else _superseded(situation, one)
+        for one in situation.open_calls
+    ]
+    return Plan(state=fresh, prompts=(*results, said), user_message=said)
+
+
+def _planned(
+    situation: Situation,
+    user_message: UserMessage | None,
+    answers: Answers,
+    has_auth: Callable[[], bool],
+    *,
+    anew: bool,
+) -> Plan:
+    """The plan; *anew*: some of the *answers* are new."""
+    state, given = situation.state, {request.request_id for request, _ in answers.given}
+    fresh = ContextState(**state.sums, summary=state.summary)
+    if anew or (user_message is None and answers.given and not state.pending):
+        remaining = tuple(p for p in state.pending if p.request_id not in given)
         kept = replace(state, pending=remaining, answered=tuple(answers.stored), error=None)
         if remaining and user_message is None:
             refuse_in_part(answers)
@@ -108,10 +158,6 @@ def plan_turn(
             kept = replace(kept, resumable=_resumable(situation))
             return _waiting(kept, plan.continues, StopReason.AUTH_REQUIRED)
         return plan
-    if user_message is not None:
-        results = [_superseded(situation, c) for c in situation.open_calls]
-        said = user_message
-        return Plan(state=fresh, prompts=(*results, said), user_message=said)
     if state.pending:
         raise CannotContinue(
             "this context is waiting for input: pass inputs={request_id: value}, or say something"
@@ -120,6 +166,41 @@ def plan_turn(
             action="continue",
         )
     return _continue(situation, fresh, has_auth)
+
+
+def _unanswered_in_time(situation: Situation, inputs: Mapping[str, Any]) -> Answered:
+    """The requests for approval that have expired, as answers; not those of a tool's own."""
+    return [
+        (request, dict(EXPIRED))
+        for request in situation.state.pending
+        if _expired(request) and request.request_id not in inputs and _is_ours(situation, request)
+    ]
+
+
+def _is_ours(situation: Situation, request: PendingRequest) -> bool:
+    """See `Resumed.is_ours`."""
+    call_id = request.tool_call_id
+    held = next((one for one in situation.state.held if one.tool_call_id == call_id), None)
+    return Resumed(held).is_ours(request)
+
+
+def _decided(answer: tuple[PendingRequest, Any], actor_id: str | None) -> Mapping[str, Any]:
+    """The fields of the event about an answer to an approval; empty for any other answer."""
+    request, value = answer
+    decision = decision_of(value)
+    if request.kind is not PendingKind.APPROVAL or decision is None:
+        return {}
+    approved = isinstance(decision, Approve)
+    said = "approved" if approved else "expired" if value == EXPIRED else "denied"
+    return {
+        "request_id": request.request_id,
+        "tool_call_id": request.tool_call_id,
+        "tool_name": request.tool_name,
+        "decision": said,
+        "actor_id": actor_id,
+        "args": decision.args if isinstance(decision, Approve) else None,
+        "text": decision.note if isinstance(decision, Approve) else decision.reason,
+    }
 
 
 def _waiting(kept: ContextState, continues: int | None, ends: StopReason) -> Plan:
@@ -148,9 +229,9 @@ def _answer(
     answered = answers.given
     held = {one.tool_call_id: one for one in situation.state.held}
     denied = {
-        request.tool_call_id
+        request.tool_call_id: (request, value)
         for request, value in answered
-        if value is False and Resumed(held.get(request.tool_call_id)).is_ours(request)
+        if isinstance(decision_of(value), Deny) and _is_ours(situation, request)
     }
     told = {request.tool_call_id for request, _ in answered}
     dropped = {request.tool_call_id for request in superseded}
@@ -161,12 +242,11 @@ def _answer(
     for open_call in situation.open_calls:
         call = open_call.call
         if call.id in denied:
-            kept = held.get(call.id)
-            prompts.append(_result(call, NOT_AGAIN if kept and kept.died else DENIED))
+            prompts.append(_denial(call, *denied[call.id], held.get(call.id)))
         elif call.id in dropped:
             prompts.append(_superseded(situation, open_call))
         elif open_call.unknown and call.id not in now:
-            prompts.append(_result(call, OUTCOME_UNKNOWN))
+            prompts.append(_result(call, unknown(held.get(call.id))))
         elif call.id in told or user_message is None:
             run.append(call)
         else:
@@ -174,7 +254,7 @@ def _answer(
     if user_message is not None:
         prompts.append(user_message)
     origin = next((c.turn for c in situation.open_calls), None)
-    resumed, begun = _resume(situation, fresh, run, answers)
+    run, resumed, begun = _resume(situation, fresh, run, answers)
     continues = situation.state.resumable or answered[0][0].turn
     return Plan(
         state=begun,
@@ -187,11 +267,50 @@ def _answer(
     )
 
 
+def _denial(
+    call: ToolCall, request: PendingRequest, value: Any, kept: HeldCall | None
+) -> ToolResultMessage:
+    """The result of a call that nobody allowed."""
+    decision, late = decision_of(value), value == EXPIRED
+    text = NOBODY_ANSWERED.format(_shown(request.expires_at)) if late else DENIED
+    if kept is not None and kept.died:
+        text = NOT_AGAIN
+    if isinstance(decision, Deny) and decision.reason:
+        text = f"{text} The user's reason: {decision.reason}"
+    result = _result(call, text)
+    return replace(result, details={"synthetic": True, "approval": "expired" if late else "denied"})
+
+
+def _shown(moment: datetime | None) -> str:
+    return "" if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _edited(situation: Situation, answers: Answers) -> dict[str, HeldCall]:
+    """The records of the held calls, by id, with the arguments that a person has approved."""
+    held = {one.tool_call_id: one for one in situation.state.held}
+    turns = {one.call.id: one.turn for one in situation.open_calls}
+    for request, value in answers.given:
+        decision, call_id = decision_of(value), request.tool_call_id
+        if not isinstance(decision, Approve) or decision.args is None:
+            continue
+        if not _is_ours(situation, request):
+            continue
+        origin = turns.get(call_id, request.turn)
+        kept = held.get(call_id) or HeldCall(tool_call_id=call_id, origin=origin, asked_in=0)
+        args = dict(decision.args)
+        bound = digest(request.tool_name, args, request.schema)
+        held[call_id] = replace(kept, args=args, bound=bound)
+    return held
+
+
 def _resume(
     situation: Situation, fresh: ContextState, run: Sequence[ToolCall], answers: Answers
-) -> tuple[dict[str, Resumed], ContextState]:
-    """The answers for the calls to *run*, and *fresh* with those that a crash must not lose."""
-    held = {one.tool_call_id: one for one in situation.state.held}
+) -> tuple[list[ToolCall], dict[str, Resumed], ContextState]:
+    """
+    The calls to *run* as they run, their answers, and *fresh* with those that a crash must not
+    lose.
+    """
+    held = _edited(situation, answers)
     told = {request.tool_call_id for request, _ in answers.given}
     resumed = {
         call.id: Resumed(
@@ -211,7 +330,7 @@ def _resume(
         answered=tuple(answer for one in resumed.values() for answer in one.answered),
         held=tuple(one.held for one in resumed.values() if one.held is not None),
     )
-    return resumed, begun
+    return [effective(call, held.get(call.id)) for call in run], resumed, begun
 
 
 def _continue(situation: Situation, fresh: ContextState, has_auth: Callable[[], bool]) -> Plan:
@@ -241,10 +360,13 @@ def _continue(situation: Situation, fresh: ContextState, has_auth: Callable[[], 
             continues=resumable,
         )
     run = [c.call for c in open_calls if not c.unknown]
-    resumed, begun = _resume(situation, fresh, run, Answers(()))
+    run, resumed, begun = _resume(situation, fresh, run, Answers(()))
+    held = {one.tool_call_id: one for one in situation.state.held}
     return Plan(
         state=begun,
-        prompts=[_result(c.call, OUTCOME_UNKNOWN) for c in open_calls if c.unknown],
+        prompts=[
+            _result(c.call, unknown(held.get(c.call.id))) for c in open_calls if c.unknown
+        ],
         run=run,
         call_turn=next((c.turn for c in open_calls), None),
         resumed=resumed,
@@ -302,7 +424,11 @@ def in_plain(request: PendingRequest) -> bool:
 
 
 def hear(
-    situation: Situation, inputs: Mapping[str, Any], before: Answered, keys: KeyRing
+    situation: Situation,
+    inputs: Mapping[str, Any],
+    before: Answered,
+    keys: KeyRing,
+    redactor: Redactor,
 ) -> Answers:
     """
     Read the answers *inputs* to the pending requests, together with those of *before*.
@@ -319,7 +445,9 @@ def hear(
     new: list[tuple[PendingRequest, Any]] = []
     for request_id, value in inputs.items():
         request = by_id.get(request_id)
-        if request is None or _expired(request):
+        if request is not None and _expired(request):
+            raise _too_late(request, ours=_is_ours(situation, request))
+        if request is None:
             ids = [repr(one.request_id) for one in pending if not _expired(one)]
             more = f" and {len(ids) - _MAX_SHOWN} more" if len(ids) > _MAX_SHOWN else ""
             raise InputNotFound(
@@ -328,6 +456,8 @@ def hear(
                 request_id=request_id,
             )
         check_answer(request, value)
+        if request.kind is PendingKind.APPROVAL and redactor.shows(value):
+            raise refused(request, (), "it holds a credential of this turn; nothing was written")
         new.append((request, value))
     sealed = {name: text for one in situation.state.held for name, text in one.sealed.items()}
     opened, lost = {}, set()
@@ -347,6 +477,18 @@ def hear(
         if request.request_id in opened and request.auth is not None:
             check_answer(request, opened[request.request_id], opened=True)
     return Answers((*before, *new), opened, lost)
+
+
+def _too_late(request: PendingRequest, *, ours: bool) -> InputExpired:
+    way_out = "a new message cancels it"
+    if ours:
+        way_out = "execute_turn(None) tells the model so, and a new message cancels the call"
+    return InputExpired(
+        f"the request {request.request_id!r} expired at {_shown(request.expires_at)}, before this"
+        f" answer: nothing was stored; {way_out}",
+        request_id=request.request_id,
+        expired_at=request.expires_at,
+    )
 
 
 def _asks_for_another(request: PendingRequest, context_id: str) -> bool:

@@ -22,6 +22,7 @@ from looopy.loop.output import OutputType, output_type_of
 from looopy.stores.bundle import Stores
 from looopy.stores.rules import check_idempotency_key
 from looopy.tools.gather import ToolSource
+from looopy.types.approval import answer_to_json
 from looopy.types.config import Budget, LoopConfig
 from looopy.types.constructors import quick
 from looopy.types.context import AuthContext, SystemPrompt, as_part
@@ -200,7 +201,8 @@ def check_inputs(value: Mapping[str, Any] | None) -> dict[str, Any]:
     for key in value or {}:
         if not isinstance(key, str):
             raise ValueRefused(f"{shape}; a key is no {type(key).__name__}", path="/inputs")
-    return check_storable(value, "/inputs")
+    as_json = {key: answer_to_json(one) for key, one in (value or {}).items()}
+    return check_storable(as_json, "/inputs")
 
 
 def check_auth_context(value: AuthContext | None, tenant: str) -> AuthContext | None:

@@ -15,15 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from looopy.errors import ToolError
+from looopy.auth.redaction import Redactor
+from looopy.errors import ToolError, ValueRefused
+from looopy.loop.given import Resumed
 from looopy.loop.parts import Turn
 from looopy.tools.base import Tool, ToolContext
 from looopy.tools.call.hooks import ToolHooks, ask_hook
 from looopy.tools.call.results import Answer, error_text, failure
-from looopy.tools.schema import validate
+from looopy.tools.schema import shorten, validate
+from looopy.types.approval import Approve
 from looopy.types.message import ToolCall
-from looopy.types.storable import dump
+from looopy.types.storable import dump, repair
 
+_MAX_EDIT_CHARS = 2_000
+_MAX_SCHEMA_CHARS = 64 * 1024
 _UNFIT = "The tool did not run: its arguments are no JSON object."
 
 
@@ -37,12 +42,14 @@ class AskFirst:
         bound: The digest that an approval is bound to.
         changed: True if it was approved with other arguments or as another tool.
         doubt: The reason to ask, if the tool itself needs no approval.
+        prompt: The tool's own question, or `None`.
     """
 
     args: Mapping[str, Any]
     bound: str
     changed: bool = False
     doubt: str | None = None
+    prompt: str | None = None
 
 
 async def may_run(
@@ -60,7 +67,7 @@ async def may_run(
         ValueRefused: A hook has made arguments that cannot be stored in a request.
     """
     resumed, doubt = turn.resumed(call), turn.progress.guards.doubt_about(call)
-    approved = any(value is True for request, value in resumed.answered if resumed.is_ours(request))
+    approved = any(resumed.decisions)
     if tool.needs_approval is False and not approved and doubt is None:
         return None
     try:
@@ -85,10 +92,12 @@ async def may_run(
     bound = bound_to(tool, shown)
     if approved:
         same = resumed.held is not None and resumed.held.bound == bound
-        return hooks.after_deciding(arguments) if same else AskFirst(shown, bound, changed=True)
+        if same:
+            return hooks.after_deciding(arguments)
+        return AskFirst(shown, bound, changed=True, prompt=await _prompt(turn, tool, shown))
     if doubt is None and not await _needed(turn, tool, arguments, context):
         return hooks.after_deciding(arguments)
-    return AskFirst(shown, bound, doubt=doubt)
+    return AskFirst(shown, bound, doubt=doubt, prompt=await _prompt(turn, tool, shown))
 
 
 async def _needed(
@@ -106,8 +115,59 @@ async def _needed(
     )
 
 
+async def _prompt(turn: Turn, tool: Tool, shown: Mapping[str, Any]) -> str | None:
+    """The tool's own question, of arguments without secrets; `None` if it has none or fails."""
+    own = tool.approval_prompt
+    if own is None or isinstance(own, str):
+        return own
+    said = await ask_hook(
+        f"{tool.name}.approval_prompt",
+        lambda: own(shown),
+        _as_text,
+        default=None,
+        failed=turn.hook_failed,
+    )
+    return said or None
+
+
+def _as_text(said: Any) -> str:
+    if not isinstance(said, str):
+        raise TypeError(f"approval_prompt returns text, not {type(said).__name__}")
+    return repair(said)
+
+
+def schema_to_edit(tool: Tool, redactor: Redactor) -> Mapping[str, Any] | None:
+    """The schema that other arguments must fit; `None` if it cannot be stored with a request."""
+    try:
+        too_long = len(dump(tool.parameters)) > _MAX_SCHEMA_CHARS
+    except ValueRefused:
+        return None
+    return None if too_long or redactor.shows(tool.parameters) else tool.parameters
+
+
+def told_with(resumed: Resumed, redactor: Redactor) -> str | None:
+    """The sentence for the model about a call that a person changed or commented, if one did."""
+    said = []
+    if resumed.held is not None and resumed.held.args is not None:
+        said.append(edit_note(redactor.value(resumed.held.args)))
+    notes = (one.note for one in resumed.decisions if isinstance(one, Approve))
+    said += [f"The user's note: {redactor.text(note)}" for note in notes if note]
+    return "\n".join(said) or None
+
+
+def edit_note(args: Mapping[str, Any]) -> str:
+    """The sentence for the model about a call that ran with other arguments than its own."""
+    shown = shorten(json.dumps(args, ensure_ascii=False, default=repr), _MAX_EDIT_CHARS)
+    return f"The user approved this call with other arguments, which replace yours: {shown}"
+
+
 def bound_to(tool: Tool, arguments: Mapping[str, Any]) -> str:
     """The digest that binds an approval to *tool* and these arguments."""
-    exactly = [tool.name, arguments, tool.parameters]
+    return digest(tool.name, arguments, tool.parameters)
+
+
+def digest(name: str, arguments: Mapping[str, Any], parameters: Any) -> str:
+    """The digest that binds an approval to a tool of this name and schema, and these arguments."""
+    exactly = [name, arguments, parameters]
     text = json.dumps(exactly, sort_keys=True, ensure_ascii=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()

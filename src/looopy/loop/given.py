@@ -18,6 +18,7 @@ from looopy.loop.guards import Spent
 from looopy.loop.incoming import Inbox
 from looopy.loop.output import OutputType
 from looopy.tools.gather import ToolSource
+from looopy.types.approval import Approve, Deny, decision_of
 from looopy.types.config import LoopConfig
 from looopy.types.constructors import quick
 from looopy.types.context import TurnContext
@@ -76,6 +77,9 @@ class Resumed:
             for request, value in self.answered
             if request.kind is not PendingKind.AUTH
         }
+        for request, value in self.answered:  # a tool's own question: it gets what was said
+            if request.kind is PendingKind.APPROVAL and not isinstance(value, bool):
+                given[request.request_id] = decision_of(value)
         given.update(self.opened)
         return {keys[name]: value for name, value in given.items() if name in keys}
 
@@ -83,6 +87,12 @@ class Resumed:
         """True if *request* asks if the call may run, and is not a question of its tool."""
         own = self.held is not None and request.request_id in self.held.keys
         return request.kind is PendingKind.APPROVAL and not own
+
+    @property
+    def decisions(self) -> Sequence[Approve | Deny]:
+        """The decisions if the call may run, oldest first."""
+        ours = (decision_of(value) for one, value in self.answered if self.is_ours(one))
+        return [one for one in ours if one is not None]
 
 
 NOTHING_ASKED = Resumed()
@@ -105,6 +115,7 @@ class TurnPlan:
         ends: The turn ends with this reason after the first group: `input_required` or
             `auth_required`.
         pending: The requests that it then waits for.
+        decided: The approvals that were answered or expired: the fields of their events.
     """
 
     prompts: Sequence[Message] = ()
@@ -115,3 +126,4 @@ class TurnPlan:
     delivered: Sequence[int] = ()
     ends: StopReason | None = None
     pending: Sequence[PendingRequest] = ()
+    decided: Sequence[Mapping[str, Any]] = ()

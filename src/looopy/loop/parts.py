@@ -146,15 +146,19 @@ class Turn:
 
     def begin(self, call: ToolCall, tool: Tool | None) -> None:
         """Announce that *call* runs now; the event is durable if the call may have effects."""
-        self._announce(call, has_effects=tool is not None and tool.effects != "none")
+        held = self.resumed(call).held
+        edited = held is not None and held.args is not None
+        has_effects = tool is not None and tool.effects != "none"
+        self._announce(call, has_effects=has_effects, edited=edited)
 
-    def _announce(self, call: ToolCall, *, has_effects: bool) -> None:
+    def _announce(self, call: ToolCall, *, has_effects: bool, edited: bool = False) -> None:
         self.out.emit(
             ToolExecutionStart,
             tool_call_id=call.id,
             tool_name=call.name,
             args=call.arguments,
             has_effects=has_effects,
+            edited=edited,
         )
 
     def answer(

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from looopy.auth.sealing import KEY_LIFE_S
 from looopy.errors import LooopyError
 from looopy.llm.render import CANCELLED
-from looopy.loop.approval import AskFirst
+from looopy.loop.approval import AskFirst, schema_to_edit
 from looopy.loop.parts import Turn
 from looopy.loop.progress import Asked
 from looopy.tools.asking import NeedsCredentials, NeedsInput
@@ -82,6 +82,8 @@ def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -
     redactor = turn.given.redactor
     label = redactor.text(tool.label)
     prompt = f"May {label} run with these arguments?"
+    if first.prompt is not None:
+        prompt = redactor.text(first.prompt)
     if first.doubt is not None:
         prompt = f"{redactor.text(first.doubt)}. {prompt}"
     if first.changed:
@@ -94,6 +96,7 @@ def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -
         tool_call_id=call.id,
         turn=turn.given.context.turn,
         prompt=prompt,
+        schema=schema_to_edit(tool, redactor),
         expires_at=_in(tool.approval_expires_s),
     )
     resumed = turn.resumed(call)

@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
 from looopy.llm.render import CANCELLED, OUTCOME_UNKNOWN, synthetic_result
-from looopy.loop.approval import AskFirst, may_run
+from looopy.loop.approval import AskFirst, may_run, told_with
 from looopy.loop.output import FinalAnswer
 from looopy.loop.parts import Turn
 from looopy.tools.asking import NeedsInput
@@ -26,20 +26,21 @@ from looopy.tools.call.results import storable
 from looopy.tools.call.run import resolve_name, run_call
 from looopy.types.constructors import amended
 from looopy.types.event import AgentEvent, ToolExecutionUpdate, utc_now
-from looopy.types.message import ToolCall, ToolResultMessage, now_ms
+from looopy.types.message import TextContent, ToolCall, ToolResultMessage, now_ms
 
 _GRACE_S = 5.0  # how long the turn waits for a tool to stop
 
 
 @dataclass(slots=True)
 class Run:
-    """One call that runs, or has run."""
+    """One call that runs, or has run. `told`: a sentence for the model before the result."""
 
     call: ToolCall
     tool: Tool | None
     task: asyncio.Task[ToolResultMessage]
     started: datetime = field(default_factory=utc_now)
     overdue: ToolResultMessage | None = None
+    told: str | None = None
 
     @property
     def over(self) -> bool:
@@ -56,6 +57,12 @@ class Run:
 
     def result(self) -> ToolResultMessage:
         """The call's result, which every store keeps, or a text about the missing result."""
+        found = self._result()
+        if self.told is None:
+            return found
+        return replace(found, content=(TextContent(self.told), *found.content))
+
+    def _result(self) -> ToolResultMessage:
         task = self.task
         if self.overdue is not None:
             return storable(self.overdue)
@@ -110,7 +117,8 @@ class Crew:
         """Run *calls*, whose start is stored."""
         for call in calls:
             task = asyncio.create_task(self._run_and_tell(call), name=f"looopy tool {call.name}")
-            self._runs.append(Run(call, self.tool_of(call), task))
+            told = told_with(self._turn.resumed(call), self._turn.given.redactor)
+            self._runs.append(Run(call, self.tool_of(call), task, told=told))
             task.add_done_callback(lambda _: self._news.set())
 
     def lacks_credentials(self, call: ToolCall) -> bool:
@@ -130,7 +138,8 @@ class Crew:
         asked = tool.needs_approval is not False or call.id in self._turn.plan.resumed
         hooked = config.hooks.before_tool_call is not None
         doubted = config.on_doom_loop == "ask"
-        return callable(tool.needs_approval) or (hooked and (asked or doubted))
+        prompted = callable(tool.approval_prompt) and (asked or doubted)
+        return callable(tool.needs_approval) or prompted or (hooked and (asked or doubted))
 
     async def may_run(self, call: ToolCall) -> AskFirst | None:
         """The request to a person before *call* runs, or `None` if it needs none."""

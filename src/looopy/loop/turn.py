@@ -35,6 +35,7 @@ from looopy.loop.pending import drop, requests_of
 from looopy.loop.progress import NATURAL, Progress
 from looopy.loop.tool_calls import skip_calls
 from looopy.types.event import (
+    ApprovalDecided,
     AuthRequired,
     InputRequired,
     MessageStart,
@@ -174,6 +175,8 @@ def _open(turn: Turn) -> Group:
     plan, out = turn.plan, turn.out
     continues = turn.given.context.continues
     out.emit(TurnStart, user_message=plan.user_message, continues=continues)
+    for facts in plan.decided:
+        out.emit(ApprovalDecided, **facts)
     turn.begin_iteration()
     for message in plan.prompts:
         out.emit(MessageStart, message=message)

@@ -227,8 +227,8 @@ class Claim:
         expected_epoch: The epoch the claimer knows; 0 for a context it believes does not exist.
         displace: The `holder` that the claimer has proved dead, or `None`.
         recover: Take over the open turn instead of starting one; `events` is then empty.
-        events: `TurnStart`, then a `MessageEnd` for each first message, in order. Their `turn` and
-            `seq` are ignored.
+        events: `TurnStart`, an `ApprovalDecided` for each approval that was answered, then a
+            `MessageEnd` for each first message, in order. Their `turn` and `seq` are ignored.
         delivered: Numbers of the inbox entries whose messages are among `events`: they leave it.
         key: Names this turn for the life of the context, with `input_hash`; see
             `Journal.turn_of_key`. `None`: it has no name.

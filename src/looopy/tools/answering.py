@@ -15,6 +15,7 @@ from typing import Any
 
 from looopy.errors import ValueRefused
 from looopy.tools.schema import PathPart, misfits, shorten
+from looopy.types.approval import EXPIRED, Approve, decision_of
 from looopy.types.state import PendingKind, PendingRequest
 
 MAX_ANSWER_BYTES = 1024 * 1024
@@ -46,13 +47,9 @@ def check_answer(request: PendingRequest, value: Any, *, opened: bool = False) -
     size = len(_canonical(value).encode())
     if size > limit:
         raise refused(request, (), f"it has {size:,} bytes as JSON, and at most {limit:,} fit")
-    if request.kind is PendingKind.APPROVAL and not isinstance(value, bool):
-        raise refused(
-            request,
-            (),
-            "an approval takes True or False, no reason and no other arguments; say them as text,"
-            " which cancels the call",
-        )
+    if request.kind is PendingKind.APPROVAL:
+        _check_decision(request, value)
+        return
     if request.auth is not None and not opened:
         return
     try:
@@ -65,6 +62,27 @@ def check_answer(request: PendingRequest, value: Any, *, opened: bool = False) -
         if not secret:
             raise
         raise refused(request, (), "the credential does not fit what was asked for") from None
+
+
+def _check_decision(request: PendingRequest, value: Any) -> None:
+    """Check an answer to an approval, and the arguments in it."""
+    decision = decision_of(value)
+    if decision is None or value == EXPIRED:
+        raise refused(
+            request,
+            (),
+            "an approval takes True, False, Approve(args=..., note=...) or Deny(reason=...); as"
+            ' JSON: {"approved": true, "args": {...}, "note": "..."} or {"approved": false,'
+            ' "reason": "..."}',
+        )
+    if not isinstance(decision, Approve) or decision.args is None:
+        return
+    if request.schema is None:
+        raise refused(
+            request, ("args",), "this call runs with the arguments that were shown, or not at all"
+        )
+    for path, line in misfits(request.schema, dict(decision.args)):
+        raise refused(request, ("args", *path), line)
 
 
 def _is_encrypted(value: Any) -> bool:

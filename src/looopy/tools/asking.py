@@ -30,7 +30,8 @@ class Ask:
         key: The key of the answer in `ToolContext.answers`; its own within the call.
         kind: The kind of answer.
         prompt: One sentence for the person who answers.
-        schema: JSON Schema of the value; for a pydantic model, the model's schema.
+        schema: JSON Schema of the value; for a pydantic model, the model's schema. Of an approval,
+            it is the schema of the arguments: without one, `Approve(args=...)` is refused.
         options: The choices.
         tool_name: The tool that the question is about; `None`: the asking tool.
         args: The arguments of that call; `None`: those of the asking call.

@@ -32,6 +32,7 @@ Report: TypeAlias = Callable[[Any], None]
 NeedsApproval: TypeAlias = (
     "bool | Callable[[Mapping[str, Any], ToolContext], bool | Awaitable[bool]]"
 )
+ApprovalPrompt: TypeAlias = "str | Callable[[Mapping[str, Any]], str | Awaitable[str]]"
 Enabled: TypeAlias = Callable[[], bool] | Callable[[TurnContext], bool]
 _logger = logging.getLogger("looopy")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -169,6 +170,7 @@ class ToolOptions(TypedDict, total=False):
     on_resume: OnResume | None
     needs_approval: NeedsApproval
     approval_expires_s: float | None
+    approval_prompt: ApprovalPrompt | None
     is_enabled: Enabled | None
     max_result_bytes: int | None
     coerce: bool
@@ -198,6 +200,8 @@ class Tool:
             person is asked.
         approval_expires_s: After so many seconds a request can no longer be approved; `None`:
             never.
+        approval_prompt: The question to the person: text, or a function of the arguments, sync or
+            async, that returns it. `None`, or if the function fails: a sentence of looopy's.
         is_enabled: Offered to the model only if this returns true: a function of the `TurnContext`,
             or without arguments, called in each iteration.
         max_result_bytes: `None`: the loop's.
@@ -225,6 +229,7 @@ class Tool:
         on_resume: OnResume | None = None,
         needs_approval: NeedsApproval = False,
         approval_expires_s: float | None = None,
+        approval_prompt: ApprovalPrompt | None = None,
         is_enabled: Enabled | None = None,
         max_result_bytes: int | None = None,
         coerce: bool = False,
@@ -257,6 +262,11 @@ class Tool:
                 f"tool {name!r}: needs_approval must be True, False, or a function of the arguments"
                 " and the ToolContext"
             )
+        is_text = isinstance(approval_prompt, str) and bool(approval_prompt.strip())
+        if not (approval_prompt is None or is_text or callable(approval_prompt)):
+            raise InvalidTool(
+                f"tool {name!r}: approval_prompt must be text, or a function of the arguments"
+            )
         self.name = name
         self.description = description
         self.parameters: Mapping[str, Any] = schema
@@ -267,6 +277,7 @@ class Tool:
         self.on_resume: OnResume = on_resume or ("fail" if effects == "external" else "rerun")
         self.needs_approval = needs_approval
         self.approval_expires_s = approval_expires_s
+        self.approval_prompt = approval_prompt
         self.is_enabled = is_enabled
         self.max_result_bytes = max_result_bytes
         self.coerce = coerce

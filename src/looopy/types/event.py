@@ -145,13 +145,20 @@ class MessageEnd(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolExecutionStart(Event):
-    """A tool is about to run. Durable when the tool has effects, see `looopy.tools`."""
+    """
+    A tool is about to run. Durable when the tool has effects, see `looopy.tools`.
+
+    Attributes:
+        args: The arguments of the call: the model's, or those that a person approved instead.
+        edited: True if a person gave the arguments.
+    """
 
     type: ClassVar[Literal["tool_execution_start"]] = "tool_execution_start"
     tool_call_id: str
     tool_name: str
     args: Mapping[str, Any] = field(default_factory=dict)
     has_effects: bool = True
+    edited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +226,30 @@ class AuthRequired(Event):
     type: ClassVar[Literal["auth_required"]] = "auth_required"
     durable: ClassVar[bool] = True
     pending: Sequence[PendingRequest] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalDecided(Event):
+    """
+    A request for approval was answered, or expired; `timestamp` says when.
+
+    Attributes:
+        decision: `expired` is the decision of nobody: it is not a denial.
+        actor_id: The person who answered: the actor of this turn. `None` if the turn had no
+            `AuthContext`, or the request expired.
+        args: The arguments that the person put in the place of those that were shown, or `None`.
+        text: The person's note or reason, or `None`.
+    """
+
+    type: ClassVar[Literal["approval_decided"]] = "approval_decided"
+    durable: ClassVar[bool] = True
+    request_id: str
+    tool_call_id: str
+    tool_name: str
+    decision: Literal["approved", "denied", "expired"]
+    actor_id: str | None = None
+    args: Mapping[str, Any] | None = None
+    text: str | None = None
 
 
 @quick
@@ -346,6 +377,7 @@ AgentEvent: TypeAlias = (
     | ArtifactUpdate
     | InputRequired
     | AuthRequired
+    | ApprovalDecided
     | StatusChange
     | UsageReport
     | HistoryCleared

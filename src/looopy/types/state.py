@@ -72,7 +72,8 @@ class PendingRequest:
         args: The arguments of its call.
         turn: The turn that asked.
         prompt: One sentence for the person who answers.
-        schema: JSON Schema of the value, or `None`. An approval takes `True` or `False`.
+        schema: JSON Schema of the value, or `None`. Of an approval, it is the schema of the
+            arguments: `Approve(args=...)` must fit it, and is refused if it is `None`.
         auth: The requested credentials, and the key to encrypt them to; `None` if it asks for none.
     """
 
@@ -117,6 +118,7 @@ class HeldCall:
         sealed: By `request_id`, the private keys of requests for credentials, encrypted.
         bound: The digest to which an approval of the call is bound; see `looopy.loop.approval`.
         died: It was running when its process ended, so its effect is unknown.
+        args: The arguments that a person put in the place of the model's, or `None`.
     """
 
     tool_call_id: str
@@ -127,6 +129,15 @@ class HeldCall:
     sealed: Mapping[str, str] = field(default_factory=dict)
     bound: str | None = None
     died: bool = False
+    args: Mapping[str, Any] | None = None
+
+
+def held_to_json(held: HeldCall) -> dict[str, Any]:
+    """A held call as a JSON object, which an older version reads if no person changed the call."""
+    data = {f.name: getattr(held, f.name) for f in fields(held)}
+    if held.args is None:
+        del data["args"]
+    return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,15 +112,26 @@ async def test_text_cancels_what_waits_for_approval(make_agent, stores):
 
 
 @pytest.mark.parametrize(
-    "value", ["yes", 1, None, {"approved": True, "reason": "fine"}, {"cents": 1}, [True]]
+    "value",
+    [
+        "yes",
+        1,
+        None,
+        {"approved": True, "reason": "fine"},
+        {"approved": False, "expired": True},
+        {"approved": 1},
+        {"approved": True, "args": []},
+        {"cents": 1},
+        [True],
+    ],
 )
-async def test_an_approval_takes_nothing_but_true_and_false(make_agent, stores, value):
-    """Neither a reason nor other arguments; nothing is stored."""
+async def test_an_approval_takes_nothing_but_a_decision(make_agent, stores, value):
+    """Not what merely looks like one; nothing is stored."""
     bank = Bank()
     agent = await make_agent([tool_call("pay", cents=9)], tools=[bank.tool], stores=stores)
     [request] = (await agent.execute_turn("go")).pending
     before = await unchanged(stores)
-    with pytest.raises(ValueRefused, match="True or False, no reason") as refused:
+    with pytest.raises(ValueRefused, match="an approval takes True, False, Approve") as refused:
         await agent.execute_turn(None, inputs={request.request_id: value})
     assert refused.value.path == f"/inputs/{request.request_id}"
     assert await unchanged(stores) == before

@@ -56,6 +56,14 @@ SAMPLES: dict[str, dict] = {
     "artifact_update": {"artifact_id": "a", "kind": ArtifactKind.DATA, "version": 1},
     "input_required": {"pending": (ASKED,)},
     "auth_required": {"pending": (ASKED,)},
+    "approval_decided": {
+        **CALL,
+        "request_id": "r1",
+        "decision": "approved",
+        "actor_id": "ada",
+        "args": {"a": 3},
+        "text": "less",
+    },
     "status_change": {"status": AgentStatus.BUSY, "attempt": 1, "delay_s": 2.0, "reason": "429"},
     "usage": {"usage": Usage(input=3), "turn_usage": Usage(input=5)},
     "compaction": {
@@ -84,6 +92,7 @@ DURABLE = {
     "artifact_update",
     "input_required",
     "auth_required",
+    "approval_decided",
     "history_cleared",
     "history_rewound",
     "compaction",

@@ -424,6 +424,8 @@ def event_to_line(event: AgentEvent, call_at: Mapping[str, int]) -> str:
     if isinstance(event, ToolExecutionStart):  # its arguments are in the message that asks for it
         data["tool_call_id"] = event.tool_call_id
         data["position"] = call_at.get(event.tool_call_id)
+        if event.edited:  # by a person
+            data["args"] = dict(event.args)
         return dump(data)
     return dump({**data, "data": rows.event_body(event)})
 

@@ -9,6 +9,7 @@ a block of an artifact, in memory. All of it may be called from a thread.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -31,7 +32,7 @@ from looopy.stores.snapshot import (
     RestoredVersion,
 )
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
-from looopy.types.event import MessageEnd, ToolExecutionEnd
+from looopy.types.event import ApprovalDecided, MessageEnd, ToolExecutionEnd
 from looopy.types.message import AssistantMessage, ToolResultMessage
 from looopy.types.storable import MAX_BODY_BYTES, dump
 
@@ -320,6 +321,11 @@ class Checked:
         for number, raw in member.lines():
             with _place(member.name, number):
                 row = log.row(form.parse(raw))
+            if isinstance(row, StoredEvent) and row.type == ApprovalDecided.type:
+                actor = json.loads(row.body)["actor_id"]
+                if actor is not None:
+                    place = (member.name, number, "/data/actor_id")
+                    self.actors.setdefault(actor, place)
             if row is not None:
                 yield row
         log.end(member.name, last_seq=record.last_seq, last_position=record.last_position)
@@ -459,6 +465,8 @@ class _LogReader:
         if kind == "tool_execution_start":
             call = given.text("tool_call_id")
             body = dump({"tool_call_id": call})
+            if given.has("args"):
+                body = rows.start_body(call, given.mapping("args"))
             position = given.whole_or_none("position", 1)
             if position is not None and self._calls.get(call) != position:
                 raise refused("position", "no message there asks for this call")

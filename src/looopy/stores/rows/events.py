@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +35,7 @@ from looopy.types.artifact import Artifact, ArtifactKind
 from looopy.types.auth import AuthRequest
 from looopy.types.event import (
     AgentEvent,
+    ApprovalDecided,
     ArtifactUpdate,
     AuthRequired,
     Compaction,
@@ -63,7 +64,14 @@ from looopy.types.message import (
 )
 from looopy.types.message_check import mended_usage
 from looopy.types.message_json import usage_from_json, usage_to_json
-from looopy.types.state import HeldCall, Outcome, PendingKind, PendingRequest, pending_to_json
+from looopy.types.state import (
+    HeldCall,
+    Outcome,
+    PendingKind,
+    PendingRequest,
+    held_to_json,
+    pending_to_json,
+)
 from looopy.types.storable import check_actor, dump
 
 _logger = logging.getLogger("looopy")
@@ -165,6 +173,8 @@ def encode(events: Sequence[AgentEvent]) -> Rows:
         elif isinstance(event, ToolExecutionStart):
             # Its name and arguments are in the assistant's message.
             body = f'{{"tool_call_id":{quoted(event.tool_call_id, "/tool_call_id")}}}'
+            if event.edited:  # these are in no message
+                body = start_body(event.tool_call_id, event.args)
             others.append(EventRow(i, event.iteration, event.type, created, body, assistant))
         else:
             body = dump(event_body(event))
@@ -207,6 +217,11 @@ def _user_offset(start: TurnStart, events: Sequence[AgentEvent]) -> int | None:
         return None
     firsts = [e.message for e in events if isinstance(e, MessageEnd)]
     return next(i for i, message in enumerate(firsts) if message is start.user_message)
+
+
+def start_body(call_id: str, args: Mapping[str, Any]) -> str:
+    """The body of a `tool_execution_start` whose arguments a person has changed."""
+    return dump({"tool_call_id": call_id, "args": dict(args)})
 
 
 def event_body(event: AgentEvent) -> dict[str, Any]:
@@ -361,12 +376,21 @@ def _decode_tool_start(
     calls = announced_by.tool_calls if isinstance(announced_by, AssistantMessage) else []
     call = next((c for c in calls if c.id == call_id), ToolCall(call_id))
     return ToolExecutionStart(
-        **common, tool_call_id=call_id, tool_name=call.name, args=call.arguments
+        **common,
+        tool_call_id=call_id,
+        tool_name=call.name,
+        args=data.get("args", call.arguments),
+        edited="args" in data,
     )
 
 
 def _decode_pending(data: Mapping[str, Any]) -> tuple[PendingRequest, ...]:
     return tuple(pending_from_json(p) for p in data.get("pending", ()))
+
+
+def _decode_decided(data: Mapping[str, Any], common: dict[str, Any]) -> ApprovalDecided:
+    check_actor(data["actor_id"])
+    return ApprovalDecided(**common, **data)
 
 
 _DECODERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Message | None], AgentEvent]] = {
@@ -377,6 +401,7 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Message | None
     "input_required": lambda data, common, _: InputRequired(
         **common, pending=_decode_pending(data)
     ),
+    "approval_decided": lambda data, common, _: _decode_decided(data, common),
     "auth_required": lambda data, common, _: AuthRequired(**common, pending=_decode_pending(data)),
     "history_cleared": lambda data, common, _: HistoryCleared(
         **common, covers=(data["covers"][0], data["covers"][1])
@@ -476,7 +501,7 @@ def state_column(state: ContextState) -> str:
     if state.answered:
         data["answered"] = [[pending_to_json(p), value] for p, value in state.answered]
     if state.held:
-        data["held"] = [{f.name: getattr(h, f.name) for f in fields(h)} for h in state.held]
+        data["held"] = [held_to_json(h) for h in state.held]
     if state.error is not None:
         data["error"] = list(state.error)
     if state.resumable is not None:

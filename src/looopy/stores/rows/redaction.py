@@ -71,6 +71,10 @@ def redacted_event(kind: str, body: str) -> str:
     for request in data.get("pending", ()):
         request |= {"args": {}, "prompt": ERASED, "schema": None, "options": []}
         request.pop("auth", None)
+    if "args" in data and data["args"] is not None:  # those that a person gave a call
+        data["args"] = {}
+    if kind == "approval_decided":
+        data |= {"actor_id": None, "text": None if data["text"] is None else ERASED}
     if kind in ("error", "warning"):
         data["text"] = ERASED
     return dump(data)

@@ -137,6 +137,7 @@ def tool(
             - `on_resume`: The handling of a call whose process died while it ran.
             - `needs_approval`: A person allows each call before it runs.
             - `approval_expires_s`: Seconds that a person has for the answer.
+            - `approval_prompt`: The question to that person, or a function that makes it.
             - `is_enabled`: Offered to the model only if this returns true.
             - `max_result_bytes`: UTF-8 bytes of a result that the model sees.
             - `coerce`: Read `"5"` as 5 if the schema wants a number, and the like.
