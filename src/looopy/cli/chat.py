@@ -26,14 +26,21 @@ from looopy.cli.terminal import Terminal, edit_lines, one_line
 from looopy.cli.tools import BUILTIN_TOOLS, SYSTEM_PROMPT
 from looopy.errors import CannotContinue, ConfigurationError, LooopyError, ValueRefused
 from looopy.sync import Agent
+from looopy.tools.answering import check_answer
+from looopy.types.approval import Approve, Deny, answer_to_json
 from looopy.types.config import LoopConfig
-from looopy.types.event import TurnEnd
+from looopy.types.event import TurnEnd, utc_now
 from looopy.types.state import AgentStatus, Outcome, PendingKind, PendingRequest
 
 _LOCAL_HISTORY_TOKENS = 2_400  # the embedded model's window also has to hold tools and the answer
 _PAST_MESSAGES = 20
 _LEFT_WITHIN_S = 2 * LoopConfig().lease_ttl_s  # its rest, then half of one: see agent/lease.py
 _LOOK_S = 2.0
+_HELP = (
+    "Type a message and press Enter. looopy stores each message before the model reads it.",
+    "Ctrl-C cancels an answer. Ctrl-D leaves; `looopy chat` continues the conversation later.",
+    "/help shows this. `looopy --help` lists the other commands.",
+)
 
 
 def chat(
@@ -130,6 +137,11 @@ def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
         fetch(known, (lambda _: True) if agreed else None)
 
 
+def _is_over(request: PendingRequest) -> bool:
+    """True if *request* can no longer be answered."""
+    return request.expires_at is not None and request.expires_at <= utc_now()
+
+
 class Conversation:
     """
     Turns of one started agent, one after the other, as a person or a script wants them.
@@ -191,7 +203,10 @@ class Conversation:
                 said = said if said is not None else terminal.read_line(PROMPT)
                 if said is None:
                     return 0 if terminal.has_person or self._all_completed else 1
-                if said.strip():
+                if said.strip() == "/help":
+                    for line in _HELP:
+                        terminal.notice(line)
+                elif said.strip():
                     self._try(said)
                     self._ask_for_approvals()
             except KeyboardInterrupt:
@@ -260,17 +275,22 @@ class Conversation:
 
     def _ask_for_approvals(self) -> None:
         """Ask about each call that waits for it; an unanswered one keeps waiting."""
-        inputs: dict[str, bool] = {}
+        inputs: dict[str, Approve | Deny] = {}
+        expired = False
         for request in self._agent.state.pending:
-            allowed = self._ask_about(request)
-            if allowed is None:
+            if request.kind is PendingKind.APPROVAL and _is_over(request):
+                self._terminal.notice(f"Nobody allowed {request.tool_name} in time.")
+                expired = True  # the turn tells the model
+                continue
+            decision = self._ask_about(request)
+            if decision is None:
                 self._terminal.notice("It keeps waiting; any other message drops it.")
                 break
-            inputs[request.request_id] = allowed
-        if inputs:
+            inputs[request.request_id] = decision
+        if inputs or expired:
             self._try(None, inputs)
 
-    def _ask_about(self, request: PendingRequest) -> bool | None:
+    def _ask_about(self, request: PendingRequest) -> Approve | Deny | None:
         terminal = self._terminal
         terminal.notice(request.prompt or f"{request.tool_name} waits for an answer.")
         if request.kind is not PendingKind.APPROVAL:
@@ -278,6 +298,7 @@ class Conversation:
         # All of it: who approves has to see what is approved.
         args = json.dumps(dict(request.args), ensure_ascii=False, indent=2, default=str)
         terminal.notice(f"{request.tool_name} {args}")
+        terminal.notice("A reason may follow y or n. e {...} allows it with other arguments.")
         while True:
             try:
                 answer = terminal.read_line("Allow it? [y/n] ")
@@ -285,8 +306,21 @@ class Conversation:
                 return None
             if answer is None:
                 return None
-            if answer.strip().lower() in ("y", "yes", "n", "no"):
-                return answer.strip().lower() in ("y", "yes")
+            word, _, more = answer.strip().partition(" ")
+            if word.lower() in ("y", "yes"):
+                return Approve(note=more.strip() or None)
+            if word.lower() in ("n", "no"):
+                return Deny(reason=more.strip() or None)
+            if word.lower() in ("e", "edit"):
+                try:
+                    edited = Approve(args=json.loads(more))
+                    check_answer(request, answer_to_json(edited))
+                except ValueError as error:
+                    terminal.error(f"no JSON: {error}")
+                except ValueRefused as error:
+                    terminal.error(str(error))
+                else:
+                    return edited
 
     # --- a turn ------------------------------------------------------------------------------
 
