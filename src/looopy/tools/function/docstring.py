@@ -50,7 +50,7 @@ class Docstring:
 
 def parse_docstring(text: str | None) -> Docstring:
     """Take *text* apart; a docstring in no known style is all description."""
-    lines = inspect.cleandoc(text or "").splitlines()
+    lines = _lines(text or "")
     kept: list[str] = []
     parameters: dict[str, str] = {}
     at = 0
@@ -78,6 +78,20 @@ def parse_docstring(text: str | None) -> Docstring:
         description="\n".join(kept).strip(),
         parameters={name: words for name, words in parameters.items() if name and words},
     )
+
+
+def _lines(text: str) -> list[str]:
+    """
+    The lines of *text*, without its common indentation.
+
+    The first line has none, so it does not show how deep a section lies that it begins. If all that
+    follows is as deep as the section's first item, all of it is the section.
+    """
+    first, *rest = inspect.cleandoc(text).splitlines() or [""]
+    begins = first.rstrip().endswith(":") and first.strip()[:-1].lower() in _PARAMETERS | _DROPPED
+    if begins and rest and rest[0].strip() and not rest[0][0].isspace():
+        rest = [f"    {line}" for line in rest]
+    return [first, *rest]
 
 
 def _is_underlined(lines: Sequence[str], at: int) -> bool:

@@ -10,14 +10,16 @@ leaving the argument out.
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import json
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from looopy.errors import InvalidTool
 from looopy.tools.base import ToolContext
@@ -223,6 +225,47 @@ def _check_kind(name: str, parameter: inspect.Parameter) -> None:
         raise InvalidTool(f"{where} cannot come from a model: make a tool of the bound method")
 
 
+def _sendable(signature: Signature, key: str, annotation: Any) -> Any:
+    """
+    *annotation* with every `Literal` of enum members as one that takes their values from a model.
+
+    Raises:
+        InvalidTool: A part of it is a class itself, which JSON cannot hold.
+    """
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation is type or origin is type:
+        raise InvalidTool(
+            f"tool function {signature.name}(): {key!r} is annotated {annotation!r}, and a model"
+            " cannot send a class: take its name, as in Literal['int', 'str']"
+        )
+    if origin is Literal:
+        return _literal(annotation, args)
+    if origin is Annotated:
+        base = _sendable(signature, key, annotation.__origin__)
+        return annotation if base is annotation.__origin__ else Annotated[base, *args[1:]]
+    parts = [
+        part if isinstance(part, list) else _sendable(signature, key, part) for part in args
+    ]
+    if origin is None or all(map(operator.is_, parts, args)):
+        return annotation
+    if origin is types.UnionType:
+        return functools.reduce(operator.or_, parts)
+    return origin[tuple(parts)]
+
+
+def _literal(annotation: Any, args: tuple[Any, ...]) -> Any:
+    members = [one for one in args if isinstance(one, enum.Enum)]
+    if not members:
+        return annotation
+    from pydantic import BeforeValidator
+
+    def member_of(value: Any) -> Any:
+        same = (m for m in members if type(m.value) is type(value) and m.value == value)
+        return next(same, value)
+
+    return Annotated[annotation, BeforeValidator(member_of)]
+
+
 def _field(parameter: inspect.Parameter, signature: Signature) -> Any:
     from typing import NotRequired, Required
 
@@ -230,7 +273,7 @@ def _field(parameter: inspect.Parameter, signature: Signature) -> Any:
     from pydantic.fields import FieldInfo
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-    annotation = signature.annotations[parameter.name]
+    annotation = _sendable(signature, parameter.name, signature.annotations[parameter.name])
     base, own = annotation, ()
     if get_origin(annotation) is Annotated:
         base, own = annotation.__origin__, annotation.__metadata__

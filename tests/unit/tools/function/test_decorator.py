@@ -700,3 +700,39 @@ def test_a_type_without_schema_is_refused_in_one_sentence():
         tool(odd)
     assert "\n" not in str(refused.value)
     assert "arbitrary_types_allowed" not in str(refused.value)
+
+
+async def test_a_literal_may_name_members_of_an_enum(run: Run) -> None:
+    """A model sends their values, wherever in the annotation they are named."""
+    got: list[Any] = []
+
+    @tool
+    def measure(
+        unit: Literal[Unit.CELSIUS],
+        either: Literal[Unit.CELSIUS, "k"] | None = None,
+        several: list[Literal[Unit.FAHRENHEIT]] = [],  # noqa: B006 - as users write it
+    ) -> str:
+        """Measure."""
+        got.append((unit, either, several))
+        return "ok"
+
+    assert measure.parameters["properties"]["unit"] == {"const": "c", "type": "string"}
+    assert (await run(measure, {"unit": "c", "either": "c", "several": ["f"]})).text == "ok"
+    assert (await run(measure, {"unit": "c", "either": "k"})).text == "ok"
+    assert got == [
+        (Unit.CELSIUS, Unit.CELSIUS, [Unit.FAHRENHEIT]),
+        (Unit.CELSIUS, "k", []),
+    ]
+    assert (await run(measure, {"unit": "f"})).is_error
+
+
+@pytest.mark.parametrize("kind", [type, type[int], list[type[int]], type[int] | None])
+def test_a_class_as_a_parameter_is_refused_at_once(kind: Any) -> None:
+    """A model cannot send one; the message names the parameter and a way out."""
+
+    def make(kind_: Any = None) -> str:
+        return ""
+
+    make.__annotations__["kind_"] = kind
+    with pytest.raises(InvalidTool, match=r"'kind_' .* cannot send a class: take its name"):
+        tool(make, description="Make.")

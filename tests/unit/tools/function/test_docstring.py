@@ -113,3 +113,12 @@ def test_numpy_may_name_several_parameters_at_once() -> None:
     """Both get the text."""
     text = "Add.\n\nParameters\n----------\na, b : int\n    A summand.\n"
     assert parse_docstring(text).parameters == {"a": "A summand.", "b": "A summand."}
+
+
+@pytest.mark.parametrize("end", ["", "\n        Returns:\n            Something.\n        "])
+def test_a_docstring_may_begin_with_its_parameters(end: str) -> None:
+    """No line before them shows how deep they lie."""
+    items = ["            x: The x", "                of all.", "            y: The y.", ""]
+    found = parse_docstring("\n".join(["Args:", *items]) + end)
+    assert found.parameters == {"x": "The x of all.", "y": "The y."}
+    assert found.description == ""
