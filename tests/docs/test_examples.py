@@ -88,7 +88,7 @@ def test_each_policy_does_what_it_says(tmp_path):
     rerun, ask, fail = _run("tools_and_resume.py", cwd=tmp_path)
     assert rerun == "rerun (0 to approve): ran to its end"
     assert ask == "ask (1 to approve): ran to its end"
-    assert fail.startswith("fail (0 to approve): No result of this call was recorded.")
+    assert fail.startswith("fail (0 to approve): The outcome of this call is unknown.")
 
 
 def test_a_chat_without_async_remembers_after_a_restart(tmp_path):

@@ -38,7 +38,7 @@ from looopy.types.message import (
 
 NOT_STARTED: Final = "This call was not run: the turn ended before it started. It had no effect."
 OUTCOME_UNKNOWN: Final = (
-    "No result of this call was recorded. It may have run, wholly or in part:"
+    "The outcome of this call is unknown. It may have run, wholly or in part:"
     " check what it did before running it again."
 )
 CANCELLED: Final = "This call was cancelled or denied by the user and gave no result."

@@ -59,7 +59,7 @@ class AgentLoop:
         self.config = config or LoopConfig()
 
     def execute_turn(
-        self, messages: Sequence[Message], context: TurnContext
+        self, messages: Sequence[Message], context: TurnContext | None = None
     ) -> Observable[AgentEvent]:
         """
         Run one turn over *messages* as a cold Observable: subscribing runs it, disposing cancels
@@ -67,12 +67,14 @@ class AgentLoop:
 
         Args:
             messages: The history, oldest first; the turn answers the last one.
+            context: `None`: one without credentials and system prompt.
 
         Raises:
             CannotContinue: At the call: the last message needs no answer.
         """
         _require_something_to_answer(messages)
-        return cold(lambda: _start(self, messages, (), context, Inbox()))
+        given = context or _bare("", None)
+        return cold(lambda: _start(self, messages, (), given, Inbox()))
 
 
 def agent_loop(

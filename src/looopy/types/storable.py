@@ -85,11 +85,28 @@ def dump(value: Any, path: str = "") -> str:
     # A character is at most 4 bytes, so most values need no second encoding to be measured.
     if len(text) * 4 > MAX_BODY_BYTES and (size := len(text.encode())) > MAX_BODY_BYTES:
         raise _refused(
-            path,
+            _largest_part(value, path),
             f"{size:,} bytes are more than the {MAX_BODY_BYTES:,} that one value may have;"
             " store large content as an artifact",
         )
     return text
+
+
+def _largest_part(value: Any, path: str) -> str:
+    """The place of the part that makes *value* too long; its own if no part has most of it."""
+    while True:
+        parts: list[tuple[Any, Any]] = []
+        if isinstance(value, Mapping):
+            parts = list(value.items())
+        elif isinstance(value, (list, tuple)):
+            parts = list(enumerate(value))
+        if not parts:
+            return path
+        whole = _most_bytes(value)
+        key, value = max(parts, key=lambda part: _most_bytes(part[1]))
+        if _most_bytes(value) * 2 <= whole:
+            return path
+        path = f"{path}/{escape(str(key))}"
 
 
 def check(value: Any, path: str = "") -> None:

@@ -115,7 +115,7 @@ async def judge(url: str, folder: Path, *, asks: bool) -> None:
         results = {m.tool_name: m.text for m in said if isinstance(m, ToolResultMessage)}
         assert results["note"] == "noted"
         known = results["pay"] == f"paid by {'card' if asks else 'cash'}"
-        assert known or "No result of this call was recorded" in results["pay"]
+        assert known or "The outcome of this call is unknown" in results["pay"]
         assert len(paid) == 1 if known else len(paid) <= 1
         outer = await stores.messages.list("ada")
         (answered,) = [m for m in outer if isinstance(m, ToolResultMessage)]

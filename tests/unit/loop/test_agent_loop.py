@@ -389,3 +389,15 @@ async def test_a_cold_observable_stops_when_its_observer_raises():
     cold(numbers).subscribe(bad, lambda _: heard.append("error"))
     await closed.wait()
     assert heard == [0, "error"]
+
+
+async def test_a_turn_of_a_bare_loop_needs_no_context():
+    """`None` is one without credentials and system prompt."""
+    provider = ScriptedProvider([text("hi")])
+    ended = asyncio.get_running_loop().create_future()
+    AgentLoop(provider).execute_turn([UserMessage("hello")], None).subscribe(
+        on_next=lambda event: ended.set_result(event) if event.type == "turn_end" else None,
+        on_error=ended.set_exception,
+    )
+    assert (await ended).messages[-1].text == "hi"
+    assert provider.requests[0].system_prompt == ""

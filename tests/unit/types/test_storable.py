@@ -280,3 +280,18 @@ def test_a_short_text_is_looked_at_in_a_member_too(text):
 def test_a_quick_look_is_enough_for_what_is_usual(value):
     """All of these but the odd one: a key that is not ASCII is looked at closely."""
     assert gate._is_plain(value, 1) is (value != KEPT["an odd key"])
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"content": ["short", {"text": "x" * MAX_BODY_BYTES}], "n": 1}, "/m/content/1/text"),
+        ({"a/b": "x" * MAX_BODY_BYTES}, "/m/a~1b"),
+        ({"parts": ["x" * (MAX_BODY_BYTES // 3)] * 4}, "/m/parts"),
+    ],
+)
+def test_too_long_a_value_is_refused_by_its_largest_part(value, path):
+    """The one to shorten; the whole if no part has most of it."""
+    with pytest.raises(ValueRefused, match="bytes are more than") as refused:
+        dump(value, "/m")
+    assert refused.value.path == path

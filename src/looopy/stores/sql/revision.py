@@ -15,8 +15,11 @@ def out_of_date(found: Found) -> SchemaOutOfDate:
     advice = "run `looopy db upgrade --db URL`"
     if is_newer(found.revision):
         advice = "it was written by a newer one; upgrade looopy"
+    at = f"the database's schema is at {found}"
+    if found.revision is None:
+        at = "the database has no schema yet"
     return SchemaOutOfDate(
-        f"the database's schema is at {found}, this version needs {HEAD}: {advice}",
+        f"{at}, this version needs {HEAD}: {advice}",
         found=found.revision,
         expected=HEAD,
     )

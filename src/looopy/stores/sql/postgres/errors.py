@@ -82,9 +82,10 @@ _SENTENCES = {
     " administrator who set default_transaction_read_only",
     "42P01": "has lost a table of ours: run `looopy db check`",
 }
-# A statement is tried again only when nothing is wrong with what was asked.
-_FINAL = set(_SENTENCES) - _RESTARTING
 _FULL = {"53100", "53400"}  # disk_full, configuration_limit_exceeded (a quota)
+# A statement is tried again only when nothing is wrong with what was asked. A full disk waits for
+# somebody to free space, which takes longer than our patience.
+_FINAL = (set(_SENTENCES) | _FULL) - _RESTARTING
 # libpq passes on a refusal to connect as text alone.
 _PHRASES = (
     ("No space left on device", "53100"),  # a server writes a little for each that connects

@@ -3,7 +3,7 @@
 import psycopg
 
 from looopy.errors import StorageFull
-from looopy.stores.sql.postgres.errors import translate
+from looopy.stores.sql.postgres.errors import Trouble, translate
 from looopy.stores.sql.postgres.pool import no_connection
 
 FULL_DISK = (
@@ -16,3 +16,10 @@ def test_a_server_that_lets_nobody_in_because_its_disk_is_full_says_so():
     """It is there and can be reached: what helps is space."""
     trouble = no_connection(psycopg.OperationalError(FULL_DISK))
     assert isinstance(translate(trouble, "here"), StorageFull)
+
+
+def test_a_full_disk_is_not_waited_for():
+    """Somebody has to free space, which takes longer than looopy's patience."""
+    assert not no_connection(psycopg.OperationalError(FULL_DISK)).passing
+    assert not Trouble("53400", lost=True).passing
+    assert Trouble(None, lost=True).passing
