@@ -131,10 +131,11 @@ def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
     known = next((one for one in catalogue() if name in (one.name, "default")), None)
     if known is None or find_spec("xllamacpp") is None:
         return  # a file, or not installed: the provider deals with it
-    terminal.notice(f"{known.title}, {known.note}. It starts in some seconds.")
     if not is_cached(known):
         check_processor()
-        fetch(known, (lambda _: True) if agreed else None)
+        fetch(known, (lambda _: True) if agreed else None)  # says what the model is
+    else:
+        terminal.notice(f"{known.title}, {known.note}. It starts in some seconds.")
 
 
 def _is_over(request: PendingRequest) -> bool:
