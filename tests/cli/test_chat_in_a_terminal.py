@@ -46,6 +46,32 @@ async def test_an_answer_is_shown_as_it_comes(looopy, model):
     await session.process_killed()
 
 
+async def test_what_is_typed_during_an_answer_is_not_lost(looopy):
+    """The line is the next message; Ctrl-D behind it leaves after its answer."""
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("wait 0.5\r")
+    await session.see("[wait seconds=0.5 ...")
+    session.press(f"again\r{CTRL_D}")
+    await session.see("The tool said: Waited 0.5 seconds.\n")
+    await session.see("> again\nYou said: again\n")
+    assert await session.status() == 0
+
+
+async def test_a_silent_model_leaves_no_blank_screen(looopy, model):
+    """The chat shows that it works, and for how long; the first word takes the place of that."""
+    gate = asyncio.Event()
+    model.answers.insert(0, Answer(pieces=[chunk({"content": "late"}), HOLD], gate=gate))
+    session = await looopy.at_terminal("chat")
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("[working ... ")
+    gate.set()
+    await session.see("\r" + " " * len("[working ... 1 s]"))
+    await session.see("\rlate")
+    await session.process_killed()
+
+
 async def test_ctrl_c_cancels_the_turn_and_keeps_the_prompt(looopy, model):
     """While the model answers; what it had said stays, and the next message is answered."""
     model.answers.insert(0, Answer(pieces=[chunk({"content": "so far"}), HOLD]))

@@ -95,7 +95,7 @@ def chat(
         agent, terminal, renderer, lambda: asyncio.run(owner_is_seen(place, context_id))
     )
     if messages:
-        with agent:
+        with _started(agent, terminal):
             return conversation.recite(messages, go_on=go_on)
     past = asyncio.run(read_past(place, context_id, _PAST_MESSAGES + 1))
     if past.messages and not as_json:
@@ -103,7 +103,7 @@ def chat(
         earlier = len(past.messages) > _PAST_MESSAGES
         show_history(terminal, past.messages[-_PAST_MESSAGES:], earlier=earlier)
         terminal.line()
-    with agent:
+    with _started(agent, terminal):
         return conversation.converse(failure=past.failure, go_on=go_on)
 
 
@@ -114,6 +114,12 @@ def _choose_model(named: str | None) -> tuple[str, str]:
     model, reason = (named, "--model names it.") if named is not None else pick_default(os.environ)
     resolve_provider(model)
     return model, reason
+
+
+def _started(agent: Agent, terminal: Terminal) -> Agent:
+    with terminal.working("starting"):
+        agent.start()
+    return agent
 
 
 def _fetch_weights(model: str, terminal: Terminal, *, agreed: bool) -> None:
@@ -338,7 +344,7 @@ class Conversation:
         """Run a turn and show it; whether it completed."""
         outcome = None
         try:
-            with _interrupts_cancel(self._agent) as check:
+            with self._terminal.working("working"), _interrupts_cancel(self._agent) as check:
                 events = self._agent.stream_turn(text, inputs=inputs)
                 check()
                 for event in events:

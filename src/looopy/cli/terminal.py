@@ -7,7 +7,8 @@ each such character by a visible one. It examines one character at a time and ke
 sequence in pieces is as harmless as a whole one.
 
 All output goes through `Terminal`, which applies the filter, knows if the cursor is at the
-beginning of a line, and uses colours only on a terminal.
+beginning of a line, and uses colours only on a terminal. While nothing comes, it shows that the
+program works: one line that the next output replaces, only on a terminal.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TextIO
@@ -26,6 +28,7 @@ _UNPRINTABLE: Final = "\N{REPLACEMENT CHARACTER}"
 _CONTROL_PICTURES: Final = 0x2400
 _REPEATS: Final = 3
 _REPEAT_AFTER_S: Final = 0.15
+_QUIET_S: Final = 1.0  # without output for so long, the program shows that it works
 _BIDI: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 
 
@@ -85,9 +88,13 @@ class Terminal:
         self._out = out or sys.stdout or io.StringIO()
         self._err = err or sys.stderr or io.StringIO()
         self._aside = self._err if quiet_out else self._out
-        wanted = not env.get("NO_COLOR") and env.get("TERM") != "dumb"
-        self._coloured = {s for s in (self._out, self._err) if wanted and s.isatty()}
+        smart = {s for s in (self._out, self._err) if env.get("TERM") != "dumb" and s.isatty()}
+        self._coloured = set() if env.get("NO_COLOR") else smart
         self._in_line = False
+        self._can_redraw = self._aside in smart
+        self._lock = threading.RLock()
+        self._shown_at = time.monotonic()
+        self._working = ""  # the line that says so, while it is on the screen
 
     @property
     def has_person(self) -> bool:
@@ -123,8 +130,41 @@ class Terminal:
 
     def raw_line(self, text: str) -> None:
         """Print a line of JSON, which holds no character that needs a replacement."""
-        self._out.write(f"{text}\n")
-        self._out.flush()
+        with self._lock:
+            self._erase()
+            self._out.write(f"{text}\n")
+            self._out.flush()
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """
+        Show *what*, and for how long, whenever nothing else was shown for a second.
+
+        Only on a terminal, and only where a line begins. Whatever is shown next takes its place.
+        """
+        if not self._can_redraw:
+            yield
+            return
+        over = threading.Event()
+
+        def tick() -> None:
+            while not over.wait(_QUIET_S):
+                with self._lock:
+                    quiet_s = int(time.monotonic() - self._shown_at)
+                    if quiet_s and not self._in_line and not over.is_set():
+                        self._draw(f"[{what} ... {quiet_s} s]")
+
+        with self._lock:
+            self._shown_at = time.monotonic()
+        thread = threading.Thread(target=tick, name="looopy-working", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            with self._lock:
+                self._erase()
 
     def read_line(self, prompt: str) -> str | None:
         """
@@ -141,8 +181,7 @@ class Terminal:
             return None
         try:
             if self.has_person and self._aside is sys.stdout and self._aside.isatty():
-                with _repeated_interrupts():
-                    return input(prompt)
+                return self._edited_line(prompt)
             if self.has_person:
                 self._put(self._aside, prompt, "")
             line = sys.stdin.readline()
@@ -155,13 +194,44 @@ class Terminal:
             self._put(self._aside, "\n", "")
         return line.removesuffix("\n") if line else None
 
+    def _edited_line(self, prompt: str) -> str:
+        """
+        A line that was typed before the prompt came, or one that `input` edits.
+
+        Raises:
+            EOFError: Ctrl-D was pressed.
+        """
+        typed = _typed_ahead()
+        if typed.endswith("\n"):
+            self._put(self._out, f"{prompt}{typed}", "")
+            return typed.removesuffix("\n")
+        with _repeated_interrupts(), _prefilled(typed):
+            return input(prompt)
+
     def _put(self, stream: TextIO, text: str, style: str) -> None:
-        shown = safe_text(text)
-        if style and stream in self._coloured:
-            body = shown.removesuffix("\n")
-            shown = f"\x1b[{style}m{body}\x1b[0m{shown[len(body) :]}"
-        stream.write(shown)
-        stream.flush()
+        with self._lock:
+            self._erase()
+            self._shown_at = time.monotonic()
+            stream.write(self._styled(stream, safe_text(text), style))
+            stream.flush()
+
+    def _styled(self, stream: TextIO, text: str, style: str) -> str:
+        if not style or stream not in self._coloured:
+            return text
+        body = text.removesuffix("\n")
+        return f"\x1b[{style}m{body}\x1b[0m{text[len(body) :]}"
+
+    def _draw(self, line: str) -> None:
+        """Show *line* in the place of what it last said."""
+        self._aside.write("\r" + self._styled(self._aside, line, "2"))
+        self._aside.flush()
+        self._working = line
+
+    def _erase(self) -> None:
+        if self._working:
+            self._aside.write(f"\r{' ' * len(self._working)}\r")
+            self._aside.flush()
+            self._working = ""
 
 
 @contextmanager
@@ -202,6 +272,41 @@ def _repeated_interrupts() -> Iterator[None]:
         os.close(writer)
         thread.join()
         os.close(reader)
+
+
+def _typed_ahead() -> str:
+    """
+    The line that a person typed while nobody read; without its end if it has none yet.
+
+    readline changes the terminal's mode, and a Ctrl-D that came before would be lost with that.
+
+    Raises:
+        EOFError: Ctrl-D was pressed at the beginning of the line.
+    """
+    typed = b""
+    if os.name != "posix":
+        return ""  # select is for sockets there
+    while not typed.endswith(b"\n") and select.select([sys.stdin], [], [], 0)[0]:
+        piece = os.read(sys.stdin.fileno(), 4096)
+        if not piece:
+            raise EOFError
+        typed += piece
+    return typed.decode(sys.stdin.encoding, "surrogateescape")
+
+
+@contextmanager
+def _prefilled(text: str) -> Iterator[None]:
+    """Let `input` begin with *text*, which can be edited."""
+    if not text:
+        yield
+        return
+    import readline
+
+    readline.set_startup_hook(lambda: readline.insert_text(text))
+    try:
+        yield
+    finally:
+        readline.set_startup_hook(None)
 
 
 def prepare_streams() -> None:
