@@ -84,10 +84,10 @@ class Program:
         """The default database."""
         return self.home / "data" / "looopy.db"
 
-    async def start(self, *args, **options):
+    async def start(self, *args, program=(sys.executable, "-m", "looopy.cli"), **options):
         """Start it and come back at once; it dies with the test."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "looopy.cli", *args),
+            *(*program, *args),
             env=self.env,
             cwd=self.home,
             start_new_session=True,
@@ -105,12 +105,13 @@ class Program:
             out, err = await process.communicate(data)
         return Ended(process.returncode, out.decode(), err.decode())
 
-    async def at_terminal(self, *args):
+    async def at_terminal(self, *args, **options):
         """Run it in a terminal."""
         import pty
 
         master, slave = pty.openpty()
-        process = await self.start(*args, stdin=slave, stdout=slave, stderr=slave, preexec_fn=_own)
+        options |= {"stdin": slave, "stdout": slave, "stderr": slave, "preexec_fn": _own}
+        process = await self.start(*args, **options)
         os.close(slave)
         return Session(process, master)
 

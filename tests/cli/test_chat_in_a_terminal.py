@@ -8,6 +8,7 @@ import signal
 import sys
 
 import pytest
+from tests.cli.conftest import PATIENCE_S
 from tests.wire.fake_openai import HOLD, Answer, chunk, refuses
 
 from looopy import Agent, Tool
@@ -69,6 +70,32 @@ async def test_a_silent_model_leaves_no_blank_screen(looopy, model):
     gate.set()
     await session.see("\r" + " " * len("[working ... 1 s]"))
     await session.see("\rlate")
+    await session.process_killed()
+
+
+async def test_a_chat_ends_when_its_parent_is_killed(looopy, model):
+    """As `uv run` is one: the turn is left to the next chat, not run behind the shell's back."""
+    model.answers.insert(0, Answer(pieces=[chunk({"content": "so far"}), HOLD]))
+    lives = looopy.home / "lives"
+    os.mkfifo(lives)
+    reader = os.fdopen(os.open(lives, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    chat = f"{sys.executable} -m looopy.cli chat"
+    session = await looopy.at_terminal(
+        *("sh", "-c", f"sh -c 'echo pid $$.; {chat}; :' 9>{lives}; read line"), program=()
+    )
+    await session.see("pid ")
+    await session.see(".")
+    parent = int(session.shown.partition("pid ")[2].partition(".")[0])
+    await session.see("> ")
+    session.press("hello\r")
+    await session.see("so far")
+    os.kill(parent, signal.SIGKILL)
+    os.set_blocking(reader.fileno(), True)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await asyncio.to_thread(reader.read) == b""  # no process holds its other end
+    reader.close()
+    ended = await looopy("chat", "--continue", "--message", "more")
+    assert ended.out == "You said: hello\nYou said: more\n"
     await session.process_killed()
 
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from looopy.cli.contexts import owner_is_seen, read_past
+from looopy.cli.parent import end_with_parent
 from looopy.cli.paths import default_url, make_data_folder, shown_place
 from looopy.cli.render import PROMPT, JsonRenderer, Renderer, TextRenderer, show_history
 from looopy.cli.terminal import Terminal, edit_lines, one_line
@@ -72,6 +73,8 @@ def chat(
     """
     messages = [sys.stdin.read().removesuffix("\n") if m == "-" else m for m in messages]
     terminal = Terminal(quiet_out=as_json or bool(messages))
+    if terminal.has_person:
+        end_with_parent()
     model, reason = _choose_model(model)
     place = url or default_url()
     local = model.partition("/")[0] == "local"
