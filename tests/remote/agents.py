@@ -72,12 +72,14 @@ class Clerk(AgentExecutor):
             await asyncio.Event().wait()
         elif text == "everything":
             number = Value()
-            number.struct_value.update({"n": 3})
+            number.struct_value.update({"n": 3, "half": 0.5, "all": [1, {"big": 1e300}]})
             parts = [
                 new_text_part("words"),
                 Part(data=number),
                 Part(raw=b"\x89PNG", media_type="image/png"),
                 Part(url="https://x.invalid/f", filename="f"),
+                Part(raw="caf\u00e9".encode("latin-1"), media_type="text/plain; charset=latin-1"),
+                Part(raw=b"\xff", media_type="text/plain", filename="g"),
             ]
             await up.add_artifact(parts, artifact_id="reply")
             await up.complete()
@@ -117,6 +119,23 @@ class Cutter:
             await send(message)
 
         await self._app(scope, receive, cut)
+
+
+class Deaf:
+    """Takes the wish to return at once out of each message."""
+
+    def __init__(self, app) -> None:
+        self._app = app
+
+    async def __call__(self, scope, receive, send):
+        async def heard():
+            message = await receive()
+            if message["type"] == "http.request":
+                body = message["body"]
+                message["body"] = body.replace(b"returnImmediately", b"noSuchWish0000000")
+            return message
+
+        await self._app(scope, heard, send)
 
 
 def make_app(clerk, url, *, streaming=True, binding="JSONRPC", at=None):

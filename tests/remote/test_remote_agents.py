@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import sys
 
 import pytest
 from tests.agent.kit import assert_whole
-from tests.remote.agents import Cutter
+from tests.remote.agents import Cutter, Deaf
 from tests.remote.conftest import open_desk
 
 from looopy import AuthContext, LoopConfig, open_stores
@@ -73,10 +74,15 @@ async def test_an_answer_without_a_task_is_a_result(make_agent, memory_stores, d
 
 
 async def test_parts_of_every_kind_reach_the_model(make_agent, memory_stores, streaming_desk):
-    """Text, data, an image and a file elsewhere."""
+    """Text, data with its whole numbers, an image, a file elsewhere, and files of plain text."""
     _, (result,), _ = await run(make_agent, memory_stores, streaming_desk, "everything")
-    words, data, image, file = result.content
-    assert (words.text, data.text) == ("words", '{"n": 3.0}')
+    words, data, image, file, cafe, broken = result.content
+    assert words.text == "words"
+    kept = json.loads(data.text)
+    assert kept == {"n": 3, "half": 0.5, "all": [1, {"big": 1e300}]}
+    assert [type(one) for one in (kept["n"], kept["all"][0])] == [int, int]
+    assert cafe.text == "caf\u00e9"
+    assert broken.text == "[file g, text/plain, 1 bytes]"
     assert (image.type, image.data) == ("image", "iVBORw==")
     assert "https://x.invalid/f" in file.text
 
@@ -193,6 +199,22 @@ async def test_cancelling_the_turn_cancels_the_task(
     stream.cancel()
     result = await stream
     assert result.outcome == "cancelled"
+    assert clerk.cancelled == [clerk.heard[0]["task"]]
+    await assert_whole(memory_stores)
+
+
+@pytest.mark.parametrize("around", [lambda app: app, Deaf])
+async def test_cancelling_reaches_an_agent_that_does_not_stream(
+    make_agent, memory_stores, clerk, around
+):
+    """Also one that answers at its end only: its list of tasks names the task."""
+    with open_desk(clerk, streaming=False, around=around) as url:
+        agent = await make_agent([ask("wait")], tools=[RemoteAgent(url)], stores=memory_stores)
+        stream = agent.execute_turn("go")
+        while not clerk.heard:  # noqa: ASYNC110 - it is another thread
+            await asyncio.sleep(0)
+        stream.cancel()
+        assert (await stream).outcome == "cancelled"
     assert clerk.cancelled == [clerk.heard[0]["task"]]
     await assert_whole(memory_stores)
 

@@ -17,6 +17,7 @@ from a2a.types import (
     AgentCard,
     CancelTaskRequest,
     GetTaskRequest,
+    ListTasksRequest,
     Message,
     Part,
     Role,
@@ -39,12 +40,15 @@ if TYPE_CHECKING:
 
 _MAX_CARD_BYTES = 256 * 1024  # a card is read at once, while other turns wait
 _MAX_ELSEWHERE = 5
+_TEXTS = ("application/json", "application/xml", "application/yaml")
 _BINDINGS = ["JSONRPC", "HTTP+JSON"]
 _CANCEL_S = 3.0
-_PAUSE_S = 0.2  # before the next read of a task; doubling
+_PAUSE_S = 0.05  # before the next read of a task; doubling
 _LONGEST_PAUSE_S = 2.0
 _SETTLING = 20  # rounds of the loop
 _LOOKS = 3  # reads of a task before an agent that does not answer counts as lost
+_HISTORY = 20  # messages of a task in which the one that began it is looked for
+_EXACT = 2**53  # below it, each whole number is a double
 _DONE = (
     TaskState.TASK_STATE_COMPLETED,
     TaskState.TASK_STATE_FAILED,
@@ -148,7 +152,7 @@ class Outcome:
             if not update.append:
                 kept.clear()
             kept.extend(update.artifact.parts)
-            say("".join(part.text for part in update.artifact.parts))
+            say("".join(_text_of(part) or "" for part in update.artifact.parts))
 
     def look(self, task: Any) -> None:
         """Read the current state of a task."""
@@ -207,8 +211,13 @@ async def converse(
         ToolServerError: The agent cannot be reached, or the connection to it is lost.
     """
     outcome = Outcome(task_id=request.task_id, conversation=request.conversation)
+    # An agent that does not stream would answer at its end, and nobody could cancel a task without
+    # its id. A task that is continued has an id, and its old question must not come back.
+    polled = not card.capabilities.streaming and request.task_id is None
     async with _http(agent, headers, agent.max_bytes) as http:
-        config = ClientConfig(httpx_client=http, supported_protocol_bindings=_BINDINGS)
+        config = ClientConfig(
+            httpx_client=http, supported_protocol_bindings=_BINDINGS, polling=polled
+        )
         try:
             client = ClientFactory(config).create(_choose(agent, card))
         except (A2AError, ValueError) as error:
@@ -220,7 +229,7 @@ async def converse(
                 for _ in range(_SETTLING):
                     await asyncio.sleep(0)
         except asyncio.CancelledError:
-            await _cancel(client, outcome)
+            await _cancel(client, request, outcome)
             raise
     return outcome
 
@@ -274,13 +283,26 @@ async def _wait(agent: RemoteAgent, client: Client, outcome: Outcome) -> None:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-async def _cancel(client: Client, outcome: Outcome) -> None:
+async def _cancel(client: Client, request: Request, outcome: Outcome) -> None:
     """Request that the agent stop, within a few seconds."""
-    if outcome.task_id is None or outcome.over:
+    if outcome.over:
         return
-    with contextlib.suppress(A2AError, httpx.HTTPError, ValueError, TimeoutError):
+    with contextlib.suppress(Exception):  # the turn ends as cancelled, with or without the agent
         async with asyncio.timeout(_CANCEL_S):
-            await client.cancel_task(CancelTaskRequest(id=outcome.task_id))
+            task_id = outcome.task_id or await _find(client, request)
+            if task_id is not None:
+                await client.cancel_task(CancelTaskRequest(id=task_id))
+
+
+async def _find(client: Client, request: Request) -> str | None:
+    """The task that *request* began, if the agent has not named it: it lists its tasks."""
+    asked = ListTasksRequest(context_id=request.conversation, history_length=_HISTORY)
+    for _ in range(_LOOKS):
+        for task in (await client.list_tasks(asked)).tasks:
+            if any(one.message_id == request.message_id for one in task.history):
+                return str(task.id)
+        await asyncio.sleep(4 * _PAUSE_S)  # the request may still be on its way
+    return None
 
 
 def _choose(agent: RemoteAgent, card: AgentCard) -> AgentCard:
@@ -353,19 +375,47 @@ def _blocks(parts: Sequence[Part]) -> tuple[UserBlock, ...]:
     text = ""
     for part in parts:
         kind = part.WhichOneof("content")
-        if kind == "text":
-            text += part.text  # chunks of one text
+        if (piece := _text_of(part)) is not None:
+            text += piece  # chunks of one text
             continue
         if text:
             blocks.append(TextContent(text))
             text = ""
         if kind == "data":
-            blocks.append(TextContent(json.dumps(MessageToDict(part.data), ensure_ascii=False)))
+            data = _whole(MessageToDict(part.data))
+            blocks.append(TextContent(json.dumps(data, ensure_ascii=False)))
         elif kind == "url":
             blocks.append(TextContent(f"[file {part.filename or ''} at {part.url}]"))
         elif kind == "raw":
             blocks.append(_file(part))
     return (*blocks, TextContent(text)) if text else tuple(blocks)
+
+
+def _text_of(part: Part) -> str | None:
+    """The text of *part*: its own, or that of a file in plain text."""
+    kind = part.WhichOneof("content")
+    if kind != "raw":
+        return str(part.text) if kind == "text" else None
+    media_type, _, options = part.media_type.partition(";")
+    media_type = media_type.strip().lower()
+    if not media_type.startswith("text/") and media_type not in _TEXTS:
+        return None
+    named = [one.partition("=")[2] for one in options.split(";") if "charset=" in one.lower()]
+    try:
+        return bytes(part.raw).decode(named[0].strip().strip('"') if named else "utf-8")
+    except (LookupError, ValueError):  # not the text that it claims to be
+        return None
+
+
+def _whole(value: Any) -> Any:
+    """*value* with its whole numbers as integers: protobuf knows doubles only."""
+    if isinstance(value, dict):
+        return {key: _whole(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+        return int(value)
+    return value
 
 
 def _file(part: Part) -> UserBlock:
