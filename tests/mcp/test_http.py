@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import socket
+import sys
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -223,6 +225,26 @@ async def test_a_server_that_never_answers_is_given_up():
         async with MCPTools(url=url, name="mute", required=True, connect_timeout_s=0.3) as source:
             with pytest.raises(ToolServerError, match="did not shake hands within"):
                 await source.list_tools()
+
+
+async def test_loading_the_sdk_is_no_delay_of_the_server(address, monkeypatch):
+    """However long it takes: the clock starts when looopy first speaks to the server."""
+    began = []
+    sdk = sys.modules.get("looopy.tools.sources.mcp.sdk") or importlib.import_module(
+        "looopy.tools.sources.mcp.sdk"
+    )
+
+    def load(name):
+        connection = next(iter(source.pool._links.values()))._connection
+        began.append(connection._limit)  # no clock runs yet
+        sys.modules[name] = sdk
+        return sdk
+
+    monkeypatch.delitem(sys.modules, "looopy.tools.sources.mcp.sdk")
+    monkeypatch.setattr("looopy.tools.sources.mcp.connection.importlib.import_module", load)
+    async with MCPTools(url=address, required=True) as source:
+        assert await source.list_tools()
+    assert began == [None]
 
 
 async def test_a_server_that_was_restarted_is_found_again(make_agent, memory_stores, protocol):

@@ -67,7 +67,7 @@ class Connection:
         self._watch: Watch | None = None
         # Without the context of the turn that comes first: the task lives longer.
         self._owner = loop.create_task(self._own(), name=f"looopy {target.name}", context=Context())
-        self._limit = loop.call_later(target.connect_timeout_s, self._give_up)
+        self._limit: asyncio.TimerHandle | None = None
 
     async def client(self) -> Client:
         """
@@ -103,6 +103,10 @@ class Connection:
         self._fail(f"did not shake hands within {limit_s:g} s", outcome_known=True)
         self._owner.cancel()
 
+    def _relax(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+
     async def _own(self) -> None:
         try:
             await self._live()
@@ -115,7 +119,7 @@ class Connection:
             self._end(error)
         finally:
             self.over = True
-            self._limit.cancel()
+            self._relax()
             self._fail("ended before it shook hands")
 
     async def _live(self) -> None:
@@ -125,12 +129,16 @@ class Connection:
         from looopy.tools.sources.mcp import sdk
         from looopy.tools.sources.mcp.transports import Watch
 
+        # The clock starts here: loading the SDK is no delay of the server.
+        self._limit = asyncio.get_running_loop().call_later(
+            self.target.connect_timeout_s, self._give_up
+        )
         watch = Watch(
             lost=self.lost, changed=self._changed, elicit=self._elicit, problems=self.problems
         )
         self._watch = watch
         async with sdk.open_client(self.target, watch, self._headers) as client:
-            self._limit.cancel()
+            self._relax()
             self.modern = sdk.is_modern(client)
             if self._ready.done():
                 return

@@ -65,7 +65,8 @@ class MCPTools(ServerTools):
             - `timeout_s`: For a call; `None`: the loop's `tool_timeout_s`.
             - `max_result_bytes`: The largest part of a result that the model sees; `None`: the
               loop's.
-            - `connect_timeout_s`: For the handshake, a process's start included. 30 by default.
+            - `connect_timeout_s`: For the handshake, a process's start included and the loading
+              of the SDK not. 30 by default.
             - `list_timeout_s`: For the list of tools. 30 by default.
             - `cache_s`: How long that list is valid, unless the server reports a change. 300 by
               default.
