@@ -36,6 +36,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
       LimitExceeded             .limit .value
       ConfigurationError        says what to install, set or change
         MissingExtra  MissingKey  UnknownModel  InvalidTool
+        InvalidSkill            .file .field
 
 The message is one sentence for a human; the facts are keyword arguments and become attributes.
 Every error survives pickling, facts included. No message ever holds a credential.
@@ -313,6 +314,17 @@ class UnknownModel(ConfigurationError):
 
 class InvalidTool(ConfigurationError):
     """The tool's declaration is invalid: no model could be offered it."""
+
+
+class InvalidSkill(ConfigurationError):
+    """
+    A folder is not a skill in the Agent Skills format.
+
+    `file`: the file or folder; `field`: the field of its front matter, if it is one's fault.
+    """
+
+    file: str | None = None
+    field: str | None = None
 
 
 def foreign(error: BaseException, *, cancelling: int = 0) -> LooopyError | None:

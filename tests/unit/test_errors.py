@@ -23,6 +23,7 @@ LooopyError
     TurnIncomplete outcome=None
     TurnMismatch expected=None actual=None
   ConfigurationError
+    InvalidSkill file=None field=None
     InvalidTool
     MissingExtra
     MissingKey

@@ -9,7 +9,8 @@ knows its inner agent by a protocol.
 - `mcp/`: the tools of an MCP server. `server`: what both have in common. `headers`: keys and
   secrets of the HTTP headers that a turn sends to them.
 - `client`: tools whose result the user's side supplies.
-- `artifact`: tools that keep files, objects and tables. `skills`: instructions loaded on demand.
+- `artifact`: tools that keep files, objects and tables. `skills`: instructions loaded on demand;
+  `skill_folder`: those in the Agent Skills format, and their files.
 - `plugin`: tools and prompt parts, switched on and off together.
 
 Exports: the sources, through `looopy.tools`; `Plugin`, through `looopy`. Read `client`, `skills`,
