@@ -21,6 +21,8 @@ C3, where it is committed, before it is read again. The place between them is th
 An erasure has three: E1, where some contexts are erased and their blobs are not, E2, where these
 are gone and empty contexts name them, and E3, where the log of the database is not emptied yet.
 
+A fork has F1, where it is committed, and its caller does not know it yet.
+
 B2 lies in the SQL stores, so `B2:1` is within the claim, `B2:2` within the second write, and so on.
 """
 
@@ -36,6 +38,7 @@ NAMES: Final = (
     *("A1", "A2", "A3", "A4"),
     *("C1", "C3"),
     *("E1", "E2", "E3"),
+    "F1",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 
@@ -11,6 +12,8 @@ from tests.campaign.children import fork, run, wait
 
 from looopy import Agent, open_stores
 from looopy._failpoints import arm
+from looopy.errors import StoreConflict
+from looopy.stores.sql import fork as forks
 from looopy.testing import ScriptedProvider, text
 
 pytestmark = pytest.mark.campaign
@@ -93,3 +96,80 @@ def test_a_killed_branch_is_whole_or_did_not_happen(url, what, tmp_path):
     status = wait(fork(lambda: asyncio.run(die()), log))
     assert status == -signal.SIGKILL, log.read_text()
     run(lambda: asyncio.run(go_on()), log)
+
+
+# --- the fork itself ---
+
+GROWING = b"half of it" * 9_000
+
+
+def _stop_within(trial):
+    """Let this process die when the fork has its rows, and one of two of its growing artifact."""
+    whole = forks.take_along
+
+    def take_along(*args, **others):
+        steps = whole(*args, **others)
+        yield next(steps)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    trial.setattr(forks, "take_along", take_along)
+
+
+PLACES = {
+    "before its commit": lambda _: arm("B2"),
+    "between its artifacts": _stop_within,
+    "before its caller knows": lambda _: arm("F1"),
+}
+
+
+@pytest.mark.timeout(300)
+def test_a_fork_that_is_killed_is_whole_or_absent(url, tmp_path, monkeypatch):
+    """With its artifacts; who asks for the same name again gets it, or hears that it exists."""
+    log = tmp_path / "log"
+    names = {place: f"killed-{secrets.token_hex(4)}" for place in PLACES}
+
+    async def fill():
+        async with open_stores(url) as stores:
+            for name in names.values():
+                await make(stores, name)
+                await stores.artifacts.open(name, "growing")
+                await stores.artifacts.append(name, "growing", GROWING)
+
+    async def die(place):
+        async with open_stores(url) as stores, Agent(
+            names[place], llm_provider=ScriptedProvider([]), stores=stores
+        ) as agent:
+            PLACES[place](monkeypatch)
+            await agent.fork(f"{names[place]}-new")
+
+    async def go_on(place):
+        name, new = names[place], f"{names[place]}-new"
+        model = ScriptedProvider([text("C.")])
+        async with open_stores(url) as stores:
+            there = await stores.state.load(new) is not None
+            assert there == (place == "before its caller knows")
+            forks = [one.context_id for one in (await stores.journal.lineage(name)).forks]
+            assert (new in forks) == there
+            if not there:
+                assert await stores.artifacts.list(new) == []
+                await stores.journal.fork(name, new)
+            with pytest.raises(StoreConflict, match=f"there is a context '{new}' already"):
+                await stores.journal.fork(name, new)
+            await stores.artifacts.append(name, "growing", b"!", last=True)
+            await stores.artifacts.append(new, "growing", b"?", last=True)
+            assert await stores.artifacts.load(new, "growing") == GROWING + b"?"
+            assert await stores.artifacts.load(name, "growing") == GROWING + b"!"
+            async with Agent(new, llm_provider=model, stores=stores) as agent:
+                await agent.execute_turn("c?")
+            whole = [*WHOLE[0], "c?", "C."], {**WHOLE[1], "growing": GROWING + b"?"}
+            assert await said(stores, new) == whole
+
+    async def go_on_everywhere():
+        for place in PLACES:
+            await go_on(place)
+
+    run(lambda: asyncio.run(fill()), log)
+    for place in PLACES:
+        status = wait(fork(lambda place=place: asyncio.run(die(place)), log))
+        assert status == -signal.SIGKILL, log.read_text()
+    run(lambda: asyncio.run(go_on_everywhere()), log)

@@ -237,7 +237,9 @@ def check_undo(rewound: Sequence[Range], last_position: int) -> Range:
 
 def exists_already(context_id: str) -> StoreConflict:
     """The error of every backend for a fork under the name of another context."""
-    return StoreConflict(f"there is a context {context_id!r} already: choose another name")
+    return StoreConflict(
+        f"there is a context {context_id!r} already: continue it, or choose another name"
+    )
 
 
 # --- what goes along -----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from looopy._failpoints import reach
 from looopy.stores.base import Journal
 from looopy.stores.bells import Bells
 from looopy.stores.log import (
@@ -116,7 +117,9 @@ class SQLJournal(SQLStore, Journal):
             (row,) = yield Query(s.LOAD_CONTEXT, new)
             return context_record(row)
 
-        return await self.write(work, new_context_id)
+        made = await self.write(work, new_context_id)
+        reach("F1")
+        return made
 
     async def rewind(self, context_id: str, to: int) -> tuple[int, HistoryRewound]:
         check_place(to, "/to")
