@@ -14,6 +14,7 @@ from looopy.errors import ArtifactDamaged, ConfigurationError, MissingExtra, Sto
 from looopy.stores import open_stores
 from looopy.stores.blobs.objects import ObjectBlobs
 from looopy.testing.contracts.artifact import ArtifactContentContract, a_content
+from looopy.testing.contracts.restore import RestoreContract
 from looopy.testing.contracts.turns import CONTEXT
 
 _CONTENT = a_content(200_000)
@@ -43,6 +44,15 @@ async def stores(bucket, sqlite_file):
 
 class TestContentOnS3(ArtifactContentContract):
     """Rows in SQLite, large parts in S3."""
+
+    @pytest.fixture
+    async def stores(self, stores):
+        """Open and empty."""
+        return stores
+
+
+class TestRestoringOnS3(RestoreContract):
+    """Out of a bucket and into it again; rows in SQLite."""
 
     @pytest.fixture
     async def stores(self, stores):
