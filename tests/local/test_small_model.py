@@ -19,6 +19,7 @@ pytest.importorskip("openai", reason="the extra 'local' is not installed")
 from looopy.errors import ConfigurationError, ContextOverflow, LLMError, LLMUnavailable
 from looopy.llm.local import LocalProvider, fetch, is_cached
 from looopy.llm.local.child import ChildConfig, acquire, release
+from looopy.llm.openai.provider import OpenAIProvider
 from looopy.llm.provider import LLMProvider
 from looopy.types.message import StopReason, TextContent, ToolResultMessage, UserMessage
 from looopy.types.request import LLMRequest, StreamOptions, ToolSpec
@@ -384,3 +385,17 @@ def test_what_was_fetched_is_there(weights):
     """The next process finds it without asking."""
     assert is_cached(SMALL)
     assert weights.stat().st_size == 98_362_432
+
+
+async def test_the_model_counts_its_own_tokens(provider, monkeypatch):
+    """With what `prepare` has loaded: counting has a limit that loading has not."""
+    with pytest.raises(LLMUnavailable, match="not been prepared"):
+        await provider.count_tokens(["hello"])
+    await provider.prepare()
+    monkeypatch.setattr(OpenAIProvider, "_new_client", None)
+    texts = ["", "hello", "hello world", "hello world " * 50, "\u6771\u4eac\u90fd", "<|im_end|>"]
+    counted = await provider.count_tokens(texts)
+    assert counted[:2] == [0, 1]
+    assert 2 <= counted[2] < counted[4] * 2
+    assert 100 <= counted[3] <= 160
+    assert await provider.count_tokens(texts[::-1]) == counted[::-1]

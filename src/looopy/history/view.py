@@ -167,9 +167,17 @@ class View:
             return Limits.of(config, window_tokens, 100, self.fixed, counts.weigh)
         return Limits.of(config, window_tokens, scale or self.sent.scale.used, self.fixed)
 
-    async def count(self, counter: Callable[[Sequence[str]], Awaitable[Any]]) -> None:
+    async def count(
+        self,
+        counter: Callable[[Sequence[str]], Awaitable[Any]],
+        prepare: Callable[[], Awaitable[object]] | None,
+    ) -> None:
         """
         Have the messages counted that are new, for the limits of the next request.
+
+        Args:
+            prepare: Loads what the counter needs. It has the time that it takes: the model call
+                would wait for the same.
 
         Raises:
             Exception: The counter failed, for the first time: all is estimated from now on.
@@ -179,6 +187,8 @@ class View:
         if counts.failed or not new:
             return
         try:
+            if prepare is not None:
+                await prepare()
             await counts.add(new, counter)
         except BaseException:
             counts.failed = True

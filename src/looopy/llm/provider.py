@@ -39,7 +39,8 @@ class Abilities:
             The history is then cut by them. A method that fails is not called again, and the
             history is cut by what the provider reports.
         prepare: Loads what takes time before the first call. An agent awaits it in `start()`, and
-            reads the abilities after it.
+            reads the abilities after it. Before `count_tokens` a turn awaits it again, so it is
+            quick when nothing is left to load.
         aclose: Frees connections and child processes.
     """
 

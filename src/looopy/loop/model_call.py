@@ -300,7 +300,7 @@ async def _request(
     specs = tuple(tool.spec for tool in tools.values())
     view.goes_with(prompt.before, specs)
     if abilities.count_tokens is not None:
-        await _count(turn, abilities.count_tokens)
+        await _count(turn, abilities.count_tokens, abilities.prepare)
     if strict or hooks.transform_context is not None or hooks.convert_to_llm is not None:
         view.estimated = 0
         chosen = view.chosen(config, window_tokens)
@@ -352,11 +352,15 @@ async def _request(
     return request, options
 
 
-async def _count(turn: Turn, counter: Callable[[Sequence[str]], Awaitable[object]]) -> None:
+async def _count(
+    turn: Turn,
+    counter: Callable[[Sequence[str]], Awaitable[object]],
+    prepare: Callable[[], Awaitable[object]] | None,
+) -> None:
     """Let the model's tokenizer count the new messages; without it they are estimated."""
     try:
         with turn.scope:
-            await turn.given.view.count(counter)
+            await turn.given.view.count(counter, prepare)
     except TurnInterrupted:
         raise
     except Exception as exc:

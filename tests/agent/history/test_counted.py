@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
+from tests.loop_time import advance
 
 from looopy import Agent, LoopConfig
+from looopy.llm.openai import tokens
+from looopy.llm.openai.provider import OpenAIProvider
 from looopy.testing import ScriptedProvider, text
 from looopy.types.event import TurnWarning
 
@@ -115,3 +119,84 @@ async def test_a_counter_that_hangs_costs_no_turn(memory_stores, monkeypatch):
     monkeypatch.setattr("looopy.history.tokens._PATIENCE_S", 0.01)
     (warning,) = await talk(memory_stores, Hangs(), range(3))
     assert "TimeoutError" in warning
+
+
+async def test_loading_has_the_time_that_it_takes(memory_stores):
+    """Only the counting is limited; a model that has to start again is loaded before it."""
+
+    class Loads(Words):
+        prepared = 0
+
+        async def prepare(self):
+            self.prepared += 1
+            if self.prepared > 1:
+                advance(600)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+
+    model = Loads()
+    assert await talk(memory_stores, model, range(1)) == []
+    assert model.counted
+    assert model.prepared == 2
+
+
+@pytest.fixture
+def vocabulary(monkeypatch, tmp_path):
+    """A tiktoken without vocabularies: how one is fetched, and how often it was tried."""
+    tiktoken = pytest.importorskip("tiktoken")
+    tried = []
+    name = tiktoken.encoding_name_for_model("gpt-5-mini")
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tokens, "_encodings", {})
+
+    def fetched(how):
+        def read(path):
+            assert name in path
+            tried.append(path)
+            return how()
+
+        monkeypatch.setattr("tiktoken.load.read_file", read)
+        return tried
+
+    return fetched
+
+
+class OfOpenAI(ScriptedProvider):
+    """Counts as a model of OpenAI does, and answers without a network."""
+
+    count_tokens = property(lambda self: self.counter.count_tokens)
+
+    def __init__(self):
+        super().__init__([text("It is so.")], repeat=True)
+        self.counter = OpenAIProvider("gpt-5-mini", api_key="k")
+
+
+async def test_without_a_network_one_turn_says_so(memory_stores, vocabulary, caplog):
+    """It is tried and logged once in a process, and every turn estimates."""
+
+    def down():
+        raise OSError("no network")
+
+    tried = vocabulary(down)
+    (warning,) = await talk(memory_stores, OfOpenAI(), range(3))
+    assert "ConfigurationError" in warning
+    assert await talk(memory_stores, OfOpenAI(), range(3), context_id="bob") == []
+    assert len(tried) == 1
+    logged = [one for one in caplog.records if "count_tokens failed" in one.message]
+    assert len(logged) == 1
+    assert "no network" in str(logged[0].exc_info[1])
+
+
+async def test_a_network_that_hangs_holds_up_one_turn(memory_stores, vocabulary, monkeypatch):
+    """The next agents do not wait for it."""
+    hangs = threading.Event()
+    tried = vocabulary(hangs.wait)
+    try:
+        monkeypatch.setattr(tokens, "_PATIENCE_S", 0.01)
+        (warning,) = await talk(memory_stores, OfOpenAI(), range(2))
+        assert "ConfigurationError" in warning
+        assert await talk(memory_stores, OfOpenAI(), range(2), context_id="bob") == []
+        assert len(tried) == 1
+    finally:
+        hangs.set()

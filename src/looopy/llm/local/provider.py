@@ -108,7 +108,8 @@ class LocalProvider:
 
     async def prepare(self) -> None:
         """
-        Make the model ready to answer: fetch its weights if they are missing, and start the child.
+        Make the model ready to answer: fetch its weights if they are missing, start the child, and
+        load the client.
 
         Every call does this by itself; doing it first shows problems early.
 
@@ -116,7 +117,8 @@ class LocalProvider:
             ConfigurationError: Something is missing: the message names it and the remedy.
             LLMUnavailable: The child ended while it started.
         """
-        await self._serving()
+        child, address = await self._serving()
+        await self._caller(child, address).prepare()
 
     async def stream(
         self, request: LLMRequest, options: StreamOptions

@@ -190,8 +190,11 @@ class OpenAIProvider(SDKProvider):
 
     @property
     def count_tokens(self) -> Callable[[Sequence[str]], Awaitable[Sequence[int]]] | None:
-        """Counts with tiktoken, for models of OpenAI's own server; `None` without the package."""
-        if not (tokens.is_installed() and self._official):
+        """
+        Counts with tiktoken, for models of OpenAI's own server; `None` without the package, or if
+        it could not load the model's vocabulary.
+        """
+        if not (tokens.is_installed() and self._official) or tokens.is_missing(self.model):
             return None
         return partial(tokens.count, self.model)
 

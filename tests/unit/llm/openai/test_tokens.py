@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from types import ModuleType
@@ -62,6 +63,24 @@ async def test_a_vocabulary_that_is_missing_is_looked_for_once(tiktoken):
         with pytest.raises(ConfigurationError, match="no vocabulary for unknown"):
             await tokens.count("unknown", ["a"])
     assert tiktoken.loaded == ["unknown"]
+    assert tokens.is_missing("unknown")
+    assert not tokens.is_missing("gpt")
+
+
+async def test_a_vocabulary_that_comes_late_is_waited_for_once(tiktoken, monkeypatch):
+    """Nobody waits again; once it is there, it counts."""
+    came = threading.Event()
+    load = tiktoken.encoding_for_model
+    tiktoken.encoding_for_model = lambda model: came.wait() and load(model)
+    monkeypatch.setattr(tokens, "_PATIENCE_S", 0.0)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="still loading the vocabulary of gpt"):
+            await tokens.count("gpt", ["a"])
+        assert tokens.is_missing("gpt")
+    came.set()
+    await asyncio.wrap_future(tokens._encodings["gpt"].loaded)
+    assert not tokens.is_missing("gpt")
+    assert await tokens.count("gpt", ["a b"]) == [2]
 
 
 @pytest.mark.usefixtures("tiktoken")
@@ -74,3 +93,24 @@ async def test_only_models_of_openai_are_counted(monkeypatch):
     assert abilities_of(other).count_tokens is None
     monkeypatch.setattr(tokens, "is_installed", lambda: False)
     assert abilities_of(own).count_tokens is None
+    monkeypatch.setattr(tokens, "is_installed", lambda: True)
+    with pytest.raises(ConfigurationError):
+        await tokens.count("unknown", ["a"])
+    lost = OpenAIProvider("unknown", api_key="k")
+    assert abilities_of(lost).count_tokens is None
+
+
+async def test_the_real_package_counts(monkeypatch):
+    """With a vocabulary of single bytes and three longer tokens, in the place of OpenAI's own."""
+    tiktoken = pytest.importorskip("tiktoken")
+    ranks = {bytes([n]): n for n in range(256)}
+    ranks |= {b"ab": 256, b"abc": 257, b" ab": 258}
+    tiny = tiktoken.Encoding(
+        "tiny", pat_str=r" ?[a-z]+|.", mergeable_ranks=ranks, special_tokens={"<|end|>": 259}
+    )
+    name = tiktoken.encoding_name_for_model("gpt-5-mini")
+    monkeypatch.setitem(tiktoken.registry.ENCODINGS, name, tiny)
+    monkeypatch.setattr(tokens, "_encodings", {})
+    count = abilities_of(OpenAIProvider("gpt-5-mini", api_key="k")).count_tokens
+    counted = await count(["", "abc", "abc ab", "xyz", "<|end|>", "\u20ac\ud800", "ab" * 8192])
+    assert counted == [0, 1, 2, 3, 7, 6, 8192]
