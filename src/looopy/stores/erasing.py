@@ -55,6 +55,9 @@ class Erased:
         backups: Copies of the database file that migrations had left beside it.
         backups_left: Such copies that were kept; what was erased may still be in them.
         dry_run: True if nothing was erased.
+
+    A database keeps what forks share in one context: that one is in `redacted_ids` and its
+    `bytes` count once. In memory each fork has its own.
     """
 
     context_ids: tuple[str, ...] = ()

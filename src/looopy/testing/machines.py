@@ -15,12 +15,13 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from looopy.errors import LooopyError
 from looopy.stores.bundle import Stores
 from looopy.stores.memory.stores import MemoryBackend
 from looopy.stores.records import (
+    ArtifactWrite,
     Claimed,
     ContextRecord,
     ContextState,
@@ -42,7 +43,8 @@ from looopy.testing.contracts.turns import (
     user,
 )
 from looopy.testing.hostile import nested
-from looopy.types.event import AgentEvent, TurnError
+from looopy.types.artifact import ArtifactKind
+from looopy.types.event import AgentEvent, ArtifactUpdate, TurnError
 from looopy.types.message import CustomMessage, Message, StopReason, ToolCall
 from looopy.types.summary import summary_message
 
@@ -74,6 +76,9 @@ _DELIVERED = st.sampled_from([0, 0, 0, 1, 2, -1])
 _KEYS = st.sampled_from(["k1", "k1", "k2", "k2", "", "\0"])
 _TICKETS = st.integers(0, 4)
 _SUMMARIES = [replace(summary_message("so far", kept=n), timestamp=1) for n in range(3)]
+_NAMES = st.sampled_from(["r", "r", "r", "d"]) | _TEXTS
+_CHUNKS = st.sampled_from([b"some", b"", b"large" * 20_000])
+_PEOPLE = st.sampled_from(["u1", "u2", "nobody"])
 _TENANTS = itertools.count()
 
 
@@ -102,6 +107,15 @@ class StoresAgree(RuleBasedStateMachine):
         assert _plain(tested) == _plain(memory)
         return None if isinstance(memory, BaseException) else memory
 
+    @initialize(shared=st.booleans())
+    def begin_with_kin(self, shared: bool) -> None:
+        """Begin empty, or with turns and artifacts of two people in a context that was forked."""
+        if shared:
+            for actor in ("u1", "u2"):
+                self.save_in_turn("a", actor, actor)
+            self.build_artifact("a", "r", b"large" * 20_000, "open")
+            self.fork("a", "f", None)
+
     # --- messages ---
 
     @rule(context=_CONTEXTS, messages=st.lists(_MESSAGES, max_size=3))
@@ -128,15 +142,30 @@ class StoresAgree(RuleBasedStateMachine):
 
     @rule(
         context=_CONTEXTS,
-        name=_TEXTS,
-        content=_TEXTS | st.binary(max_size=5) | _OBJECTS,
+        name=_NAMES,
+        content=_TEXTS | st.binary(max_size=5) | _CHUNKS | _OBJECTS,
         kind=st.sampled_from([None, "file", "data"]),
     )
     def save_artifact(self, context: str, name: str, content: Any, kind: str | None) -> None:
         """Save the next version."""
         self.both(lambda s: s.artifacts.save(context, name, content, kind=kind))
 
-    @rule(context=_CONTEXTS, name=_TEXTS, version=st.none() | st.integers(-1, 3))
+    @rule(
+        context=_CONTEXTS,
+        name=_NAMES,
+        chunk=_CHUNKS,
+        how=st.sampled_from(["open", "open", "append", "append", "last", "fail"]),
+    )
+    def build_artifact(self, context: str, name: str, chunk: bytes, how: str) -> None:
+        """Begin a version, add to it, complete it or give it up."""
+        if how == "open":
+            self.both(lambda s: s.artifacts.open(context, name))
+        elif how == "fail":
+            self.both(lambda s: s.artifacts.fail(context, name))
+        else:
+            self.both(lambda s: s.artifacts.append(context, name, chunk, last=how == "last"))
+
+    @rule(context=_CONTEXTS, name=_NAMES, version=st.none() | st.integers(-1, 3))
     def read_artifacts(self, context: str, name: str, version: int | None) -> None:
         """Load one that may not be there, and every one that is."""
         self._load_artifact(context, name, version)
@@ -146,12 +175,27 @@ class StoresAgree(RuleBasedStateMachine):
     def _load_artifact(self, context: str, name: str, version: int | None) -> None:
         self.both(lambda s: s.artifacts.load(context, name, version))
 
-    @rule(context=_CONTEXTS, name=_TEXTS, newest=st.booleans())
+    @rule(context=_CONTEXTS, name=_NAMES, newest=st.booleans())
     def delete_artifact(self, context: str, name: str, newest: bool) -> None:
         """Delete one that is there, or not."""
         known = self.both(lambda s: s.artifacts.list(context))
         chosen = known[-1].artifact_id if newest and known else name
         self.both(lambda s: s.artifacts.delete(context, chosen))
+        self._artifacts_agree()
+
+    def _artifacts_agree(self) -> None:
+        """Every version of every artifact is the same, of forks too."""
+        for found in self.both(lambda s: s.state.list()):
+            context = found.context_id
+            for one in self._artifacts_of(context):
+                self._versions_agree(context, one.artifact_id)
+
+    def _artifacts_of(self, context: str) -> Any:
+        return self.both(lambda s: s.artifacts.list(context))
+
+    def _versions_agree(self, context: str, name: str) -> None:
+        for one in self.both(lambda s: s.artifacts.versions(context, name)):
+            self._load_artifact(context, name, one.version)
 
     # --- contexts ---
 
@@ -293,6 +337,32 @@ class StoresAgree(RuleBasedStateMachine):
             self.both(lambda s: s.state.delete(context))
         else:
             self.both(lambda s: s.journal.clear(context, force=how == "force"))
+        self._artifacts_agree()
+
+    @rule(context=_CONTEXTS, owner=st.none() | _PEOPLE, force=st.booleans())
+    def erase(self, context: str, owner: str | None, force: bool) -> None:
+        """Erase a context with all it holds, by force or not, or only if it is somebody's."""
+        self._erased(lambda s: s.contexts.erase(context, owner=owner, force=force))
+
+    @rule(person=_PEOPLE, force=st.booleans())
+    def erase_person(self, person: str, force: bool) -> None:
+        """Erase what is somebody's, and what they said to others."""
+        self._erased(lambda s: s.contexts.erase_person(person, force=force))
+
+    def _erased(self, ask: Callable[[Stores], Awaitable[Any]]) -> None:
+        found = self.both(lambda s: s.state.list())
+        kin = any(self._lineage(one.context_id).parent is not None for one in found)
+
+        async def reported(stores: Stores) -> Any:
+            report = await ask(stores)
+            # Memory copies what forks share, so it counts that more than once.
+            return replace(report, bytes=0, redacted=0, redacted_ids=()) if kin else report
+
+        self.both(reported)
+        self._artifacts_agree()
+
+    def _lineage(self, context: str) -> Any:
+        return self.both(lambda s: s.journal.lineage(context))
 
     # --- forks ---
 
@@ -303,7 +373,7 @@ class StoresAgree(RuleBasedStateMachine):
         if found is not None:
             self.claims.pop(new, None)
             assert found.last_position == (at if at is not None else found.last_position)
-            self.both(lambda s: s.artifacts.list(new))
+            self._artifacts_agree()
 
     @rule(context=st.sampled_from(["a", "f", "g"]), back=st.integers(-1, 3))
     def rewind(self, context: str, back: int) -> None:
@@ -360,6 +430,29 @@ class StoresAgree(RuleBasedStateMachine):
             self.ask_cancel(context, None)
         self.commit_call(context, "y", {}, None, LONG_S, 1)
         self.commit_end(context, "z", StopReason.STOP, release=True, missed=missed)
+
+    @rule(
+        context=st.sampled_from(["a", "a", "f"]),
+        actor=_PEOPLE,
+        name=st.sampled_from(["r", "u1", "u2"]),
+    )
+    def save_in_turn(self, context: str, actor: str, name: str) -> None:
+        """A turn of somebody that saves a version of an artifact."""
+        self.claim(
+            context, "x", 0, None, None, 0, None, actor_id=actor, ttl_s=LONG_S, displace=None,
+            metadata={}, ticket=None,
+        )
+        claimed = self.claims.get(context)
+        if claimed is not None:
+            kind = ArtifactKind.FILE
+            told = ArtifactUpdate(
+                context_id=context, turn=claimed.turn, artifact_id=name, kind=kind, version=0
+            )
+            write = ArtifactWrite(
+                artifact_id=name, kind=kind, stored=actor.encode(), media_type="text/plain"
+            )
+            self._commit(context, [told], artifact=write)
+        self.commit_end(context, "z", StopReason.STOP, release=True, missed=None)
 
     # --- the inbox ---
 
@@ -437,7 +530,7 @@ class StoresAgree(RuleBasedStateMachine):
         assert count == len(found)
         self.both(lambda s: s.messages.count(context, include_hidden=True))
         self.both(lambda s: s.journal.turns(context))
-        self.both(lambda s: s.journal.lineage(context))
+        self._lineage(context)
 
     def _inbox_and_line(self, found: ContextRecord) -> None:
         head, entries = self.both(lambda s: s.journal.inbox(found.context_id))
