@@ -19,7 +19,6 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from tests.campaign.children import fork, run, wait
 from tests.campaign.databases import new_sqlite, postgres
 from tests.campaign.life import FileLedger
 from tests.campaign.trial import Tally, Trial
@@ -27,6 +26,7 @@ from tests.campaign.trial import Tally, Trial
 from looopy import Agent, ToolContext, open_stores, tool
 from looopy._failpoints import arm
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.children import fork, run, wait
 
 _STORES = ("sqlite", "postgresql")
 _NAMES = ("A1", "A2", "A3", "A4")

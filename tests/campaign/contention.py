@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.children import run
 from tests.campaign.life import FileLedger
 from tests.campaign.places import broken, lines_of, place, run_together, wrong
 from tests.campaign.trial import Tally, Trial
@@ -29,6 +28,7 @@ from tests.campaign.trial import Tally, Trial
 from looopy import Agent, LoopConfig, Outcome, UserMessage, open_stores
 from looopy.stores.sql.sqlite import connection
 from looopy.testing import ScriptedProvider, text
+from looopy.testing.children import run
 
 _WRITERS = 32
 _STARTERS = 8

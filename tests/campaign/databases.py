@@ -23,11 +23,11 @@ import asyncpg  # noqa: F401
 import psycopg  # noqa: F401
 import sqlalchemy.dialects.postgresql.asyncpg
 import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401
-from tests.campaign.children import run
 from tests.postgres import Server, as_driver, ask
 
 from looopy import open_stores
 from looopy.stores.sql import migrate
+from looopy.testing.children import run
 
 DRIVERS = ("asyncpg", "psycopg")
 

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tests.campaign.children import fork, run, wait
 from tests.campaign.databases import DRIVERS, new_sqlite, postgres
 from tests.campaign.life import Life, begin, examine, warm_up
 from tests.campaign.trial import Tally, Trial
 
 from looopy._failpoints import NAMES
+from looopy.testing.children import fork, run, wait
 
 _TURN_NAMES = tuple(n for n in NAMES if n.startswith("B"))
 _RECOVERY_NAMES = tuple(n for n in NAMES if n.startswith("R"))

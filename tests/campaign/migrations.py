@@ -29,7 +29,6 @@ import aiosqlite  # noqa: F401 - loaded once here, not in each child that is for
 import alembic.command
 from sqlalchemy import Engine, event
 from sqlalchemy.util import await_only
-from tests.campaign.children import fork, run, wait
 from tests.campaign.databases import DRIVERS, postgres
 from tests.campaign.trial import Tally, Trial
 from tests.fixtures import frozen
@@ -39,6 +38,7 @@ from looopy.stores import open_stores
 from looopy.stores.sql import migrate, tables  # noqa: F401 - as above
 from looopy.stores.sql.postgres import migrate as pg_migrate  # noqa: F401 - as above
 from looopy.stores.sql.sqlite import migrate as sqlite_migrate
+from looopy.testing.children import fork, run, wait
 
 _ENGINES = ("sqlite", "postgresql")
 _ANY_TIME = 0.25  # of the kills, at no particular place

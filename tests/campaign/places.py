@@ -19,12 +19,12 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.campaign.children import fork, run, wait
 from tests.campaign.databases import DRIVERS, new_sqlite, postgres
 from tests.campaign.trial import Tally, Trial
 from tests.postgres import ask
 
 from looopy.stores.sql import migrate
+from looopy.testing.children import fork, run, wait
 
 STORES = ("sqlite", *DRIVERS)
 

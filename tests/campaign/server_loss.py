@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 
 import psycopg
-from tests.campaign.children import run
 from tests.campaign.databases import DRIVERS, postgres
 from tests.campaign.traffic import Traffic, traffic
 from tests.campaign.trial import Tally, Trial
@@ -30,6 +29,7 @@ from tests.postgres import Server, as_driver, ask
 
 from looopy.stores.sql import migrate
 from looopy.stores.sql.postgres.driver import PATIENCE_S
+from looopy.testing.children import run
 
 _SHORT_PATIENCE_S = 0.25  # soon over, so that users are told of what went wrong
 _BATCH_OF_STOPS = 5

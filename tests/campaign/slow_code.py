@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.children import fork, run, wait
 from tests.campaign.life import FileLedger
 from tests.campaign.places import STORES, broken, lines_of, place, wrong
 from tests.campaign.trial import Tally, Trial
@@ -36,6 +35,7 @@ from looopy import (
 )
 from looopy.loop.outgoing import Outgoing
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.children import fork, run, wait
 
 _MOST_TURNS = 4  # that the next process needs at most: to go on, and to be answered
 

@@ -26,7 +26,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.children import Patience, fork, run, wait
 from tests.campaign.clock import Clock, put_clock_before, set_clock
 from tests.campaign.databases import DRIVERS
 from tests.campaign.life import FileLedger
@@ -41,6 +40,7 @@ from looopy.stores import owner as owners
 from looopy.stores.sql import migrate
 from looopy.stores.sql.sqlite import connection
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.children import Patience, fork, run, wait
 
 _TTL_S = 1.5
 _STANDS_S = 2 * _TTL_S

@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.children import fork, run, wait
 from tests.campaign.databases import new_sqlite
 from tests.campaign.trial import Tally, Trial
 
 from looopy._failpoints import NAMES, arm
+from looopy.testing.children import fork, run, wait
 
 TURNS = 12
 """A story takes fewer; one that does not end is a violation."""

@@ -8,12 +8,12 @@ import secrets
 import signal
 
 import pytest
-from tests.campaign.children import fork, run, wait
 
 from looopy import Agent, LoopConfig, RetryPolicy, open_stores
 from looopy._failpoints import arm
 from looopy.errors import AgentBusy, StoreConflict
 from looopy.testing import ScriptedProvider, text
+from looopy.testing.children import fork, run, wait
 from looopy.types.event import Compaction, MessageEnd, TurnEnd
 from looopy.types.message import UserMessage
 from looopy.types.summary import is_summary, kept_by

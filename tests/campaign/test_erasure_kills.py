@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.campaign.children import fork, run, wait
 from tests.contract.every_store.test_erasure import files_with, tables_with
 
 from looopy import Agent, AuthContext, LoopConfig, ToolContext, open_stores, tool
@@ -17,6 +16,7 @@ from looopy._failpoints import arm
 from looopy.errors import Fenced
 from looopy.stores.sql.sqlite import backups
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.children import fork, run, wait
 from looopy.testing.contracts.erasure import a_whole_context
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(300)]

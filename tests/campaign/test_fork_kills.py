@@ -8,13 +8,13 @@ import secrets
 import signal
 
 import pytest
-from tests.campaign.children import fork, run, wait
 
 from looopy import Agent, open_stores
 from looopy._failpoints import arm
 from looopy.errors import StoreConflict
 from looopy.stores.sql import fork as forks
 from looopy.testing import ScriptedProvider, text
+from looopy.testing.children import fork, run, wait
 
 pytestmark = pytest.mark.campaign
 LARGE = b"shared" * 20_000  # has a part of its own

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.children import fork, run, wait
 from tests.campaign.databases import new_sqlite
 from tests.campaign.life import FileLedger
 from tests.campaign.places import broken, file_of, lines_of, place, wrong
@@ -30,6 +29,7 @@ from looopy import Agent, LoopConfig, UserMessage, open_stores, tool
 from looopy.errors import LooopyError
 from looopy.stores.sql.sqlite.connection import Connection
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.children import fork, run, wait
 from looopy.types.request import LLMRequest
 
 _PROCESSES = 2

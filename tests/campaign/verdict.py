@@ -17,7 +17,6 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.children import run
 from tests.campaign.places import lines_of, rows_of
 
 from looopy import (
@@ -32,6 +31,7 @@ from looopy import (
     UserMessage,
     open_stores,
 )
+from looopy.testing.children import run
 
 _EPOCHS = "SELECT turn, epoch FROM looopy_turns WHERE context_id = ? ORDER BY turn"
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from tests.campaign.children import Patience, fork, wait
 from tests.campaign.life import FileLedger
 from tests.campaign.places import (
     STORES,
@@ -43,6 +42,7 @@ from looopy import Agent, LoopConfig, ToolContext, UserMessage, tool
 from looopy.errors import LooopyError
 from looopy.stores.sql import statements
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.children import Patience, fork, wait
 from looopy.types.request import LLMRequest
 
 _TTL_S = 0.3

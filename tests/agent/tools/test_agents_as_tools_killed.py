@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 from tests.agent.kit import assert_whole
-from tests.campaign.children import fork, wait
 
 from looopy import Agent, ToolContext, open_stores, tool
 from looopy._failpoints import NAMES, arm
 from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.testing.children import fork, wait
 from looopy.types.message import ToolResultMessage, UserMessage
 from looopy.types.state import Outcome
 

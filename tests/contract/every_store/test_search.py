@@ -14,13 +14,13 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.campaign.children import fork, wait
 from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 
 from looopy._failpoints import arm
 from looopy.stores import open_stores
 from looopy.stores.sql import search
 from looopy.stores.words import LONGEST_WORD, index_words, units
+from looopy.testing.children import fork, wait
 from looopy.testing.contracts.search import SearchContract
 from looopy.testing.contracts.turns import CONTEXT, user
 from looopy.types.message import UserMessage

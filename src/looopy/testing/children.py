@@ -1,8 +1,8 @@
 """
-Children to be killed: forked, so that a life costs no interpreter start.
+Child processes to be killed: forked, so that a life costs no interpreter start.
 
-What a child needs has to be imported before, by the parent; no connection may be open there when it
-forks.
+The parent imports the modules that its children need, before it forks. It has no connection open
+then, and no thread.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _LONGEST_STEP_S = 0.25
 
 class Patience:
     """
-    How much is left of a time in which something has to happen, looked at again and again.
+    The rest of a time in which something has to happen; a caller looks at it again and again.
 
-    A virtual machine may stand still for half a minute, with all that should have happened: what
-    passes between two looks counts for no more than a quarter of a second.
+    A virtual machine may stand still for half a minute, and everything that should have happened
+    stands still with it. So the time between two looks counts for a quarter of a second at most.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -33,6 +33,7 @@ class Patience:
         self._looked = time.monotonic()
 
     def is_over(self) -> bool:
+        """Look; true if no time is left."""
         now = time.monotonic()
         self._left -= min(now - self._looked, _LONGEST_STEP_S)
         self._looked = now
@@ -40,7 +41,7 @@ class Patience:
 
 
 def fork(body: Callable[[], None], log: Path) -> int:
-    """Run *body* in a child process, whose id is returned; its output goes to *log*."""
+    """Run *body* in a child process and return its id; its output goes to the file *log*."""
     pid = os.fork()
     if pid:
         return pid
@@ -65,11 +66,11 @@ def wait(
     The exit status of a child, killed after a while if it has not ended.
 
     Args:
-        kill_after_s: `None`: it is to end by itself.
-        once: From when on that time is counted; asked again and again. `None`: from now on.
+        kill_after_s: `None`: it has to end by itself.
+        once: That time begins when this first returns true. `None`: it begins now.
 
     Raises:
-        TimeoutError: It hung, and was killed for that.
+        TimeoutError: It hung, and was killed.
     """
     longest = max(_PATIENCE_S, 2 * (kill_after_s or 0))
     patience = Patience(longest)
@@ -95,7 +96,7 @@ def run(body: Callable[[], None], log: Path) -> None:
     Run *body* in a child process, to its end.
 
     Raises:
-        RuntimeError: It failed; with what it said.
+        RuntimeError: It failed; the message is its output.
     """
     if wait(fork(body, log)) != 0:
         raise RuntimeError(log.read_text())
