@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import fields, is_dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -38,6 +37,7 @@ from looopy.testing.contracts.turns import (
     ends,
     finishes,
     opening,
+    plain,
     said,
     starts,
     user,
@@ -104,7 +104,7 @@ class StoresAgree(RuleBasedStateMachine):
     def both(self, ask: Callable[[Stores], Awaitable[Any]]) -> Any:
         """Ask both; return the answer, or `None` for a refusal, after comparing them."""
         tested, memory = type(self).run(_outcomes(ask, self.tested, self.memory))
-        assert _plain(tested) == _plain(memory)
+        assert plain(tested) == plain(memory)
         return None if isinstance(memory, BaseException) else memory
 
     @initialize(shared=st.booleans())
@@ -555,23 +555,3 @@ async def _outcomes(ask: Callable[[Stores], Awaitable[Any]], *both: Stores) -> l
         except (LooopyError, InboxNews) as error:
             found.append(error)
     return found
-
-
-def _plain(value: Any) -> Any:
-    """*value* in a form that compares types, tells -0.0 from 0.0, and leaves times out."""
-    if isinstance(value, LooopyError):
-        return type(value).__name__, value.message, repr(value.facts)
-    if isinstance(value, InboxNews):
-        return type(value).__name__, _plain(value.inbox)
-    if isinstance(value, datetime):
-        return "a moment"
-    if is_dataclass(value):
-        content = [(f.name, _plain(getattr(value, f.name))) for f in fields(value) if f.compare]
-        return type(value).__name__, content
-    if isinstance(value, dict):
-        return "object", [(k, _plain(v)) for k, v in value.items()]
-    if isinstance(value, (list, tuple)):
-        return "list", [_plain(v) for v in value]
-    if isinstance(value, (set, frozenset)):
-        return "set", sorted(value)
-    return type(value).__name__, repr(value)

@@ -29,6 +29,7 @@ from looopy.stores.sql.postgres.driver import ask_once
 from looopy.stores.sql.tables import metadata
 from looopy.testing import stores as suites
 from looopy.testing.contracts.artifact import ArtifactContentContract, ArtifactStoreContract
+from looopy.testing.contracts.durability import DurabilityContract
 from looopy.testing.contracts.erasure import (
     ErasureContract,
     RedactionContract,
@@ -41,6 +42,7 @@ from looopy.testing.contracts.key import KeyContract
 from looopy.testing.contracts.line import LineContract
 from looopy.testing.contracts.listing import ContextIndexContract
 from looopy.testing.contracts.message import MessageStoreContract
+from looopy.testing.contracts.processes import ProcessesContract
 from looopy.testing.contracts.restore import RestoreContract
 from looopy.testing.contracts.search import SearchContract
 from looopy.testing.contracts.state import StateStoreContract
@@ -108,6 +110,13 @@ async def secured_stores(secured):
 class Secured:
     """On Postgres, with row-level security."""
 
+    factory = "looopy.stores:open_stores"
+
+    @pytest.fixture
+    def place(self, secured):
+        """What the application connects with."""
+        return required(as_user(secured, APP))
+
     @pytest.fixture
     async def stores(self, secured_stores):
         """Open and empty."""
@@ -167,6 +176,14 @@ class TestRedactionWhenSecured(Secured, RedactionContract):
 
 
 class TestRetentionWhenSecured(Secured, RetentionContract):
+    """See `Secured`."""
+
+
+class TestDurabilityWhenSecured(Secured, DurabilityContract):
+    """A killed process, and the server that still works for it."""
+
+
+class TestProcessesWhenSecured(Secured, ProcessesContract):
     """See `Secured`."""
 
 

@@ -1,7 +1,7 @@
 """
 The contracts of `looopy.stores.base` as tests, sentence by sentence: one file a contract.
 
-A backend subclasses each class and gives it a fixture `stores` with an empty database; see
+A backend subclasses each class and names the factory of its stores; see
 `looopy.testing.stores`. The room may import `stores`, `types`, `errors` and pytest; it knows no
 backend.
 
@@ -11,6 +11,7 @@ backend.
   claims).
 - `listing`, `search`, `erasure`: all contexts of a tenant, to list, to search and to erase.
 - `fork`: forks, rewinds and lineage.
+- `durability`, `processes`: kills and races of other processes, which take the steps of `walk`.
 - `turns`: short ways to write a turn into stores, for all of these.
 
 Exports: the classes, through `looopy.testing.stores`. Read `message`, `state`, `journal`.

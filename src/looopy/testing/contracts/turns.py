@@ -7,15 +7,27 @@ For the contracts and the state machines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import pytest
+import pytest_asyncio
 
+from looopy.errors import LooopyError
 from looopy.stores.bundle import Stores
-from looopy.stores.records import Claim, Claimed, Commit, Committed, ContextRecord
+from looopy.stores.records import (
+    Claim,
+    Claimed,
+    Commit,
+    Committed,
+    ContextRecord,
+    InboxNews,
+)
+from looopy.testing.processes import opened
 from looopy.types.event import (
     AgentEvent,
     MessageEnd,
@@ -44,14 +56,29 @@ T = TypeVar("T")
 
 
 class Contract:
-    """The base of every contract: its tests get open stores."""
+    """
+    The base of every contract: its tests get open stores.
+
+    Attributes:
+        factory: Opens the store: module and name of a function of a place, such as
+            `"my_package.stores:open"`. A class without it has a fixture `stores` instead.
+    """
 
     pytestmark = pytest.mark.asyncio  # for the mode in which pytest-asyncio wants to be told
+    factory: ClassVar[str] = ""
 
     @pytest.fixture
-    def stores(self) -> Stores:
+    def place(self, tmp_path: Path) -> str:
+        """The place of an empty store, for `factory`: a path, unless your class has another one."""
+        return str(tmp_path / "store")
+
+    @pytest_asyncio.fixture
+    async def stores(self, place: str) -> AsyncIterator[Stores]:
         """Open stores on an empty database."""
-        raise NotImplementedError("give your class a fixture named `stores`")
+        if not self.factory:
+            pytest.fail("give your class the attribute `factory`, or a fixture named `stores`")
+        async with opened(self.factory, place) as stores:
+            yield stores
 
 
 @contextmanager
@@ -198,3 +225,23 @@ async def a_turn(stores: Stores, *, text: str = "hello", reply: str = "hi") -> C
     claimed = await begin(stores, text=text)
     await commit(stores, claimed, [said(answer(reply)), ends()], release=True)
     return claimed
+
+
+def plain(value: Any) -> Any:
+    """*value* in a form that compares types, tells -0.0 from 0.0, and leaves times out."""
+    if isinstance(value, LooopyError):
+        return type(value).__name__, value.message, repr(value.facts)
+    if isinstance(value, InboxNews):
+        return type(value).__name__, plain(value.inbox)
+    if isinstance(value, datetime):
+        return "a moment"
+    if is_dataclass(value):
+        content = [(f.name, plain(getattr(value, f.name))) for f in fields(value) if f.compare]
+        return type(value).__name__, content
+    if isinstance(value, dict):
+        return "object", [(k, plain(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        return "list", [plain(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return "set", sorted(value)
+    return type(value).__name__, repr(value)
