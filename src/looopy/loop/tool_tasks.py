@@ -92,6 +92,7 @@ class Crew:
         self._news = asyncio.Event()
         self._hooks = ToolHooks(turn.given.config.hooks, turn.hook_failed)
         self._decided: dict[str, ToolHooks] = {}  # by call id
+        self._beside: set[str] = set()  # calls that began while their tool ran another one
 
     def __bool__(self) -> bool:
         return bool(self._runs)
@@ -117,6 +118,8 @@ class Crew:
         """Run *calls*, whose start is stored."""
         for call in calls:
             task = asyncio.create_task(self._run_and_tell(call), name=f"looopy tool {call.name}")
+            if any(run.tool is self.tool_of(call) for run in self._runs if not run.over):
+                self._beside.add(call.id)
             told = told_with(self._turn.resumed(call), self._turn.given.redactor)
             self._runs.append(Run(call, self.tool_of(call), task, told=told))
             task.add_done_callback(lambda _: self._news.set())
@@ -205,7 +208,8 @@ class Crew:
             loop.call_soon_threadsafe(push, progress)
 
         def show(event: AgentEvent) -> None:
-            self._reports.append(_elsewhere(turn, call, event))
+            own = call.id in self._beside
+            self._reports.append(_elsewhere(turn, call, event, own_path=own))
             self._news.set()
 
         return ToolContext(
@@ -274,9 +278,13 @@ def _progress(turn: Turn, call: ToolCall, value: Any) -> AgentEvent:
     )
 
 
-def _elsewhere(turn: Turn, call: ToolCall, event: AgentEvent) -> AgentEvent:
-    """An event of another agent as this turn shows it."""
-    changes: dict[str, Any] = {"path": event.path or (f"tool:{call.name}",), "seq": None}
+def _elsewhere(
+    turn: Turn, call: ToolCall, event: AgentEvent, *, own_path: bool = False
+) -> AgentEvent:
+    """An event of another agent as this turn shows it; *own_path*: the path names the call."""
+    first, *inner = event.path or (f"tool:{call.name}",)
+    first = f"{first}#{call.id}" if own_path else first
+    changes: dict[str, Any] = {"path": (first, *inner), "seq": None}
     redactor = turn.given.redactor
     if not redactor.free:
         for one in fields(event):

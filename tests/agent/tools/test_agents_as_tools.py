@@ -87,6 +87,35 @@ async def test_the_answer_of_an_agent_is_the_result_of_the_call(make_agent, stor
     await assert_whole(stores, context_id)
 
 
+async def test_agents_that_work_at_once_have_paths_of_their_own(make_agent, memory_stores):
+    """The first keeps the plain one; the id of its call tells a later one apart."""
+    gate = Gate()
+
+    def reply(request):
+        return text("done") if len(request.messages) > 1 else tool_call("gate")
+
+    provider = ScriptedProvider(reply, repeat=True)
+    helper = inner(provider, tools=[gate.tool]).as_tool(parallel=True)
+    agent = await make_agent(
+        [(ASKS, ASKS), ASKS, text("ok")], tools=[helper], stores=memory_stores
+    )
+    stream = agent.execute_turn("go")
+    shown = []
+    async for event in stream:
+        shown.append(event)
+        if sum(e.type == "tool_execution_start" and bool(e.path) for e in shown) == 2:
+            gate.open.set()  # both are in the middle of their work
+    calls = [e.tool_call_id for e in shown if e.type == "tool_execution_start" and not e.path]
+    by_path = {}
+    for event in shown:
+        by_path.setdefault(event.path, []).append(event.context_id)
+    first, second = ("agent:researcher",), (f"agent:researcher#{calls[1]}",)
+    assert by_path.keys() == {(), first, second}
+    assert len(set(by_path[second])) == 1
+    assert by_path[second][0] not in by_path[first][: len(by_path[second])]
+    assert len(set(by_path[first])) == 2  # the third call ran alone
+
+
 async def test_what_the_agent_does_is_shown_under_a_path(make_agent, stores):
     """In the outer stream, with the inner context's ids, and in no log but the inner one."""
     deep = Agent("template", llm_provider=ScriptedProvider([text("Seven.")]), agent_name="counter")
