@@ -6,7 +6,7 @@ import pytest
 from tests.compat.kit import NAME, collect, config, greet
 
 from looopy.compat import pi
-from looopy.errors import InvalidTool
+from looopy.errors import InvalidTool, UnknownModel
 from looopy.testing import ScriptedProvider, text, tool_call
 
 
@@ -218,3 +218,69 @@ def test_p88_v29_a_signal_that_was_given_tells_at_once():
     assert told == ["now"]
     with pytest.raises(pi.AbortError, match="aborted"):
         controller.signal.throw_if_aborted()
+
+
+def test_budgets_and_context_have_the_names_of_pi():
+    """Budgets are the mapping that the options take; a context is what a stream function gets."""
+    budgets = pi.ThinkingBudgets(low=2048, high=20_000)
+    assert budgets == {"low": 2048, "high": 20_000}
+    assert pi.Agent(model="openai/x", thinking_budgets=budgets).thinking_budgets == budgets
+    context = pi.Context(messages=[pi.UserMessage("go")])
+    assert (context.system_prompt, len(context.messages), context.tools) == (None, 1, None)
+
+
+@pytest.mark.parametrize("model", ["", None])
+async def test_an_agent_without_a_model_says_so_when_it_runs(model):
+    """It can be made, and given one later, as in pi."""
+    async with pi.Agent(model=model) as agent:
+        with pytest.raises(UnknownModel, match="this agent has no model"):
+            await agent.prompt("hello")
+        agent.set_model(ScriptedProvider([text("hi")]))
+        await agent.prompt("hello")
+        assert agent.state.messages[-1].text == "hi"
+
+
+class Sync(pi.AgentTool):
+    """Its `execute` is no coroutine function."""
+
+    name = "sync"
+
+    def execute(self, *_):
+        """Return at once."""
+        return pi.AgentToolResult()
+
+
+class Bare(pi.AgentTool):
+    """Its `execute` returns the text alone."""
+
+    name = "bare"
+
+    async def execute(self, *_):
+        """Return a text."""
+        return "hello"
+
+
+class Wrong(pi.AgentTool):
+    """Its `execute` cannot be called."""
+
+    name = "wrong"
+    execute = "no function"
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [(Sync(), "execute() is an `async def`"), (Bare(), "returns AgentToolResult([TextContent(")],
+)
+async def test_a_bad_execute_is_named(tool, said, caplog):
+    """To the developer, in the log, and in the result; the run goes on."""
+    end, _ = await _result_of(tool)
+    assert end.is_error
+    assert f"tool {tool.name!r}: " in end.result.content[0].text
+    assert said in end.result.content[0].text
+    assert said in caplog.text
+
+
+async def test_an_execute_that_cannot_be_called_is_refused_before_the_run():
+    """`InvalidTool`, where the loop begins."""
+    with pytest.raises(InvalidTool, match="'wrong': execute is an `async def`"):
+        await _result_of(Wrong())

@@ -13,7 +13,7 @@ import inspect
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, get_args
 
@@ -66,9 +66,9 @@ _STATUS_OF_KIND = (
 class Context:
     """The context for a stream function without types of its own: pi's, with our types."""
 
-    system_prompt: str | None
-    messages: list[Any]
-    tools: list[ToolSpec] | None
+    system_prompt: str | None = None
+    messages: list[Any] = field(default_factory=list)
+    tools: list[ToolSpec] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

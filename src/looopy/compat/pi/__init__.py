@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from looopy.compat.pi.types import MessageEndEvent as MessageEndEvent
     from looopy.compat.pi.types import MessageStartEvent as MessageStartEvent
     from looopy.compat.pi.types import MessageUpdateEvent as MessageUpdateEvent
+    from looopy.compat.pi.types import ThinkingBudgets as ThinkingBudgets
     from looopy.compat.pi.types import Tool as Tool
     from looopy.compat.pi.types import ToolExecutionEndEvent as ToolExecutionEndEvent
     from looopy.compat.pi.types import ToolExecutionStartEvent as ToolExecutionStartEvent
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from looopy.compat.pi.types import TurnEndEvent as TurnEndEvent
     from looopy.compat.pi.types import TurnStartEvent as TurnStartEvent
     from looopy.compat.pi.types import tool as tool
+    from looopy.llm.pipy import Context as Context
     from looopy.types.message import AssistantMessage as AssistantMessage
     from looopy.types.message import Cost as Cost
     from looopy.types.message import CustomMessage as CustomMessage
@@ -92,6 +94,7 @@ _export(
             "MessageEndEvent",
             "MessageStartEvent",
             "MessageUpdateEvent",
+            "ThinkingBudgets",
             "Tool",
             "ToolExecutionEndEvent",
             "ToolExecutionStartEvent",
@@ -101,6 +104,7 @@ _export(
             "TurnStartEvent",
             "tool",
         ),
+        "looopy.llm.pipy": ("Context",),
         "looopy.types.message": (
             "AssistantMessage",
             "Cost",

@@ -5,6 +5,7 @@ pi's options, translated for our loop: the model, the tools, the hooks and the l
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +23,7 @@ from looopy.compat.pi.types import (
     ToolHookContext,
     TransformContextFn,
 )
-from looopy.errors import ConfigurationError
+from looopy.errors import ConfigurationError, InvalidTool, UnknownModel
 from looopy.llm.provider import Abilities, LLMProvider, abilities_of
 from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.gather import ToolSource, gather_tools
@@ -39,6 +40,7 @@ from looopy.types.message import (
 )
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ThinkingLevel
 
+_logger = logging.getLogger("looopy")
 _MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)
 _ROLES = ("user", "assistant", "toolResult")
 
@@ -211,6 +213,11 @@ def find_provider(config: AgentLoopConfig, *, has_key: bool = False) -> LLMProvi
     from looopy.llm.resolve import resolve_provider
 
     model = config.model
+    if not model and config.stream_fn is None:
+        raise UnknownModel(
+            "this agent has no model: name one, as in Agent(model='openai/gpt-5-mini') or"
+            " agent.set_model(...)"
+        )
     if config.stream_fn is not None:
         from looopy.llm.pipy import PipyProvider
 
@@ -264,6 +271,8 @@ class _PiTool(Tool):
     def __init__(
         self, tool: AgentTool, queued: Callable[[], Awaitable[object]] | None, *, parallel: bool
     ) -> None:
+        if not callable(getattr(tool, "execute", None)):
+            raise InvalidTool(f"tool {tool.name!r}: execute is an `async def`, and no other value")
         options = {"parallel": parallel, **tool.options}
         super().__init__(
             name=tool.name,
@@ -279,17 +288,32 @@ class _PiTool(Tool):
         controller = AbortController()
         leave = context.cancel.on_cancel(controller.abort)
         try:
-            result = await self._tool.execute(
+            returned: Any = self._tool.execute(
                 context.tool_call_id,
                 dict(arguments),
                 controller.signal,
                 lambda partial: context.report(progress_of(partial)),
             )
+            if not inspect.isawaitable(returned):
+                raise self._misused("is an `async def`")
+            result: Any = await returned
         finally:
             leave()
+        if not isinstance(getattr(result, "content", None), (list, tuple)):
+            raise self._misused(
+                "returns AgentToolResult([TextContent(...)], details), not"
+                f" {type(result).__name__}"
+            )
         if self._queued is not None:
             await self._queued()
         return ToolResult(tuple(result.content), result.details)
+
+
+    def _misused(self, rule: str) -> InvalidTool:
+        """The error for an `execute` that breaks a *rule*; the log gets it, as the model cannot."""
+        error = InvalidTool(f"tool {self.name!r}: execute() {rule}")
+        _logger.error("%s", error)
+        return error
 
 
 def tool_sources(

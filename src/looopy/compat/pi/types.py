@@ -297,6 +297,21 @@ class ToolHookContext:
     is_error: bool = False
 
 
+class ThinkingBudgets(dict[str, int]):
+    """Thinking tokens by level, as `ThinkingBudgets(low=2048)`: a dictionary of those given."""
+
+    def __init__(
+        self,
+        *,
+        minimal: int | None = None,
+        low: int | None = None,
+        medium: int | None = None,
+        high: int | None = None,
+    ) -> None:
+        given = {"minimal": minimal, "low": low, "medium": medium, "high": high}
+        super().__init__({level: tokens for level, tokens in given.items() if tokens is not None})
+
+
 ToolHook: TypeAlias = Callable[[ToolHookContext, AbortSignal | None], Any]
 
 
