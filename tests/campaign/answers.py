@@ -14,14 +14,16 @@ from typing import Any
 from tests.agent.kit import assert_whole
 from tests.campaign.stories import TURNS, Ledger, Story
 
-from looopy import Agent, ToolContext, open_stores, tool
+from looopy import Agent, Approve, ToolContext, open_stores, tool
 from looopy.agent.plan import DENIED
 from looopy.llm.render import OUTCOME_UNKNOWN
 from looopy.testing import ScriptedProvider, text, tool_call
-from looopy.types.event import ToolExecutionStart, TurnEnd
+from looopy.types.event import ApprovalDecided, ToolExecutionStart, TurnEnd
 from looopy.types.message import ToolResultMessage
 from looopy.types.request import LLMRequest
 from looopy.types.state import Outcome, PendingKind
+
+_EDITED = 'other arguments, which replace yours: {"cents": 5}'
 
 
 def _reply(request: LLMRequest) -> Any:
@@ -53,7 +55,12 @@ def _agent(url: str, ledger: Ledger) -> Agent:
     return Agent("ada", llm_provider=provider, tools=[pay, look, book], stores=url)
 
 
-async def _tell(url: str, ledger: Ledger, *, in_parts: bool, denied: bool) -> None:
+_EDIT = Approve(args={"cents": 5}, note="less")
+
+
+async def _tell(
+    url: str, ledger: Ledger, *, in_parts: bool, denied: bool, edited: bool = False
+) -> None:
     """Tell the story to its end, from wherever it stands; each turn with an agent of its own."""
     for _ in range(TURNS):
         async with _agent(url, ledger) as agent:
@@ -62,7 +69,8 @@ async def _tell(url: str, ledger: Ledger, *, in_parts: bool, denied: bool) -> No
             for request in state.pending:
                 ledger.note("asked", request.tool_name, request.request_id)
                 approval = request.kind is PendingKind.APPROVAL
-                inputs[request.request_id] = not denied if approval else "Monday"
+                allowed = _EDIT if edited else not denied
+                inputs[request.request_id] = allowed if approval else "Monday"
             if inputs and in_parts:
                 inputs = dict([list(inputs.items())[-1]])
             said = "go" if state.turn_count == 0 else None
@@ -77,7 +85,7 @@ async def _tell(url: str, ledger: Ledger, *, in_parts: bool, denied: bool) -> No
     raise RuntimeError("the story does not end")
 
 
-async def _judge(url: str, ledger: Ledger, *, denied: bool) -> list[str]:
+async def _judge(url: str, ledger: Ledger, *, denied: bool, edited: bool = False) -> list[str]:
     """What is wrong with a story that has ended."""
     lines = ledger.lines()
     did = Counter(line.split()[0] for line in lines)
@@ -90,7 +98,18 @@ async def _judge(url: str, ledger: Ledger, *, denied: bool) -> list[str]:
     starts = [e for e in events if isinstance(e, ToolExecutionStart)]
     began = {event.tool_name: event.turn for event in starts}  # the last time
     told = {m.tool_name: m.text for m in messages if isinstance(m, ToolResultMessage)}
-    for name, verb, result in (("pay", "paid", "paid 9"), ("book", "booked", "booked Monday")):
+    if edited:  # it stands before the result, whatever that is
+        note, _, told["pay"] = told["pay"].partition("\n")
+        if _EDITED not in note:
+            found.append(f"the model was not told of the edit: {note}")
+        if told["pay"] != OUTCOME_UNKNOWN:
+            told["pay"] = told["pay"].removeprefix("The user's note: less").strip()
+    decided = [e for e in events if isinstance(e, ApprovalDecided)]
+    says = ("denied" if denied else "approved", _EDIT.args if edited else None)
+    if [(e.decision, e.args) for e in decided] != [says]:
+        found.append(f"the log has these decisions: {decided}")
+    paid = "paid 5" if edited else "paid 9"
+    for name, verb, result in (("pay", "paid", paid), ("book", "booked", "booked Monday")):
         if name == "pay" and denied:
             if did[verb] or told[name] != DENIED:
                 found.append(f"denied, and yet: {told[name]}, {did[verb]} times")
@@ -121,18 +140,22 @@ def _asked_in_vain(name: str, lines: list[str]) -> list[str]:
     return [f"{name} was asked about as {seen}"] if len(seen) > 1 else []
 
 
-def _story(name: str, full: int, *, in_parts: bool, denied: bool) -> Story:
+def _story(
+    name: str, full: int, *, in_parts: bool, denied: bool, edited: bool = False
+) -> Story:
     return Story(
         name,
         full,
-        partial(_tell, in_parts=in_parts, denied=denied),
-        partial(_judge, denied=denied),
+        partial(_tell, in_parts=in_parts, denied=denied, edited=edited),
+        partial(_judge, denied=denied, edited=edited),
         twice=not in_parts,
     )
 
 
 TRIALS = [
     _story("approval and question", 92, in_parts=False, denied=False).trial,
-    _story("approval and question, one by one", 55, in_parts=True, denied=False).trial,
+    _story(
+        "approval and question, one by one", 55, in_parts=True, denied=False, edited=True
+    ).trial,
     _story("approval denied, question answered", 50, in_parts=True, denied=True).trial,
 ]

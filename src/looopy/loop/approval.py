@@ -145,11 +145,11 @@ def schema_to_edit(tool: Tool, redactor: Redactor) -> Mapping[str, Any] | None:
     return None if too_long or redactor.shows(tool.parameters) else tool.parameters
 
 
-def told_with(resumed: Resumed, redactor: Redactor) -> str | None:
+def told_with(resumed: Resumed, ran: Mapping[str, Any], redactor: Redactor) -> str | None:
     """The sentence for the model about a call that a person changed or commented, if one did."""
     said = []
     if resumed.held is not None and resumed.held.args is not None:
-        said.append(edit_note(redactor.value(resumed.held.args)))
+        said.append(edit_note(redactor.value(ran)))
     notes = (one.note for one in resumed.decisions if isinstance(one, Approve))
     said += [f"The user's note: {redactor.text(note)}" for note in notes if note]
     return "\n".join(said) or None

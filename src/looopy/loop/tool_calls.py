@@ -144,7 +144,7 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
         if problem is not None:
             skip_calls(turn, [call], problem)
         elif first is None:
-            turn.begin(call, tool)
+            turn.begin(crew.as_it_runs(call), tool)
             rest.begun.append(call)
     return False
 

@@ -120,9 +120,18 @@ class Crew:
             task = asyncio.create_task(self._run_and_tell(call), name=f"looopy tool {call.name}")
             if any(run.tool is self.tool_of(call) for run in self._runs if not run.over):
                 self._beside.add(call.id)
-            told = told_with(self._turn.resumed(call), self._turn.given.redactor)
+            ran = self.as_it_runs(call).arguments
+            told = told_with(self._turn.resumed(call), ran, self._turn.given.redactor)
             self._runs.append(Run(call, self.tool_of(call), task, told=told))
             task.add_done_callback(lambda _: self._news.set())
+
+    def as_it_runs(self, call: ToolCall) -> ToolCall:
+        """*call*, which may run; one that a person edited as a hook has changed it since."""
+        held, hooks = self._turn.resumed(call).held, self._decided.get(call.id)
+        edited = held is not None and held.args is not None
+        if not edited or hooks is None or hooks.arguments is None:
+            return call
+        return replace(call, arguments=dict(hooks.arguments))
 
     def lacks_credentials(self, call: ToolCall) -> bool:
         """True if the credentials of the turn have expired, so that *call* must not run."""

@@ -230,8 +230,11 @@ async def test_an_edit_is_asked_about_again_if_a_hook_changes_it(make_agent, mem
     )
     [anew] = second.pending
     assert (anew.args, bank.paid) == ({"cents": 500}, [])
-    await agent.execute_turn(None, BOSS, inputs={anew.request_id: True})
+    result = await agent.execute_turn(None, BOSS, inputs={anew.request_id: True})
     assert bank.paid == [500]
+    assert '{"cents": 500}' in told(result.messages)[0][0]  # as it ran
+    [start] = of(ToolExecutionStart, await memory_stores.journal.events("ada"))
+    assert (start.args, start.edited) == ({"cents": 500}, True)
 
 
 async def test_an_edit_for_another_schema_is_asked_about_again(make_agent, memory_stores):
@@ -278,6 +281,14 @@ async def test_a_tool_asks_in_its_own_words(make_agent, memory_stores, prompt, s
     warned = [e.text for e in events if e.type == "warning"]
     failed = shown.startswith("May pay")
     assert [one.partition(":")[0] for one in warned] == ["pay.approval_prompt"] * failed
+
+
+async def test_a_question_shows_no_credential(make_agent, memory_stores):
+    """Whatever the tool's function has found."""
+    bank = Bank(approval_prompt=lambda _: f"With {BOSS.credentials['token']}?")
+    agent = await make_agent([tool_call("pay", cents=9)], tools=[bank.tool], stores=memory_stores)
+    [request] = (await agent.execute_turn("go", BOSS)).pending
+    assert request.prompt == "With [redacted]?"
 
 
 @pytest.mark.parametrize("prompt", ["", "  ", 7, True])

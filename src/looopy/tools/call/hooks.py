@@ -46,6 +46,12 @@ class ToolHooks:
         self._failed = failed
         self._decided_before = decided
 
+    @property
+    def arguments(self) -> Mapping[str, Any] | None:
+        """The arguments that were decided before the call was announced; `None` if none were."""
+        decided = self._decided_before
+        return None if isinstance(decided, Answer) else decided
+
     def after_deciding(self, arguments: Mapping[str, Any] | Answer) -> ToolHooks:
         """These hooks, whose decision on a call is *arguments*."""
         return ToolHooks(self._hooks, self._failed, arguments)
