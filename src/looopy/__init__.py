@@ -75,8 +75,10 @@ if TYPE_CHECKING:
     from looopy.types.event import UsageReport as UsageReport
     from looopy.types.event import event_to_json as event_to_json
     from looopy.types.message import AssistantMessage as AssistantMessage
+    from looopy.types.message import AudioContent as AudioContent
     from looopy.types.message import Cost as Cost
     from looopy.types.message import CustomMessage as CustomMessage
+    from looopy.types.message import DocumentContent as DocumentContent
     from looopy.types.message import ImageContent as ImageContent
     from looopy.types.message import Message as Message
     from looopy.types.message import StopReason as StopReason
@@ -140,8 +142,10 @@ _export(
         ),
         ".types.message": (
             "AssistantMessage",
+            "AudioContent",
             "Cost",
             "CustomMessage",
+            "DocumentContent",
             "ImageContent",
             "Message",
             "StopReason",

@@ -20,6 +20,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
         ContextOverflow         .limit_tokens
         HistoryRejected         .position
         InvalidLLMResponse
+        UnsupportedContent      .mime_type   the model cannot read a file of the message
         OutputInvalid           .tries   no answer fitted output_type
       ToolError                 .tool_name .call_id
         ToolNotFound  InvalidToolArguments  ToolTimeout  ToolDenied  ToolServerError
@@ -176,6 +177,12 @@ class HistoryRejected(LLMError):
 
 class InvalidLLMResponse(LLMError):
     """The provider returned an invalid answer."""
+
+
+class UnsupportedContent(LLMError):
+    """The API has no place for an image, a document or a recording; nothing was sent."""
+
+    mime_type: str | None = None
 
 
 class OutputInvalid(LLMError):

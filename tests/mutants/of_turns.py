@@ -86,8 +86,8 @@ MUTANTS = [
         "mime-type-unsearched",
         "a credential in the media type of an image is stored, shown and sent to the model",
         "looopy.auth.redaction:Redactor.block",
-        "self.shows(block.data) or self.shows(block.mime_type)",
-        "self.shows(block.data)",
+        "names = (f.name for f in fields(block))",
+        'names = ("data",)',
         "tests/agent/credentials/test_secrets.py::test_no_field_that_a_model_or_a_tool_fills_shows_a_secret",
     ),
     mutant(

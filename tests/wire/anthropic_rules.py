@@ -24,6 +24,7 @@ _FIELDS = {
 _BLOCK_FIELDS = {
     "text": {"text"},
     "image": {"source"},
+    "document": {"source", "title", "context", "citations"},
     "thinking": {"thinking", "signature"},
     "redacted_thinking": {"data"},
     "tool_use": {"id", "name", "input"},
@@ -132,11 +133,30 @@ def _block(place: str, block: Wire, verify: Verify | None) -> list[str]:
     if kind == "image":
         source = block.get("source") or {}
         known = ("image/jpeg", "image/png", "image/gif", "image/webp")
+        if source.get("type") == "url":
+            return problems + _url(place, source)
         if source.get("type") != "base64" or source.get("media_type") not in known:
             problems.append(f"{place}.source.base64.media_type: Input should be one of {known}")
         if not source.get("data"):
             problems.append(f"{place}.source.base64.data: Field required")
+    if kind == "document":
+        problems += _document(place, block.get("source") or {})
     return problems
+
+
+def _document(place: str, source: Wire) -> list[str]:
+    kinds = {"base64": "application/pdf", "text": "text/plain"}
+    kind = str(source.get("type"))
+    if kind == "url":
+        return _url(place, source)
+    if source.get("media_type") != kinds.get(kind, ""):
+        return [f"{place}.source: Input tag '{kind}' with another media_type"]
+    return [] if source.get("data") else [f"{place}.source.{kind}.data: Field required"]
+
+
+def _url(place: str, source: Wire) -> list[str]:
+    fits = set(source) == {"type", "url"} and str(source["url"]).startswith("https://")
+    return [] if fits else [f"{place}.source.url.url: Only HTTPS URLs are supported."]
 
 
 def _numbers(body: Wire) -> list[str]:

@@ -253,6 +253,8 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
             problems.append((where, f"unknown role {role!r}"))
         elif not message.get("content"):
             problems.append((where, "content must not be empty"))
+        else:
+            problems += [(where, why) for why in _check_parts(message["content"])]
     if open_calls:
         problems.append((f"messages[{len(messages) - 1}]", UNANSWERED))
     problems += [
@@ -264,6 +266,20 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
     if form.get("strict") and not _is_strict(form["schema"]):
         text = "Invalid schema for response_format: 'additionalProperties' is required to be false"
         problems.append(("response_format", text))
+    return problems
+
+
+def _check_parts(content: Any) -> list[str]:
+    """The parts of a user's content that the API refuses."""
+    problems = []
+    for part in content if isinstance(content, list) else ():
+        kind, body = part.get("type"), part.get(part.get("type"), {})
+        if kind == "file" and not (body.get("filename") and body["file_data"].startswith("data:")):
+            problems.append("Expected a base64-encoded data URL with an application/pdf MIME type")
+        elif kind == "input_audio" and body.get("format") not in ("wav", "mp3"):
+            problems.append("Invalid value for 'format'. Supported values are: 'wav' and 'mp3'.")
+        elif kind not in ("text", "image_url", "file", "input_audio"):
+            problems.append(f"Invalid value: '{kind}'.")
     return problems
 
 

@@ -176,13 +176,20 @@ def _check_item(item: Mapping[str, Any], following: Sequence[Mapping[str, Any]])
     return problems
 
 
+def _is_file(part: Mapping[str, Any]) -> bool:
+    data = str(part.get("file_data", ""))
+    return bool(part.get("file_url")) != (bool(part.get("filename")) and data.startswith("data:"))
+
+
 def _check_message(item: Mapping[str, Any]) -> list[str]:
     content, role = item.get("content"), item.get("role")
     if isinstance(content, str):
         return [] if content and role == "user" else ["content must not be empty"]
-    kinds = {"input_text", "input_image"} if role == "user" else {"output_text"}
+    kinds = {"input_text", "input_image", "input_file"} if role == "user" else {"output_text"}
     if not content or any(part.get("type") not in kinds for part in content):
         return [f"content of a message of the {role}"]
+    if any(part["type"] == "input_file" and not _is_file(part) for part in content):
+        return ["a file needs file_url, or filename and file_data"]
     if any(part.get("text") == "" for part in content):
         return ["text must not be empty"]
     return []

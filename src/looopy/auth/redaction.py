@@ -21,7 +21,7 @@ import threading
 import traceback
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
@@ -31,8 +31,10 @@ from looopy.types.context import AuthContext
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
+    AudioContent,
     Block,
     CustomMessage,
+    DocumentContent,
     ImageContent,
     Message,
     StopReason,
@@ -48,6 +50,10 @@ from looopy.types.state import PendingRequest
 
 T = TypeVar("T")
 _MAX_DEPTH = 64
+_BLOCKS = (
+    *(TextContent, ThinkingContent, ToolCall),
+    *(ImageContent, DocumentContent, AudioContent),
+)
 _MARKS = "\\&%"  # of escaped text
 _CUT = (StopReason.ERROR, StopReason.ABORTED, StopReason.LENGTH)
 _DELTA_OF: dict[StreamEventType, StreamEventType] = {
@@ -182,7 +188,7 @@ class Redactor:
             return self.error(value)
         if isinstance(value, (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)):
             return self.message(value)
-        if isinstance(value, (TextContent, ThinkingContent, ImageContent, ToolCall)):
+        if isinstance(value, _BLOCKS):
             return self.block(value)
         if isinstance(value, PendingRequest):
             args = self._in_mapping(value.args, depth)
@@ -246,7 +252,7 @@ class Redactor:
         return replace(message, **changes)
 
     def blocks(self, blocks: Sequence[UserBlock]) -> Sequence[UserBlock]:
-        """The blocks of a tool's result without secrets; an image that holds one becomes text."""
+        """The blocks of a tool's result without secrets; a file that holds one becomes text."""
         if not self._forms:
             return blocks
         found = tuple(cast("UserBlock", self.block(block)) for block in blocks)
@@ -260,9 +266,9 @@ class Redactor:
 
     def block(self, block: Block) -> Block:
         """*block* without secrets."""
-        if isinstance(block, ImageContent):
-            shown = self.shows(block.data) or self.shows(block.mime_type)
-            return TextContent(MASK) if shown else block
+        if isinstance(block, (ImageContent, DocumentContent, AudioContent)):
+            names = (f.name for f in fields(block))
+            return TextContent(MASK) if any(self.shows(getattr(block, n)) for n in names) else block
         if isinstance(block, TextContent):
             text = self.text(block.text)
             if text is block.text and not self.shows(block.text_signature):

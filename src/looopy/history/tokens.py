@@ -20,7 +20,10 @@ from typing import Any, Final
 
 from looopy.history.images import image_tokens
 from looopy.types.message import (
+    AudioContent,
     CustomMessage,
+    DocumentContent,
+    ImageContent,
     Message,
     TextContent,
     ThinkingContent,
@@ -101,8 +104,16 @@ def estimate_tokens(message: Message) -> int:
         elif isinstance(block, ToolCall):
             tokens += text_tokens(_call_text(block))
         else:
-            tokens += image_tokens(block.data)
+            tokens += _file_tokens(block)
     return tokens
+
+
+def _file_tokens(block: ImageContent | DocumentContent | AudioContent) -> int:
+    if isinstance(block, ImageContent):
+        return image_tokens(block.data)
+    from looopy.history.files import file_tokens  # few histories have one
+
+    return file_tokens(block, text_tokens)
 
 
 def _call_text(call: ToolCall) -> str:
@@ -144,9 +155,9 @@ class Counts:
             counted = list(await count([text for text, _ in parts]))
         if len(counted) != len(new) or not all(type(n) is int and n >= 0 for n in counted):
             raise TypeError("count_tokens returns a whole number from 0 for each text")
-        for message, (_, images), tokens in zip(new, parts, counted, strict=True):
+        for message, (_, files), tokens in zip(new, parts, counted, strict=True):
             least = -(-estimate_tokens(message) * LEAST_COUNTED // 100)
-            self._known[id(message)] = message, max(least, MESSAGE_TOKENS + tokens + images)
+            self._known[id(message)] = message, max(least, MESSAGE_TOKENS + tokens + files)
 
     def keep(self, messages: Sequence[Message]) -> None:
         """Forget all but *messages*, now and then."""
@@ -156,10 +167,10 @@ class Counts:
 
 
 def _parts_of(message: Message) -> tuple[str, int]:
-    """The text of a message, and the tokens of its images."""
+    """The text of a message, and the tokens of its images and other files."""
     if isinstance(message.content, str):
         return message.content, 0
-    texts, images = [], 0
+    texts, files = [], 0
     for block in message.content:
         if isinstance(block, TextContent):
             texts.append(block.text)
@@ -168,8 +179,8 @@ def _parts_of(message: Message) -> tuple[str, int]:
         elif isinstance(block, ToolCall):
             texts.append(_call_text(block))
         else:
-            images += image_tokens(block.data)
-    return "\n".join(texts), images
+            files += _file_tokens(block)
+    return "\n".join(texts), files
 
 
 def spec_tokens(spec: ToolSpec) -> int:

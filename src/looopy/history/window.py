@@ -29,7 +29,6 @@ from looopy.types.constructors import quick
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,
-    ImageContent,
     Message,
     TextContent,
     ToolResultMessage,
@@ -500,8 +499,8 @@ def _shortened(message: Message, most: int) -> Message:
     shown = TextContent(shortened(text, most))
     if shown.text == text:
         return message
-    images = [block for block in message.content if isinstance(block, ImageContent)]
-    return replace(message, content=(shown, *images))
+    files = [block for block in message.content if not isinstance(block, TextContent)]
+    return replace(message, content=(shown, *files))
 
 
 def shortened(text: str, most_tokens: int) -> str:

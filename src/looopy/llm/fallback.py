@@ -22,6 +22,7 @@ from looopy.errors import (
     LLMError,
     LLMUnavailable,
     RateLimited,
+    UnsupportedContent,
 )
 from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.llm.render import render
@@ -30,7 +31,7 @@ from looopy.types.message import AssistantMessage, Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 _logger = logging.getLogger("looopy")
-_MENDABLE: Final = (LLMUnavailable, RateLimited, InvalidLLMResponse)
+_MENDABLE: Final = (LLMUnavailable, RateLimited, InvalidLLMResponse, UnsupportedContent)
 _NOT_FOUND: Final = 404
 
 
@@ -179,7 +180,8 @@ class _Chain:
                 elif event.type == "error":
                     error = event.error
                     mendable = isinstance(error, LLMError) and _mendable(error)
-                    opened = mendable and breaker.failed()
+                    blind = isinstance(error, UnsupportedContent)  # and well
+                    opened = mendable and not blind and breaker.failed()
                     if isinstance(error, LLMError) and mendable and not shown:
                         self._failed(provider, error, event.message, opened=opened)
                     else:

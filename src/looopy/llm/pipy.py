@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any, get_args
 
 from looopy.errors import ConfigurationError, InvalidLLMResponse, LLMError, MissingExtra
+from looopy.llm.documents import without_files
 from looopy.llm.failures import failure_of
 from looopy.types.message import (
     DOLLARS,
@@ -187,7 +188,9 @@ class PipyProvider:
             asked["thinking_budgets"] = types.ThinkingBudgets(**options.thinking_budgets)
         messages = [
             _built(getattr(types, _CLASSES[message.role]), message_to_json(message))
-            for message in request.messages
+            for message in without_files(
+                request.messages, provider=self.name, model=request.model or self.model, images=True
+            )
             if message.role in _CLASSES
         ]
         tools = [
@@ -290,7 +293,8 @@ def _built(kind: Any, data: dict[str, Any]) -> Any:
     if usage is not None and usage["cost"] is None:  # theirs always has one
         usage["cost"] = dict.fromkeys(DOLLARS, 0.0)
     for block in data["content"] if isinstance(data["content"], list) else ():
-        block.pop("invalid_arguments", None)
+        for ours in ("invalid_arguments", "url"):
+            block.pop(ours, None)
     validate = getattr(kind, "model_validate", None)
     return kind(**data) if validate is None else validate(data)
 

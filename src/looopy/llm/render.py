@@ -25,7 +25,6 @@ from typing import Any, Final, TypeGuard, TypeVar, cast, overload
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
-    ImageContent,
     Message,
     StopReason,
     TextContent,
@@ -34,6 +33,7 @@ from looopy.types.message import (
     ToolResultMessage,
     UserBlock,
     UserMessage,
+    url_of,
 )
 
 NOT_STARTED: Final = "This call was not run: the turn ended before it started. It had no effect."
@@ -321,9 +321,9 @@ def _visible_blocks(content: Sequence[UserBlock]) -> tuple[UserBlock, ...] | Non
 
 
 def _shows_something(block: UserBlock) -> bool:
-    if isinstance(block, ImageContent):
-        return bool(block.data)
-    return _says_something(block.text)
+    if isinstance(block, TextContent):
+        return _says_something(block.text)
+    return bool(block.data) or url_of(block) is not None
 
 
 def _says_something(text: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from looopy.errors import ValueRefused
 from looopy.tools.call.hooks import HookFailed, ask_hook
-from looopy.types.message import CustomMessage, ImageContent, UserMessage
+from looopy.types.message import CustomMessage, TextContent, UserMessage
 from looopy.types.message_check import check_message
 from looopy.types.message_json import message_to_json
 from looopy.types.storable import SURELY_SHORT, check, check_text
@@ -130,10 +130,10 @@ def as_user_message(value: str | UserMessage, *, may_be_none: bool = True) -> Us
         raise ValueRefused(f"{takes} text or a UserMessage, not {type(value).__name__}", path="")
     if message is value:
         check_message(message)
-    has_image = not isinstance(message.content, str) and any(
-        isinstance(block, ImageContent) for block in message.content
+    has_file = not isinstance(message.content, str) and any(
+        not isinstance(block, TextContent) for block in message.content
     )
-    if not message.text.strip() and not has_image:
+    if not message.text.strip() and not has_file:
         raise ValueRefused(
             "the message is empty: say something" + (", or pass None to continue" * may_be_none),
             path="/content",

@@ -23,6 +23,8 @@ from typing import Any, Self, TypeAlias
 from looopy.errors import LLMError
 from looopy.llm.accumulate import Accumulator
 from looopy.types.message import (
+    AudioContent,
+    DocumentContent,
     ImageContent,
     Message,
     StopReason,
@@ -265,6 +267,6 @@ def _message_chars(message: Message) -> int:
             total += len(block.thinking)
         elif isinstance(block, ToolCall):
             total += len(block.name) + len(json.dumps(block.arguments))
-        elif isinstance(block, ImageContent):
+        elif isinstance(block, (ImageContent, DocumentContent, AudioContent)):
             total += _IMAGE_TOKENS * _CHARS_PER_TOKEN
     return total

@@ -22,7 +22,7 @@ from looopy.types.auth import AuthRequest
 from looopy.types.constructors import quick
 from looopy.types.context import AuthContext, CancelToken, TurnContext
 from looopy.types.event import AgentEvent
-from looopy.types.message import ImageContent, TextContent, Usage
+from looopy.types.message import Usage, UserBlock
 from looopy.types.request import ToolSpec
 from looopy.types.state import PendingKind
 
@@ -44,12 +44,13 @@ class ToolResult:
     The result of a tool.
 
     Attributes:
-        content: Text and image blocks for the model; a plain string becomes one text block.
+        content: Blocks of text, images, documents and audio for the model; a plain string becomes
+            one text block.
         details: For programs and logs; must be JSON. The model never sees it.
         is_error: The call failed; the model sees it as an error.
     """
 
-    content: str | Sequence[TextContent | ImageContent] = ""
+    content: str | Sequence[UserBlock] = ""
     details: Any = None
     is_error: bool = False
 

@@ -78,12 +78,39 @@ class ThinkingContent:
 
 @dataclass(frozen=True, slots=True)
 class ImageContent:
-    """An image, base64-encoded."""
+    """An image: `data` in base64, or the `url` from which the provider loads it."""
 
     type: ClassVar[str] = "image"
     data: str = ""
     _: KW_ONLY
     mime_type: str = "image/png"
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentContent:
+    """
+    A document, such as a PDF: `data` in base64, or the `url` from which the provider loads it.
+
+    `name` is the file's name, which the model may see. pi has no such block.
+    """
+
+    type: ClassVar[str] = "document"
+    data: str = ""
+    _: KW_ONLY
+    mime_type: str = "application/pdf"
+    url: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AudioContent:
+    """A recording, base64-encoded. pi has no such block."""
+
+    type: ClassVar[str] = "audio"
+    data: str = ""
+    _: KW_ONLY
+    mime_type: str = "audio/wav"
 
 
 @quick
@@ -221,14 +248,21 @@ def _as_tuple(content: Any) -> tuple[Any, ...]:
     return tuple(content)
 
 
-UserBlock: TypeAlias = TextContent | ImageContent
+UserBlock: TypeAlias = TextContent | ImageContent | DocumentContent | AudioContent
+
+
+def url_of(block: UserBlock) -> str | None:
+    """The URL from which a provider loads *block*; `None` if it brings its data."""
+    return block.url if isinstance(block, (ImageContent, DocumentContent)) else None
+
+
 AssistantBlock: TypeAlias = TextContent | ThinkingContent | ToolCall
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """A message of the user: a string, or text and image blocks in order."""
+    """A message of the user: a string, or blocks of text, images, documents and audio in order."""
 
     role: ClassVar[str] = "user"
     content: str | Sequence[UserBlock] = ""
@@ -332,4 +366,4 @@ class CustomMessage:
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage | CustomMessage
-Block: TypeAlias = TextContent | ThinkingContent | ImageContent | ToolCall
+Block: TypeAlias = UserBlock | ThinkingContent | ToolCall

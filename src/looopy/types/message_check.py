@@ -11,8 +11,10 @@ the field's default.
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
@@ -26,9 +28,11 @@ from looopy.types.message import (
     NO_USAGE,
     TOKENS,
     AssistantMessage,
+    AudioContent,
     Block,
     Cost,
     CustomMessage,
+    DocumentContent,
     ImageContent,
     Message,
     StopReason,
@@ -49,6 +53,7 @@ Lost: TypeAlias = list[str]
 _STOPS: Final = frozenset(reason.value for reason in StopReason)
 _TAKEN: Final = ("", "user", "assistant", "toolResult")
 _NO: Final = ("", "0", "false", "no", "off")
+_URL: Final = re.compile(r"https?://[^\s\x00-\x1f]{1,8000}", re.IGNORECASE)
 
 
 class _Nothing(Exception):
@@ -120,6 +125,20 @@ def _as_base64(value: Any) -> str:
     raise _Nothing
 
 
+def _is_base64(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        binascii.a2b_base64(value, strict_mode=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_url_or_none(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and _URL.fullmatch(value) is not None)
+
+
 def _nothing(_value: Any) -> Any:
     raise _Nothing
 
@@ -140,6 +159,8 @@ _TEXT: Final = _Kind("text", _is_text, _as_text)
 _TEXT_OR_NONE: Final = _Kind("text or None", _is_text_or_none, _as_text)
 _OPAQUE: Final = _Kind("text or None", _is_text_or_none, _nothing)  # other bytes would be refused
 _BASE64: Final = _Kind("base64 text", _is_text, _as_base64)
+_WHOLE_BASE64: Final = _Kind("base64 text", _is_base64, _as_base64)
+_ADDRESS: Final = _Kind("an http or https URL, or None", _is_url_or_none, _nothing)
 _MIME_TYPE: Final = _Kind("text", _is_text, _nothing)
 _WHOLE: Final = _Kind("a whole number of 64 bits", _fits_whole, _as_whole)
 _DOLLARS: Final = _Kind("a finite number", _fits_dollars, _as_dollars)
@@ -160,7 +181,14 @@ _COST: Final = _Kind(
 _FIELDS: Final[dict[type, dict[str, _Kind]]] = {
     TextContent: {"text": _TEXT, "text_signature": _OPAQUE},
     ThinkingContent: {"thinking": _TEXT, "thinking_signature": _OPAQUE, "redacted": _FLAG},
-    ImageContent: {"data": _BASE64, "mime_type": _MIME_TYPE},
+    ImageContent: {"data": _BASE64, "mime_type": _MIME_TYPE, "url": _ADDRESS},
+    DocumentContent: {
+        "data": _WHOLE_BASE64,
+        "mime_type": _MIME_TYPE,
+        "url": _ADDRESS,
+        "name": _TEXT_OR_NONE,
+    },
+    AudioContent: {"data": _WHOLE_BASE64, "mime_type": _MIME_TYPE},
     ToolCall: {
         "id": _TEXT,
         "name": _TEXT,
@@ -191,7 +219,12 @@ _FIELDS: Final[dict[type, dict[str, _Kind]]] = {
 }
 """The fields of each class, but for the blocks of a message's content."""
 
-_SHOWN: Final = (TextContent, ImageContent)
+_MEDIA: Final[dict[Any, str]] = {
+    ImageContent: "an image",
+    DocumentContent: "a document",
+    AudioContent: "audio",
+}
+_SHOWN: Final = (TextContent, *_MEDIA)
 _SAID: Final = (TextContent, ThinkingContent, ToolCall)
 _BLOCKS_OF: Final[dict[type, tuple[type, ...]]] = {
     UserMessage: _SHOWN,
@@ -199,7 +232,11 @@ _BLOCKS_OF: Final[dict[type, tuple[type, ...]]] = {
     ToolResultMessage: _SHOWN,
 }
 _BLOCK_NAMED: Final[dict[str, type[Any]]] = {
-    kind.type: kind for kind in (TextContent, ThinkingContent, ImageContent, ToolCall)
+    kind.type: kind
+    for kind in (
+        *(TextContent, ThinkingContent, ToolCall),
+        *(ImageContent, DocumentContent, AudioContent),
+    )
 }
 _MESSAGES: Final = (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)
 
@@ -234,6 +271,18 @@ def check_message(message: object, path: str = "") -> None:
         if not isinstance(block, allowed):
             raise _refused(here, f"{type(block).__name__} is no block of this message")
         _check_fields(next(one for one in allowed if isinstance(block, one)), block, here)
+        _check_source(block, here)
+
+
+def _check_source(block: object, path: str) -> None:
+    """Refuse a block with two sources, and a document or a recording without one."""
+    url = block.url if isinstance(block, (ImageContent, DocumentContent)) else None
+    if not isinstance(block, (ImageContent, DocumentContent, AudioContent)):
+        return
+    if url is not None and block.data:
+        raise _refused(f"{path}/url", "give the data or the url, not both")
+    if url is None and not block.data and not isinstance(block, ImageContent):
+        raise _refused(f"{path}/data", "must not be empty")
 
 
 def check_usage(usage: object, path: str = "") -> None:
@@ -412,15 +461,27 @@ def _mended_block(block: Any, allowed: tuple[type, ...], path: str, lost: Lost) 
         found: Any = block
         if kind is ToolCall and not isinstance(found.arguments, Mapping):
             found = _with_arguments(found)
-        if kind is ImageContent and not isinstance(found.data, str):
+        if kind in _MEDIA and not _FIELDS[kind]["data"].fits(found.data):
             try:
                 _as_base64(found.data)
             except _Nothing:
                 lost.append(f"{path}/data")
-                return TextContent("[an image that cannot be read was left out]")
-        return cast("Block", _mended(kind, found, path, lost))
+                return TextContent(f"[{_MEDIA[kind]} that cannot be read was left out]")
+        return _with_source(kind, _mended(kind, found, path, lost), path, lost)
     lost.append(path)
     return None
+
+
+def _with_source(kind: type, block: Any, path: str, lost: Lost) -> Block:
+    """*block*; a file with two sources keeps its data, and one without any becomes text."""
+    try:
+        _check_source(block, path)
+    except ValueRefused as refused:
+        lost.append(refused.path or path)
+        if block.data:
+            return cast("Block", replace(block, url=None))
+        return TextContent(f"[{_MEDIA[kind]} that cannot be read was left out]")
+    return cast("Block", block)
 
 
 def _with_arguments(call: ToolCall) -> ToolCall:

@@ -14,9 +14,11 @@ from looopy.types.message import (
     NO_COST,
     TOKENS,
     AssistantMessage,
+    AudioContent,
     Block,
     Cost,
     CustomMessage,
+    DocumentContent,
     ImageContent,
     Message,
     StopReason,
@@ -35,7 +37,9 @@ _SIGNATURES: Final = ("text_signature", "thinking_signature", "thought_signature
 _FIELDS: Final[dict[type, tuple[str, ...]]] = {
     TextContent: ("text", "text_signature"),
     ThinkingContent: ("thinking", "redacted", "thinking_signature"),
-    ImageContent: ("data", "mime_type"),
+    ImageContent: ("data", "mime_type", "url"),
+    DocumentContent: ("data", "mime_type", "url", "name"),
+    AudioContent: ("data", "mime_type"),
     ToolCall: ("id", "name", "arguments", "invalid_arguments", "thought_signature"),
     UserMessage: ("content", "timestamp"),
     AssistantMessage: (
@@ -50,13 +54,16 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
 _TYPES: Final[dict[str, type]] = {
     **dict.fromkeys(("text", "thinking", "data", "mime_type", "id", "name", *_SIGNATURES), str),
     **dict.fromkeys(("api", "provider", "model", "tool_call_id", "tool_name"), str),
-    **dict.fromkeys(("error_message", "invalid_arguments"), str),
+    **dict.fromkeys(("error_message", "invalid_arguments", "url"), str),
     **dict.fromkeys(("timestamp", *TOKENS), int),
     **dict.fromkeys(("redacted", "is_error", "complete"), bool),
     **dict.fromkeys(("arguments", "metadata"), dict),
 }
 # What is not written where it has this value: ours, which pi does not know; and in compact form.
-_UNKNOWN_TO_PI: Final[dict[str, Any]] = {"redacted": False, "invalid_arguments": None}
+_UNKNOWN_TO_PI: Final[dict[str, Any]] = {
+    "redacted": False,
+    **dict.fromkeys(("invalid_arguments", "url", "name")),
+}
 _UNSAID: Final[dict[str, Any]] = {
     **_UNKNOWN_TO_PI,
     **dict.fromkeys(("error_message", "details", *_SIGNATURES)),
@@ -65,7 +72,9 @@ _UNSAID: Final[dict[str, Any]] = {
     "metadata": {},
     "is_error": False,
 }
-_USER: Final[dict[str, type[Any]]] = {kind.type: kind for kind in (TextContent, ImageContent)}
+_USER: Final[dict[str, type[Any]]] = {
+    kind.type: kind for kind in (TextContent, ImageContent, DocumentContent, AudioContent)
+}
 _ASSISTANT: Final[dict[str, type[Any]]] = {
     kind.type: kind for kind in (TextContent, ThinkingContent, ToolCall)
 }

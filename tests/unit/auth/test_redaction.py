@@ -28,6 +28,8 @@ from looopy.auth.redaction import Redactor
 from looopy.errors import ContextNotFound, LooopyError, RateLimited, ValueRefused
 from looopy.types.message import (
     AssistantMessage,
+    AudioContent,
+    DocumentContent,
     ImageContent,
     StopReason,
     TextContent,
@@ -301,6 +303,24 @@ def test_a_result_is_searched_in_content_details_and_images():
     found = knowing("canary-0123").message(result)
     assert found.content == (TextContent(MASK),)
     assert found.details == {"a": MASK}
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        ImageContent(url="https://files.test/cat.png?token=canary-0123"),
+        DocumentContent("JVBERi0=", name="canary-0123.pdf"),
+        DocumentContent(url="https://files.test/canary-0123.pdf"),
+        DocumentContent(base64.b64encode(b"%PDF canary-0123").decode()),
+        AudioContent("UklGRg==", mime_type="audio/canary-0123"),
+    ],
+)
+def test_a_file_is_searched_in_all_its_fields(file):
+    """Its data, its type, its name and its URL, which often bears a token."""
+    result = ToolResultMessage(tool_call_id="c", tool_name="t", content=[file])
+    assert knowing("canary-0123").message(result).content == (TextContent(MASK),)
+    assert knowing("canary-0123").value({"file": file}) == {"file": TextContent(MASK)}
+    assert knowing("another-0123").message(result) is result
 
 
 def test_what_the_user_said_is_left_alone():

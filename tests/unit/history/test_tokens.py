@@ -10,7 +10,14 @@ import pytest
 
 from looopy.history.images import image_tokens
 from looopy.history.tokens import estimate_tokens, text_tokens
-from looopy.types.message import AssistantMessage, ImageContent, ToolCall, UserMessage
+from looopy.types.message import (
+    AssistantMessage,
+    AudioContent,
+    DocumentContent,
+    ImageContent,
+    ToolCall,
+    UserMessage,
+)
 
 _chance = random.Random(3)
 _ROWS = [{"id": i, "name": f"user {i}", "tags": ["a", "blue"], "active": True} for i in range(80)]
@@ -96,6 +103,29 @@ def test_an_image_counts_by_its_size(write, width, height, tokens) -> None:
     assert abs(image_tokens(data) - tokens) <= 5
     said = UserMessage((ImageContent(data),))
     assert estimate_tokens(said) == 4 + image_tokens(data)
+
+
+def _wav(seconds: int) -> str:
+    rate = (16_000).to_bytes(4, "little")
+    head = b"RIFF\0\0\0\0WAVEfmt " + bytes(12) + rate + bytes(12)
+    return base64.b64encode(head + bytes(16_000 * seconds)).decode()
+
+
+@pytest.mark.parametrize(
+    ("file", "tokens"),
+    [
+        (DocumentContent(base64.b64encode(b"/Type /Page/Type/Page /Type/Pages").decode()), 4000),
+        (DocumentContent(base64.b64encode(b"%PDF" + bytes(120_000)).decode()), 6000),
+        (DocumentContent(base64.b64encode(b"a" * 400).decode(), mime_type="text/plain"), 100),
+        (DocumentContent(url="https://a.test/b.pdf"), 20_000),
+        (AudioContent(_wav(10)), 320),
+        (AudioContent(_wav(8), mime_type="audio/mpeg"), 512),
+        (ImageContent(url="https://a.test/b.png"), 1200),
+    ],
+)
+def test_a_file_counts_by_its_pages_its_text_or_its_length(file, tokens) -> None:
+    """Pages of a PDF, text of a text, seconds of a recording; a flat figure if it is elsewhere."""
+    assert abs(estimate_tokens(UserMessage((file,))) - 4 - tokens) <= 5
 
 
 @pytest.mark.parametrize("data", ["", "aW1n", "%%%%", "iVBORw0KGgo", "/9j/" + "A" * 100])

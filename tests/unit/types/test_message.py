@@ -10,8 +10,10 @@ from looopy.errors import ValueRefused
 from looopy.types.message import (
     NO_USAGE,
     AssistantMessage,
+    AudioContent,
     Cost,
     CustomMessage,
+    DocumentContent,
     ImageContent,
     StopReason,
     TextContent,
@@ -41,7 +43,12 @@ COUNTS = st.integers(0, 10**9)
 MONEY = st.floats(0, 1e6)
 STAMPS = st.integers(0, 2**53)
 TEXTS = st.builds(TextContent, WORDS, text_signature=MAYBE)
-IMAGES = st.builds(ImageContent, WORDS, mime_type=WORDS)
+IMAGES = st.builds(ImageContent, WORDS, mime_type=WORDS) | st.builds(ImageContent, url=WORDS)
+FILES = (
+    IMAGES
+    | st.builds(DocumentContent, WORDS, mime_type=WORDS, url=MAYBE, name=MAYBE)
+    | st.builds(AudioContent, WORDS, mime_type=WORDS)
+)
 THINKING = st.builds(ThinkingContent, WORDS, thinking_signature=MAYBE, redacted=st.booleans())
 CALLS = st.builds(ToolCall, WORDS, WORDS, OBJECTS, thought_signature=MAYBE, invalid_arguments=MAYBE)
 COSTS = st.builds(Cost, input=MONEY, output=MONEY, cache_read=MONEY, cache_write=MONEY, total=MONEY)
@@ -55,7 +62,7 @@ USAGES = st.builds(
     cost=COSTS,
 )
 MESSAGES = st.one_of(
-    st.builds(UserMessage, WORDS | st.lists(TEXTS | IMAGES, max_size=3), timestamp=STAMPS),
+    st.builds(UserMessage, WORDS | st.lists(TEXTS | FILES, max_size=3), timestamp=STAMPS),
     st.builds(
         AssistantMessage,
         st.lists(TEXTS | THINKING | CALLS, max_size=4),
@@ -71,7 +78,7 @@ MESSAGES = st.one_of(
         ToolResultMessage,
         tool_call_id=WORDS,
         tool_name=WORDS,
-        content=st.lists(TEXTS | IMAGES, max_size=3),
+        content=st.lists(TEXTS | FILES, max_size=3),
         details=JSON,
         is_error=st.booleans(),
         timestamp=STAMPS,

@@ -207,6 +207,7 @@ def progress_of(result: Any) -> Any:
         if isinstance(block, TextContent)
         else {"type": "image", "data": block.data, "mime_type": block.mime_type}
         for block in result.content
+        if isinstance(block, (TextContent, ImageContent))
     ]
     return {"content": blocks, "details": result.details}
 

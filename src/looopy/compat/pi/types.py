@@ -18,11 +18,10 @@ from looopy.llm.provider import LLMProvider
 from looopy.types.config import LoopConfig
 from looopy.types.message import (
     AssistantMessage,
-    ImageContent,
     Message,
-    TextContent,
     ToolCall,
     ToolResultMessage,
+    UserBlock,
 )
 from looopy.types.request import PartialMessage, StreamEvent, ThinkingLevel, ToolSpec
 
@@ -41,7 +40,7 @@ class AgentToolResult:
         details: JSON for programs and logs, never for the model.
     """
 
-    content: Sequence[TextContent | ImageContent] = field(default_factory=list)
+    content: Sequence[UserBlock] = field(default_factory=list)
     details: Any = None
 
 

@@ -20,11 +20,14 @@ from typing import Any, Final, Literal
 
 from looopy.errors import LLMError
 from looopy.llm.anthropic.models import Abilities
+from looopy.llm.documents import Unreadable, document_text, plain_type, refuse_unreadable
 from looopy.llm.render import CUT_OFF, render
 from looopy.llm.strict import NotStrict, strict_schema
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
+    AudioContent,
+    DocumentContent,
     Message,
     TextContent,
     ThinkingContent,
@@ -45,6 +48,7 @@ _MIN_BUDGET: Final = 1024  # https://platform.claude.com/docs/en/api/messages: b
 _MIN_OUTPUT: Final = 1024
 _DEFAULT_OUTPUT: Final = 32_000
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_PDF: Final = "application/pdf"
 _STRANGE_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_ID: Final = 64
 # https://platform.claude.com/docs/en/build-with-claude/preserved-thinking
@@ -80,6 +84,7 @@ def to_body(
 
     Raises:
         LLMError: The API has no place for an option.
+        UnsupportedContent: The user's newest message has a file that the API has no place for.
     """
     if options.seed is not None:
         raise LLMError(
@@ -87,7 +92,7 @@ def to_body(
         )
     quiet = options.thinking_level == ThinkingLevel.OFF and abilities.bound
     shown = render(request.messages, provider=PROVIDER, model=model)
-    messages, sources = _messages(shown, thoughts=not quiet)
+    messages, sources = _messages(shown, model, thoughts=not quiet)
     body: Wire = {"model": model, "messages": messages, "stream": True}
     tools = [_tool(spec) for spec in request.tools]
     forced = False
@@ -138,16 +143,25 @@ def to_headers(body: Wire, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _messages(
-    messages: Sequence[Message], *, thoughts: bool = True
+    messages: Sequence[Message], model: str = "", *, thoughts: bool = True
 ) -> tuple[list[Wire], list[int]]:
+    def show(block: UserBlock, position: int) -> Wire:
+        try:
+            return _shown(block)
+        except Unreadable as why:
+            text = refuse_unreadable(
+                block, position, messages, why, provider=PROVIDER, model=model
+            )
+            return {"type": "text", "text": text}
+
     sent: list[Wire] = []
     sources: list[int] = []
     for position, message in enumerate(messages):
         role, blocks = "user", []
         if isinstance(message, UserMessage):
-            blocks = _user(message)
+            blocks = [show(block, position) for block in _said_by_user(message)]
         elif isinstance(message, ToolResultMessage):
-            blocks = [_result(message)]
+            blocks = [_result(message, [show(block, position) for block in message.content])]
         elif isinstance(message, AssistantMessage) and not _superseded(messages, position):
             role = "assistant"
             blocks = [
@@ -189,25 +203,44 @@ def _user_says(text: str) -> Wire:
     return {"role": "user", "content": [{"type": "text", "text": text}]}
 
 
-def _user(message: UserMessage) -> list[Wire]:
-    if isinstance(message.content, str):
-        return [{"type": "text", "text": message.content}]
-    return [_shown(block) for block in message.content]
+def _said_by_user(message: UserMessage) -> Sequence[UserBlock]:
+    said = message.content
+    return (TextContent(said),) if isinstance(said, str) else said
 
 
 def _shown(block: UserBlock) -> Wire:
     if isinstance(block, TextContent):
         return {"type": "text", "text": block.text}
+    if isinstance(block, AudioContent):
+        raise Unreadable("Anthropic's API takes no audio; send its transcript as text")
+    if isinstance(block, DocumentContent):
+        return _document(block)
+    if block.url is not None and not block.data:
+        return {"type": "image", "source": {"type": "url", "url": block.url}}
     if block.mime_type not in _IMAGES:
         return {"type": "text", "text": f"(an image of the type {block.mime_type}, not shown)"}
     source = {"type": "base64", "media_type": block.mime_type, "data": block.data}
     return {"type": "image", "source": source}
 
 
-def _result(message: ToolResultMessage) -> Wire:
+def _document(block: DocumentContent) -> Wire:
+    text = document_text(block)
+    if text is not None:
+        source = {"type": "text", "media_type": "text/plain", "data": text}
+    elif plain_type(block) != _PDF:
+        raise Unreadable("Anthropic's API takes PDF and text; convert it to one of them")
+    elif block.data:
+        source = {"type": "base64", "media_type": _PDF, "data": block.data}
+    else:
+        source = {"type": "url", "url": block.url or ""}
+    wire: Wire = {"type": "document", "source": source}
+    return wire | {"title": block.name} if block.name else wire
+
+
+def _result(message: ToolResultMessage, shown: list[Wire]) -> Wire:
     wire: Wire = {"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id)}
-    if message.content:
-        wire["content"] = [_shown(block) for block in message.content]
+    if shown:
+        wire["content"] = shown
     if message.is_error:
         wire["is_error"] = True
     return wire

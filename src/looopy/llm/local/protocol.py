@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from looopy.llm.documents import named
 from looopy.llm.local.schema import ANY_OBJECT, for_grammar
 from looopy.types.message import (
     AssistantMessage,
@@ -202,7 +203,13 @@ def _results_after(messages: Sequence[Message], position: int) -> dict[str, Tool
 def _text_of(content: str | Sequence[UserBlock]) -> str:
     if isinstance(content, str):
         return content
-    return "\n".join(_NO_IMAGE if isinstance(b, ImageContent) else b.text for b in content)
+    return "\n".join(_shown(block) for block in content)
+
+
+def _shown(block: UserBlock) -> str:
+    if isinstance(block, TextContent):
+        return block.text
+    return _NO_IMAGE if isinstance(block, ImageContent) else named(block)
 
 
 def _messages(lines: Sequence[Line]) -> list[Message]:

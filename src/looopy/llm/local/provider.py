@@ -26,6 +26,7 @@ from looopy.errors import (
     LooopyError,
 )
 from looopy.llm.accumulate import Accumulator
+from looopy.llm.documents import without_files
 from looopy.llm.local.call import Call
 from looopy.llm.local.catalogue import DEFAULT, Download, LocalModel, find_model, is_cached
 from looopy.llm.local.child import (
@@ -128,6 +129,10 @@ class LocalProvider:
             api="openai-completions", provider=self.name, model=self.model, price=_free
         )
         try:
+            messages = without_files(
+                request.messages, provider=self.name, model=self.model, images=False
+            )
+            request = replace(request, messages=messages)
             child, address = await self._serving()
         except LooopyError as error:
             for event in (*answer.start(), *answer.error(self._as_llm_error(error))):

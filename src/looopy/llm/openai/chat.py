@@ -17,6 +17,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from looopy.errors import LLMUnavailable
+from looopy.llm.documents import (
+    AUDIO_FORMATS,
+    Unreadable,
+    as_text,
+    data_url,
+    document_text,
+    file_name,
+    plain_type,
+    refuse_unreadable,
+)
 from looopy.llm.openai.vendor import (
     UNSIGNED,
     Vendor,
@@ -29,7 +39,9 @@ from looopy.llm.reader import AnswerReader
 from looopy.llm.strict import NotStrict, strict_schema
 from looopy.types.message import (
     AssistantMessage,
+    AudioContent,
     Cost,
+    DocumentContent,
     ImageContent,
     Message,
     StopReason,
@@ -87,9 +99,13 @@ def to_body(
     Returns:
         The body, and for each of its messages the position in `request.messages`; -1 for the system
         prompt.
+
+    Raises:
+        UnsupportedContent: The user's newest message has a file that the format has no place for.
     """
     signed = wants_signatures(vendor, model)
-    messages, sources = _messages(request, provider, vendor, signed=signed)
+    parts = _Parts(request.messages, provider, model, vendor)
+    messages, sources = _messages(request, provider, vendor, parts, signed=signed)
     body: dict[str, Any] = {"model": model, "messages": messages, "stream": True}
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]
@@ -115,7 +131,7 @@ def to_body(
 
 
 def _messages(
-    request: LLMRequest, provider: str, vendor: Vendor, *, signed: bool
+    request: LLMRequest, provider: str, vendor: Vendor, parts: _Parts, *, signed: bool
 ) -> tuple[list[dict[str, Any]], list[int]]:
     sent: list[dict[str, Any]] = []
     sources: list[int] = []
@@ -123,16 +139,16 @@ def _messages(
         sent.append({"role": "system", "content": request.system_prompt})
         sources.append(-1)
     loop_begins = _last_user(request.messages)
-    images: list[UserBlock] = []
-    images_of = 0
+    files: list[UserBlock] = []
+    files_of = 0
     for position, message in enumerate(request.messages):
-        if images and not isinstance(message, ToolResultMessage):
-            sent.append(_attached(images))
-            sources.append(images_of)
-            images = []
+        if files and not isinstance(message, ToolResultMessage):
+            sent.append(_attached(files, files_of, parts))
+            sources.append(files_of)
+            files = []
         wire: dict[str, Any] | None = None
         if isinstance(message, UserMessage):
-            wire = _user(message)
+            wire = _user(message, position, parts)
         elif isinstance(message, AssistantMessage):
             own = message.provider == provider
             wire = _assistant(message, vendor, own=own, recent=position > loop_begins)
@@ -140,14 +156,14 @@ def _messages(
                 _sign(wire)
         elif isinstance(message, ToolResultMessage):
             wire = _tool_result(message)
-            images += [b for b in message.content if isinstance(b, ImageContent)]
-            images_of = position
+            files += [b for b in message.content if not isinstance(b, TextContent)]
+            files_of = position
         if wire is not None:
             sent.append(wire)
             sources.append(position)
-    if images:
-        sent.append(_attached(images))
-        sources.append(images_of)
+    if files:
+        sent.append(_attached(files, files_of, parts))
+        sources.append(files_of)
     return sent, sources
 
 
@@ -157,27 +173,83 @@ def _last_user(messages: Sequence[Message]) -> int:
     )
 
 
-def _user(message: UserMessage) -> dict[str, Any]:
+def _user(message: UserMessage, position: int, parts: _Parts) -> dict[str, Any]:
     if isinstance(message.content, str):
         return {"role": "user", "content": message.content}
     if all(isinstance(b, TextContent) for b in message.content):
         return {"role": "user", "content": message.text}
-    return {"role": "user", "content": [_part(b) for b in message.content]}
+    return {"role": "user", "content": [parts.of(b, position) for b in message.content]}
 
 
-def _part(block: UserBlock) -> dict[str, Any]:
-    if isinstance(block, TextContent):
-        return {"type": "text", "text": block.text}
-    return {
-        "type": "image_url",
-        "image_url": {"url": f"data:{block.mime_type};base64,{block.data}"},
-    }
+class _Parts:
+    """Writes the blocks of users and tools; a file that has no place is refused or named."""
+
+    __slots__ = ("_messages", "_model", "_provider", "_vendor")
+
+    def __init__(
+        self, messages: Sequence[Message], provider: str, model: str, vendor: Vendor
+    ) -> None:
+        self._messages = messages
+        self._provider = provider
+        self._model = model
+        self._vendor = vendor
+
+    def of(self, block: UserBlock, position: int) -> dict[str, Any]:
+        """*block* of the message at *position* as a part of a message's content."""
+        if isinstance(block, TextContent):
+            return {"type": "text", "text": block.text}
+        try:
+            return _file_part(block, self._vendor)
+        except Unreadable as why:
+            text = refuse_unreadable(
+                block,
+                position,
+                self._messages,
+                why,
+                provider=self._provider,
+                model=self._model,
+            )
+            return {"type": "text", "text": text}
 
 
-def _attached(images: Sequence[UserBlock]) -> dict[str, Any]:
-    """Images of tool results: the format has no place for them but a message of the user."""
-    note = {"type": "text", "text": "Attached image(s) from tool result:"}
-    return {"role": "user", "content": [note, *(_part(b) for b in images)]}
+def _file_part(
+    block: ImageContent | DocumentContent | AudioContent, vendor: Vendor
+) -> dict[str, Any]:
+    if isinstance(block, ImageContent):
+        url = block.url if block.url is not None and not block.data else data_url(block)
+        return {"type": "image_url", "image_url": {"url": url}}
+    if isinstance(block, AudioContent):
+        audio = {"data": block.data, "format": audio_format(block)}
+        return {"type": "input_audio", "input_audio": audio}
+    text = document_text(block)
+    if text is not None:
+        return {"type": "text", "text": as_text(block, text)}
+    if block.data:
+        source = data_url(block)
+    elif vendor == "openrouter":
+        source = block.url or ""
+    else:
+        raise Unreadable(
+            "chat completions take no URL of a document; give its data, or call the model through"
+            " the Responses API, as openai-responses/..."
+        )
+    return {"type": "file", "file": {"filename": file_name(block), "file_data": source}}
+
+
+def audio_format(block: AudioContent) -> str:
+    """The name of a recording's format; raises `Unreadable` if the API does not take it."""
+    found = AUDIO_FORMATS.get(plain_type(block))
+    if found is None:
+        raise Unreadable(f"it takes {', '.join(sorted(set(AUDIO_FORMATS.values())))}")
+    return found
+
+
+def _attached(files: Sequence[UserBlock], position: int, parts: _Parts) -> dict[str, Any]:
+    """Files of tool results: the format has no place for them but a message of the user."""
+    images = all(isinstance(b, ImageContent) for b in files)
+    kind = "image" if images else "file"
+    note = {"type": "text", "text": f"Attached {kind}(s) from tool result:"}
+    return {"role": "user", "content": [note, *(parts.of(b, position) for b in files)]}
 
 
 def _assistant(
@@ -237,11 +309,12 @@ def _sign(wire: dict[str, Any]) -> None:
 
 
 def _tool_result(message: ToolResultMessage) -> dict[str, Any]:
-    has_images = any(isinstance(b, ImageContent) for b in message.content)
+    files = [b for b in message.content if not isinstance(b, TextContent)]
+    kind = "image" if all(isinstance(b, ImageContent) for b in files) else "file"
     return {
         "role": "tool",
         "tool_call_id": short(message.tool_call_id, MAX_CALL_ID),
-        "content": message.text or ("(see attached image)" if has_images else "(no output)"),
+        "content": message.text or (f"(see attached {kind})" if files else "(no output)"),
     }
 
 

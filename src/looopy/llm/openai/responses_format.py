@@ -15,6 +15,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from looopy.errors import LLMError
+from looopy.llm.documents import (
+    Unreadable,
+    as_text,
+    data_url,
+    document_text,
+    file_name,
+    refuse_unreadable,
+)
 from looopy.llm.openai.chat import (
     NO_EFFORT,
     TOOL_CHOICES,
@@ -28,6 +36,7 @@ from looopy.llm.openai.vendor import Vendor
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
+    AudioContent,
     ImageContent,
     Message,
     TextContent,
@@ -70,6 +79,7 @@ def to_body(
 
     Raises:
         LLMError: The format cannot express the options.
+        UnsupportedContent: The user's newest message has a file that the format has no place for.
     """
     if options.stop:
         raise LLMError(
@@ -85,7 +95,7 @@ def to_body(
             provider=provider,
             model=model,
         )
-    items, sources = _input(request.messages, provider)
+    items, sources = _input(request.messages, provider, model)
     body: dict[str, Any] = {"model": model, "input": items, "stream": True, "store": False}
     body["include"] = [_ENCRYPTED]
     if request.system_prompt:
@@ -137,7 +147,18 @@ def without(body: dict[str, Any], part: str, instead: str = "") -> dict[str, Any
     return {k: v for k, v in body.items() if k != "reasoning"}
 
 
-def _input(messages: Sequence[Message], provider: str) -> tuple[list[dict[str, Any]], list[int]]:
+def _input(
+    messages: Sequence[Message], provider: str, model: str
+) -> tuple[list[dict[str, Any]], list[int]]:
+    def part(block: UserBlock, position: int) -> dict[str, Any]:
+        try:
+            return _part(block)
+        except Unreadable as why:
+            text = refuse_unreadable(
+                block, position, messages, why, provider=provider, model=model
+            )
+            return {"type": "input_text", "text": text}
+
     items: list[dict[str, Any]] = []
     sources: list[int] = []
     for position, message in enumerate(messages):
@@ -145,7 +166,7 @@ def _input(messages: Sequence[Message], provider: str) -> tuple[list[dict[str, A
         if isinstance(message, UserMessage):
             said: Any = message.content
             if not isinstance(said, str):
-                said = [_part(block) for block in said]
+                said = [part(block, position) for block in said]
             items.append({"role": "user", "content": said})
         elif isinstance(message, AssistantMessage):
             own = message.provider == provider and message.api == API
@@ -154,16 +175,28 @@ def _input(messages: Sequence[Message], provider: str) -> tuple[list[dict[str, A
                 if item is not None:
                     items.append(item)
         elif isinstance(message, ToolResultMessage):
-            items.append(_result(message))
+            items.append(_result(message, [part(b, position) for b in message.content]))
         sources += [position] * (len(items) - before)
     return items, sources
 
 
 def _part(block: UserBlock) -> dict[str, Any]:
+    if isinstance(block, TextContent):
+        return {"type": "input_text", "text": block.text}
     if isinstance(block, ImageContent):
-        url = f"data:{block.mime_type};base64,{block.data}"
+        url = block.url if block.url is not None and not block.data else data_url(block)
         return {"type": "input_image", "detail": "auto", "image_url": url}
-    return {"type": "input_text", "text": block.text}
+    if isinstance(block, AudioContent):
+        raise Unreadable(
+            "the Responses API takes no audio; call a model that hears through chat completions,"
+            " as openai/..."
+        )
+    text = document_text(block)
+    if text is not None:
+        return {"type": "input_text", "text": as_text(block, text)}
+    if not block.data:
+        return {"type": "input_file", "file_url": block.url}
+    return {"type": "input_file", "filename": file_name(block), "file_data": data_url(block)}
 
 
 def _item(block: AssistantBlock, *, own: bool) -> dict[str, Any] | None:
@@ -209,10 +242,9 @@ def _read(signed: str | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _result(message: ToolResultMessage) -> dict[str, Any]:
-    if any(isinstance(block, ImageContent) for block in message.content):
-        output: str | list[dict[str, Any]] = [_part(block) for block in message.content]
-    else:
+def _result(message: ToolResultMessage, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    output: str | list[dict[str, Any]] = parts
+    if all(isinstance(block, TextContent) for block in message.content):
         output = message.text or "(no output)"
     return {
         "type": "function_call_output",

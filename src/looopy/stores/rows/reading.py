@@ -288,7 +288,7 @@ def _user_blocks(content: Any, words: _Words) -> tuple[UserBlock, ...] | None:
         block: UserBlock | None = None
         if kind == "text":
             block = _plain_text(item)
-        elif kind == "image":
+        elif kind == "image" and "url" not in item:
             data, mime_type = item.get("data"), item.get("mime_type")
             if type(data) is str and type(mime_type) is str:
                 block = _image(data, mime_type=words.setdefault(mime_type, mime_type))

@@ -166,6 +166,8 @@ def _text(block: TextContent) -> str:
 
 
 def _image(block: ImageContent) -> str:
+    if block.url is not None:
+        raise _Unusual
     data, mime_type = _quote(block.data), _quote(block.mime_type)
     return f'{{"type":"image","data":{data},"mime_type":{mime_type}}}'
 

@@ -27,7 +27,9 @@ from looopy.testing.contracts.turns import (
     user,
 )
 from looopy.types.message import (
+    AudioContent,
     CustomMessage,
+    DocumentContent,
     ImageContent,
     Message,
     TextContent,
@@ -42,6 +44,15 @@ _CALL = ToolCall("call-1", "add", {"a": 1, "b": [2.5, None, "x"]}, thought_signa
 _EVERY_KIND: tuple[Message, ...] = (
     user("text"),
     UserMessage([TextContent("look"), ImageContent("aGk=", mime_type="image/webp")], timestamp=5),
+    UserMessage(
+        [
+            ImageContent(url="https://example.test/cat.png"),
+            DocumentContent("JVBERi0=", name="offer.pdf"),
+            DocumentContent(url="https://example.test/offer.pdf"),
+            AudioContent("UklGRg==", mime_type="audio/mpeg"),
+        ],
+        timestamp=5,
+    ),
     answer("", _CALL),
     answer("plain"),
     result(_CALL, "3"),

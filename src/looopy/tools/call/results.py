@@ -1,7 +1,7 @@
 """
 The result or exception of a tool, as content for the model.
 
-Functions return any Python value; a model reads text and images. Every value that pydantic can
+Functions return any Python value; a model reads text and files. Every value that pydantic can
 write as JSON becomes JSON text. Any other becomes an error that says what to return instead. Text
 is measured in UTF-8 bytes and cut between characters.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import logging
 import re
@@ -21,7 +22,15 @@ from typing import Any
 from looopy.errors import ValueRefused
 from looopy.tools.base import ToolContext, ToolResult
 from looopy.types.constructors import amended, quick
-from looopy.types.message import ImageContent, TextContent, ToolResultMessage, UserBlock
+from looopy.types.message import (
+    AudioContent,
+    DocumentContent,
+    ImageContent,
+    TextContent,
+    ToolResultMessage,
+    UserBlock,
+    url_of,
+)
 from looopy.types.message_check import Lost, as_flag, mended_shown
 from looopy.types.message_json import message_to_json
 from looopy.types.storable import SURELY_SHORT, dump, repair, repair_json
@@ -72,6 +81,10 @@ def _is_error(said: Any) -> bool:
         return True
 
 
+_NAMES = {"image": "an image", "document": "a document", "audio": "audio"}
+_BLOCKS = (TextContent, ImageContent, DocumentContent, AudioContent)
+
+
 def to_blocks(value: Any) -> tuple[UserBlock, ...]:
     """
     The content for *value*: blocks, text as one block, all else as JSON text.
@@ -79,7 +92,7 @@ def to_blocks(value: Any) -> tuple[UserBlock, ...]:
     Raises:
         TypeError: It cannot be written, or a block holds something that no model can read.
     """
-    if isinstance(value, (TextContent, ImageContent)):
+    if isinstance(value, _BLOCKS):
         lost: Lost = []
         blocks = mended_shown((value,), lost)
         if wrong := [path for path in lost if not path.endswith("_signature")]:
@@ -90,7 +103,7 @@ def to_blocks(value: Any) -> tuple[UserBlock, ...]:
             )
         return blocks
     if isinstance(value, (list, tuple)) and any(
-        isinstance(item, (TextContent, ImageContent)) for item in value
+        isinstance(item, _BLOCKS) for item in value
     ):
         return tuple(block for item in value for block in to_blocks(item))
     text = value if isinstance(value, str) else to_json_text(value)
@@ -107,8 +120,9 @@ def to_json_text(value: Any) -> str:
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(
-            "the tool returned bytes, which a model cannot read: return text or ImageContent, or"
-            " save them with context.artifacts.save() and return the artifact's name"
+            "the tool returned bytes, which a model cannot read: return text, ImageContent or"
+            " DocumentContent, or save them with context.artifacts.save() and return the name of"
+            " the artifact"
         )
     try:
         # A string or number of a subclass, an enum's say, writes its value in both.
@@ -158,9 +172,9 @@ def limit_blocks(
     blocks: Sequence[UserBlock], max_bytes: int, *, kept: str | None = None
 ) -> tuple[UserBlock, ...]:
     """
-    Keep the first *max_bytes* of *blocks*, counted in UTF-8 and in the base64 text of images.
+    Keep the first *max_bytes* of *blocks*, counted in UTF-8 and in the base64 text of files.
 
-    The rest is left out, and a marker in its place says how much that was. An image is kept whole
+    The rest is left out, and a marker in its place says how much that was. A file is kept whole
     or not at all. Blocks that fit come back unchanged.
 
     Args:
@@ -173,19 +187,20 @@ def limit_blocks(
         if size <= left:
             shown.append(block)
             left -= size
-        elif isinstance(block, ImageContent):
-            shown.append(TextContent(f"[an image of {size:,} bytes was left out: too large]"))
-        else:
+        elif isinstance(block, TextContent):
             shown.append(TextContent(_cut(block.text, left)))
             left = 0
+        else:
+            what = _NAMES[block.type]
+            shown.append(TextContent(f"[{what} of {size:,} bytes was left out: too large]"))
     if kept is not None:
         shown.append(TextContent(f"[All of it is kept: {kept}.]"))
     return tuple(shown)
 
 
 def _size_of(block: UserBlock, enough: int) -> int:
-    if isinstance(block, ImageContent):
-        return len(block.data)
+    if not isinstance(block, TextContent):
+        return len(block.data) + len(url_of(block) or "")
     # A character is 1 to 4 bytes, so most blocks need not be encoded to be measured.
     chars = len(block.text)
     return chars if chars > enough else len(block.text.encode("utf-8", "surrogatepass"))
@@ -225,10 +240,13 @@ def storable(result: ToolResultMessage) -> ToolResultMessage:
 
 
 def _storable_block(block: UserBlock) -> UserBlock:
-    if isinstance(block, ImageContent):
-        return block
-    text = repair(block.text)
-    return block if text is block.text else replace(block, text=text)
+    if isinstance(block, TextContent):
+        text = repair(block.text)
+        return block if text is block.text else replace(block, text=text)
+    if isinstance(block, DocumentContent) and block.name is not None:
+        name = repair(block.name)
+        return block if name is block.name else replace(block, name=name)
+    return block
 
 
 def _storable_details(value: Any) -> Any:
@@ -266,7 +284,7 @@ async def shown_and_kept(
 
 
 async def _keep(blocks: Sequence[UserBlock], context: ToolContext) -> str:
-    """Save the text, and each image; return their places."""
+    """Save the text, and each file; return their places."""
     writer = context.artifacts
     assert writer is not None  # noqa: S101 - the caller has looked
     call_id = _STRANGE.sub("_", context.tool_call_id)[:_MAX_ID_CHARS]
@@ -277,9 +295,11 @@ async def _keep(blocks: Sequence[UserBlock], context: ToolContext) -> str:
         data = text.encode("utf-8", "replace")
         saved = await writer.save(name, data, media_type="text/plain; charset=utf-8")
         places.append(f"artifact {saved.artifact_id!r}, version {saved.version}")
-    images = [block for block in blocks if isinstance(block, ImageContent)]
-    for number, image in enumerate(images, 1):
-        data = base64.b64decode(image.data)
-        saved = await writer.save(f"{name}/image-{number}", data, media_type=image.mime_type)
+    files = [b for b in blocks if not isinstance(b, TextContent) and b.data]
+    numbers = {kind: itertools.count(1) for kind in _NAMES}
+    for file in files:
+        data = base64.b64decode(file.data)
+        place = f"{name}/{file.type}-{next(numbers[file.type])}"
+        saved = await writer.save(place, data, media_type=file.mime_type)
         places.append(f"artifact {saved.artifact_id!r}, version {saved.version}")
     return "; ".join(places)

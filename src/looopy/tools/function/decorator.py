@@ -119,8 +119,8 @@ def tool(
     Name, description and schema come from signature, annotations and docstring (Google, numpy or
     reST). A parameter annotated `ToolContext` receives the context of the call and is not shown to
     the model. The function may return text, any JSON value, pydantic models, dataclasses,
-    `TextContent`, `ImageContent` or a list of them, or a `ToolResult`; raising makes an error
-    result.
+    `TextContent`, `ImageContent`, `DocumentContent`, `AudioContent` or a list of them, or a
+    `ToolResult`; raising makes an error result.
 
     Args:
         function: Sync or async; bound methods, partials and callable objects too.

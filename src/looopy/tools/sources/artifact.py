@@ -32,7 +32,7 @@ from looopy.types.artifact import (
     ArtifactWriter,
     OpenArtifact,
 )
-from looopy.types.message import ImageContent
+from looopy.types.message import DocumentContent, ImageContent
 
 DATASET = "application/vnd.looopy.dataset+json"
 _MOST_CHARS = 50_000
@@ -150,6 +150,8 @@ async def get_file_content(
     data = await writer.read(artifact_id, version=found.version)
     if found.media_type.startswith("image/"):
         return ImageContent(base64.b64encode(data).decode(), mime_type=found.media_type)
+    if found.media_type == "application/pdf":
+        return DocumentContent(base64.b64encode(data).decode(), name=artifact_id)
     try:
         text = data.decode()
     except UnicodeDecodeError:

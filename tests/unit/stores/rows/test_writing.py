@@ -15,8 +15,10 @@ from looopy.types import storable as gate
 from looopy.types.event import MessageEnd, ToolExecutionEnd, ToolExecutionStart
 from looopy.types.message import (
     AssistantMessage,
+    AudioContent,
     Cost,
     CustomMessage,
+    DocumentContent,
     ImageContent,
     StopReason,
     TextContent,
@@ -90,7 +92,14 @@ USAGES = st.builds(
 )
 STAMPS = st.integers(0, 2**53) | st.sampled_from([2**63, -(2**63), True])
 TEXTS = st.builds(TextContent, WORDS, text_signature=MAYBE)
-IMAGES = st.builds(ImageContent, WORDS, mime_type=WORDS)
+SOURCES = st.sampled_from(["", "aGk=", "aG", b"hi"])
+LINKS = st.none() | st.sampled_from(["https://a.test/b", "file:///a", 3])
+IMAGES = (
+    st.builds(ImageContent, WORDS, mime_type=WORDS)
+    | st.builds(ImageContent, SOURCES, url=LINKS)
+    | st.builds(DocumentContent, SOURCES, mime_type=WORDS, url=LINKS, name=MAYBE)
+    | st.builds(AudioContent, SOURCES, mime_type=WORDS)
+)
 THINKING = st.builds(ThinkingContent, WORDS, thinking_signature=MAYBE, redacted=st.booleans() | ODD)
 CALLS = st.builds(
     ToolCall,

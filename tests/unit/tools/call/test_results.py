@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from looopy.errors import RateLimited
 from looopy.tools.base import ToolResult
 from looopy.tools.call.results import error_text, limit_blocks, to_answer
-from looopy.types.message import ImageContent, TextContent
+from looopy.types.message import AudioContent, DocumentContent, ImageContent, TextContent
 
 
 class Colour(enum.StrEnum):
@@ -171,6 +171,20 @@ def test_an_image_is_whole_or_left_out() -> None:
     assert blocks == (
         TextContent("[an image of 5,000 bytes was left out: too large]"),
         TextContent("caption"),
+    )
+
+
+def test_a_file_of_a_tool_reaches_the_model_or_is_named() -> None:
+    """Valid ones are blocks; one without data, or with half a base64 text, is a mistake."""
+    pdf = DocumentContent("JVBERi0=", name="offer.pdf")
+    assert to_answer(pdf).blocks == (pdf,)
+    assert to_answer(["see", pdf]).blocks == (TextContent("see"), pdf)
+    for broken in (DocumentContent(), AudioContent("UklGR"), ImageContent(url="file:///a")):
+        with pytest.raises(TypeError, match="which no model can read"):
+            to_answer(broken)
+    large = DocumentContent("A" * 5000)
+    assert limit_blocks((large,), 100) == (
+        TextContent("[a document of 5,000 bytes was left out: too large]"),
     )
 
 

@@ -1,4 +1,4 @@
-"""A server's answer as a tool result: text and images for the model, other content as a note."""
+"""A server's answer as a tool result: text and files for the model, other content as a note."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from looopy.tools.base import ToolResult
 from looopy.tools.call.results import to_json_text
-from looopy.types.message import ImageContent, TextContent, UserBlock
+from looopy.types.message import AudioContent, DocumentContent, ImageContent, TextContent, UserBlock
 
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_AUDIO = ("audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3")
 
 
 def to_tool_result(answer: Any) -> ToolResult:
@@ -31,10 +32,9 @@ def _blocks(content: Any) -> list[UserBlock]:
         case "text":
             return [TextContent(content.text)] if content.text else []
         case "image":
-            return [_image(content.data, content.mime_type, "an image")]
+            return [_file(content.data, content.mime_type, "an image")]
         case "audio":
-            size = _size(content.data)
-            return [TextContent(f"[audio, {content.mime_type}, {size} bytes: cannot be shown]")]
+            return [_file(content.data, content.mime_type, "audio")]
         case "resource_link":
             return [TextContent(_link(content))]
         case "resource":
@@ -48,12 +48,16 @@ def _resource(resource: Any) -> UserBlock:
     if text is not None:
         return TextContent(f"[resource {resource.uri}]\n{text}")
     mime_type = resource.mime_type or "application/octet-stream"
-    return _image(resource.blob, mime_type, f"resource {resource.uri}")
+    return _file(resource.blob, mime_type, f"resource {resource.uri}")
 
 
-def _image(data: str, mime_type: str, what: str) -> UserBlock:
+def _file(data: str, mime_type: str, what: str) -> UserBlock:
     if mime_type in _IMAGES and _is_base64(data):
         return ImageContent(data=data, mime_type=mime_type)
+    if mime_type in _AUDIO and _is_base64(data):
+        return AudioContent(data=data, mime_type=mime_type)
+    if mime_type == "application/pdf" and _is_base64(data):
+        return DocumentContent(data=data, mime_type=mime_type)
     return TextContent(f"[{what}, {mime_type}, {_size(data)} bytes: cannot be shown]")
 
 
