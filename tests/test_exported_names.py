@@ -27,6 +27,7 @@ ELSEWHERE = {"looopy", "looopy.compat.pi"}
 DOCUMENTED = {
     *PACKAGES,
     "looopy.errors",
+    "looopy.stores.codec",
     "looopy.sync",
     "looopy.testing.faults",
     "looopy.testing.stores",
