@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -34,6 +35,10 @@ class Terminal:
     def read_line(self, _prompt):
         """The next line; none at the end."""
         return self.typed.pop(0) if self.typed else None
+
+    def working(self, _what):
+        """Show nothing in the meantime."""
+        return contextlib.nullcontext()
 
     def notice(self, text):
         """Show a line."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import looopy.sync
 from looopy import (
@@ -19,11 +19,14 @@ from looopy import (
     AgentLoop,
     AgentState,
     AgentStatus,
+    ApprovalDecided,
+    Approve,
     Artifact,
     AssistantMessage,
     AuthContext,
     Budget,
     Compaction,
+    Deny,
     ExecutedCall,
     Hooks,
     ImageContent,
@@ -409,7 +412,11 @@ def is_large(arguments: Mapping[str, Any], context: ToolContext) -> bool:
     return bool(arguments["cents"] > 100 and context.turn)
 
 
-@tool(needs_approval=is_large, approval_expires_s=60)
+@tool(
+    needs_approval=is_large,
+    approval_expires_s=60,
+    approval_prompt=lambda arguments: f"Pay {arguments['cents']}?",
+)
 async def pay(cents: int, context: ToolContext) -> str:
     token = await context.ask("A token?", auth=AuthRequest(type="pat", scopes=["pay"]))
     day = await context.ask("When?", key="day", kind=PendingKind.INPUT, options=["now"])
@@ -426,6 +433,12 @@ async def answered(context_id: str) -> None:
         if request.auth is not None:
             assert_type(encrypt_credential("t", request.auth), str)
     await agent.execute_turn(None, inputs={"r": True})
+    await agent.execute_turn(None, inputs={"r": Approve(args={"cents": 5}, note="less")})
+    await agent.execute_turn(None, inputs={"r": Deny(reason="too much"), "s": False})
+    async for event in agent.events(after=0):
+        if isinstance(event, ApprovalDecided):
+            assert_type(event.decision, Literal["approved", "denied", "expired"])
+            assert_type(event.actor_id, str | None)
 
 
 # --- the blocking face, the bare loop ----------------------------------------------------------
