@@ -1,17 +1,18 @@
 """
-Measure how long a read of 200,000 messages, or of their events, stops the event loop.
+Measure how long a read of 200,000 messages, of their events, or their first search stops the loop.
 
-    python -m benchmarks.stalls [URL of an empty Postgres database at the head]
+    python -m benchmarks.stalls [--messages N] [URL of an empty Postgres database at the head]
 
 Each row begins with the longest stall of an idle loop, which is the machine's. looopy decodes
 messages in a thread, but a garbage collection stops every thread while it inspects everything that
-was read. The longest stall is therefore also shown without the time of collections. The last column
-is the longest collection in CPU time, which hardly depends on what else the machine does.
+was read. The longest stall is therefore also shown without the time of collections. The last three
+columns are CPU time, which hardly depends on what else the machine does: the longest collection,
+the most that the loop's thread used without a break, and all that it used.
 """
 
+import argparse
 import asyncio
 import gc
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -31,7 +32,6 @@ from looopy.types.message import (
     UserMessage,
 )
 
-_MESSAGES = 200_000
 _AT_ONCE = 5_000
 
 
@@ -44,6 +44,7 @@ class _Watch:
         self._began = 0.0
         self._began_cpu = 0.0
         self.longest_collection = 0.0
+        self._cpu: list[float] = []
 
     def collected(self, phase: str, _: dict[str, Any]) -> None:
         now = time.perf_counter()
@@ -55,25 +56,27 @@ class _Watch:
             self.longest_collection = max(self.longest_collection, took)
 
     async def run(self) -> None:
-        before = time.perf_counter()
+        before, cpu_before = time.perf_counter(), time.thread_time()
         while True:
             await asyncio.sleep(0.001)
-            now = time.perf_counter()
+            now, cpu_now = time.perf_counter(), time.thread_time()
             self.stalls.append((before, now))
-            before = now
+            self._cpu.append(cpu_now - cpu_before)
+            before, cpu_before = now, cpu_now
 
-    def longest_ms(self) -> tuple[float, float, float]:
-        """The longest stall, the same without collections, and the longest collection."""
+    def figures_ms(self) -> tuple[float, ...]:
+        """The columns of a row, without that of the idle loop."""
         whole = max(end - start for start, end in self.stalls)
         without = max(end - start - self._within(start, end) for start, end in self.stalls)
-        return whole * 1e3, without * 1e3, self.longest_collection * 1e3
+        cpu = self.longest_collection, max(self._cpu), sum(self._cpu)
+        return tuple(one * 1e3 for one in (whole, without, *cpu))
 
     def _within(self, start: float, end: float) -> float:
         return sum(max(0.0, min(end, b) - max(start, a)) for a, b in self._collections)
 
 
-async def watched(asked: Awaitable[Any]) -> tuple[float, float, float]:
-    """The longest stalls while *asked* runs."""
+async def watched(asked: Awaitable[Any]) -> tuple[float, ...]:
+    """The columns of a row, while *asked* runs."""
     watch = _Watch()
     gc.callbacks.append(watch.collected)
     task = asyncio.create_task(watch.run())
@@ -87,7 +90,7 @@ async def watched(asked: Awaitable[Any]) -> tuple[float, float, float]:
         with suppress(asyncio.CancelledError):
             await task
     del found
-    return watch.longest_ms()
+    return watch.figures_ms()
 
 
 def conversation(start: int, count: int) -> list[Message]:
@@ -107,14 +110,15 @@ def conversation(start: int, count: int) -> list[Message]:
     return made
 
 
-async def measure(url: str) -> None:
+async def measure(url: str, messages: int) -> None:
     """Print the rows of one store."""
     async with open_stores(url) as stores:
-        for start in range(0, _MESSAGES, _AT_ONCE):
+        for start in range(0, messages, _AT_ONCE):
             await stores.messages.append("stalls", conversation(start, _AT_ONCE))
         reads: dict[str, Callable[[], Awaitable[Any]]] = {
             "messages": lambda: stores.messages.list("stalls"),
             "events": lambda: stores.journal.events("stalls"),
+            "first search": lambda: stores.contexts.search("nowhere", context_id="stalls"),
         }
         for what, read in reads.items():
             gc.collect()
@@ -127,11 +131,15 @@ async def measure(url: str) -> None:
 
 def main() -> None:
     """See the module."""
-    heads = ("idle loop", "longest", "no collect.", "collect. CPU")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("urls", nargs="*")
+    given = parser.parse_args()
+    heads = ("idle loop", "longest", "no collect.", "collect. CPU", "loop CPU", "all loop CPU")
     print(" " * 30, *(f"{head:>13}" for head in heads))
     with tempfile.TemporaryDirectory() as folder:
-        for url in ("memory:", f"sqlite:///{Path(folder) / 'stalls.db'}", *sys.argv[1:]):
-            asyncio.run(measure(url))
+        for url in ("memory:", f"sqlite:///{Path(folder) / 'stalls.db'}", *given.urls):
+            asyncio.run(measure(url, given.messages))
 
 
 if __name__ == "__main__":

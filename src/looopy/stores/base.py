@@ -520,6 +520,10 @@ class ContextIndex(Protocol):
         included. It reads what was said, tool calls and results, in the first 100,000 characters of
         a message. Case, accents and compatibility forms make no difference.
 
+        A database first adds the messages to its index that are not there yet, in many small
+        transactions. Turns continue meanwhile. If this is cancelled or killed, the next search
+        adds the others.
+
         Args:
             query: Words, in any order; `"a phrase"` for words that follow each other; `beginn*` for
                 the beginning of a word. A word with punctuation inside, such as `a-b`, is a phrase.

@@ -65,6 +65,7 @@ PAGE = 1000
 
 _CHUNK = 256
 _FEW_ROWS = 64
+_LOOK_S = 1.0  # at a loop that may have been stopped for good
 _FEW_CHARACTERS = 100_000
 _MANY = 5_000  # objects of a list, from which on full collections are kept away
 _PUT_OFF_AT_MOST = 4_000_000  # objects between two full collections
@@ -81,21 +82,40 @@ def is_little(count: int, bodies: Iterable[object]) -> bool:
     return sum(len(body) for body in bodies if isinstance(body, str)) <= _FEW_CHARACTERS
 
 
-async def off_loop(parts: Iterator[list[T]], *, little: bool) -> list[T]:
+async def off_loop(
+    parts: Iterator[list[T]], *, little: bool, in_turns: bool = False
+) -> list[T]:
     """
     All that *parts* yields, one list after another, taken in a thread unless it is *little*.
 
     Args:
         parts: Each part is little work. If the caller is cancelled, no further one is taken.
+        in_turns: After each part the thread waits until the event loop has run once. A thread that
+            computes in Python otherwise takes the interpreter from the loop at each of its steps.
     """
     if little:
         return [one for part in parts for one in part]
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[list[T]] = loop.create_future()
     # Not the loop's executor: its queue may hold work that waits for this.
+    if in_turns:
+        parts = _in_turns(parts, loop)
     work = partial(_take, parts, loop, waiter)
     threading.Thread(target=work, name="looopy-decoder", daemon=True).start()
     return await waiter
+
+
+def _in_turns(
+    parts: Iterator[list[T]], loop: asyncio.AbstractEventLoop
+) -> Iterator[list[T]]:
+    """*parts*, with a run of the event loop between two of them."""
+    for part in parts:
+        yield part
+        ran = threading.Event()
+        loop.call_soon_threadsafe(ran.set)
+        while not ran.wait(_LOOK_S):
+            if loop.is_closed():
+                return
 
 
 class _Collections:

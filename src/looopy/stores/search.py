@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from looopy.errors import ValueRefused
 from looopy.stores.records import MessageRecord
-from looopy.stores.words import LONGEST_TEXT, Span, Unit, index_spans, index_words, units
+from looopy.stores.words import LONGEST_TEXT, Span, Unit, index_spans, units
 from looopy.types.message import AssistantMessage, CustomMessage, Message, ToolResultMessage
 from looopy.types.storable import check_limit, check_name, check_text, dump
 
@@ -122,11 +122,6 @@ def searched_text(message: Message) -> str:
     elif isinstance(message, CustomMessage) and not isinstance(message.content, str):
         text = dump(message.content)
     return text[:LONGEST_TEXT]
-
-
-def words_of(message: Message) -> set[str]:
-    """The words under which an index keeps a message."""
-    return index_words(searched_text(message))
 
 
 class Wanted:

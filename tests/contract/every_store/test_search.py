@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import re
@@ -19,7 +20,7 @@ from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 from looopy._failpoints import arm
 from looopy.stores import open_stores
 from looopy.stores.sql import search
-from looopy.stores.words import LONGEST_WORD, index_words, units
+from looopy.stores.words import LONGEST_TEXT, LONGEST_WORD, index_words, units
 from looopy.testing.children import fork, wait
 from looopy.testing.contracts.search import SearchContract
 from looopy.testing.contracts.turns import CONTEXT, user
@@ -295,6 +296,124 @@ def _left(path, words):
     runs = set(re.findall(rb"[b-p]{10,}", held))
     parts = {run[n : n + 10] for run in runs for n in range(len(run) - 9)}
     return {word for word in words if word[2:].encode() in parts}
+
+
+# --- the steps of the index ---
+
+
+class _Steps:
+    """The steps that make words: the rows of each, and the most that ran at once."""
+
+    def __init__(self, making):
+        self.rows, self.now, self.most = [], 0, 0
+        self._making = making
+
+    def watch(self, number):
+        """Is called before each part of a step, by the thread that makes it."""
+
+    def words(self, rows):
+        self.rows.append(rows)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        for number, part in enumerate(self._making(rows)):
+            self.watch(number)
+            yield part
+        self.now -= 1
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The steps of the searches of this test."""
+    seen = _Steps(search._words)
+    monkeypatch.setattr(search, "_words", seen.words)
+    return seen
+
+
+async def test_a_step_is_bounded_by_messages_and_by_bytes(place, steps):
+    """A long history, or a few long messages: no transaction holds the writer for long."""
+    url, index = place
+    long = "word " * 20_000
+    texts = ["fox"] * 300 + [long] * 6 + ["dog"] * 10
+    async with open_stores(url) as stores:
+        await stores.messages.append(CONTEXT, [user(text) for text in texts])
+        await stores.contexts.search("fox", context_id=CONTEXT, limit=0)
+        assert [len(rows) for rows in steps.rows] == [256, 47, 3, 10]
+        assert [row[0] for rows in steps.rows for row in rows] == [*range(1, len(texts) + 1)]
+        await stores.messages.append(CONTEXT, [user("y" * 1_000_000), user("end")])
+        await stores.contexts.search("end", context_id=CONTEXT)
+        assert [len(rows) for rows in steps.rows[4:]] == [1, 1]
+    assert index() == (_expected([*texts, "y" * LONGEST_TEXT, "end"]), [(len(texts) + 2,)])
+
+
+async def test_the_event_loop_runs_between_two_parts_of_a_step(place, steps):
+    """A part is some messages, or some of a long one; other writers come in between."""
+    url, _ = place
+    dense = "".join(map(chr, range(0x4E00, 0x4E00 + 6_000)))
+    texts = [f"fox {n} " + "lorem ipsum " * 200 for n in range(300)] + [dense]
+    ran, seen, written = 0, [], []
+
+    async def run():
+        nonlocal ran
+        while True:
+            ran += 1
+            await asyncio.sleep(0)
+
+    async with open_stores(url) as stores, open_stores(url) as other:
+        await stores.messages.append(CONTEXT, [user(text) for text in texts])
+        loop = asyncio.get_running_loop()
+
+        def watch(number):
+            seen.append((number, ran))
+            if number == 1:
+                work = other.messages.append("other", [user("meanwhile")])
+                written.append(asyncio.run_coroutine_threadsafe(work, loop).result(60))
+
+        steps.watch = watch
+        running = asyncio.create_task(run())
+        page = await stores.contexts.search(dense[:2], context_id=CONTEXT)
+        running.cancel()
+        assert [hit.position for hit in page.items] == [301]
+        assert len(written) == len(steps.rows) == 3
+    for (_, before), (later, after) in itertools.pairwise(seen):
+        assert later == 0 or before < after
+    assert sum(number > 0 for number, _ in seen) > 12
+
+
+async def test_searches_of_one_loop_make_words_one_after_the_other(place, steps):
+    """Each thread more would take the interpreter from the loop."""
+    url, index = place
+    texts = [f"fox number {n}" for n in range(100)]
+    async with open_stores(url) as stores:
+        names = [f"c{n}" for n in range(4)]
+        for name in names:
+            await stores.messages.append(name, [user(text) for text in texts])
+        await asyncio.gather(*(stores.contexts.search("fox", context_id=n) for n in names))
+    assert (len(steps.rows), steps.most) == (4, 1)
+    assert len(index()[1]) == 4
+
+
+async def test_a_cancelled_search_keeps_the_steps_that_it_made(place, steps):
+    """The next one makes only the others."""
+    url, index = place
+    texts = [f"fox number {n}" for n in range(900)]
+    async with open_stores(url) as stores:
+        await stores.messages.append(CONTEXT, [user(text) for text in texts])
+        loop = asyncio.get_running_loop()
+
+        def watch(number):
+            if len(steps.rows) == 3 and number == 0:
+                loop.call_soon_threadsafe(asked.cancel)
+
+        steps.watch = watch
+        asked = asyncio.create_task(stores.contexts.search("fox", context_id=CONTEXT))
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert index() == (_expected(texts[:512]), [(512,)])
+        steps.rows.clear()
+        page = await stores.contexts.search("fox", context_id=CONTEXT, limit=1000)
+        assert len(page.items) == 900
+        assert [rows[0][0] for rows in steps.rows] == [513, 769]
+    assert index() == (_expected(texts), [(900,)])
 
 
 # --- words ---

@@ -2,7 +2,9 @@
 Searching on SQL: bring the index of words up to date, then read the messages that it proposes.
 
 The index of a context is brought up to date in batches, each a read, work in a thread, and one
-transaction. The transaction writes only if the context is still the one that was read, and nobody
+transaction. A batch is bounded by messages and by bytes, and its thread lets the event loop run
+every few milliseconds; of several searches of one event loop, one makes words at a time. The
+transaction writes only if the context is still the one that was read, and nobody
 else has added these messages: so two searches add each message once, and a killed one leaves
 whole batches. No batch follows a clear or a delete that it has not seen, so it writes no word of a
 message that is gone.
@@ -10,24 +12,31 @@ message that is gone.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from looopy.stores.listing import Listing
 from looopy.stores.log import is_little, off_loop
 from looopy.stores.rows.reading import decode_records, read_message
-from looopy.stores.search import Place, Searcher, SearchHit, Wanted, words_of
+from looopy.stores.search import Place, Searcher, SearchHit, Wanted, searched_text
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Driver, Query, Rows, Steps
 from looopy.stores.sql.fork import ranges_of
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
+from looopy.stores.words import UNITS_AT_ONCE, bounded_words, index_pieces
 
 _BATCH = 256  # messages that are added in one transaction
+_BATCH_BYTES = 262_144  # of their rows; or one message that is longer
 _CHUNK = 32  # messages that a thread takes at a time
+_CHUNK_CHARACTERS = 16_384  # of rows of which it makes words at a time
 _FIRST_REACH = 4_096  # positions that are searched at first; then four times as many
 _PROPOSED = 64  # messages that are read at a time
+_making: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 class _Unread(NamedTuple):
@@ -170,10 +179,7 @@ class SQLSearcher(SQLStore, Searcher):
             unread, bounds = await self.backend.run(read, write=False)
             if unread is None:
                 return bounds
-            rows = unread.rows
-            words = await off_loop(
-                _words(rows), little=is_little(len(rows), (row[4] for row in rows))
-            )
+            words = await _make_words(unread.rows)
             add = partial(_add, self.params(context_id), unread, f"[{','.join(words)}]")
             await self.backend.run(add, write=True)
 
@@ -182,15 +188,32 @@ def _spans(wanted: Wanted) -> str:
     return json.dumps(wanted.spans, ensure_ascii=False)
 
 
+async def _make_words(found: Rows) -> list[str]:
+    if is_little(len(found), (row[4] for row in found)):
+        return await off_loop(_words(found), little=True)
+    # Several threads that compute would share the interpreter with the loop.
+    async with _making.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        return await off_loop(_words(found), little=False, in_turns=True)
+
+
 def _words(found: Rows) -> Iterator[list[str]]:
-    for start in range(0, len(found), _CHUNK):
-        yield [
-            json.dumps(
-                [row[0], sorted(words_of(read_message(row[4], position=row[0])))],
-                ensure_ascii=False,
-            )
-            for row in found[start : start + _CHUNK]
-        ]
+    """A JSON text for each message, a few milliseconds of work at a time."""
+    done: list[str] = []
+    taken = 0
+    for row in found:
+        text = searched_text(read_message(row[4], position=row[0]))
+        words: set[str] = set()
+        for piece in index_pieces(text):
+            words |= piece
+            if len(text) > UNITS_AT_ONCE:
+                yield done
+                done, taken = [], 0
+        done.append(json.dumps([row[0], sorted(bounded_words(words))], ensure_ascii=False))
+        taken += len(row[4])
+        if taken >= _CHUNK_CHARACTERS:
+            yield done
+            done, taken = [], 0
+    yield done
 
 
 def _read_unread(key: dict[str, Any]) -> Steps[tuple[_Unread | None, tuple[int, int] | None]]:
@@ -203,10 +226,17 @@ def _read_unread(key: dict[str, Any]) -> Steps[tuple[_Unread | None, tuple[int, 
     if last_position <= max(searched, visible_from - 1):
         return None, bounds
     after = max(searched, visible_from - 1)
-    rows = yield Query(s.LIST_RANGE, {**key, "after": after, "limit": _BATCH})
+    sizes = yield Query(s.LIST_SIZES, {**key, "after": after, "limit": _BATCH})
+    rows = yield Query(s.LIST_RANGE, {**key, "after": after, "limit": _batch(sizes)})
     if not rows:
         return None, bounds
     return _Unread(created_at, visible_from, searched, rows), bounds
+
+
+def _batch(sizes: Rows) -> int:
+    """How many of the messages with these sizes are added together."""
+    before = accumulate((size for (size,) in sizes), initial=0)
+    return sum(1 for _, size in zip(sizes, before, strict=False) if size < _BATCH_BYTES)
 
 
 def _add(key: dict[str, Any], unread: _Unread, words: str) -> Steps[None]:

@@ -587,6 +587,7 @@ _RECORDS = (
 LIST_RECORDS = _RECORDS.format(after=":after")
 LIST_NEWEST = _RECORDS.format(after="(c.last_position - :limit)")
 LIST_RANGE = f"SELECT position, turn, iteration, seq, body{_MESSAGES_AFTER}"
+LIST_SIZES = f"SELECT OCTET_LENGTH(body){_MESSAGES_AFTER}"
 
 # --- events ---
 

@@ -174,6 +174,7 @@ IN_SQLITE = {
     s.LIST_RANGE: (
         f"SELECT {_place('m.id')}, m.turn, m.iteration, m.seq, m.body{_MESSAGES_AFTER}"
     ),
+    s.LIST_SIZES: f"SELECT LENGTH(CAST(m.body AS BLOB)){_MESSAGES_AFTER}",
     s.LIST_NEWEST: _RECORDS.format(after="c.last_position - :limit"),
     s.RESTORE_MESSAGES: (
         "INSERT INTO looopy_message_rows (id, turn, iteration, seq, created_at, meta, body)"
