@@ -28,6 +28,7 @@ DOCUMENTED = {
     *PACKAGES,
     "looopy.errors",
     "looopy.stores.codec",
+    "looopy.stores.defaults",
     "looopy.sync",
     "looopy.testing.faults",
     "looopy.testing.stores",

@@ -12,7 +12,8 @@ Exports: the names in `__all__`, above all `open_stores` and `Stores`.
 - Artifacts: `artifacts/` (content above the rows), `blobs/` (where their large parts lie).
 - Whole contexts: `snapshot` (their parts and rows), `archive/` (as one file, in and out).
 - Finding: `listing` (contexts), `search` and `words` (messages).
-- For authors of a store: `codec` (messages, events and records as JSON text).
+- For authors of a store: `defaults` (base classes with the optional methods), `codec` (messages,
+  events and records as JSON text).
 - Shared parts: `rows/` (a message or event as a row), `log` (rows as a page of the event log),
   `owner` (proof that a lease holder lives or is dead), `bells` (wake whoever waits for a context),
   `shield` (await a write to its end).

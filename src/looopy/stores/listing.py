@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from looopy.errors import LimitExceeded, ValueRefused
 from looopy.stores.records import ContextRecord, ContextState
 from looopy.stores.rows.meta import to_us
+from looopy.types.event import utc_now
 from looopy.types.state import AgentStatus
 from looopy.types.storable import check_limit, check_name, check_text
 
@@ -200,6 +201,28 @@ class Listing:
         return ContextPage(
             items=items, next=f"{found[self.limit - 1][0]}-{items[-1].context_id}"
         )
+
+
+def meets(record: ContextRecord, wanted: Listing) -> bool:
+    """True if a context meets all conditions of a listing, in a store that has no index."""
+    open_turn = None if record.open_turn is None else record.open_turn.turn
+    known = facts(open_turn=open_turn, waiting=record.inbox.waiting, state=record.state)
+    runs = open_turn is not None and record.lease_live
+    has_ended = open_turn is not None and not runs
+    status = AgentStatus.READY.value if has_ended else known.status
+    touched = to_us(record.last_activity)
+    of_it = labels(record.owner_actor, known.status, record.tags, record.metadata)
+    return (
+        wanted.since <= touched
+        and (touched, record.context_id) < (wanted.until, wanted.after_id)
+        and wanted.status in (None, status)
+        and {"", *of_it}.issuperset(wanted.labels)
+        and (not wanted.due or (_is_over(known.due) and not runs))
+    )
+
+
+def _is_over(due: int | None) -> bool:
+    return due is not None and due <= to_us(utc_now())
 
 
 def _listed_status(status: AgentStatus | str | None) -> str | None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from looopy.stores.base import ContextIndex
-from looopy.stores.listing import ContextPage, Listing, check_tags, facts, labels, new_tags
-from looopy.stores.memory.context import StoredContext, context_record
+from looopy.stores.listing import ContextPage, Listing, check_tags, meets, new_tags
+from looopy.stores.memory.context import context_record
 from looopy.stores.memory.erasing import InMemoryErasures
 from looopy.stores.memory.restore import restored_context, snapshot_of
-from looopy.stores.rows.events import decode_state
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import no_context
 from looopy.stores.search import SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext, exists_already
-from looopy.types.event import utc_now
 from looopy.types.state import AgentStatus
 
 
@@ -49,21 +46,16 @@ class InMemoryContextIndex(InMemoryErasures, ContextIndex):
             after=after,
             limit=limit,
         )
-        found = sorted(
-            (
-                ((to_us(context.last_activity), context_id), context)
-                for (tenant, context_id), context in self.backend.contexts.items()
-                if tenant == self.tenant and _meets(context, context_id, wanted)
-            ),
-            key=lambda one: one[0],
-            reverse=True,
+        all_of_them = (
+            context_record(context_id, context)
+            for (tenant, context_id), context in self.backend.contexts.items()
+            if tenant == self.tenant
         )
-        return wanted.page(
-            [
-                (touched, context_record(context_id, context))
-                for (touched, context_id), context in found[: wanted.limit + 1]
-            ]
-        )
+        found = [
+            (to_us(one.last_activity), one) for one in all_of_them if meets(one, wanted)
+        ]
+        found.sort(key=lambda one: (one[0], one[1].context_id), reverse=True)
+        return wanted.page(found[: wanted.limit + 1])
 
     async def search(
         self,
@@ -111,28 +103,3 @@ class InMemoryContextIndex(InMemoryErasures, ContextIndex):
         for context_id, context in made.items():
             self.backend.contexts[self.tenant, context_id] = context
             self._ring(context_id)
-
-
-def _meets(context: StoredContext, context_id: str, wanted: Listing) -> bool:
-    known = facts(
-        open_turn=context.open_turn,
-        waiting=len(context.inbox),
-        state=decode_state(context.state, context_id),
-    )
-    runs = context.open_turn is not None and context.lease_live
-    has_ended = context.open_turn is not None and not runs
-    status = AgentStatus.READY.value if has_ended else known.status
-    touched = to_us(context.last_activity)
-    metadata = json.loads(context.metadata)
-    of_it = labels(context.owner_actor, known.status, context.tags, metadata)
-    return (
-        wanted.since <= touched
-        and (touched, context_id) < (wanted.until, wanted.after_id)
-        and wanted.status in (None, status)
-        and {"", *of_it}.issuperset(wanted.labels)
-        and (not wanted.due or (_is_over(known.due) and not runs))
-    )
-
-
-def _is_over(due: int | None) -> bool:
-    return due is not None and due <= to_us(utc_now())

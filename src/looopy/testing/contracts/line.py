@@ -244,3 +244,13 @@ class LineContract(Contract):
             created_at=found.created_at,
             last_activity=found.last_activity,
         )
+
+    async def test_joining_and_leaving_ring(self, stores: Stores) -> None:
+        """Leaving is news for the waiters: one of them may be first now."""
+        rung: list[bool] = []
+        with stores.journal.bells.listen(stores.tenant, CONTEXT, rung.append):
+            (ticket,) = await _join(stores, LONG_S)
+            assert rung
+            rung.clear()
+            await stores.state.leave_line(CONTEXT, ticket)
+            assert True in rung

@@ -1,0 +1,432 @@
+"""
+Base classes for a store of one's own: each has defaults for the optional methods of a protocol.
+
+A default is made of the required methods. It is correct, and slower: it reads a whole context, or
+all contexts, where a database would follow an index. A subclass defines the required methods and
+may replace any default. Features that cannot be made of the required methods, such as forks, raise
+`ConfigurationError`. `docs/stores.md` lists which method is which.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+
+from looopy.errors import ConfigurationError, StoreConflict
+from looopy.stores.artifacts.rows import StoredPart, StoredVersion
+from looopy.stores.artifacts.store import Artifacts
+from looopy.stores.base import ContextIndex, Journal, MessageStore, StateStore
+from looopy.stores.listing import FOR_EVER, ContextPage, Listing, meets
+from looopy.stores.log import is_little, off_loop
+from looopy.stores.past import Lineage
+from looopy.stores.records import ANY_CALL, ContextRecord, MessageRecord, Waiter
+from looopy.stores.rows.meta import to_us
+from looopy.stores.rows.reading import DAMAGED
+from looopy.stores.search import Place, Searcher, SearchHit, SearchPage, Wanted
+from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
+from looopy.types.event import HistoryRewound, ToolExecutionStart, TurnWarning
+from looopy.types.state import AgentStatus
+from looopy.types.storable import check_limit
+
+if TYPE_CHECKING:
+    from looopy.stores.erasing import Erased
+    from looopy.stores.records import ArtifactChange
+    from looopy.stores.snapshot import ContextSnapshot, RestoredContext
+
+__all__ = [
+    "BasicArtifactRows",
+    "BasicArtifactStore",
+    "BasicContextIndex",
+    "BasicJournal",
+    "BasicMessageStore",
+    "BasicStateStore",
+    "StoredPart",
+    "StoredVersion",
+]
+
+_PAGE = 1_000
+_CHUNK = 32
+_PROTOCOLS = MessageStore.__module__
+
+
+def _unsupported(store: object, what: str) -> NoReturn:
+    raise ConfigurationError(f"the store {type(store).__name__} {what}: open a store that does")
+
+
+def _module_of(method: object) -> str | None:
+    function = method.fget if isinstance(method, property) else method
+    return getattr(function, "__module__", None)
+
+
+class _Complete:
+    """Refuses to make an object of a class that lacks a required method."""
+
+    required: ClassVar[tuple[str, ...]] = ()
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        found = {name: getattr(cls, name) for name in cls.required}
+        missing = [n for n, one in found.items() if _module_of(one) == _PROTOCOLS]
+        if missing:
+            raise TypeError(f"{cls.__name__} has to define {', '.join(missing)}")
+        return super().__new__(cls)
+
+
+class BasicMessageStore(_Complete, MessageStore):
+    """Required: `append`, `records`. Defaults: `list`, `recent`, `count`."""
+
+    required = ("append", "records")
+
+    async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
+        """See `MessageStore`. The default reads all messages of the context."""
+        check_limit(limit)
+        found = await self.records(context_id)
+        return found[max(len(found) - limit, 0) :]
+
+    async def count(self, context_id: str, *, include_hidden: bool = False) -> int:
+        """See `MessageStore`. The default reads all messages of the context."""
+        return len(await self.records(context_id, include_hidden=include_hidden))
+
+
+class BasicArtifactRows(ABC):
+    """
+    The rows of artifacts, from which `BasicArtifactStore` makes all of `ArtifactStore`.
+
+    A store that keeps content as rows writes an `ArtifactChange` in its commit: `apply` does so
+    outside of turns, and `Journal.commit` within them. `looopy.stores.memory.context` shows it.
+    """
+
+    @abstractmethod
+    async def artifact_ids(self, context_id: str) -> Iterable[str]:
+        """The ids of all artifacts of a context, in any order; none for an unknown context."""
+
+    @abstractmethod
+    async def stored_versions(self, context_id: str, artifact_id: str) -> Sequence[StoredVersion]:
+        """The rows of all versions, oldest first; none if there is no such artifact."""
+
+    @abstractmethod
+    async def parts(
+        self, context_id: str, artifact_id: str, version: int, *, after: int, limit: int
+    ) -> list[StoredPart]:
+        """The parts of a version with a number over *after*, in order, at most *limit*."""
+
+    @abstractmethod
+    async def apply(self, context_id: str, change: ArtifactChange) -> Artifact:
+        """
+        Make a change outside of turns, in one commit. The context is created for a write.
+
+        Raises:
+            ArtifactMoved: It was made for another state; nothing was written.
+            ArtifactNotFound: There is nothing to delete.
+        """
+
+    async def peek(
+        self, context_id: str, artifact_id: str, version: int | None = None
+    ) -> StoredVersion | None:
+        """The row of a version, the newest by default."""
+        for one in reversed(await self.stored_versions(context_id, artifact_id)):
+            if version in (None, one.artifact.version):
+                return one
+        return None
+
+    async def complete_one(self, context_id: str, artifact_id: str) -> StoredVersion | None:
+        """The row of the newest complete version."""
+        for one in reversed(await self.stored_versions(context_id, artifact_id)):
+            if one.artifact.status is ArtifactStatus.COMPLETE:
+                return one
+        return None
+
+    async def part_at(
+        self, context_id: str, artifact_id: str, version: int, *, start: int = 0, row: int = 0
+    ) -> int:
+        """The number of the last part that begins at *start* and *row*, or before; 1 if none."""
+        found, after = 1, 0
+        while some := await self.parts(context_id, artifact_id, version, after=after, limit=_CHUNK):
+            for part in some:
+                begins = part.first_row <= row if row else part.start <= start
+                if begins:
+                    found = part.part
+            after = some[-1].part
+        return found
+
+    async def all_versions(self, context_id: str, artifact_id: str) -> list[Artifact]:
+        """The versions, oldest first."""
+        return [one.artifact for one in await self.stored_versions(context_id, artifact_id)]
+
+    async def newest(
+        self,
+        context_id: str,
+        *,
+        turn: int | None,
+        kind: ArtifactKind | None,
+        status: ArtifactStatus | None,
+        after: str,
+        limit: int | None,
+    ) -> list[Artifact]:
+        """The newest version of each artifact, by id."""
+        found: list[Artifact] = []
+        for name in sorted(await self.artifact_ids(context_id)):
+            versions = await self.stored_versions(context_id, name) if name > after else ()
+            if versions:
+                one = versions[-1].artifact
+                if (
+                    turn in (None, one.turn)
+                    and kind in (None, one.kind)
+                    and status in (None, one.status)
+                ):
+                    found.append(one)
+        return found[:limit]
+
+    async def blobs_of(self, context_id: str, artifact_id: str | None = None) -> list[str]:
+        """No names: the rows hold the parts."""
+        return []
+
+    async def blob_with(self, sha256: str, size: int) -> str | None:
+        """No name, as above."""
+        return None
+
+    async def unnamed(self, names: Sequence[str]) -> list[str]:
+        """All of them, as above."""
+        return list(names)
+
+
+class BasicArtifactStore(Artifacts):
+    """
+    All of `ArtifactStore`, on rows.
+
+    Args:
+        rows: The rows of one tenant.
+        tenant: Their owner.
+    """
+
+    def __init__(self, rows: BasicArtifactRows, tenant: str = "default") -> None:
+        super().__init__(rows, tenant, None)
+
+
+class BasicStateStore(_Complete, StateStore):
+    """
+    Required: `load`, `save`, `list`, `delete`, `claim`, `renew`, `release`.
+
+    By default there is no line: several agents that wait for a context try again and again, and any
+    of them may be the next. So `LineContract` is not for such a store.
+    """
+
+    required = ("load", "save", "list", "delete", "claim", "renew", "release")
+
+    async def join_line(self, context_id: str, holder: str, ttl_s: float) -> int:
+        """Take no place; every waiter has the ticket 1. The context is created on first use."""
+        if await self.load(context_id) is None:
+            with suppress(StoreConflict):  # somebody else was first
+                await self.save(context_id, {}, version=0)
+        return 1
+
+    async def keep_place(self, context_id: str, ticket: int, ttl_s: float) -> bool:
+        """True: no place can be lost."""
+        return True
+
+    async def leave_line(self, context_id: str, ticket: int) -> None:
+        """Do nothing."""
+
+    async def line(self, context_id: str) -> Sequence[Waiter]:
+        """No waiters."""
+        return ()
+
+
+class BasicJournal(_Complete, Journal):
+    """
+    Required: `commit`, `clear`, `compact`, `events`, `turns`, `turn_of_key`; for the inbox `post`,
+    `inbox`, `withdraw`, `ask_cancel`; and `bells`, which every write of the store rings.
+
+    `fork`, `rewind` and `undo_rewind` raise `ConfigurationError`, so `ForkContract` is not for such
+    a store.
+    """
+
+    required = (
+        *("commit", "clear", "compact", "events", "turns", "turn_of_key"),
+        *("post", "inbox", "withdraw", "ask_cancel", "bells"),
+    )
+
+    async def started_calls(self, context_id: str, turn: int) -> set[str]:
+        """See `Journal`. The default reads all events of the context."""
+        found: set[str] = set()
+        for event in await self.events(context_id):
+            if event.turn == turn:
+                if isinstance(event, ToolExecutionStart):
+                    found.add(event.tool_call_id)
+                elif isinstance(event, TurnWarning) and event.code == DAMAGED:
+                    found.add(ANY_CALL)
+        return found
+
+    async def lineage(self, context_id: str) -> Lineage:
+        """No relatives."""
+        return Lineage()
+
+    async def fork(
+        self, context_id: str, new_context_id: str, *, at: int | None = None
+    ) -> ContextRecord:
+        """Refused."""
+        _unsupported(self, "has no forks")
+
+    async def rewind(self, context_id: str, to: int) -> tuple[int, HistoryRewound]:
+        """Refused."""
+        _unsupported(self, "hides no part of a history")
+
+    async def undo_rewind(self, context_id: str) -> tuple[int, HistoryRewound]:
+        """Refused."""
+        _unsupported(self, "hides no part of a history")
+
+
+class BasicContextIndex(ContextIndex):
+    """
+    Lists and searches by reading all contexts.
+
+    `tag` and everything that erases or exports raise `ConfigurationError`. `StateStore.delete`
+    removes a context all the same.
+
+    Args:
+        messages, state: The stores of one tenant.
+    """
+
+    def __init__(self, messages: MessageStore, state: StateStore) -> None:
+        self._messages = messages
+        self._state = state
+
+    async def list(
+        self,
+        *,
+        owner: str | None = None,
+        status: AgentStatus | str | None = None,
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        active_since: datetime | None = None,
+        active_before: datetime | None = None,
+        due: bool = False,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> ContextPage:
+        """See `ContextIndex`. The default reads all contexts."""
+        wanted = Listing(
+            owner=owner,
+            status=status,
+            tags=tags,
+            metadata=metadata or {},
+            active_since=active_since,
+            active_before=active_before,
+            due=due,
+            after=after,
+            limit=limit,
+        )
+        found = [one async for one in _all(self._state) if meets(one, wanted)]
+        found.sort(key=_place, reverse=True)
+        return wanted.page([(_place(one).touched, one) for one in found[: wanted.limit + 1]])
+
+    async def search(
+        self,
+        query: str,
+        *,
+        context_id: str | None = None,
+        owner: str | None = None,
+        after: str | None = None,
+        limit: int = 20,
+    ) -> SearchPage:
+        """See `ContextIndex`. The default reads all messages until it has a page."""
+        searcher = _Searcher(self._messages, self._state)
+        return await searcher.search(
+            query, context_id=context_id, owner=owner, after=after, limit=limit
+        )
+
+    async def tag(
+        self, context_id: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Refused."""
+        _unsupported(self, "keeps no tags")
+
+    async def erase(
+        self,
+        context_id: str,
+        *,
+        owner: str | None = None,
+        force: bool = False,
+        keep_backups: bool = False,
+    ) -> Erased:
+        """Refused."""
+        _unsupported(self, "erases nothing; `stores.state.delete()` removes a context")
+
+    async def erase_person(
+        self, actor_id: str, *, force: bool = False, keep_backups: bool = False
+    ) -> Erased:
+        """Refused."""
+        _unsupported(self, "erases nothing")
+
+    async def retain(
+        self,
+        *,
+        older_than: timedelta | datetime | None = None,
+        larger_than: int | None = None,
+        per: str = "owner",
+        owner: str | None = None,
+        waiting: bool = False,
+        dry_run: bool = False,
+        keep_backups: bool = False,
+    ) -> Erased:
+        """Refused."""
+        _unsupported(self, "erases nothing")
+
+    async def snapshot(self, context_id: str) -> ContextSnapshot:
+        """Refused."""
+        _unsupported(self, "exports no contexts")
+
+    async def restore(self, contexts: Sequence[RestoredContext]) -> None:
+        """Refused."""
+        _unsupported(self, "imports no contexts")
+
+
+async def _all(state: StateStore) -> AsyncIterator[ContextRecord]:
+    after = ""
+    while page := await state.list(after=after, limit=_PAGE):
+        for one in page:
+            yield one
+        after = page[-1].context_id
+
+
+def _place(record: ContextRecord) -> Place:
+    return Place(to_us(record.last_activity), record.context_id)
+
+
+class _Searcher(Searcher):
+    def __init__(self, messages: MessageStore, state: StateStore) -> None:
+        self._messages = messages
+        self._state = state
+
+    async def _is_of(self, context_id: str, owner: str | None) -> bool:
+        record = await self._state.load(context_id)
+        return record is not None and owner in (None, record.owner_actor)
+
+    async def _contexts(self, owner: str | None, after: Place | None, most: int) -> list[Place]:
+        behind = after or Place(FOR_EVER, "")
+        found = [
+            _place(one)
+            async for one in _all(self._state)
+            if owner in (None, one.owner_actor) and _place(one) < behind
+        ]
+        return sorted(found, reverse=True)[:most]
+
+    async def _likely(self, context_ids: Sequence[str], wanted: Wanted) -> Iterable[str]:
+        return context_ids
+
+    async def _below(
+        self, context_id: str, wanted: Wanted, before: int | None, most: int
+    ) -> list[SearchHit]:
+        kept = (await self._messages.records(context_id))[::-1]
+        wanted_ones = [one for one in kept if before is None or one.position < before]
+        parts = [
+            wanted_ones[start : start + _CHUNK] for start in range(0, len(wanted_ones), _CHUNK)
+        ]
+        hits: list[SearchHit] = []
+        for part in parts:
+            if len(hits) < most:
+                found = map(list, [wanted.hits(context_id, part)])
+                hits += await off_loop(found, little=is_little(len(wanted_ones), ()))
+        return hits[:most]

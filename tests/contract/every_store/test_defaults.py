@@ -1,0 +1,148 @@
+"""The contracts on the defaults of `looopy.stores.defaults`, above the required methods alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.contract import required
+
+from looopy import Agent, LoopConfig
+from looopy.errors import ConfigurationError
+from looopy.stores import defaults
+from looopy.stores.base import ArtifactStore, ContextIndex, Journal, MessageStore, StateStore
+from looopy.stores.memory.stores import MemoryBackend
+from looopy.testing import ScriptedProvider, text
+from looopy.testing.stores import (
+    ArtifactContentContract,
+    ArtifactStoreContract,
+    ContextIndexContract,
+    InboxContract,
+    JournalContract,
+    KeyContract,
+    MessageStoreContract,
+    SearchContract,
+    StateStoreContract,
+)
+
+
+class OnDefaults:
+    """Required methods that the memory has, and defaults."""
+
+    factory = "tests.contract.required:open_required"
+
+
+class TestMessages(OnDefaults, MessageStoreContract):
+    """`list`, `recent`, `count`."""
+
+
+class TestArtifacts(OnDefaults, ArtifactStoreContract):
+    """All of `ArtifactStore`, on four methods."""
+
+
+class TestArtifactContent(OnDefaults, ArtifactContentContract):
+    """As above, in parts."""
+
+
+class TestState(OnDefaults, StateStoreContract):
+    """Without a line."""
+
+
+class TestJournal(OnDefaults, JournalContract):
+    """`started_calls`."""
+
+
+class TestInbox(OnDefaults, InboxContract):
+    """Without a default."""
+
+
+class TestKeys(OnDefaults, KeyContract):
+    """Without a default."""
+
+
+class TestIndex(OnDefaults, ContextIndexContract):
+    """`list`."""
+
+
+class TestSearch(OnDefaults, SearchContract):
+    """`search`."""
+
+
+REFUSED = {
+    "fork": ("ada", "b"),
+    "rewind": ("ada", 1),
+    "undo_rewind": ("ada",),
+    "tag": ("ada",),
+    "erase": ("ada",),
+    "erase_person": ("ada",),
+    "retain": (),
+    "snapshot": ("ada",),
+    "restore": ([],),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_feature_without_a_default_says_so(name):
+    """It is not done by halves, and the error names the store."""
+    stores = required.required_stores(MemoryBackend())
+    index = defaults.BasicContextIndex(stores.messages, stores.state)
+    owner = stores.journal if hasattr(stores.journal, name) else index
+    with pytest.raises(ConfigurationError, match=f"the store {type(owner).__name__} "):
+        await getattr(owner, name)(*REFUSED[name])
+
+
+def test_there_are_fewer_than_33_required_methods():
+    """Each other method of the protocols has a default, or refuses."""
+    bases = {
+        MessageStore: defaults.BasicMessageStore,
+        StateStore: defaults.BasicStateStore,
+        Journal: defaults.BasicJournal,
+        ContextIndex: defaults.BasicContextIndex,
+        ArtifactStore: defaults.BasicArtifactStore,
+    }
+    wanted = list(required.ROWS)
+    for protocol, base in bases.items():
+        names = getattr(base, "required", ())
+        wanted += names
+        for name in vars(protocol):
+            if not name.startswith("_") and name not in names:
+                assert name == "list" or getattr(base, name) is not getattr(protocol, name)
+    assert len(wanted) == 24
+
+
+def test_a_store_without_a_required_method_is_refused():
+    """At once, by its name, not when the first turn calls the method."""
+
+    class Mine(defaults.BasicMessageStore):
+        async def append(self, context_id, messages):
+            """Keep them."""
+            return 0
+
+    with pytest.raises(TypeError, match="Mine has to define records"):
+        Mine()
+
+
+async def test_agents_wait_for_each_other_without_a_line():
+    """Three agents on one context take their turns one after the other."""
+    stores = required.required_stores(MemoryBackend())
+    provider = ScriptedProvider(lambda _: text("hi"))
+    agents = [
+        Agent(
+            "ada",
+            llm_provider=provider,
+            stores=stores,
+            on_busy="wait",
+            loop_config=LoopConfig(busy_timeout_s=300),
+        )
+        for _ in range(3)
+    ]
+    async with asyncio.TaskGroup() as group:
+        for number, agent in enumerate(agents):
+            group.create_task(_say(agent, f"message {number}"))
+    turns = await stores.journal.turns("ada")
+    assert [turn.outcome for turn in turns] == ["completed"] * 3
+
+
+async def _say(agent, said):
+    async with agent:
+        await agent.execute_turn(said)
