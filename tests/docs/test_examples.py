@@ -1,7 +1,9 @@
 """Each example runs as a user would run it: in a process of its own, without a key or a network."""
 
+import asyncio
 import contextlib
 import http.client
+import importlib
 import json
 import os
 import re
@@ -11,9 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from fastapi import HTTPException
 
 import looopy.sync
-from looopy.testing import ScriptedProvider
+from looopy.testing import ScriptedProvider, text
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -162,6 +165,16 @@ def _serve(name, *args, cwd):
     assert "Traceback" not in said
 
 
+def test_the_longest_unused_agent_gives_way(tmp_path):
+    """Two stay for three contexts, and the one that is used again is not begun anew."""
+    assert _run("kept_agents.py", cwd=tmp_path) == [
+        "ada: turn 1, kept: ada",
+        "ben: turn 1, kept: ada, ben",
+        "ada: turn 2, kept: ben, ada",
+        "eve: turn 1, kept: ada, eve",
+    ]
+
+
 def _post(port, path, body):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     headers = {"Authorization": "Bearer secret-of-ada", "Content-Type": "application/json"}
@@ -189,6 +202,44 @@ def test_a_client_that_goes_away_harms_no_turn(tmp_path):
         ) as agent:
             assert agent.get_messages()[-1].text == "a token of 20 characters"
             assert agent.state.interrupted_turn is None
+
+
+async def test_a_service_refuses_a_second_turn_and_forgets_no_running_one(tmp_path, monkeypatch):
+    """409 while a turn runs, also after its agent had to give way; 422 for an unusable id."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    service = importlib.import_module("fastapi_stream")
+    for name in ("fastapi_stream", "kept_agents"):
+        monkeypatch.delitem(sys.modules, name)
+    go = asyncio.Event()
+
+    async def late(_):
+        await go.wait()
+        return text("Done.")
+
+    monkeypatch.setattr(service, "model", ScriptedProvider(late))
+    monkeypatch.setattr(service, "URL", f"sqlite:///{tmp_path / 'contexts.db'}")
+
+    async def refused(context_id):
+        with pytest.raises(HTTPException) as raised:
+            await service.say(context_id, "Hello?", "Bearer secret")
+        return raised.value.status_code, raised.value.detail.partition(":")[0]
+
+    async with service.lifespan(service.app):
+        kept = service.app.state.kept
+        kept.keep = 1
+        try:
+            streams = [await service.say("ada", "Hello!", "Bearer secret")]
+            assert await refused("ada") == (409, "a turn of this agent is running")
+            streams.append(await service.say("ben", "Hello!", "Bearer secret"))
+            assert (list(kept.agents), len(kept.ending)) == (["ben"], 1)
+            assert await refused("ada") == (409, "turn 1 is running in another process")
+            assert await refused("a b") == (422, "context id 'a b' is not usable")
+        finally:
+            go.set()  # or the end would wait for the turns
+        for stream in streams:
+            lines = [line async for line in stream.body_iterator]
+            assert '"outcome": "completed"' in lines[-1]
+    assert not kept.ending
 
 
 def test_a_provider_needs_nothing_but_stream(tmp_path):
