@@ -3,8 +3,6 @@ The input of one turn: the `TurnRequest` of a caller, checked before anything is
 `TurnSetup` of the agent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -14,7 +14,6 @@ import json
 import re
 import string
 from collections.abc import Iterator, Mapping
-from html.entities import codepoint2name
 from itertools import product
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
@@ -161,6 +160,8 @@ def _as_entities(text: str) -> Iterator[str]:
         )
     for every in ("&#{:d};", "&#x{:x};", "&#x{:X};"):
         yield "".join(c if c.isascii() and c.isalnum() else every.format(ord(c)) for c in text)
+    from html.entities import codepoint2name  # compiles a pattern; most turns have no secret
+
     yield "".join(
         f"&{codepoint2name[ord(c)]};" if ord(c) in codepoint2name else c for c in text
     )

@@ -6,8 +6,6 @@ provider knows nothing of turns, tools that run, or stores. `abilities_of` is th
 optional attributes; other code does not ask a provider whether it has one.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable

@@ -4,8 +4,6 @@ The input of a turn: the caller's objects, and the plan of its beginning.
 None of these is replaced while the turn runs; `looopy.loop.progress` has the parts that change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ The limits of one turn, and of its context: counted and decided here, without I/
 Each guard ends the turn with its own `stop_reason` or warns; no guard acts silently.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

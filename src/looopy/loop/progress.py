@@ -5,8 +5,6 @@ One method ends a turn, `Progress.end`, and one takes that back, `Progress.go_on
 writes `stop` and `error`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final

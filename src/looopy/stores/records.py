@@ -6,8 +6,6 @@ commit carries the epoch of its claim. A claim raises the epoch, so an owner tha
 can write nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

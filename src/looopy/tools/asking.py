@@ -6,8 +6,6 @@ process, and then the tool runs again from its first line, now with the answer. 
 before it does anything that must not happen twice.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ A tool is described once, for the model (`name`, `description`, `parameters`) an
 result that the model sees.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """Artifacts: named, versioned results of a turn, and the writer that tools use."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A tool's request for credentials."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The limits and options of a turn: `LoopConfig` and what it is made of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -161,7 +159,7 @@ class ModelOptions:
                 "ModelOptions.tool_choice takes 'auto', 'none', 'required' or the name of a tool"
             )
 
-    def over(self, other: ModelOptions) -> ModelOptions:
+    def over(self, other: "ModelOptions") -> "ModelOptions":
         """These options, and those of *other* where these are not set."""
         mine = {f.name: getattr(self, f.name) for f in fields(self)}
         given = {name: value for name, value in mine.items() if value not in (None, "", (), {}, [])}

@@ -1,7 +1,5 @@
 """The input of one turn: its identity, its credentials, its limits, and the means to stop it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -12,8 +12,6 @@ each); the assistant's `message_start`, `message_update`*, `message_end`; per to
 `message_end`; `iteration_end`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime

@@ -9,8 +9,6 @@ Messages are frozen and never edited: the log is evidence. The request to a mode
 it (`looopy.llm.render`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -148,7 +146,7 @@ class Cost:
     total: float = 0.0
     complete: bool = True
 
-    def __add__(self, other: Cost) -> Cost:
+    def __add__(self, other: "Cost") -> "Cost":
         if other is NO_COST:
             return self
         if self is NO_COST:
@@ -186,7 +184,7 @@ class Usage:
         if self.cost is None and _is_none(self):
             object.__setattr__(self, "cost", NO_COST)
 
-    def __add__(self, other: Usage) -> Usage:
+    def __add__(self, other: "Usage") -> "Usage":
         if other is NO_USAGE:
             return self
         if self is NO_USAGE:

@@ -8,8 +8,6 @@ text becomes a number, arguments as JSON text become arguments, and an unusable 
 the field's default.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

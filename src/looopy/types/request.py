@@ -5,8 +5,6 @@ The twelve stream events are pi's: `start`, three of each of `text_*`, `thinking
 (`start`, `delta`, `end`), `done` and `error`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The state of an agent: status, counts, and the requests it waits for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
