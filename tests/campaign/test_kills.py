@@ -16,7 +16,7 @@ def test_nothing_acknowledged_is_lost_and_no_finished_tool_runs_twice(campaign):
 @pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_saving_at_the_end_of_the_turn_is_found_out(campaign):
-    """The same kills on the wrong order: the check can see what it looks for."""
+    """The same kills on the wrong order: the check can see either thing that it looks for."""
     done = campaign("--wrong", "--runs", "15", "--only", _WRONG, "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "acknowledged message" in done.stdout
+    assert "acknowledged message" in done.stdout or "ran 2 times" in done.stdout

@@ -31,7 +31,7 @@ def _run(name, *args, cwd, typed=""):
         input=typed,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.stderr, done.returncode) == ("", 0)

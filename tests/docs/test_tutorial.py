@@ -40,7 +40,7 @@ def test_the_program_of_the_tutorial_survives_its_kill(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (second.stderr, second.returncode) == ("", 0)

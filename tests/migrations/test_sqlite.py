@@ -332,7 +332,7 @@ async def test_processes_that_open_a_new_file_at_once_all_succeed(fresh):
     """One of them makes the schema, the others find it made."""
     starters = [_start(_STARTER, _url(fresh), n) for n in range(STARTERS)]
     for starter in starters:
-        _, errors = starter.communicate(timeout=150)
+        _, errors = starter.communicate(timeout=390)
         assert (errors, starter.returncode) == ("", 0)
     async with open_stores(_url(fresh)) as stores:
         assert await stores.messages.count("c") == STARTERS
@@ -349,7 +349,7 @@ async def test_a_migration_that_was_killed_can_simply_be_run_again(tmp_path, dir
     if start.exists():
         for path in paths:
             shutil.copy(start, path)
-    out, errors = _start(_KILLED, direction, *paths).communicate(timeout=150)
+    out, errors = _start(_KILLED, direction, *paths).communicate(timeout=390)
     assert errors == ""
     codes = [int(line) for line in out.split()]
     died = codes.count(-9)

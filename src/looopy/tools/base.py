@@ -30,7 +30,7 @@ Report: TypeAlias = Callable[[Any], None]
 NeedsApproval: TypeAlias = (
     "bool | Callable[[Mapping[str, Any], ToolContext], bool | Awaitable[bool]]"
 )
-ApprovalPrompt: TypeAlias = "str | Callable[[Mapping[str, Any]], str | Awaitable[str]]"
+ApprovalPrompt: TypeAlias = str | Callable[[Mapping[str, Any]], str | Awaitable[str]]
 Enabled: TypeAlias = Callable[[], bool] | Callable[[TurnContext], bool]
 _logger = logging.getLogger("looopy")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 
 import pytest
@@ -61,6 +62,14 @@ async def _texts(stores):
     return [message.text for message in await stores.messages.list(CONTEXT)]
 
 
+async def _texts_at_last(stores):
+    """The same, once a connection could be made: on a busy machine that takes longer than here."""
+    async with asyncio.timeout(_BOUND_S):
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                return await _texts(stores)
+
+
 # --- one connection is silent, and the server is there ---
 
 
@@ -78,7 +87,7 @@ async def test_a_commit_whose_reply_never_comes_is_made_exactly_once(
         await commit(stores, claimed, [said(answer("3")), ends()], release=True)
     assert (done.first_position, cutter.cuts) == (2, [])
     cutter.thaw()
-    assert await _texts(stores) == ["hello", "2", "3"]
+    assert await _texts_at_last(stores) == ["hello", "2", "3"]
 
 
 @pytest.mark.parametrize("said_last", [b"SELECT", b"BEGIN"])
@@ -129,7 +138,7 @@ async def test_a_commit_into_silence_ends_with_an_unknown_outcome(stores, cutter
     assert not refused.value.outcome_known
     assert "secret" not in str(refused.value)
     cutter.thaw()
-    assert await _texts(stores) in (["hello"], ["hello", "secret"])
+    assert await _texts_at_last(stores) in (["hello"], ["hello", "secret"])
 
 
 async def test_a_read_of_a_silent_server_ends(stores, cutter):
@@ -140,7 +149,7 @@ async def test_a_read_of_a_silent_server_ends(stores, cutter):
         with pytest.raises(StoreUnavailable):
             await _texts(stores)
     cutter.thaw()
-    assert await _texts(stores) == ["a"]
+    assert await _texts_at_last(stores) == ["a"]
 
 
 async def test_a_driver_is_opened_and_closed_beside_a_silent_server(url, cutter):
