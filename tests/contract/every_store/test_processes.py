@@ -65,6 +65,13 @@ async def test_a_store_that_writes_when_it_closes_is_refused(pickle):
         await PickledDurability().test_an_acknowledged_step_survives_a_kill(processes)
 
 
+async def test_a_store_that_forgets_a_turn_is_refused(pickle):
+    """The turn of a killed process, and its lease, are as lost as its messages."""
+    lost = "lost: the lease and the turn of the killed process"
+    with pickle("late") as processes, pytest.raises(pytest.fail.Exception, match=lost):
+        await PickledProcesses().test_the_turn_of_a_dead_process_is_taken_over(processes)
+
+
 async def test_a_store_that_overwrites_its_file_is_refused(pickle):
     """It loses everything if it dies between truncating and writing."""
     lost = r"cannot be used after kill -9 within messages\.append\(\), right behind .*open: .*EOF"
@@ -79,6 +86,7 @@ async def test_a_store_that_overwrites_its_file_is_refused(pickle):
         ("one_of_two_processes_wins_a_claim", "2 of 2 processes won the claim"),
         ("the_turns_of_two_processes_are_one_log", "of 12 acknowledged turns are lost"),
         ("a_displaced_owner_writes_nothing", "cannot displace an owner"),
+        ("a_message_of_another_process_is_delivered_once", "the turn ended over a message"),
     ],
 )
 async def test_a_store_of_one_process_is_refused(pickle, test, lost):
