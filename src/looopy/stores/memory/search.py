@@ -41,11 +41,14 @@ class InMemorySearcher(MemoryStore, Searcher):
     ) -> list[SearchHit]:
         context = self._get(context_id)
         kept = [] if context is None else shown_messages(context, 0)[::-1]
-        rows = [record_row(one) for one in kept if before is None or one.position < before]
+        if before is not None:
+            kept = [one for one in kept if one.position < before]
         hits: list[SearchHit] = []
-        for start in range(0, len(rows), _CHUNK):
-            part = rows[start : start + _CHUNK]
-            if len(hits) < most:
-                found = map(list, [wanted.hits(context_id, decode_records(part))])
-                hits += await off_loop(found, little=len(rows) <= _LITTLE)
+        for start in range(0, len(kept), _CHUNK):
+            if len(hits) >= most:
+                break
+            # A part at a time: all of a long context would hold up the event loop.
+            part = [record_row(one) for one in kept[start : start + _CHUNK]]
+            found = map(list, [wanted.hits(context_id, decode_records(part))])
+            hits += await off_loop(found, little=len(kept) <= _LITTLE)
         return hits[:most]
