@@ -23,7 +23,9 @@ Every exception looopy raises, in one tree: catch wide or narrow.
         UnsupportedContent      .mime_type   the model cannot read a file of the message
         OutputInvalid           .tries   no answer fitted output_type
       ToolError                 .tool_name .call_id
-        ToolNotFound  InvalidToolArguments  ToolTimeout  ToolDenied  ToolServerError
+        ToolNotFound  InvalidToolArguments  ToolTimeout  ToolDenied
+        ToolServerError         .server .outcome_known
+          SignInFailed
       StoreError
         ContextNotFound         also a KeyError
         ArtifactNotFound        also a KeyError
@@ -223,6 +225,10 @@ class ToolServerError(ToolError):
 
     server: str | None = None
     outcome_known: bool = True
+
+
+class SignInFailed(ToolServerError):
+    """The server wants its user to sign in, and the user is not signed in or cannot be."""
 
 
 class StoreError(LooopyError):

@@ -17,6 +17,7 @@ from looopy import AuthContext
 from looopy.errors import ConfigurationError, ToolServerError
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.tools import MCPTools
+from looopy.tools.sources.mcp.credentials import Credentials
 from looopy.types.context import TurnContext
 
 
@@ -126,7 +127,7 @@ async def test_no_credentials_are_held_between_calls(door):
     async with MCPTools(url=url, headers=bearer) as source:
         await source.list_for(a_turn(user("ada")), no_warning)
         [link] = source.pool._links.values()
-        assert link._headers is None
+        assert link._credentials == Credentials()
         connection = link.connection()
         assert not connection.over
         assert "token-of-ada" not in repr(vars(link)) + repr(vars(source)) + repr(vars(connection))

@@ -51,6 +51,7 @@ LooopyError
     ToolDenied
     ToolNotFound
     ToolServerError server=None outcome_known=True
+      SignInFailed
     ToolTimeout
 """
 

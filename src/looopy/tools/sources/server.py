@@ -30,19 +30,21 @@ class ServerTools:
 
     def __init__(self, headers: Headers | None, *, required: bool) -> None:
         self._headers = headers
+        self._per_turn = callable(headers)
         self._required = required
 
     async def list_tools(self) -> Sequence[Tool]:
         """
         The tools on offer outside a turn, as when an agent starts.
 
-        The list is empty if *headers* is a function, because the tools then depend on the turn.
+        The list is empty if *headers* is a function, or *auth* of `MCPTools`, because the tools
+        then depend on the turn.
 
         Raises:
             ConfigurationError: No such command, or the SDK is not installed.
             ToolServerError: A *required* server cannot be reached.
         """
-        if callable(self._headers):
+        if self._per_turn:
             return []
         return await self._list(None, lambda _text: None, patient=True)
 

@@ -10,13 +10,16 @@ SDK; the first connection does.
 - `pool`: a connection for each set of credentials. `connection`: the life of one connection.
 - `conversation`: one call. `dialogue`: the questions of that call, and their answers.
 - `listing`: the server's list becomes tools. `results`: its answer becomes a tool result.
+- `resources`: a server's resources and prompts. `credentials` and `sign_in`: headers and OAuth.
 - `sdk` and `transports`: the official SDK in our words, and bytes before the SDK reads them.
 
-Exports: `MCPTools`. Read `source`, `pool`, `connection`, `conversation`, `sdk`.
+Exports: `MCPTools`, `MCPPrompt`, `MCPResource`. Read `source`, `pool`, `connection`,
+`conversation`, `sdk`.
 """
 
 from __future__ import annotations
 
+from looopy.tools.sources.mcp.resources import MCPPrompt, MCPResource
 from looopy.tools.sources.mcp.source import MCPTools
 
-__all__ = ["MCPTools"]
+__all__ = ["MCPPrompt", "MCPResource", "MCPTools"]

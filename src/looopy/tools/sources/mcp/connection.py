@@ -15,12 +15,19 @@ import copy
 import importlib
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from looopy.errors import ConfigurationError, LooopyError, MissingExtra, ToolServerError
+from looopy.errors import (
+    ConfigurationError,
+    LooopyError,
+    MissingExtra,
+    SignInFailed,
+    ToolServerError,
+)
 from looopy.tools.call.results import error_text
+from looopy.tools.sources.mcp.credentials import Credentials, redactor
 from looopy.tools.sources.mcp.target import Target
 
 if TYPE_CHECKING:
@@ -36,7 +43,8 @@ class Connection:
     A client from its handshake to its end; makes its task at once.
 
     Args:
-        headers: Called at each HTTP request.
+        credentials: Called at each HTTP request.
+        secret: Called with the `Authorization` that a sign-in sends.
         changed: Called when the server reports that its tools have changed.
         elicit: Awaited when the server asks something while a call runs.
 
@@ -50,7 +58,8 @@ class Connection:
         self,
         target: Target,
         *,
-        headers: Callable[[], Mapping[str, str] | None],
+        credentials: Callable[[], Credentials],
+        secret: Callable[[str], object],
         changed: Callable[[], object],
         elicit: Callable[[Any], Awaitable[Any]] | None,
     ) -> None:
@@ -59,7 +68,8 @@ class Connection:
         self.over = False
         self.modern = True
         self.problems: list[str] = []
-        self._headers = headers
+        self._credentials = credentials
+        self._secret = secret
         self._changed = changed
         self._elicit = elicit
         self._ready: asyncio.Future[Client] = loop.create_future()
@@ -116,7 +126,7 @@ class Connection:
         except ImportError as error:
             _fail(self._ready, _missing(error))
         except BaseException as error:  # noqa: BLE001 - groups of the SDK's task groups
-            self._end(error)
+            await self._end(error)
         finally:
             self.over = True
             self._relax()
@@ -134,10 +144,14 @@ class Connection:
             self.target.connect_timeout_s, self._give_up
         )
         watch = Watch(
-            lost=self.lost, changed=self._changed, elicit=self._elicit, problems=self.problems
+            lost=self.lost,
+            changed=self._changed,
+            elicit=self._elicit,
+            problems=self.problems,
+            secret=self._secret,
         )
         self._watch = watch
-        async with sdk.open_client(self.target, watch, self._headers) as client:
+        async with sdk.open_client(self.target, watch, self._credentials) as client:
             self._relax()
             self.modern = sdk.is_modern(client)
             if self._ready.done():
@@ -151,7 +165,7 @@ class Connection:
                 with contextlib.suppress(asyncio.CancelledError):
                     await listening
 
-    def _end(self, error: BaseException) -> None:
+    async def _end(self, error: BaseException) -> None:
         leaves = _leaves(error)
         if self._ready.done():
             _logger.debug("%s was left with %s", self.target.where, error_text(error))
@@ -164,16 +178,32 @@ class Connection:
             )
             _fail(self._ready, ConfigurationError(text))
             return
+        if self._watch is not None:
+            self._relax()
+            from looopy.tools.sources.mcp import sdk
+            from looopy.tools.sources.mcp.transports import speaks_sse_only
+
+            if sdk.is_sign_in(leaves[0]):
+                self._fail(error_text(leaves[0]), kind=SignInFailed)
+            elif await speaks_sse_only(self.target, self._watch, self._credentials):
+                text = "speaks only the old SSE transport: pass protocol='sse'"
+                _fail(self._ready, ConfigurationError(f"{self.target.where} {text}"))
         self._fail(f"did not shake hands: {error_text(leaves[0])}")
 
-    def _fail(self, text: str, *, outcome_known: bool = True) -> None:
+    def _fail(
+        self,
+        text: str,
+        *,
+        outcome_known: bool = True,
+        kind: type[ToolServerError] = ToolServerError,
+    ) -> None:
         if self._ready.done():
             return
         words = self._watch.stderr.decode("utf-8", "replace").strip() if self._watch else ""
         if words:
             text = f"{text}. Its last words were: {words}"
-        text = self.target.redactor(self._headers()).text(f"{self.target.where} {text}")
-        error = ToolServerError(text, server=self.target.name, outcome_known=outcome_known)
+        text = redactor(self.target, self._credentials()).text(f"{self.target.where} {text}")
+        error = kind(text, server=self.target.name, outcome_known=outcome_known)
         _fail(self._ready, error)
 
 

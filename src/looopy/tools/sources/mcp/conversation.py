@@ -70,7 +70,7 @@ class Conversation:
             if sdk.is_gone(error):
                 connection.lost()
             failure = sdk.failure_of(error, self._link.target, self._link.redactor)
-            kind = _NeverRan if sdk.is_unknown_session(error) else ToolServerError
+            kind = _NeverRan if sdk.is_unknown_session(error) else type(failure)
             raise kind(failure.message, **failure.facts) from None
 
     async def _in_rounds(self, client: Client) -> Any:

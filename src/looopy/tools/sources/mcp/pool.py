@@ -15,7 +15,7 @@ import copy
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError, LooopyError
 from looopy.tools.sources.headers import HeaderKeys
 from looopy.tools.sources.mcp.connection import Connection
+from looopy.tools.sources.mcp.credentials import Credentials, redactor
 from looopy.tools.sources.mcp.target import Target
 
 if TYPE_CHECKING:
@@ -39,12 +40,14 @@ class RawListing:
     A server's list: the SDK's tools, the problems, and how long it is valid.
 
     Attributes:
+        has_resources: The server offers resources beside its tools.
         read: The looopy tools made from it, set by the reader.
     """
 
     tools: list[Any]
     problems: Sequence[str]
     until: float
+    has_resources: bool = False
     read: Any = None
 
 
@@ -64,35 +67,42 @@ class Link:
         self.users = 0
         self.alone = asyncio.Lock()
         self.asking: Callable[[Any], Awaitable[Any]] | None = None
-        self._headers: Mapping[str, str] | None = None
+        self._credentials = Credentials()
+        self._sent: set[str] = set()  # values of `Authorization`, for redaction alone
         self._connection: Connection | None = None
         self._listing: RawListing | None = None
         self._listed_by: Connection | None = None
         self._asking_list: asyncio.Task[RawListing] | None = None
         self._failed: tuple[float, LooopyError] | None = None
 
-    def use(self, headers: Mapping[str, str] | None) -> None:
+    def use(self, credentials: Credentials) -> None:
         """Begin to use it; call `leave()` once for each call of this."""
         self.users += 1
-        self._headers = headers
+        self._credentials = credentials
 
     def leave(self) -> None:
         """Stop using it."""
         self.users -= 1
         if not self.users:
-            self._headers = None
+            self._credentials = Credentials()
+            self._sent.clear()
 
     @property
     def redactor(self) -> Redactor:
         """A redactor of the secrets that the server has now."""
-        return self.target.redactor(self._headers)
+        made = redactor(self.target, self._credentials)
+        for value in self._sent:
+            made.add(value)
+            made.add(value.partition(" ")[2])  # `Bearer TOKEN`
+        return made
 
     def connection(self) -> Connection:
         """The live connection, or a new one."""
         if self._connection is None or self._connection.over:
             self._connection = Connection(
                 self.target,
-                headers=lambda: self._headers,
+                credentials=lambda: self._credentials,
+                secret=self._sent.add,
                 changed=self.forget,
                 elicit=self._elicit if self.target.elicitation else None,
             )
@@ -135,6 +145,25 @@ class Link:
             self._asking_list.add_done_callback(self._asked)
         return await asyncio.shield(self._asking_list)
 
+    async def ask(self, request: Callable[[Client], Awaitable[Any]]) -> Any:
+        """
+        The answer to *request*, which changes nothing on the server.
+
+        Raises:
+            ToolServerError: The server cannot be reached, or its answer is an error or invalid.
+            ConfigurationError: No such command, or the SDK is not installed.
+        """
+        connection, client = await self.client()
+        from looopy.tools.sources.mcp import sdk
+
+        try:
+            async with asyncio.timeout(self.target.list_timeout_s):
+                return await request(client)
+        except Exception as error:  # noqa: BLE001 - any error that the SDK raises
+            if sdk.is_gone(error):
+                connection.lost()
+            raise sdk.failure_of(error, self.target, self.redactor) from None
+
     @property
     def last_tools(self) -> RawListing | None:
         """The last list, even if it has expired."""
@@ -151,7 +180,7 @@ class Link:
             task.exception()  # an unread exception would be logged
 
     async def _ask_list(self) -> RawListing:
-        self.use(self._headers)
+        self.use(self._credentials)
         connection = self.connection()
         try:
             client = await connection.client()
@@ -173,7 +202,9 @@ class Link:
             self.leave()
         self._failed, self._listed_by = None, connection
         until = time.monotonic() + self.target.cache_s
-        self._listing = RawListing(tools, tuple(connection.problems), until)
+        self._listing = RawListing(
+            tools, tuple(connection.problems), until, has_resources=sdk.has_resources(client)
+        )
         return self._listing
 
     def _note(self, error: LooopyError) -> None:
@@ -208,7 +239,7 @@ class Pool:
         self._left = asyncio.Event()
 
     @asynccontextmanager
-    async def link(self, headers: Mapping[str, str] | None) -> AsyncIterator[Link]:
+    async def link(self, credentials: Credentials | None) -> AsyncIterator[Link]:
         """
         The link of these credentials, in use for as long as the block runs.
 
@@ -216,12 +247,13 @@ class Pool:
             ConfigurationError: Another event loop, which still runs, uses the source.
         """
         self._check_loop()
-        key = self._keys.key_of(headers)
+        credentials = credentials or Credentials()
+        key = self._key_of(credentials)
         while key not in self._links and len(self._links) >= self._target.max_sessions:
             await self._make_room()
         link = self._links.setdefault(key, Link(self._target))
         self._links.move_to_end(key)
-        link.use(headers)
+        link.use(credentials)
         try:
             yield link
         finally:
@@ -241,6 +273,13 @@ class Pool:
                 return
         self._left.clear()
         await self._left.wait()
+
+    def _key_of(self, credentials: Credentials) -> bytes:
+        # Whoever signs in is known by tenant and actor: the tokens are the provider's, and change.
+        named = dict(credentials.headers or {})
+        if credentials.auth is not None and credentials.user is not None:
+            named |= {"\0tenant": credentials.user[0], "\0actor": credentials.user[1]}
+        return self._keys.key_of(named or None)
 
     def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ def to_tool_result(answer: Any) -> ToolResult:
 
     Structured content is kept in `details`; if there is no other content, the model sees it.
     """
-    blocks = [block for one in answer.content for block in _blocks(one)]
+    blocks = [block for one in answer.content for block in blocks_of(one)]
     structured = answer.structured_content
     if structured is not None and not blocks:
         blocks = [TextContent(to_json_text(structured))]
@@ -27,7 +27,8 @@ def to_tool_result(answer: Any) -> ToolResult:
     return ToolResult(tuple(blocks), details=details, is_error=bool(answer.is_error))
 
 
-def _blocks(content: Any) -> list[UserBlock]:
+def blocks_of(content: Any) -> list[UserBlock]:
+    """One part of the server's content, for the model."""
     match content.type:
         case "text":
             return [TextContent(content.text)] if content.text else []
@@ -38,12 +39,13 @@ def _blocks(content: Any) -> list[UserBlock]:
         case "resource_link":
             return [TextContent(_link(content))]
         case "resource":
-            return [_resource(content.resource)]
+            return [resource_block(content.resource)]
         case kind:
             return [TextContent(f"[content of type {kind!r}: cannot be shown]")]
 
 
-def _resource(resource: Any) -> UserBlock:
+def resource_block(resource: Any) -> UserBlock:
+    """The content of a resource, for the model."""
     text = getattr(resource, "text", None)
     if text is not None:
         return TextContent(f"[resource {resource.uri}]\n{text}")

@@ -7,7 +7,7 @@ With `transports.py`, the only file that imports the SDK.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -15,13 +15,15 @@ from mcp.shared.exceptions import UrlElicitationRequiredError
 from pydantic import ValidationError
 
 from looopy.auth.redaction import Redactor
-from looopy.errors import ToolServerError
+from looopy.errors import SignInFailed, ToolServerError
 from looopy.tools.sources.mcp.dialogue import MAX_QUESTIONS, Question
 from looopy.tools.sources.mcp.target import Target
 from looopy.tools.sources.mcp.transports import (
     HTTP_ERROR,
     HTTP_REFUSED,
-    HeadersNow,
+    SIGN_IN_FAILED,
+    CredentialsNow,
+    HttpFailure,
     Watch,
     open_streams,
 )
@@ -29,15 +31,18 @@ from mcp import Client, MCPError, types
 
 CONNECTION_CLOSED = -32000  # as the SDK numbers it; JSON-RPC leaves it to implementations
 _MAX_PAGES = 100
+_MAX_LISTED = 1000  # resources, and prompts
 
 
 @asynccontextmanager
-async def open_client(target: Target, watch: Watch, headers: HeadersNow) -> AsyncIterator[Client]:
+async def open_client(
+    target: Target, watch: Watch, credentials: CredentialsNow
+) -> AsyncIterator[Client]:
     """
     A client after its handshake; enter and leave it in one task.
 
     Args:
-        headers: Called at each HTTP request.
+        credentials: Called at each HTTP request.
     """
 
     async def on_message(message: Any) -> None:
@@ -49,7 +54,7 @@ async def open_client(target: Target, watch: Watch, headers: HeadersNow) -> Asyn
         return await watch.elicit(params)
 
     client = Client(
-        open_streams(target, watch, headers),
+        open_streams(target, watch, credentials),
         mode="legacy" if target.legacy else "auto",
         message_handler=on_message,
         elicitation_callback=cast("Any", on_elicit) if watch.elicit is not None else None,
@@ -75,14 +80,54 @@ async def list_all(client: Client, target: Target) -> list[Any]:
     """
     if client.server_capabilities.tools is None:
         return []
+    return await _pages(client.session.list_tools, "tools", target.max_tools)
+
+
+def has_resources(client: Client) -> bool:
+    """True if the server offers resources."""
+    return client.server_capabilities.resources is not None
+
+
+async def list_resources(client: Client) -> list[Any]:
+    """The resources of a server, then its templates; raises as `list_all` does."""
+    if not has_resources(client):
+        return []
+    found = await _pages(client.session.list_resources, "resources", _MAX_LISTED)
+    try:
+        more = client.session.list_resource_templates
+        return found + await _pages(more, "resource_templates", _MAX_LISTED)
+    except MCPError as error:
+        if error.code != types.METHOD_NOT_FOUND:
+            raise
+        return found
+
+
+async def read_resource(client: Client, uri: str) -> list[Any]:
+    """The contents under an address; raises as `list_all` does."""
+    return list((await client.session.read_resource(uri)).contents)
+
+
+async def list_prompts(client: Client) -> list[Any]:
+    """The prompts of a server; raises as `list_all` does."""
+    if client.server_capabilities.prompts is None:
+        return []
+    return await _pages(client.session.list_prompts, "prompts", _MAX_LISTED)
+
+
+async def get_prompt(client: Client, name: str, arguments: Mapping[str, str]) -> Any:
+    """One prompt, filled in; raises as `list_all` does."""
+    return await client.session.get_prompt(name, dict(arguments))
+
+
+async def _pages(ask: Callable[..., Any], name: str, most: int) -> list[Any]:
     found: list[Any] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         params = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
-        page = await client.session.list_tools(params=params)
-        found += page.tools
+        page = await ask(params=params)
+        found += getattr(page, name)
         cursor = page.next_cursor
-        if cursor is None or len(found) > target.max_tools:
+        if cursor is None or len(found) > most:
             break
     return found
 
@@ -173,11 +218,16 @@ def is_forgotten(error: BaseException) -> bool:
 
 def failure_of(error: BaseException, target: Target, redactor: Redactor) -> ToolServerError:
     """The `ToolServerError` for *error* of a request that was sent; shows no secret."""
+    kind = ToolServerError
     match error:
+        case MCPError() | HttpFailure() if error.code == SIGN_IN_FAILED:
+            text, known, kind = str(error), True, SignInFailed
         case MCPError() if error.code == CONNECTION_CLOSED:
             text, known = "ended, or closed the connection", False
         case MCPError() if error.code in (HTTP_ERROR, HTTP_REFUSED):
             text, known = error.message, error.code == HTTP_REFUSED
+        case HttpFailure():
+            text, known = str(error), error.code == HTTP_REFUSED
         case MCPError():
             text, known = f"answered with an error: {error.message} ({error.code})", True
         case ValidationError():
@@ -187,7 +237,12 @@ def failure_of(error: BaseException, target: Target, redactor: Redactor) -> Tool
         case _:
             text, known = f"failed: {str(error) or type(error).__name__}", False
     text = redactor.text(f"{target.where} {text}")
-    return ToolServerError(text, server=target.name, outcome_known=known)
+    return kind(text, server=target.name, outcome_known=known)
+
+
+def is_sign_in(error: BaseException) -> bool:
+    """True if *error* means that the user is not signed in, and cannot be."""
+    return isinstance(error, (MCPError, HttpFailure)) and error.code == SIGN_IN_FAILED
 
 
 def is_gone(error: BaseException) -> bool:

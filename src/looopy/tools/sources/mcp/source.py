@@ -8,8 +8,10 @@ warning, never a turn.
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
@@ -17,12 +19,24 @@ from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError, LooopyError, ToolServerError
 from looopy.tools.base import NeedsApproval, Tool, refuse_unknown
 from looopy.tools.sources.headers import Headers
+from looopy.tools.sources.mcp.credentials import Auth, Credentials, is_auth, user_of
 from looopy.tools.sources.mcp.listing import read_listing
-from looopy.tools.sources.mcp.pool import Pool, RawListing
+from looopy.tools.sources.mcp.pool import Link, Pool, RawListing
+from looopy.tools.sources.mcp.resources import (
+    ListResources,
+    MCPPrompt,
+    MCPResource,
+    ReadResource,
+    to_blocks,
+    to_messages,
+    to_prompt,
+    to_resource,
+)
 from looopy.tools.sources.mcp.target import Limits, Target
 from looopy.tools.sources.mcp.tool import MCPTool
 from looopy.tools.sources.server import ServerTools
 from looopy.types.context import AuthContext
+from looopy.types.message import AssistantMessage, UserBlock, UserMessage
 
 _logger = logging.getLogger("looopy")
 
@@ -49,15 +63,23 @@ class MCPTools(ServerTools):
         headers: For each HTTP request: a mapping, or a function of the turn's `AuthContext` (or of
             `None`), sync or async, that returns one. Turns with other headers get another
             connection.
+        auth: Signs in over HTTP: an `httpx2.Auth`, as the SDK's `OAuthClientProvider`, or a
+            function of the turn's `AuthContext` (or of `None`), sync or async, that returns one for
+            its user. Each user (tenant and actor) gets a connection. See `docs/mcp.md`.
+        origins: Places where a sign-in may lead, beside the server's own origin, as in
+            `["https://login.example"]`. No request of it goes elsewhere.
         name: For messages; the command or host by default.
         prefix: Put before each tool's name, as in `"files_"`, if names would collide.
         only: The server's names of the tools to offer; `None`: all.
         trust_annotations: Believe the server that a tool only reads (`effects="none"`) or may be
             repeated (`"idempotent"`). Otherwise each counts as `"external"`.
         elicitation: The server may ask the user: see `docs/mcp.md`.
+        resources: Offer the model the tools `list_resources` and `read_resource`, after *prefix*,
+            if the server has resources.
         required: An unreachable server fails `start()`, and a turn, with `ToolServerError`;
             otherwise it costs its tools and a warning.
-        protocol: `"legacy"` for servers that fail when asked for the protocol of 2026.
+        protocol: `"legacy"` for servers that fail when asked for the protocol of 2026; `"sse"` for
+            those that speak only the HTTP transport of 2024.
         **options: For each of its tools, and limits of the server:
 
             - `needs_approval`: See `Tool`; for all of its tools.
@@ -92,13 +114,16 @@ class MCPTools(ServerTools):
         cwd: str | Path | None = None,
         url: str | None = None,
         headers: Headers | None = None,
+        auth: Auth | None = None,
+        origins: Collection[str] = (),
         name: str | None = None,
         prefix: str = "",
         only: Collection[str] | None = None,
         trust_annotations: bool = True,
         elicitation: bool = True,
+        resources: bool = False,
         required: bool = False,
-        protocol: Literal["auto", "legacy"] = "auto",
+        protocol: Literal["auto", "legacy", "sse"] = "auto",
         **options: Unpack[MCPOptions],
     ) -> None:
         refuse_unknown("MCPTools", options, MCPOptions.__annotations__)
@@ -113,18 +138,26 @@ class MCPTools(ServerTools):
             url=url,
             protocol=protocol,
             elicitation=elicitation,
+            origins=origins,
             **limits,
         )
         if headers is not None and url is None:
             raise ConfigurationError("MCPTools: headers go with url=; a command takes env=")
+        if auth is not None and (url is None or not (callable(auth) or is_auth(auth))):
+            text = "auth takes an httpx2.Auth, or a function that returns one, and goes with url="
+            raise ConfigurationError(f"MCPTools: {text}")
         if isinstance(only, str):
             raise ConfigurationError("MCPTools: only takes a list of names")
         super().__init__(headers, required=required)
+        self._auth = auth
+        self._auth_per_turn = callable(auth) and not is_auth(auth)
+        self._per_turn = self._per_turn or self._auth_per_turn
         self.name = self.target.name
         self.where = self.target.where
         self._prefix = prefix
         self._only = only
         self._trust = trust_annotations
+        self._resources = resources
         self._options = of_calls
         self.pool = Pool(self.target)
         self._users = 0
@@ -157,7 +190,97 @@ class MCPTools(ServerTools):
     def __repr__(self) -> str:
         return f"<MCPTools {self.target.name}>"
 
+    # --- resources and prompts -------------------------------------------------------------------
+
+    async def list_resources(
+        self, auth_context: AuthContext | None = None
+    ) -> Sequence[MCPResource]:
+        """
+        The resources of the server, then its templates; empty if it has none.
+
+        Args:
+            auth_context: For `headers` and `auth`, as in a turn; also for the methods below.
+
+        Raises:
+            ToolServerError: The server cannot be reached, or its answer is invalid.
+            ConfigurationError: No such command, or the SDK is not installed.
+        """
+        async with self.link_for(auth_context) as link:
+            found = await link.ask(lambda client: _sdk().list_resources(client))
+            return [to_resource(one, link.redactor) for one in found]
+
+    async def read_resource(
+        self, uri: str, auth_context: AuthContext | None = None
+    ) -> tuple[UserBlock, ...]:
+        """
+        The content of a resource: text and images, other content as a note.
+
+        Raises:
+            ToolServerError: As `list_resources`, or the server has no such resource.
+        """
+        async with self.link_for(auth_context) as link:
+            contents = await link.ask(lambda client: _sdk().read_resource(client, uri))
+            return to_blocks(contents, link.redactor)
+
+    async def list_prompts(self, auth_context: AuthContext | None = None) -> Sequence[MCPPrompt]:
+        """
+        The prompts of the server; empty if it has none.
+
+        Raises:
+            ToolServerError: As `list_resources`.
+        """
+        async with self.link_for(auth_context) as link:
+            found = await link.ask(lambda client: _sdk().list_prompts(client))
+            return [to_prompt(one, link.redactor) for one in found]
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        auth_context: AuthContext | None = None,
+    ) -> tuple[UserMessage | AssistantMessage, ...]:
+        """
+        The messages of a prompt, filled in with *arguments*.
+
+        Raises:
+            ToolServerError: As `list_resources`, or the server does not accept the arguments.
+        """
+        async with self.link_for(auth_context) as link:
+            answer = await link.ask(lambda client: _sdk().get_prompt(client, name, arguments or {}))
+            return to_messages(answer, link.redactor)
+
     # --- inside ----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def link_for(self, auth_context: AuthContext | None) -> AsyncIterator[Link]:
+        """
+        The server with the credentials of a turn, in use for as long as the block runs.
+
+        Raises:
+            ToolServerError: The function that makes the credentials failed.
+        """
+        made = Credentials(
+            await self.headers_for(auth_context),
+            await self._auth_for(auth_context),
+            user_of(auth_context) if self._auth_per_turn else None,
+        )
+        async with self.pool.link(made) as link:
+            yield link
+
+    async def _auth_for(self, auth_context: AuthContext | None) -> Any:
+        if not self._auth_per_turn:
+            return self._auth
+        make: Any = self._auth
+        try:
+            made = make(auth_context)
+            made = await made if inspect.isawaitable(made) else made
+        except Exception as error:
+            text = f"{self.where}: its auth could not be made: {type(error).__name__}"
+            raise ToolServerError(text, server=self.name) from error
+        if made is not None and not is_auth(made):
+            text = f"{self.where}: auth must return an httpx2.Auth, not {type(made).__name__}"
+            raise ToolServerError(text, server=self.name)
+        return made
 
     async def _list(
         self, auth_context: AuthContext | None, warn: Callable[[str], object], *, patient: bool
@@ -165,14 +288,14 @@ class MCPTools(ServerTools):
         found: RawListing | None = None
         redactor = Redactor()
         try:
-            headers = await self.headers_for(auth_context)
-            async with self.pool.link(headers) as link:
-                redactor = link.redactor
+            async with self.link_for(auth_context) as link:
                 try:
                     found = await link.tools(patient=patient)
                 except ToolServerError:
                     found = link.last_tools
                     raise
+                finally:
+                    redactor = link.redactor
         except LooopyError as error:
             if self._fails(error, patient=patient):
                 raise
@@ -186,6 +309,15 @@ class MCPTools(ServerTools):
                 warn(f"{self.target.where} has no tool {name!r}, which only= asks for")
         return tools
 
+    def _resource_tools(self, taken: Collection[str]) -> list[Tool]:
+        """The tools for resources; a tool of the server that has such a name stays."""
+        listing, reading = (f"{self._prefix}{name}" for name in ("list_resources", "read_resource"))
+        made = [
+            ListResources(listing, self.where, self.list_resources, **self._options),
+            ReadResource(reading, self.where, self.read_resource, **self._options),
+        ]
+        return [one for one in made if one.name.casefold() not in taken]
+
     def _tools(self, found: RawListing, redactor: Redactor) -> Sequence[Tool]:
         if found.read is None:
             listing = read_listing(
@@ -197,11 +329,20 @@ class MCPTools(ServerTools):
                 redactor=redactor,
             )
             found.read = [
-                MCPTool(self.pool, self.headers_for, offer, **self._options)
+                MCPTool(self.link_for, offer, **self._options)
                 for offer in listing.offers
             ]
+            if self._resources and found.has_resources:
+                found.read += self._resource_tools({one.name.casefold() for one in listing.offers})
             self.problems = listing.problems
             for problem in listing.problems:
                 _logger.warning("%s: %s", self.target.where, problem)
         tools: Sequence[Tool] = found.read
         return tools
+
+
+def _sdk() -> Any:
+    """The SDK in looopy's terms, once a connection has loaded it."""
+    from looopy.tools.sources.mcp import sdk
+
+    return sdk

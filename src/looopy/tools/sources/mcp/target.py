@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypedDict
@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from looopy.auth.redaction import Redactor
 from looopy.errors import ConfigurationError
-from looopy.tools.sources.headers import redactor_of
+from looopy.tools.sources.headers import origin_of, redactor_of
 
 
 class Limits(TypedDict, total=False):
@@ -35,6 +35,7 @@ class Target:
         max_tools: The longest list.
         max_sessions: Connections with different credentials at a time.
         elicitation: The server may ask the user.
+        origins: Where a sign-in may lead, beside the server's own origin.
 
     Raises:
         ConfigurationError: Not exactly one of *command* and *url*, or an invalid option.
@@ -52,8 +53,9 @@ class Target:
     max_bytes: int = 16 * 1024 * 1024
     max_tools: int = 256
     max_sessions: int = 8
-    protocol: Literal["auto", "legacy"] = "auto"
+    protocol: Literal["auto", "legacy", "sse"] = "auto"
     elicitation: bool = True
+    origins: Collection[str] = ()
 
     def __post_init__(self) -> None:
         command, url, args = self.command, self.url, self.args
@@ -66,8 +68,14 @@ class Target:
                 "MCPTools: command= is the program alone, and its arguments go into args=, as in"
                 ' command="uvx", args=["mcp-server-time"]'
             )
-        if self.protocol not in ("auto", "legacy"):
-            raise ConfigurationError("MCPTools: protocol must be 'auto' or 'legacy'")
+        if self.protocol not in ("auto", "legacy", "sse"):
+            raise ConfigurationError("MCPTools: protocol must be 'auto', 'legacy' or 'sse'")
+        if self.protocol == "sse" and url is None:
+            raise ConfigurationError("MCPTools: protocol='sse' goes with url=")
+        if isinstance(self.origins, str):
+            raise ConfigurationError("MCPTools: origins takes a list of addresses")
+        if not all(isinstance(one, str) and _address(one) for one in self.origins):
+            raise ConfigurationError("MCPTools: origins takes http or https addresses")
         for key in (*Limits.__annotations__, "elicitation"):
             value = getattr(self, key)
             if not isinstance(value, (int, float)) or (key != "elicitation" and value <= 0):
@@ -100,7 +108,12 @@ class Target:
     @property
     def legacy(self) -> bool:
         """True if the server knows the protocol of 2025 only: the newer one is not tried."""
-        return self.protocol == "legacy"
+        return self.protocol != "auto"
+
+    def allows(self, url: str) -> bool:
+        """True if a request of a sign-in may go to *url*."""
+        places = {origin_of(one) for one in (self.url, *self.origins) if one is not None}
+        return origin_of(url) in places
 
     def redactor(self, headers: Mapping[str, str] | None = None) -> Redactor:
         """A redactor of the secrets that this server was given, found by their names."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from looopy.errors import ToolServerError
 from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.sources.mcp.conversation import Conversation
 from looopy.tools.sources.mcp.listing import Offer
-from looopy.tools.sources.mcp.pool import Link, Pool
+from looopy.tools.sources.mcp.pool import Link
 from looopy.tools.sources.mcp.results import to_tool_result
 from looopy.types.context import AuthContext
 
-HeadersFor = Callable[[AuthContext | None], Awaitable[Mapping[str, str] | None]]
+LinkFor = Callable[[AuthContext | None], AbstractAsyncContextManager[Link]]
 
 
 class MCPTool(Tool):
@@ -24,8 +25,7 @@ class MCPTool(Tool):
     the call fails with an unknown outcome. The next call connects to a new server.
 
     Args:
-        pool: The connections to the server.
-        headers_for: Makes the headers of a turn; may raise `ToolServerError`.
+        link_for: The server with the credentials of a turn; may raise `ToolServerError`.
         offer: The tool as the server lists it.
         **options: See `Tool`.
 
@@ -33,7 +33,7 @@ class MCPTool(Tool):
         remote_name: The server's name for it.
     """
 
-    def __init__(self, pool: Pool, headers_for: HeadersFor, offer: Offer, **options: Any) -> None:
+    def __init__(self, link_for: LinkFor, offer: Offer, **options: Any) -> None:
         super().__init__(
             name=offer.name,
             description=offer.description,
@@ -43,8 +43,7 @@ class MCPTool(Tool):
             **options,
         )
         self.remote_name = offer.remote_name
-        self._pool = pool
-        self._headers_for = headers_for
+        self._link_for = link_for
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """
@@ -54,8 +53,7 @@ class MCPTool(Tool):
             ToolServerError: The server cannot be reached, died, or broke its protocol.
             NeedsInput: The server asks the user.
         """
-        headers = await self._headers_for(context.auth_context)
-        async with self._pool.link(headers) as link:
+        async with self._link_for(context.auth_context) as link:
             try:
                 return await self._run(link, arguments, context)
             except ToolServerError as error:

@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO, cast
@@ -21,20 +21,26 @@ from typing import Any, TextIO, cast
 import httpx2
 from anyio import EndOfStream
 from anyio.abc import ObjectReceiveStream
+from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from looopy.tools.sources.mcp.credentials import Credentials
 from looopy.tools.sources.mcp.listing import object_schema
+from looopy.tools.sources.mcp.sign_in import Fence, SignInError
 from looopy.tools.sources.mcp.target import Target
 from mcp import StdioServerParameters, types
 
 HTTP_ERROR = -32098
 HTTP_REFUSED = -32099  # the server did not process the request
+SIGN_IN_FAILED = -32097
 _TAIL_BYTES = 2000
+_PROBE_LINES = 8
 _READ_TIMEOUT_S = 24 * 3600.0  # of HTTP: calls have their own timeouts
-HeadersNow = Callable[[], "Mapping[str, str] | None"]
+CredentialsNow = Callable[[], Credentials]
+_PROBE_S = 3.0  # for the first event of a server of the old transport
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +54,7 @@ class Watch:
         elicit: Awaited with the parameters of a question that comes while a call runs; `None`: the
             server may not ask.
         problems: The problems of the last list of tools.
+        secret: Called with the `Authorization` that a sign-in sends.
         stderr: The end of the standard error of a server that is a process.
     """
 
@@ -55,34 +62,78 @@ class Watch:
     changed: Callable[[], object]
     elicit: Callable[[Any], Awaitable[Any]] | None
     problems: list[str]
+    secret: Callable[[str], object]
     stderr: bytes = b""
 
 
 @asynccontextmanager
-async def open_streams(target: Target, watch: Watch, headers: HeadersNow) -> AsyncIterator[Any]:
+async def open_streams(
+    target: Target, watch: Watch, credentials: CredentialsNow
+) -> AsyncIterator[Any]:
     """
     The streams to and from a server, for the SDK's client.
 
     Args:
-        headers: Called at each HTTP request.
+        credentials: Called at each HTTP request.
     """
-    over_http = target.url is not None
-    transport = _over_http(target, headers) if over_http else _as_process(target, watch)
+    if target.url is None:
+        transport = _as_process(target, watch)
+    elif target.protocol == "sse":
+        transport = _over_sse(target, watch, credentials)
+    else:
+        transport = _over_http(target, watch, credentials)
     async with transport as (reading, writing):
         yield _Reading(reading, target, watch), writing
 
 
 @asynccontextmanager
-async def _over_http(target: Target, headers: HeadersNow) -> AsyncIterator[Any]:
-    assert target.url is not None  # noqa: S101 - chosen by the caller
-    timeout = httpx2.Timeout(target.connect_timeout_s, read=_READ_TIMEOUT_S)
+async def _over_http(
+    target: Target, watch: Watch, credentials: CredentialsNow
+) -> AsyncIterator[Any]:
     async with (
-        _HttpClient(headers, target.max_bytes, timeout=timeout) as client,
+        _HttpClient(target, watch, credentials) as client,
         streamable_http_client(
-            target.url, http_client=client, max_sse_event_size=target.max_bytes
+            target.url or "", http_client=client, max_sse_event_size=target.max_bytes
         ) as streams,
     ):
         yield streams
+
+
+@asynccontextmanager
+async def _over_sse(
+    target: Target, watch: Watch, credentials: CredentialsNow
+) -> AsyncIterator[Any]:
+    def make(
+        headers: dict[str, str] | None = None,  # noqa: ARG001 - the client adds the current ones
+        timeout: httpx2.Timeout | None = None,  # noqa: ARG001 - as above
+        auth: httpx2.Auth | None = None,  # noqa: ARG001 - as above
+    ) -> httpx2.AsyncClient:
+        return _HttpClient(target, watch, credentials, raises=True)
+
+    async with sse_client(target.url or "", httpx_client_factory=make) as streams:
+        yield streams
+
+
+async def speaks_sse_only(target: Target, watch: Watch, credentials: CredentialsNow) -> bool:
+    """True if the address is that of the old SSE transport: its first event is an endpoint."""
+    if target.url is None or target.protocol == "sse":
+        return False
+    begun: list[str] = []
+    headers = {"accept": "text/event-stream"}
+    try:
+        async with (
+            asyncio.timeout(_PROBE_S),
+            _HttpClient(target, watch, credentials) as client,
+            client.stream("GET", target.url, headers=headers) as response,
+        ):
+            if response.headers.get("content-type", "").startswith("text/event-stream"):
+                async for line in response.aiter_lines():
+                    begun.append(line)
+                    if not line or len(begun) > _PROBE_LINES:
+                        break
+    except Exception:  # noqa: BLE001 - then it is not
+        return False
+    return any(line.replace(" ", "") == "event:endpoint" for line in begun)
 
 
 @asynccontextmanager
@@ -124,23 +175,47 @@ class _Tail(asyncio.Protocol):
         self._watch.stderr = (self._watch.stderr + data)[-_TAIL_BYTES:]
 
 
-class _HttpClient(httpx2.AsyncClient):
-    """Adds the current headers, and turns each failure into an answer to its own request."""
+class HttpFailure(Exception):
+    """The old SSE transport has no answer to its requests: a failure ends the connection."""
 
-    def __init__(self, headers: HeadersNow, max_bytes: int, **options: Any) -> None:
-        super().__init__(**options)
-        self._headers_now = headers
-        self._max_bytes = max_bytes
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class _HttpClient(httpx2.AsyncClient):
+    """Adds the current credentials, and turns each failure into an answer to its own request."""
+
+    def __init__(
+        self, target: Target, watch: Watch, credentials: CredentialsNow, *, raises: bool = False
+    ) -> None:
+        super().__init__(timeout=httpx2.Timeout(target.connect_timeout_s, read=_READ_TIMEOUT_S))
+        self._target = target
+        self._watch = watch
+        self._now = credentials
+        self._max_bytes = target.max_bytes
+        self._raises = raises
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        request.headers.update(self._headers_now() or {})
+        now = self._now()
+        request.headers.update(now.headers or {})
+        if now.auth is not None:
+            options["auth"] = Fence(now.auth, self._target, self._watch.secret)
         try:
             response = await super().send(request, **options)
-            return await self._bounded(request, response)
+            response = await self._bounded(request, response)
+        except SignInError as error:
+            text = f"did not let the user sign in: {error}"
+            response = _refusal(request, 401, text, code=SIGN_IN_FAILED)
         except httpx2.HTTPError as error:
             said = str(error) or type(error).__name__
             unsent = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
-            return _refusal(request, 502, f"cannot be reached: {said}", refused=unsent)
+            response = _refusal(request, 502, f"cannot be reached: {said}", refused=unsent)
+        if self._raises and response.status_code >= 400:
+            self._watch.lost()
+            said = json.loads(response.content)["error"]
+            raise HttpFailure(said["code"], said["message"])
+        return response
 
     async def _bounded(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         """*response*, read unless it is a stream; an error without a text gets one."""
@@ -175,9 +250,14 @@ def _is_rpc_error(body: bytes) -> bool:
 
 
 def _refusal(
-    request: httpx2.Request, status: int, text: str, *, refused: bool = False
+    request: httpx2.Request,
+    status: int,
+    text: str,
+    *,
+    refused: bool = False,
+    code: int = HTTP_ERROR,
 ) -> httpx2.Response:
-    error = {"code": HTTP_REFUSED if refused else HTTP_ERROR, "message": text}
+    error = {"code": HTTP_REFUSED if refused else code, "message": text}
     return httpx2.Response(
         status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request
     )
