@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import subprocess
 import sys
 import weakref
@@ -13,7 +14,7 @@ import psycopg
 import pytest
 from tests.postgres import as_driver, ask
 
-from looopy.stores import open_stores
+from looopy.stores import export_contexts, import_contexts, open_stores
 from looopy.stores.bells import Bells
 from looopy.stores.records import EntryKind
 from looopy.stores.sql.driver import Ring
@@ -35,7 +36,7 @@ _LISTENERS = (
 # A process that appends to a context and is gone.
 _WRITER = f"""
 import asyncio, sys
-from looopy.stores import open_stores
+from looopy.stores import export_contexts, import_contexts, open_stores
 from looopy.testing.contracts.turns import user
 
 async def main():
@@ -518,3 +519,28 @@ async def test_behind_a_transaction_pooler_nobody_listens_but_all_is_told(postgr
                 await _listeners(raw, 1)
                 await pooled.messages.append(CONTEXT, [user("a")])
                 await heard.again()
+
+
+async def test_an_import_rings_for_each_of_its_contexts(url):
+    """Here and in other processes, though all of them are one write."""
+    names = ["a", "b", "c"]
+    async with open_stores("memory:") as source:
+        for name in names:
+            await source.messages.append(name, [user("x")])
+        archive = b"".join([piece async for piece in export_contexts(source, names)])
+    async with open_stores(url) as writer, open_stores(url) as other:
+        with contextlib.ExitStack() as here:
+            rung = {name: Heard() for name in names}
+            for name in names:
+                listening = writer.journal.bells.listen(writer.tenant, name, rung[name])
+                here.enter_context(listening)
+            async with contextlib.AsyncExitStack() as there:
+                heard = [await there.enter_async_context(_listening(other, n)) for n in names[:1]]
+                for name in names[1:]:
+                    heard.append(Heard())
+                    listening = other.journal.bells.listen(other.tenant, name, heard[-1])
+                    there.enter_context(listening)
+                await import_contexts(writer, io.BytesIO(archive))
+                assert all(False in rung[name].rings for name in names)
+                for one in heard:
+                    await one.again()

@@ -48,11 +48,17 @@ Steps: TypeAlias = Generator[Query, Rows, T]
 
 
 class Ring(NamedTuple):
-    """Whom to ring for when a write is done: the listeners of a context; see `Bells.ring`."""
+    """
+    Whom to ring for when a write is done: the listeners of a context; see `Bells.ring`.
+
+    Attributes:
+        others: Contexts of the tenant that the same write has changed.
+    """
 
     tenant: str
     context_id: str
     inbox: bool
+    others: tuple[str, ...] = ()
 
 
 def may_have_written(error: BaseException | None) -> bool:

@@ -50,13 +50,12 @@ async def restore(backend: Driver, tenant: str, contexts: Sequence[RestoredConte
     for attempt in range(_TRIES):
         staged = await _stage(backend, tenant, ordered, share=attempt == 0)
         work = partial(_restore_steps, tenant, ordered, staged)
-        ring = Ring(tenant, ordered[0].record.context_id, inbox=False)
+        first, *others = (one.record.context_id for one in ordered)
+        ring = Ring(tenant, first, inbox=False, others=tuple(others))
         try:
             await backend.run(work, write=True, ring=ring)
         except ArtifactMoved:  # a blob that was to be shared is gone
             continue
-        for context in ordered[1:]:
-            backend.bells.ring(tenant, context.record.context_id, inbox=False)
         return
     raise StoreConflict("others keep removing the bytes to be shared: try again")
 

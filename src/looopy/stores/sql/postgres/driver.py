@@ -234,7 +234,8 @@ class PostgresDriver:
         if ring is not None:
             if self._news is not None:
                 self._news.tell(ring)
-            self.bells.ring(ring.tenant, ring.context_id, inbox=ring.inbox)
+            for context_id in (ring.context_id, *ring.others):
+                self.bells.ring(ring.tenant, context_id, inbox=ring.inbox)
 
     def _line(self, work: Callable[[], Steps[Any]], ring: Ring | None) -> asyncio.Lock:
         """

@@ -104,8 +104,9 @@ class News:
 
     def tell(self, ring: Ring) -> None:
         """Let the others know, soon."""
-        name = name_of(ring.tenant, ring.context_id)
-        self._untold[name] = ring.inbox or self._untold.get(name, False)
+        for context_id in (ring.context_id, *ring.others):
+            name = name_of(ring.tenant, context_id)
+            self._untold[name] = ring.inbox or self._untold.get(name, False)
         if self._telling is None and not self._closing.is_set():
             self._telling = self._loop.create_task(self._tell())
 

@@ -368,7 +368,8 @@ def _hand_out(jobs: Sequence[_Job], bells: Bells | None) -> None:
         answer(job.future, job.result, job.error)
     for job in jobs:
         if bells is not None and job.ring is not None and may_have_written(job.error):
-            bells.ring(job.ring.tenant, job.ring.context_id, inbox=job.ring.inbox)
+            for context_id in (job.ring.context_id, *job.ring.others):
+                bells.ring(job.ring.tenant, context_id, inbox=job.ring.inbox)
 
 
 def _stop(workers: Sequence[_Worker | None], pid: int) -> None:
