@@ -10,6 +10,8 @@ import pytest
 from tests.postgres import as_driver, ask
 
 from looopy.errors import AgentBusy, StoreConflict
+from looopy.stores.sql import statements as s
+from looopy.stores.sql.driver import Query
 from looopy.stores.sql.engine import bind
 from looopy.stores.sql.postgres import url as pg_url
 from looopy.stores.sql.postgres.driver import PostgresDriver
@@ -106,3 +108,25 @@ async def test_writes_of_one_context_wait_in_line_without_a_connection(opened, p
     assert done == {other}
     row.let_go()
     assert await asyncio.gather(*waiting) == [2, 3, 4, 5]
+
+
+async def test_a_write_that_waited_in_a_circle_is_made_again(opened, postgres, row):
+    """The server gives one of the two up, perhaps when the time for trying again is over."""
+    stores = await opened(patience_s=0.5)  # less than the server looks for circles
+    for name in ("a", "b"):
+        await stores.messages.append(name, [user("x")])
+    lock = "SELECT * FROM looopy_contexts WHERE context_id = '{}' FOR UPDATE"
+
+    def both():
+        for name in ("a", "b"):
+            yield Query(s.PEEK_LOCKED, {"tenant": "default", "context": name})
+        return "written"
+
+    with psycopg.connect(postgres) as other:
+        other.execute("SET deadlock_timeout = '1h'")
+        other.execute(lock.format("b"))
+        writing = asyncio.create_task(stores.messages.backend.run(both, write=True))
+        await row(1)
+        await asyncio.to_thread(other.execute, lock.format("a"))
+        other.rollback()
+    assert await writing == "written"

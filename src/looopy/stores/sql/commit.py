@@ -46,7 +46,7 @@ from looopy.stores.rules import (
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.sql.ghosts import leave_to_forks, own_turns
+from looopy.stores.sql.ghosts import leave_to_forks, own_turns, read_layers
 from looopy.stores.sql.head import Head, inbox_head, peek
 from looopy.stores.sql.inherited import hide_inherited, leave_artifact, versions_of
 from looopy.stores.sql.store import as_us, bounded
@@ -298,6 +298,7 @@ def _save_artifact(key: Mapping[str, Any], write: ArtifactWrite) -> Steps[Artifa
         head = yield from peek(key)
         if head is None:
             raise no_context(key["context"])
+        yield from read_layers(key, head, lock=True)
         others = yield from versions_of(key, head, write.artifact_id)
         shared = others[-1].artifact.version if others else 0
         saved = yield Query(s.SAVE_ARTIFACT, {**params, "shared": shared})
@@ -368,7 +369,7 @@ def _delete_artifact(key: Mapping[str, Any], artifact_id: str) -> Steps[Artifact
     """
     named = {**key, "artifact": artifact_id}
     head = yield from peek(key)
-    gone = yield from leave_artifact(key, artifact_id)
+    gone = yield from leave_artifact(key, head, artifact_id)
     gone += map(stored_artifact, (yield Query(s.DELETE_ARTIFACT, named)))
     yield Query(s.DELETE_PARTS, named)
     if head is not None and head.past is not None:
@@ -510,6 +511,7 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
         # Its open calls get no results: they are hidden next.
         yield from interrupt_turn(key, head, seq)
         seq += 1
+    yield from read_layers(key, head, lock=True)
     yield from leave_to_forks(key)
     yield from own_turns(key, head)
     covers = (head.visible_from, head.last_position)

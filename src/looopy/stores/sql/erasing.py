@@ -28,7 +28,7 @@ from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import SQLArtifactRows
 from looopy.stores.sql.commit import interrupt_turn
 from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.sql.ghosts import bury, ghosts_of, leave_to_forks
+from looopy.stores.sql.ghosts import bury, ghosts_of, hold_forks, leave_to_forks
 from looopy.stores.sql.head import Head, peek
 from looopy.stores.sql.inherited import newest_of_all
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
@@ -147,8 +147,8 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
             return None
     if head.open_turn is not None and head.lease_live and not terms.force:
         raise busy(head.open_turn)
+    ghosts = yield from ghosts_of(key, head, lock=True)
     counts = yield from _counts(key, head)
-    ghosts = yield from ghosts_of(key, head)
     yield from leave_to_forks(key)
     yield Query(s.DROP_LAYERS, key)
     yield Query(s.DROP_INSTEAD, key)
@@ -196,6 +196,9 @@ class _Turn(NamedTuple):
 
 def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | None]:
     """Take what `actor` said out of some of their turns."""
+    is_ghost = key["context"].startswith(s.GHOST)
+    if is_ghost:  # whoever leaves it locks it last
+        yield from hold_forks(key, s.PEEK_LOCKED)
     head = yield from peek(key, lock=True)
     if head is None or head.owner_actor == key["actor"]:
         return None
@@ -205,6 +208,8 @@ def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | Non
     taken = yield Query(s.WITHDRAW, {**key, **both})
     if not (turns or taken):
         return None
+    if turns and not is_ghost:
+        yield from hold_forks(key, s.PEEK_LOCKED)
     if head.open_turn is not None and head.lease_live and not force:
         raise busy(head.open_turn)
     if taken:

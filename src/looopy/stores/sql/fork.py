@@ -169,7 +169,7 @@ def fork_steps(key: Mapping[str, Any], new_context_id: str, at: int | None) -> S
     head = yield from peek(key, lock=True)  # it may be about to be deleted
     if head is None:
         raise no_context(key["context"])
-    layers = yield from read_layers(key, head)
+    layers = yield from read_layers(key, head, lock=True)
     cut = yield from _cut(key, head, layers, at)
     before_now, _ = decode_past(head.past)
     rewound = kept_rewinds(before_now, cut, whole=at is None)
@@ -242,7 +242,7 @@ def _newest_summary(
 def rewind_steps(key: Mapping[str, Any], to: int) -> Steps[tuple[int, HistoryRewound]]:
     """Hide a turn and everything after it; see `Journal.rewind`."""
     head = yield from _between_turns(key)
-    layers = yield from read_layers(key, head)
+    layers = yield from read_layers(key, head, lock=True)
     rewound, _ = decode_past(head.past)
     turn = yield from _turn_at(key, layers, to if to <= head.turn_count else 0)
     first = 0 if turn is None else turn.first_position
@@ -260,7 +260,7 @@ def rewind_steps(key: Mapping[str, Any], to: int) -> Steps[tuple[int, HistoryRew
 def undo_steps(key: Mapping[str, Any]) -> Steps[tuple[int, HistoryRewound]]:
     """Show again what the newest rewind hid; see `Journal.undo_rewind`."""
     head = yield from _between_turns(key)
-    layers = yield from read_layers(key, head)
+    layers = yield from read_layers(key, head, lock=True)
     rewound, _ = decode_past(head.past)
     old = check_undo(rewound, head.last_position)
     return (yield from _write(key, head, layers, rewound[:-1], old, head.turn_count, undone=True))

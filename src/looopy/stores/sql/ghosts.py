@@ -4,6 +4,15 @@ The part of a context that its forks keep when it is cleared or deleted, and its
 A fork reads rows of other contexts. Before these are deleted, the part that forks share moves to a
 context without a name, a ghost, which no method of a store finds. The rest is deleted at once. A
 ghost never holds more than its forks need, and goes with the last of them.
+
+Relatives may be written at the same time. So a write that decides by layers locks them first, and
+all writes lock in one order:
+
+1. The rows of contexts, a parent before its forks.
+2. The layers of the own context, the oldest first, and then those that forks have of it.
+3. The rows of ghosts, by their ids.
+
+Two relatives have one layer in common. The one that comes second reads what the first has left.
 """
 
 from __future__ import annotations
@@ -15,7 +24,7 @@ from typing import Any
 
 from looopy.stores.past import Layer
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.head import Head, peek
 
 _random = random.SystemRandom()
@@ -26,26 +35,69 @@ def new_ghost() -> str:
     return f"{s.GHOST}{os.urandom(12).hex()}"
 
 
-def read_layers(key: Mapping[str, Any], head: Head | None) -> Steps[list[Layer]]:
-    """Which contexts hold the past of this one; none for a context that is no fork."""
+def read_layers(
+    key: Mapping[str, Any], head: Head | None, *, lock: bool = False
+) -> Steps[list[Layer]]:
+    """
+    Which contexts hold the past of this one; none for a context that is no fork.
+
+    Args:
+        lock: Until the end of the transaction they stay as they are, with the rows that they name.
+    """
     if head is None or head.past is None:
         return []
-    return [Layer(*row) for row in (yield Query(s.LIST_LAYERS, key))]
+    found = yield Query(s.LOCK_LAYERS if lock else s.LIST_LAYERS, key)
+    return [Layer(*row) for row in found]
 
 
-def ghosts_of(key: Mapping[str, Any], head: Head) -> Steps[set[str]]:
+def hold_forks(key: Mapping[str, Any], statement: str) -> Steps[None]:
+    """Lock the rows of the forks of a context, each by *statement*."""
+    held: set[tuple[Any, ...]] = set()
+    while new := sorted(set((yield Query(s.AGES_OF_FORKS, key))) - held):
+        for _, name in new:
+            yield Query(statement, {**key, "context": name})
+        # One that was waited for may have been forked.
+        held.update(new)
+
+
+def lock_forks(key: Mapping[str, Any]) -> Steps[Rows]:
+    """Lock the layers that forks have of a context; the row of the context is locked."""
+    before = None
+    while before != (found := sorted((yield Query(s.LOCK_FORKS, key)))):
+        # Whoever held one of them may have forked that fork.
+        before = found
+    return found
+
+
+def ghosts_of(key: Mapping[str, Any], head: Head, *, lock: bool = False) -> Steps[set[str]]:
     """The ghosts that a context reads."""
-    found = {layer.source for layer in (yield from read_layers(key, head))}
+    found = {layer.source for layer in (yield from read_layers(key, head, lock=lock))}
     if found:
         found |= {row[2] for row in (yield Query(s.LIST_INSTEAD, key))} - {None}
     return {source for source in found if source.startswith(s.GHOST)}
 
 
+def blobs_named(key: Mapping[str, Any], ghosts: Iterable[str]) -> Steps[list[str]]:
+    """The names of the blobs of a context, and of *ghosts*, which may go together with it."""
+    found: Rows = []
+    for name in (key["context"], *sorted(ghosts)):
+        found += yield Query(s.LIST_BLOBS, {**key, "context": name})
+    return [str(name) for (name,) in found]
+
+
 def leave_to_forks(key: Mapping[str, Any]) -> Steps[None]:
-    """Move what forks of a context share to a ghost; its turns stay as well. The row is locked."""
-    ((position, seq, turn),) = yield Query(s.SHARED_UP_TO, key)
+    """
+    Move what forks of a context share to a ghost; its turns stay as well.
+
+    Its row is locked, and so are its own layers.
+    """
+    ((position, _, _),) = yield Query(s.SHARED_UP_TO, key)
     if position is None:
         return
+    shared = yield from lock_forks(key)
+    if not shared:  # they have left meanwhile
+        return
+    position, seq, turn = (max(row[n] for row in shared) for n in (1, 2, 3))
     moved = {**key, "target": new_ghost(), "position": position, "seq": seq, "turn": turn}
     yield Query(s.MAKE_GHOST, moved)
     yield Query(s.COPY_TURNS, {**moved, "after": 0})
@@ -57,7 +109,11 @@ def leave_to_forks(key: Mapping[str, Any]) -> Steps[None]:
 
 
 def own_turns(key: Mapping[str, Any], head: Head) -> Steps[None]:
-    """Make a fork, which is to be cleared, a context of its own: its turns are what stays."""
+    """
+    Make a fork, which is to be cleared, a context of its own: its turns are what stays.
+
+    Its layers are locked.
+    """
     ghosts = yield from ghosts_of(key, head)
     after = 0
     for layer in (yield from read_layers(key, head)):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Rows, Steps
-from looopy.stores.sql.ghosts import bury, new_ghost, read_layers
+from looopy.stores.sql.ghosts import bury, hold_forks, lock_forks, new_ghost, read_layers
 from looopy.stores.sql.head import Head, peek
 from looopy.stores.sql.turns import stored_artifact
 from looopy.types.artifact import Artifact, ArtifactStatus
@@ -106,10 +106,23 @@ def take_along(
     yield Query(s.COPY_INSTEAD, params)
 
 
-def leave_artifact(key: Mapping[str, Any], artifact_id: str) -> Steps[list[Artifact]]:
-    """Move the versions of an artifact that forks share to a ghost, and return them."""
+def leave_artifact(
+    key: Mapping[str, Any], head: Head | None, artifact_id: str
+) -> Steps[list[Artifact]]:
+    """
+    Move the versions of an artifact that forks share to a ghost, and return them.
+
+    The layers of the context are locked as well.
+    """
     named = {**key, "artifact": artifact_id}
-    if not (yield Query(s.IS_SEEN, named)):
+    is_seen = bool((yield Query(s.IS_SEEN, named)))
+    if is_seen:
+        yield from hold_forks(key, s.HOLD_CONTEXT)  # a row of `instead` needs it
+    yield from read_layers(key, head, lock=True)
+    if is_seen:
+        yield from lock_forks(key)
+        is_seen = bool((yield Query(s.IS_SEEN, named)))
+    if not is_seen:
         return []
     moved = {**named, "target": new_ghost(), "position": 0, "seq": 0, "turn": 0}
     yield Query(s.MAKE_GHOST, moved)

@@ -11,11 +11,11 @@ from looopy.stores.log import read_rows
 from looopy.stores.records import Claim, Claimed, ContextRecord, Waiter
 from looopy.stores.rules import busy, check_context_id, metadata_changed, no_context
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.artifacts import blobs_of, drop_blobs
+from looopy.stores.sql.artifacts import drop_blobs
 from looopy.stores.sql.commit import claim_steps, create, drop_place, encode_claim
 from looopy.stores.sql.contexts import SQLContextIndex
 from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.sql.ghosts import bury, ghosts_of, leave_to_forks
+from looopy.stores.sql.ghosts import blobs_named, bury, ghosts_of, leave_to_forks
 from looopy.stores.sql.head import peek
 from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist, one_step
@@ -68,20 +68,22 @@ class SQLStateStore(SQLStore, StateStore):
         if not can_exist(context_id):
             raise no_context(context_id)
 
-        def work() -> Steps[None]:
+        def work() -> Steps[list[str]]:
             key = self.params(context_id)
             head = yield from peek(key, lock=True)
             if head is None:
                 raise no_context(context_id)
             if head.open_turn is not None and head.lease_live:
                 raise busy(head.open_turn)
-            ghosts = yield from ghosts_of(key, head)
+            ghosts = yield from ghosts_of(key, head, lock=True)
+            has_blobs = self.backend.blobs is not None
+            freed = (yield from blobs_named(key, ghosts)) if has_blobs else []
             yield from leave_to_forks(key)
             yield Query(s.DELETE_CONTEXT, key)
             yield from bury(key, ghosts)
+            return freed
 
-        freed = await blobs_of(self.backend, self.tenant, context_id)
-        await self.write(work, context_id, inbox=True)
+        freed = await self.write(work, context_id, inbox=True)
         await drop_blobs(self.backend, self.tenant, freed)
 
     async def claim(self, claim: Claim) -> Claimed:

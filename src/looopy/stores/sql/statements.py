@@ -769,6 +769,19 @@ LIST_LAYERS = (
     f"SELECT source, position, seq, turn, number FROM looopy_lineage WHERE {_THIS} ORDER BY depth"
 )
 
+# Relatives change each other's layers, so whoever decides by them locks them; see `ghosts.py`.
+LOCK_LAYERS = f"{LIST_LAYERS} /* FOR UPDATE */"
+LOCK_FORKS = (
+    "SELECT context_id, position, seq, turn FROM looopy_lineage WHERE tenant_id = :tenant"
+    " AND source = :context /* FOR UPDATE */"
+)
+# The forks that share a part of a context, with their age: a parent is older than its forks.
+AGES_OF_FORKS = (
+    "SELECT (SELECT c.created_at FROM looopy_contexts c WHERE c.tenant_id = l.tenant_id"
+    " AND c.context_id = l.context_id), l.context_id FROM looopy_lineage l"
+    " WHERE l.tenant_id = :tenant AND l.source = :context"
+)
+
 MAKE_GHOST = (
     "INSERT INTO looopy_contexts (tenant_id, context_id, epoch, turn_count, last_position,"
     " last_seq, visible_from, cleared_seq, state, metadata, version, created_at, last_activity)"

@@ -276,9 +276,9 @@ class PostgresDriver:
                     continue
                 collisions += trouble.collided
                 again = trouble.passing or (trouble.collided and collisions < _COLLISIONS)
-                if (trouble.silent or trouble.undone) and not waited:
+                if (trouble.silent or trouble.undone or trouble.collided) and not waited:
                     # Patience may be over, but it was for a server that is away. This one may have
-                    # been there all the time, and only the connection was not.
+                    # been there all the time, and only the connection was not, or a row.
                     waited = True
                     deadline = max(deadline, _now() + self._patience_s)
                 if not again or _now() >= deadline:
