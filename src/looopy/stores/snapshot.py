@@ -8,7 +8,7 @@ context do not, so a reader takes them page by page up to the numbers in its rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,14 +73,14 @@ class RestoredContext:
         log: Makes an iterator of the rows of messages and of all other events that have rows, by
             `seq`.
         versions: Makes an iterator of the versions of artifacts, by id and version.
-        entries: The messages in its inbox, in order.
+        entries: The messages in its inbox, in order; they may be read repeatedly as well.
     """
 
     record: ContextRecord
     turns: Callable[[], Iterable[RestoredTurn]]
     log: Callable[[], Iterable[RestoredMessage | StoredEvent]]
     versions: Callable[[], Iterable[RestoredVersion]]
-    entries: Sequence[Entry] = ()
+    entries: Collection[Entry] = ()
 
 
 def exists_already(context_id: str) -> StoreConflict:

@@ -261,7 +261,8 @@ class Reader:
 
     def _content_at(self, info: zipfile.ZipInfo) -> int:
         """Where the bytes of a member begin."""
-        raw = self._source.read(info.header_offset, _HEADER.size)
+        at = info.header_offset  # below zero if the directory lies about its own place
+        raw = self._source.read(at, _HEADER.size) if at >= 0 else b""
         fields = _HEADER.unpack(raw) if len(raw) == _HEADER.size else None
         if fields is None or fields[0] != b"PK\3\4":
             raise refuse("its place in the file is wrong", info.orig_filename)
@@ -300,8 +301,10 @@ def _check_end(source: _Source, end: int) -> None:
     count, size = _END.unpack(raw)[4:6]
     at = end - _END.size - _LOCATOR.size
     if at >= 0 and (locator := source.read(at, _LOCATOR.size)).startswith(b"PK\6\7"):
-        raw = source.read(_LOCATOR.unpack(locator)[2], _END_64.size)
-        if len(raw) < _END_64.size or not raw.startswith(b"PK\6\6"):
+        # Where `zipfile` reads it, whatever the locator says: both have to read the same.
+        place = at - _END_64.size
+        raw = source.read(place, _END_64.size) if place == _LOCATOR.unpack(locator)[2] else b""
+        if not raw.startswith(b"PK\6\6"):
             raise refuse("it is truncated, or no ZIP file: its directory is not there")
         count, size = _END_64.unpack(raw)[7:9]
     if count > MOST_MEMBERS or size > _MOST_DIRECTORY_BYTES:

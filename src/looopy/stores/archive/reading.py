@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
@@ -37,7 +37,6 @@ from looopy.types.message import AssistantMessage, ToolResultMessage
 from looopy.types.storable import MAX_BODY_BYTES, dump
 
 _MOST_CONTEXT_BYTES = 2 * MAX_BODY_BYTES + 1024 * 1024  # metadata and state
-_MOST_INBOX_BYTES = 64 * 1024 * 1024
 
 
 class Listed(NamedTuple):
@@ -96,6 +95,10 @@ class Archive:
         """
         if strangers := self._members.keys() - self._said.keys() - {form.MANIFEST}:
             raise refuse(f"{form.MANIFEST} does not name it", min(strangers))
+        # First: a manifest of a few bytes may claim billions.
+        versions_listed = sum(listed.counts["versions"] for listed in self.contexts)
+        if len(self.contexts) + versions_listed > form.MOST_MEMBERS:
+            raise refuse(f"more than {form.MOST_MEMBERS:,} members", form.MANIFEST)
         expected = {
             listed.folder + name
             for listed in self.contexts
@@ -162,7 +165,8 @@ class Checked:
 
     Attributes:
         listed: As the manifest lists it.
-        actors: Everybody whom it names, with the place: member, line and path.
+        actors: The first two whom it names, with the place: member, line and path. One of any two
+            is not the importer, and an archive may name millions.
     """
 
     def __init__(self, archive: Archive, listed: Listed) -> None:
@@ -174,13 +178,14 @@ class Checked:
         self._turns = archive.checked_member(folder + form.TURNS)
         self._events = archive.checked_member(folder + form.EVENTS)
         self._artifacts = archive.checked_member(folder + form.ARTIFACTS)
-        self._entries = self._read_entries()
+        self._inbox = archive.checked_member(folder + form.INBOX)
+        entries = sum(1 for _ in self._read_entries())
         record = self._context.record
         found = {
             "turns": record.turn_count,
             "messages": record.last_position - record.visible_from + 1,
             "events": self._check_log(),
-            "entries": len(self._entries),
+            "entries": entries,
             "versions": self._check_versions(),
         }
         for name, count in found.items():
@@ -214,7 +219,7 @@ class Checked:
             turns=self._read_turns,
             log=self._checked_log,
             versions=self._versions,
-            entries=self._entries,
+            entries=_Entries(self._read_entries, self.listed.counts["entries"]),
         )
 
     # --- the parts ---
@@ -225,24 +230,23 @@ class Checked:
             found = form.context_from_json(form.parse(member.whole(_MOST_CONTEXT_BYTES)))
             if found.record.context_id != self.listed.context_id:
                 raise refused("context_id", f"{form.MANIFEST} names another one")
-        if found.record.owner_actor is not None:
-            self.actors.setdefault(found.record.owner_actor, (member.name, None, "/owner"))
+        self._notice(found.record.owner_actor, member.name, None, "/owner")
         return found
 
-    def _read_entries(self) -> list[Entry]:
-        member = self._archive.checked_member(self.listed.folder + form.INBOX)
-        if member.size > _MOST_INBOX_BYTES:
-            raise refuse(f"more than {_MOST_INBOX_BYTES:,} bytes", member.name)
-        found: list[Entry] = []
+    def _notice(self, actor: str | None, member: str, line: int | None, path: str) -> None:
+        if actor is not None and len(self.actors) < 2:
+            self.actors.setdefault(actor, (member, line, path))
+
+    def _read_entries(self) -> Iterator[Entry]:
+        """The messages that wait, in order; their numbers rise."""
+        member, least = self._inbox, 1
         last = self._context.record.inbox.last
         for number, raw in member.lines():
             with _place(member.name, number):
-                least = found[-1].number + 1 if found else 1
                 entry = form.entry_from_json(form.parse(raw), least, last)
-            found.append(entry)
-            if entry.actor_id is not None:
-                self.actors.setdefault(entry.actor_id, (member.name, number, "/actor_id"))
-        return found
+            least = entry.number + 1
+            self._notice(entry.actor_id, member.name, number, "/actor_id")
+            yield entry
 
     def _read_turns(self) -> Iterator[RestoredTurn]:
         """The turns, in order; their numbers rise."""
@@ -266,8 +270,7 @@ class Checked:
                 ):
                     raise refused("user_position", "no message of this turn")
                 last_seq, count = end, number
-            if one.actor_id is not None:
-                self.actors.setdefault(one.actor_id, (member.name, number, "/actor_id"))
+            self._notice(one.actor_id, member.name, number, "/actor_id")
             yield turn
         if count != record.turn_count:
             raise refuse(f"{count} turns, not {record.turn_count}", member.name)
@@ -363,6 +366,23 @@ class Checked:
 
     def _content_name(self, number: int) -> str:
         return f"{self.listed.folder}artifacts/{number}"
+
+
+class _Entries(Collection[Entry]):
+    """The messages of an inbox, of which one at a time is in memory."""
+
+    def __init__(self, read: Callable[[], Iterator[Entry]], count: int) -> None:
+        self._read = read
+        self._count = count
+
+    def __contains__(self, one: object) -> bool:
+        return any(entry == one for entry in self)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self._read()
+
+    def __len__(self) -> int:
+        return self._count
 
 
 def _blocks(member: Member, start: int) -> Iterator[bytes]:
@@ -558,6 +578,6 @@ class _place:  # noqa: N801 - reads as a word of the language
         path += form.place_of(error)
         if isinstance(error, LooopyError):
             raise refuse(error.message, member, line=line, path=path) from error
-        if isinstance(error, (ValueError, TypeError, KeyError, OverflowError)):
+        if isinstance(error, (ValueError, TypeError, KeyError, OverflowError, RecursionError)):
             why = f"no value that looopy writes ({type(error).__name__})"
             raise refuse(why, member, line=line, path=path) from error

@@ -259,8 +259,11 @@ class _Export:
             writer.write(lines)
             yield
         writer.end()
-        entries = [form.entry_to_line(entry) + "\n" for entry in snapshot.entries]
-        writer.add(folder + form.INBOX, "".join(entries).encode())
+        writer.begin(folder + form.INBOX)
+        for entry in snapshot.entries:
+            writer.write(f"{form.entry_to_line(entry)}\n".encode())
+            yield
+        writer.end()
         members = [f"{folder}artifacts/{n}" for n in range(1, len(snapshot.artifacts) + 1)]
         named = list(zip(snapshot.artifacts, members, strict=True))
         versions = [form.line(form.artifact_to_json(one, member)) for one, member in named]

@@ -13,6 +13,7 @@ import pytest
 
 from looopy.errors import ArchiveRefused, StoreConflict, ValueRefused
 from looopy.stores import MemoryBackend, import_contexts
+from looopy.stores.archive.reading import Archive
 from looopy.testing.contracts.restore import exported, fill, imported
 
 FOLDER = "contexts/1/"
@@ -300,6 +301,14 @@ async def test_a_manifest_that_lies_about_a_context_is_refused(good, target, nam
     await _refused(target, _manifest(good, contexts=manifest["contexts"]))
 
 
+async def test_a_manifest_that_claims_billions_is_refused_at_once(good, target):
+    """Before anybody makes a list of the names that it would take."""
+    manifest = json.loads(members_of(good)[MANIFEST])
+    manifest["contexts"][0]["versions"] = 100_000
+    with pytest.raises(ArchiveRefused, match="more than 100,000 members"):
+        await imported(target, _manifest(good, contexts=manifest["contexts"]))
+
+
 async def test_a_context_is_in_an_archive_once(good, target):
     """Two with one id would be one."""
     members = members_of(good)
@@ -410,6 +419,29 @@ async def test_a_directory_of_millions_is_not_read(target):
     assert found == (None, None, None)
 
 
+async def test_a_second_end_is_not_believed(good, target):
+    """Its size is that of the end which the locator names, and the other one is read."""
+    end = good.rindex(b"PK\5\6")
+    count, size, start = struct.unpack("<H2L", good[end + 10 : end + 20])
+    version = struct.pack("<4sQ2H2L", b"PK\6\6", 44, 45, 45, 0, 0)
+    small = version + struct.pack("<4Q", 1, 1, 1, start)
+    true = version + struct.pack("<4Q", count, count, size, start + len(small))
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1)
+    made = small + good[:end] + true + locator + good[end:]
+    assert len(zipfile.ZipFile(io.BytesIO(made)).namelist()) == count
+    with pytest.raises(ArchiveRefused, match="its directory is not there"):
+        await imported(target, made)
+
+
+async def test_a_directory_that_lies_about_its_place_is_refused(good, target):
+    """Its members would begin before the file does."""
+    made = bytearray(_zip(members_of(good)))
+    at = _directory(made)[0]
+    made[-6:-2] = struct.pack("<L", struct.unpack("<L", made[-6:-2])[0] + 100)
+    made[at + 42 : at + 46] = struct.pack("<L", 0)
+    await _refused(target, bytes(made))
+
+
 async def test_no_zip_file_at_all_is_refused(target):
     """Such as a picture, or an archive that was compressed."""
     await _refused(target, b"\x89PNG" + b"\0" * 1000)
@@ -437,6 +469,14 @@ async def test_a_turn_of_somebody_else_is_a_claim_as_well(good, target):
     members[f"{FOLDER}inbox.jsonl"] = members[f"{FOLDER}inbox.jsonl"].replace(b'"u1"', b"null")
     found = await _refused(target, archive_of(members), keep_owners=False)
     assert found == (f"{FOLDER}turns.jsonl", 1, "/actor_id")
+
+
+async def test_no_more_actors_are_kept_than_tell_of_a_stranger(good):
+    """An archive may name millions."""
+    checked = Archive(io.BytesIO(good)).read(0)
+    for n in range(9):
+        checked._notice(f"u{n}", "turns.jsonl", n, "/actor_id")
+    assert list(checked.actors) == ["u1", "u0"]
 
 
 async def test_a_context_gets_another_id(good, target):
