@@ -32,7 +32,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
         ArchiveRefused          .member .line .path   nothing was imported
         ArtifactDamaged         .artifact_id .version .expected .actual
         ValueRefused            .path   cannot be stored faithfully; nothing was written
-        StoreConflict           .expected .actual
+        StoreConflict           .expected .actual .artifact_id
         StoreUnavailable        .outcome_known
           StorageFull
         SchemaOutOfDate         .found .expected
@@ -277,10 +277,15 @@ class ValueRefused(StoreError):
 
 
 class StoreConflict(StoreError):
-    """Another writer was first; nothing was written."""
+    """
+    Another writer was first; nothing was written.
+
+    `artifact_id` is the artifact that somebody has changed, if it is about one.
+    """
 
     expected: int | None = None
     actual: int | None = None
+    artifact_id: str | None = None
 
 
 class StoreUnavailable(StoreError):

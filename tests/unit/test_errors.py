@@ -42,7 +42,7 @@ LooopyError
     ArtifactNotFound
     ContextNotFound
     SchemaOutOfDate found=None expected=None
-    StoreConflict expected=None actual=None
+    StoreConflict expected=None actual=None artifact_id=None
     StoreUnavailable outcome_known=True
       StorageFull
     ValueRefused path=None

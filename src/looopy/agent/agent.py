@@ -20,6 +20,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Mapping,
     Sequence,
 )
@@ -28,7 +29,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from looopy.agent.broadcast import Subscribers
-from looopy.agent.buffer import BufferedTurn, buffered_messages, save_turns
+from looopy.agent.buffer import BufferedTurn, abandon, buffered_messages, save_turns
 from looopy.agent.compact import condense, covered, undo
 from looopy.agent.context import Known
 from looopy.agent.events import end_dead_turn, follow, watch_turn
@@ -369,6 +370,7 @@ class Agent:
             finally:
                 if self._known is not None:
                     await self._known.heads_read()
+                    await abandon(self._known, self._buffer)
                 self._forget()
 
     def _forget(self) -> None:
@@ -837,16 +839,22 @@ class Agent:
 
     # --- writing -------------------------------------------------------------------------------
 
-    async def save_state(self, metadata: Mapping[str, Any] | None = None) -> None:
+    async def save_state(
+        self, metadata: Mapping[str, Any] | None = None, *, without: Collection[str] = ()
+    ) -> None:
         """
         Save the metadata; with `auto_save=False`, first the turns that wait in memory.
 
         Args:
             metadata: Replaces `state.metadata`; `None` saves the present value.
+            without: With `auto_save=False`, ids of artifacts: what the turns have changed in them
+                is not saved.
 
         Raises:
             StoreConflict: Another process has changed the metadata, and `state` now has the new
-                values; or it has advanced the context, and the buffered turns are kept.
+                values; or it has advanced the context, and the buffered turns are kept. If the
+                error has an `artifact_id`, somebody has changed that artifact since a buffered turn
+                did: save *without* it.
             AgentBusy: With `auto_save=False`, another process uses the context, or waits for it;
                 the buffered turns are kept: try again.
             ValueRefused: The metadata cannot be stored.
@@ -855,7 +863,7 @@ class Agent:
         kept = check_storable(metadata, "/metadata")
         async with self._saving.held():
             known = self._require("save_state")  # the last holder may have shut the agent down
-            await self._flush()
+            await self._flush(without)
             if metadata is not None or known.record is None:
                 await known.save_metadata(kept, idle=not self._turns)
 
@@ -1101,7 +1109,7 @@ class Agent:
         known.forget()
         await known.refresh(tools)
 
-    async def _flush(self) -> None:
+    async def _flush(self, without: Collection[str] = ()) -> None:
         """
         Append buffered turns, oldest first; each stored turn leaves the buffer at once.
 
@@ -1109,7 +1117,7 @@ class Agent:
         """
         if self.auto_save or not self._buffer or self._known is None:
             return
-        await save_turns(self._known, self._buffer, self.loop_config.lease_ttl_s)
+        await save_turns(self._known, self._buffer, self.loop_config.lease_ttl_s, without)
         await self._known.refresh(await self._resources.gather())
 
     # --- inside ---

@@ -4,12 +4,17 @@ Turns of an agent with `auto_save=False`: kept in memory, and stored together on
 Saving claims the context under the epoch that was loaded. So a context that another process has
 advanced raises a conflict and is not overwritten. Each turn is stored whole before the next. A
 stored turn leaves the buffer at once, and an interrupted save continues where it stopped.
+
+A turn that changed an artifact is claimed only if its changes still fit. If the artifact is changed
+in the short time between the claim and the commit, the turn is half stored: the next save commits
+the rest, or `abandon` leaves it to whoever comes next.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,14 +23,17 @@ from looopy.errors import ArtifactNotFound, Fenced, StoreConflict, StoreError
 from looopy.stores.owner import Owner
 from looopy.stores.records import (
     ArtifactChange,
+    ArtifactDeletion,
     ArtifactMoved,
+    ArtifactWrite,
     Claim,
     Claimed,
     Commit,
     ContextState,
 )
 from looopy.stores.shield import settle
-from looopy.types.event import AgentEvent, ApprovalDecided, MessageEnd, TurnEnd
+from looopy.types.artifact import ArtifactStatus
+from looopy.types.event import AgentEvent, ApprovalDecided, ArtifactUpdate, MessageEnd, TurnEnd
 from looopy.types.message import AssistantMessage, Message
 
 
@@ -56,12 +64,18 @@ def buffered_messages(turns: Sequence[BufferedTurn], *, after: int) -> list[Mess
     return messages[max(0, after) :]
 
 
-async def save_turns(known: Known, turns: list[BufferedTurn], ttl_s: float) -> None:
+async def save_turns(
+    known: Known, turns: list[BufferedTurn], ttl_s: float, without: Collection[str] = ()
+) -> None:
     """
     Store *turns*, oldest first; each leaves the list when it is stored.
 
+    Args:
+        without: Artifacts whose changes are not stored.
+
     Raises:
-        StoreConflict: Another process has advanced the context; turns that are not stored are kept.
+        StoreConflict: Another process has advanced the context, or somebody has changed an artifact
+            that a turn changed; turns that are not stored are kept.
         AgentBusy: Another process uses the context, or waits for it; likewise.
     """
     owner, state = Owner.new(), known.stores.state
@@ -75,7 +89,7 @@ async def save_turns(known: Known, turns: list[BufferedTurn], ttl_s: float) -> N
                     joining = state.join_line(known.context_id, owner.token(ttl_s), ttl_s)
                     tickets.append(await joining)
         while turns:
-            await settle(_save_first(known, turns, owner, tickets, ttl_s))
+            await settle(_save_first(known, turns, owner, tickets, ttl_s, without))
     finally:
         owner.retire()  # from here on, a remaining place counts as a dead waiter's
         with contextlib.suppress(StoreError):
@@ -90,19 +104,40 @@ def _is_of_claim(event: AgentEvent) -> bool:
     return isinstance(event, ApprovalDecided)
 
 
+async def abandon(known: Known, turns: Sequence[BufferedTurn]) -> None:
+    """Let others end at once what is half stored of *turns*, which nobody saves any more."""
+    if turns and (claimed := turns[0].claimed) is not None:
+        with contextlib.suppress(StoreError):  # else they wait until the lease is over
+            await known.stores.state.release(known.context_id, claimed.epoch)
+
+
 async def _save_first(
-    known: Known, turns: list[BufferedTurn], owner: Owner, tickets: list[int], ttl_s: float
+    known: Known,
+    turns: list[BufferedTurn],
+    owner: Owner,
+    tickets: list[int],
+    ttl_s: float,
+    without: Collection[str],
 ) -> None:
     """Store the oldest turn, and let it leave the list."""
     turn = turns[0]
     if not turn.events or not isinstance(turn.events[-1], TurnEnd):
         raise StoreConflict("a buffered turn has no end yet: let it end first")
-    start, *rest = turn.events
+    changes = [change for change in turn.changes if change.artifact_id not in without]
+    start, *rest = (
+        event
+        for event in turn.events
+        if not isinstance(event, ArtifactUpdate) or event.artifact_id not in without
+    )
+    updates = [event for event in rest if isinstance(event, ArtifactUpdate)]
     firsts: list[AgentEvent] = [start]
     while _is_of_claim(rest[0]):
         firsts.append(rest.pop(0))
     claimed = turn.claimed  # set by an earlier save that was interrupted
     if claimed is None:
+        moved = await _moved(known, changes, updates)
+        if moved is not None:
+            raise _conflict(moved)
         claimed = turn.claimed = await known.stores.state.claim(
             Claim(
                 context_id=known.context_id,
@@ -124,7 +159,7 @@ async def _save_first(
                 epoch=claimed.epoch,
                 turn=claimed.turn,
                 events=rest,
-                artifacts=tuple(turn.changes),
+                artifacts=tuple(changes),
                 state=turn.state if len(turns) > 1 else known.state,  # its error may be cleared
                 release=True,
             )
@@ -132,11 +167,56 @@ async def _save_first(
     except Fenced as exc:
         raise StoreConflict("another process has ended the turn that was being saved") from exc
     except (ArtifactMoved, ArtifactNotFound) as exc:
-        raise StoreConflict(
-            "an artifact was changed outside of this agent, or its parts have waited half a day:"
-            " the turn that changed it cannot be saved"
-        ) from exc
+        moved = await _moved(known, changes, updates)
+        raise _conflict(moved or changes[0].artifact_id) from exc
     known.saved_epoch = claimed.epoch
     turns.pop(0)
     if not turns:
         known.staged = None
+
+
+async def _moved(
+    known: Known, changes: Sequence[ArtifactChange], updates: Sequence[ArtifactUpdate]
+) -> str | None:
+    """The first artifact to which the *changes* of a turn, told by *updates*, no longer fit."""
+    newest: dict[str, tuple[int, bool, int] | None] = {}
+    for change, update in zip(changes, updates, strict=True):
+        name = change.artifact_id
+        if name not in newest:
+            newest[name] = await _newest(known, name)
+        version, builds, size = newest[name] or (0, False, 0)
+        if isinstance(change, ArtifactDeletion):
+            if version != update.version:  # also where somebody has saved a version since
+                return name
+            newest[name] = None
+            continue
+        if any(time.monotonic() > part.expires for part in change.parts):
+            return name
+        building = change.status is ArtifactStatus.BUILDING
+        if isinstance(change, ArtifactWrite):
+            size = len(change.raw) if change.size is None else change.size
+            newest[name] = version + 1, building, size
+        elif (version, builds, size) != (change.version, True, change.size_before):
+            return name
+        else:
+            newest[name] = version, building, change.size
+    return None
+
+
+async def _newest(known: Known, artifact_id: str) -> tuple[int, bool, int] | None:
+    """The newest stored version: its number, whether it is being built, and its size."""
+    try:
+        found = await known.stores.artifacts.get(known.context_id, artifact_id)
+    except ArtifactNotFound:
+        return None
+    return found.version, found.status is ArtifactStatus.BUILDING, found.size
+
+
+def _conflict(artifact_id: str) -> StoreConflict:
+    return StoreConflict(
+        f"artifact {artifact_id!r} was changed outside of this agent, or its parts have waited half"
+        " a day, so the turn that changed it is not saved: `save_state(without="
+        f"[{artifact_id!r}])` saves it without these changes, and `shutdown()` drops all that is"
+        " not saved",
+        artifact_id=artifact_id,
+    )

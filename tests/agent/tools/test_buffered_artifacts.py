@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from looopy import ToolContext, open_stores, tool
 from looopy.errors import ArtifactNotFound, StoreConflict
 from looopy.testing import text, tool_call
+from looopy.testing.contracts.turns import begin
 from looopy.types.event import ArtifactUpdate
 
 LARGE = b"0123456789abcdef" * 10_000
@@ -139,17 +141,124 @@ async def test_a_conflict_keeps_what_waits(make_agent, begun):
     assert [(one.artifact_id, one.version) for one in await agent.get_artifacts()] == WRITTEN
 
 
-async def test_an_artifact_that_was_deleted_meanwhile_is_a_conflict(make_agent, begun):
-    """The turn is not stored without the change that it reports."""
-    stores = begun
-    agent = await make_agent(
-        [tool_call("lose"), text("ok")], tools=[lose], stores=stores, auto_save=False
-    )
-    await agent.execute_turn("a")
+@tool
+async def extend(context: ToolContext) -> str:
+    """Append to an artifact, and save another one."""
+    await context.artifacts.append("old", "x")
+    await context.artifacts.save("note", "one")
+    return "done"
+
+
+async def _deleted(stores):
     await stores.artifacts.delete("ada", "old")
-    with pytest.raises(StoreConflict, match="an artifact was changed"):
-        await agent.save_state()
-    assert (await stored(stores))[1] == []
+
+
+async def _appended(stores):
+    await stores.artifacts.append("ada", "old", b"more")
+
+
+async def _saved(stores):
+    await stores.artifacts.save("ada", "old", b"another")
+
+
+@pytest.fixture
+async def changing(make_agent, begun):
+    """A function that makes an agent with a turn that waits and has changed `old`."""
+
+    async def made(change):
+        replies = [tool_call(change.name), text("ok"), text("next")]
+        agent = await make_agent(replies, tools=[change], stores=begun, auto_save=False)
+        await agent.execute_turn("a")
+        return agent
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "meanwhile"),
+    [(lose, _deleted), (lose, _saved), (extend, _deleted), (extend, _appended), (extend, _saved)],
+)
+async def test_an_artifact_that_was_changed_meanwhile_is_a_conflict(
+    changing, begun, change, meanwhile
+):
+    """The error names it, the turn is not begun, and it can be saved without that change."""
+    stores, agent = begun, await changing(change)
+    await meanwhile(stores)
+    before = await stored(stores)
+    for _ in range(2):
+        with pytest.raises(StoreConflict, match=r"without=\['old'\]") as refused:
+            await agent.save_state()
+        assert refused.value.artifact_id == "old"
+    assert await stores.journal.turns("ada") == []
+    assert await stored(stores) == before
+    await agent.save_state(without=["old"])
+    assert [turn.outcome for turn in await stores.journal.turns("ada")] == ["completed"]
+    newest, events = await stored(stores)
+    assert [event.artifact_id for event in events] == ["note"] * (change is extend)
+    assert dict(newest) == dict(before[0]) | ({"note": 1} if change is extend else {})
+    assert [one.artifact_id for one in await agent.get_artifacts()] == [name for name, _ in newest]
+
+
+@tool
+async def upload(context: ToolContext) -> str:
+    """Save more than a row takes."""
+    await context.artifacts.save("large", LARGE)
+    return "done"
+
+
+async def test_parts_that_have_waited_too_long_are_a_conflict_as_well(
+    make_agent, tmp_path, monkeypatch
+):
+    """They may have been collected; the turn is not begun."""
+    async with open_stores(f"sqlite:///{tmp_path / 'a.db'}") as stores:
+        replies = [tool_call("upload"), text("ok")]
+        agent = await make_agent(replies, tools=[upload], stores=stores, auto_save=False)
+        await agent.execute_turn("a")
+        with monkeypatch.context() as later:
+            later.setattr("looopy.agent.buffer.time", SimpleNamespace(monotonic=lambda: 2.0**60))
+            with pytest.raises(StoreConflict) as refused:
+                await agent.save_state()
+        assert refused.value.artifact_id == "large"
+        assert await stores.journal.turns("ada") == []
+        await agent.shutdown()
+        assert await stores.artifacts.load("ada", "large") == LARGE
+
+
+@pytest.fixture
+async def half_stored(changing, begun, monkeypatch):
+    """An agent whose save has met a change in the moment between its claim and its commit."""
+    agent = await changing(lose)
+    claim = type(begun.state).claim
+
+    async def then_deleted(self, given):
+        claimed = await claim(self, given)
+        await _deleted(begun)
+        return claimed
+
+    with monkeypatch.context() as once:
+        once.setattr(type(begun.state), "claim", then_deleted)
+        with pytest.raises(StoreConflict) as refused:
+            await agent.save_state()
+    assert refused.value.artifact_id == "old"
+    (turn,) = await begun.journal.turns("ada")
+    assert turn.outcome is None
+    return agent
+
+
+async def test_a_half_stored_turn_is_ended_by_the_next_save(half_stored, begun):
+    """At once: it need not wait for a lease."""
+    await half_stored.save_state(without=["old"])
+    assert [turn.outcome for turn in await begun.journal.turns("ada")] == ["completed"]
+    assert (await begun.state.load("ada")).holder is None
+
+
+async def test_a_half_stored_turn_that_is_dropped_keeps_nobody_waiting(half_stored, begun):
+    """It counts as one whose process died."""
+    with pytest.raises(StoreConflict):
+        await half_stored.shutdown()
+    record = await begun.state.load("ada")
+    assert (record.holder, record.open_turn.turn) == (None, 1)
+    await begin(begun, record.epoch, context_id="ada", recover=True)
 
 
 async def test_clear_drops_what_waits(make_agent, begun):
