@@ -35,6 +35,7 @@ LooopyError
     LLMUnavailable retryable=True
     OutputInvalid tries=0
     RateLimited retryable=True retry_after_s=None
+    UnsupportedContent mime_type=None
   LimitExceeded limit=None value=None
   StoreError
     ArchiveRefused member=None line=None path=None
