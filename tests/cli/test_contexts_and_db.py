@@ -13,6 +13,7 @@ from tests.wire.fake_openai import refuses
 from looopy.cli.paths import data_folder
 from looopy.stores import open_stores
 from looopy.stores.sql.statements import HEAD
+from looopy.testing.contracts.turns import answer, begin, commit, ends, said
 
 
 async def test_conversations_are_listed_a_line_each(looopy):
@@ -179,7 +180,7 @@ async def test_conversations_are_deleted_with_a_report(looopy):
     refused = await looopy("contexts", "delete", "ada")
     assert (refused.status, refused.out) == (2, "")
     assert "pass --yes" in refused.err
-    unknown = await looopy("contexts", "delete", "ada", "nobody", "--yes")
+    unknown = await looopy("contexts", "delete", "nobody", "--yes")
     assert (unknown.status, unknown.out) == (1, "")
     gone = await looopy("contexts", "delete", "ada", "bob", "--yes")
     assert gone.status == 0
@@ -192,6 +193,25 @@ async def test_conversations_are_deleted_with_a_report(looopy):
     assert (nobody.status, nobody.out) == (0, "Erased 0 conversations.\n")
     for bad in ((), ("eve", "--person", "ann"), ("no body",)):
         assert (await looopy("contexts", "delete", *bad, "--yes")).status == 2
+
+
+async def test_one_that_cannot_be_deleted_stops_no_other(looopy):
+    """Each that is busy or gone is a line; so a second run ends what a killed one began."""
+    looopy.database.parent.mkdir()
+    async with open_stores(f"sqlite:///{looopy.database}") as stores:
+        claimed = {name: await begin(stores, context_id=name) for name in ("ada", "bob", "eve")}
+        last = [said(answer("hi")), ends()]
+        for name in ("ada", "eve"):
+            await commit(stores, claimed[name], last, release=True, context_id=name)
+        first = await looopy("contexts", "delete", "ada", "bob", "nobody", "eve", "--yes")
+        await commit(stores, claimed["bob"], last, release=True, context_id="bob")
+    assert first.status == 1
+    assert first.out.startswith("Erased 2 conversations:\n  ada\n  eve\n")
+    absent, held = first.err.splitlines()
+    assert absent.startswith("error: there is no conversation 'nobody' in ")
+    assert held == "error: a turn is running in 'bob': wait for it, or pass --force"
+    again = await looopy("contexts", "delete", "ada", "bob", "--yes")
+    assert (again.status, again.out.splitlines()[:2]) == (1, ["Erased 1 conversation:", "  bob"])
 
 
 async def test_old_and_large_conversations_go(looopy):
@@ -215,11 +235,11 @@ async def test_old_and_large_conversations_go(looopy):
 async def test_a_person_at_a_terminal_is_asked(looopy):
     """Anything but yes leaves everything as it is."""
     await looopy("chat", "ada", "--message", "one")
-    for answer, status in (("n\r", 1), ("y\r", 0)):
+    for pressed, status in (("n\r", 1), ("y\r", 0)):
         session = await looopy.at_terminal("contexts", "delete", "ada")
         await session.see("Erase ada in ")
         await session.see("[y/N] ")
-        session.press(answer)
+        session.press(pressed)
         await session.see("Erased 1 conversation" if status == 0 else "Nothing was erased.")
         assert await session.status() == status
 

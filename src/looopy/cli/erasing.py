@@ -14,7 +14,7 @@ from looopy.cli.contexts import existing
 from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import json_line
 from looopy.cli.terminal import Terminal
-from looopy.errors import ConfigurationError, ContextNotFound
+from looopy.errors import AgentBusy, ConfigurationError, LooopyError
 from looopy.stores.bundle import Stores
 from looopy.stores.erasing import Erased
 from looopy.stores.rules import check_context_id
@@ -64,9 +64,11 @@ def delete_contexts(
     """
     Erase conversations, or everything of a person.
 
+    A conversation that does not exist, or is busy, is an error line and the status 1. The others
+    are erased all the same, so that a second run ends the work of one that was killed.
+
     Raises:
         ConfigurationError: Neither is named, or both, or nobody can agree to it.
-        ContextNotFound: A conversation does not exist; nothing was erased.
     """
     for name in context_ids:
         check_context_id(name)
@@ -101,19 +103,32 @@ async def _delete(
     as_json: bool,
 ) -> int:
     terminal = Terminal(quiet_out=True)
+    found: list[Erased] = []
     async with existing(url) as stores:
-        for name in names:
-            if await stores.state.load(name) is None:
-                place = shown_place(url)
-                raise ContextNotFound(f"there is no conversation {name!r} in {place}")
-        if not (agreed or _agrees(terminal, f"Erase {what} in {shown_place(url)} for good?")):
-            return 1
-        if person is not None:
-            found = [await stores.contexts.erase_person(person, **options)]
-        else:
-            found = [await stores.contexts.erase(name, **options) for name in names]
-    _tell(terminal, _together(found), as_json=as_json)
-    return 0
+        there = [name for name in names if await stores.state.load(name) is not None]
+        place = shown_place(url)
+        missing = [name for name in names if name not in there]
+        refused = [f"there is no conversation {name!r} in {place}" for name in missing]
+        if there:
+            what = ", ".join(there)
+        if there or person is not None:
+            if not (agreed or _agrees(terminal, f"Erase {what} in {place} for good?")):
+                return 1
+            if person is not None:
+                found.append(await stores.contexts.erase_person(person, **options))
+        for name in there:
+            try:
+                found.append(await stores.contexts.erase(name, **options))
+            except AgentBusy:
+                refused.append(f"a turn is running in {name!r}: wait for it, or pass --force")
+            except LooopyError:
+                _tell(terminal, _together(found), as_json=as_json)  # these are gone
+                raise
+    if found:
+        _tell(terminal, _together(found), as_json=as_json)
+    for line in refused:
+        terminal.error(line)
+    return 1 if refused else 0
 
 
 async def _retain(

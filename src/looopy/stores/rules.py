@@ -25,7 +25,7 @@ from looopy.errors import (
 )
 from looopy.stores.records import INBOX_LIMIT, ArtifactGrowth, ArtifactWrite, Claim
 from looopy.types.artifact import Artifact, ArtifactKind, Content
-from looopy.types.storable import check_actor, check_text, dump, escape
+from looopy.types.storable import check_actor, check_media_type, check_text, dump, escape
 
 _CONTEXT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -180,11 +180,7 @@ def checked_content(
             path="/kind",
         )
     if media_type is not None:
-        if not isinstance(media_type, str):
-            raise ValueRefused(
-                f"a media type is text, not {type(media_type).__name__}", path="/media_type"
-            )
-        check_text(media_type, "/media_type")
+        check_media_type(media_type, "/media_type")
     if isinstance(content, Mapping):
         return actual, dump(content, "/content"), media_type or _JSON, 0
     if actual is ArtifactKind.DATASET:

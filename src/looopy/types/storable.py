@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ MAX_NAME_BYTES = 512
 """
 For the name of a tenant or an actor. An index of Postgres takes a tenant, with ids, in 2,704 bytes.
 """
+MAX_MEDIA_TYPE = 255
+"""Characters of a media type: RFC 6838 (4.2) has 127 on each side of the slash."""
 MAX_INT = 2**63
 """The smallest whole number that is too large to be stored."""
 
@@ -160,6 +163,33 @@ def check_text(value: str, path: str) -> None:
         raise _refused(path, "text must not contain NUL (U+0000)")
     if not is_unicode(value):
         raise _refused(path, "text must be valid Unicode; it holds a lone surrogate")
+
+
+def is_media_type(value: str) -> bool:
+    """True for a media type as RFC 6838 (4.2) and RFC 9110 (8.3.1) write it, of usual length."""
+    # Built here: most programs check few, and `re` keeps what it compiled.
+    name = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}"
+    bare = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+    quoted = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
+    pattern = f"{name}/{name}(?: *; *{bare}=(?:{bare}|{quoted}))*"
+    return len(value) <= MAX_MEDIA_TYPE and re.fullmatch(pattern, value) is not None
+
+
+def check_media_type(value: object, path: str) -> None:
+    """
+    Refuse text that is no media type: a server may send it as a header.
+
+    Raises:
+        ValueRefused: See `is_media_type`.
+    """
+    if not isinstance(value, str):
+        raise _refused(path, f"a media type is text, not {type(value).__name__}")
+    if not is_media_type(value):
+        raise _refused(
+            path,
+            f"a media type is type/subtype, such as text/plain; charset=utf-8, with at most"
+            f" {MAX_MEDIA_TYPE} characters",
+        )
 
 
 def check_name(value: object, what: str, path: str) -> None:

@@ -35,7 +35,14 @@ from looopy.types.message import Message, StopReason, UserMessage
 from looopy.types.message_check import check_message
 from looopy.types.message_json import message_from_json, usage_from_json
 from looopy.types.state import Outcome
-from looopy.types.storable import MAX_BODY_BYTES, check_actor, check_text, dump, escape
+from looopy.types.storable import (
+    MAX_BODY_BYTES,
+    check_actor,
+    check_media_type,
+    check_text,
+    dump,
+    escape,
+)
 
 FORMAT: Final = "looopy-archive"
 VERSION: Final = 1
@@ -537,13 +544,15 @@ def artifact_from_json(data: Any, member: str, turn_count: int) -> Artifact:
         raise refused("sha256", "64 hexadecimal digits are needed")
     if kind is ArtifactKind.DATA and status is not ArtifactStatus.COMPLETE:
         raise refused("status", "a data artifact is saved whole")
+    media_type = given.text("media_type")
+    check_media_type(media_type, "/media_type")
     found = Artifact(
         artifact_id=artifact_id,
         kind=kind,
         version=given.whole("version", 1),
         status=status,
         size=given.whole("size", 0, _MOST),
-        media_type=given.text("media_type"),
+        media_type=media_type,
         sha256=sha256,
         created_at=given.moment("created_at"),
         turn=given.whole("turn", 0, turn_count),

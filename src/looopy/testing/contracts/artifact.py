@@ -136,6 +136,19 @@ class ArtifactStoreContract(Contract):
             saved = await stores.artifacts.save(CONTEXT, kind, content, kind=kind, media_type="x/y")
             assert (saved.kind, saved.media_type) == (kind, "x/y")
 
+    async def test_a_media_type_is_type_and_subtype(self, stores: Stores) -> None:
+        """A server may send it as a header: no line break, at most 255 characters."""
+        wrong: list[Any] = ["", "text", "a/b/c", "a\r\nX: y", "a/b\n", "a/\xe4", "a/" + "b" * 254]
+        for media_type in (*wrong, 1):
+            with refuses(ValueRefused, path="/media_type"):
+                await stores.artifacts.save(CONTEXT, "doc", b"x", media_type=media_type)
+            with refuses(ValueRefused, path="/media_type"):
+                await stores.artifacts.open(CONTEXT, "doc", media_type=media_type)
+        assert await stores.state.load(CONTEXT) is None
+        for media_type in ("image/svg+xml", 'text/plain; charset=utf-8;x="a; \\"b"', "x/vnd.a-b"):
+            saved = await stores.artifacts.save(CONTEXT, "doc", b"x", media_type=media_type)
+            assert saved.media_type == media_type
+
     @pytest.mark.parametrize("name", hostile.REFUSED)
     async def test_data_that_cannot_be_kept_is_refused(self, stores: Stores, name: str) -> None:
         """The error has the value's path, and nothing is written."""

@@ -33,7 +33,7 @@ from looopy.types.message import (
 )
 from looopy.types.message_check import Lost, as_flag, mended_shown
 from looopy.types.message_json import message_to_json
-from looopy.types.storable import SURELY_SHORT, dump, repair, repair_json
+from looopy.types.storable import SURELY_SHORT, dump, is_media_type, repair, repair_json
 
 _MAX_LEAVES = 5
 _MAX_DETAILS_CHARS = 1024 * 1024  # as JSON
@@ -300,6 +300,7 @@ async def _keep(blocks: Sequence[UserBlock], context: ToolContext) -> str:
     for file in files:
         data = base64.b64decode(file.data)
         place = f"{name}/{file.type}-{next(numbers[file.type])}"
-        saved = await writer.save(place, data, media_type=file.mime_type)
+        media_type = file.mime_type if is_media_type(file.mime_type) else None
+        saved = await writer.save(place, data, media_type=media_type)
         places.append(f"artifact {saved.artifact_id!r}, version {saved.version}")
     return "; ".join(places)
