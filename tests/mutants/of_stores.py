@@ -1021,7 +1021,7 @@ MUTANTS = [
         "erased-but-for-forks",
         "a branch still says what an erased person said",
         "looopy.stores.sql.erasing:redact_steps",
-        "blobs |= yield from _redact_forks(key, turns, saved, calls, force=force)",
+        "blobs |= yield from _redact_forks(key, turns, places, forks, calls, force=force)",
         "pass",
         "tests/contract/every_store/test_erasure.py::TestRedactionOnSQLite"
         "::test_forks_share_what_is_left",

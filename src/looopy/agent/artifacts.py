@@ -30,6 +30,8 @@ class TurnArtifacts:
             the turn is saved (`auto_save=False`). `None`: the artifact alone is changed, at once
             and without an owner.
         redactor: Knows the secrets that no artifact may hold.
+        seen: Takes the names of the artifacts that the tools read: a later version of one may
+            repeat what they read.
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class TurnArtifacts:
         commit: Callable[[ArtifactChange], Awaitable[Artifact]] | None,
         *,
         redactor: Redactor,
+        seen: set[str],
     ) -> None:
+        self._seen = seen
         self._artifacts = artifacts
         self._context_id = context_id
         self._commit = commit
@@ -114,6 +118,7 @@ class TurnArtifacts:
 
     async def load(self, artifact_id: str, version: int | None = None) -> Loaded:
         """Load a version, the newest complete one by default."""
+        self._seen.add(artifact_id)
         return await self._artifacts.load(self._context_id, artifact_id, version)
 
     async def read(
@@ -125,18 +130,21 @@ class TurnArtifacts:
         version: int | None = None,
     ) -> bytes:
         """Read a range of bytes."""
+        self._seen.add(artifact_id)
         return await self._artifacts.read(
             self._context_id, artifact_id, start=start, size=size, version=version
         )
 
     def stream(self, artifact_id: str, *, version: int | None = None) -> AsyncIterator[bytes]:
         """Read the content in pieces."""
+        self._seen.add(artifact_id)
         return self._artifacts.stream(self._context_id, artifact_id, version=version)
 
     async def rows(
         self, artifact_id: str, *, after: int = 0, limit: int = 100, version: int | None = None
     ) -> list[dict[str, Any]]:
-        """Read rows of a dataset."""
+        """Rows of a dataset."""
+        self._seen.add(artifact_id)
         return await self._artifacts.rows(
             self._context_id, artifact_id, after=after, limit=limit, version=version
         )

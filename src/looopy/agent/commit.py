@@ -118,6 +118,7 @@ class TurnLog:
         )
         self._assistant_position = known.announced_at if plan.run else None
         self._iteration = 0
+        self._read: set[str] = set()  # artifacts, by the tools
         self._asked: Sequence[Asked] = ()
         known.remember(
             now=utc_now(),
@@ -159,10 +160,14 @@ class TurnLog:
         known, redactor = self._known, self._redactor
         if self._buffer is None:
             store, change = self._stores.artifacts, self._change_artifact
-            return TurnArtifacts(store, known.context_id, change, redactor=redactor)
+            return TurnArtifacts(
+                store, known.context_id, change, redactor=redactor, seen=self._read
+            )
         known.staged = known.staged or self._stores.stage_artifacts()
         hold = None if known.staged is None else partial(self._hold_artifact, known.staged)
-        return TurnArtifacts(known.artifacts, known.context_id, hold, redactor=redactor)
+        return TurnArtifacts(
+            known.artifacts, known.context_id, hold, redactor=redactor, seen=self._read
+        )
 
     def opened(self, group: Group) -> None:
         """Show the first group, which the claim has stored."""
@@ -394,6 +399,7 @@ class TurnLog:
             append=isinstance(change, ArtifactGrowth),
             last_chunk=status is not ArtifactStatus.BUILDING,
             failed=status is ArtifactStatus.FAILED,
+            anew=change.artifact_id not in self._read,
         )
 
     def _show_change(

@@ -101,10 +101,11 @@ class Redacted(NamedTuple):
     The parts that were taken out of a context of somebody else.
 
     Attributes:
-        messages: How many messages are redacted.
+        messages: How many messages are redacted, with those that forks share.
         inbox, keys: How many are gone.
         turns: Their numbers, for `end_redaction`.
         blobs: To be removed before that.
+        forks: Those that share these turns.
     """
 
     messages: int
@@ -112,6 +113,7 @@ class Redacted(NamedTuple):
     keys: int
     turns: Sequence[int]
     blobs: Sequence[str]
+    forks: Sequence[str] = ()
 
 
 class Candidate(NamedTuple):
@@ -415,7 +417,7 @@ class _Work:
         self._keep_backups = keep_backups
         self._dry_run = dry_run
         self._gone: list[str] = []
-        self._redacted: list[str] = []
+        self._redacted: set[str] = set()
         self._copies: dict[Path, None] = {}
         self._counts: Counter[str] = Counter()
 
@@ -438,7 +440,7 @@ class _Work:
         copies = tuple(map(str, self._copies))
         return Erased(
             context_ids=tuple(self._gone),
-            redacted_ids=tuple(self._redacted),
+            redacted_ids=tuple(sorted(self._redacted)),
             backups=0 if self._keep_backups else len(copies),
             backups_left=copies if self._keep_backups else (),
             dry_run=self._dry_run,
@@ -458,8 +460,7 @@ class _Work:
                 )
                 reach("E2")
                 await self._rows.end_redaction(name, some.turns)
-                if name not in self._redacted and not name.startswith(GHOST):
-                    self._redacted.append(name)
+                self._redacted |= {one for one in (name, *some.forks) if one[0] != GHOST}
                 some = await self._rows.redact(name, actor_id, force=force)
 
     async def _look_for_copies(self) -> None:

@@ -20,6 +20,17 @@ Chunk: TypeAlias = bytes | str | Sequence[Row]
 """A piece of a file or of a dataset."""
 
 
+ARTIFACT_TOOLS = frozenset(
+    {
+        *("create_file_artifact", "append_file_chunk", "get_file_content"),
+        *("create_data_artifact", "update_data_artifact", "get_data_content", "get_data_artifact"),
+        *("create_dataset_artifact", "append_dataset_row", "append_dataset_rows"),
+        *("get_dataset_rows", "list_artifacts", "get_artifact", "delete_artifact"),
+    }
+)
+"""The names of looopy's tools for artifacts, whose results repeat what is in them."""
+
+
 class ArtifactKind(StrEnum):
     """The content of an artifact: bytes, one JSON object, or rows with named columns."""
 

@@ -195,6 +195,8 @@ class ArtifactUpdate(Event):
         last_chunk: The version does not grow any more; false while it is being built.
         deleted: All versions of the artifact are gone.
         failed: The version was given up.
+        anew: The turn's tools had read no version of the artifact before: the change repeats
+            nothing of one.
     """
 
     type: ClassVar[Literal["artifact_update"]] = "artifact_update"
@@ -206,6 +208,7 @@ class ArtifactUpdate(Event):
     last_chunk: bool = True
     deleted: bool = False
     failed: bool = False
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

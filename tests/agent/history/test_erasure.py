@@ -7,7 +7,9 @@ import pytest
 from looopy import Agent, AuthContext
 from looopy.errors import AgentBusy, Fenced, StoreConflict
 from looopy.stores import open_stores
-from looopy.testing import ScriptedProvider, text
+from looopy.testing import ScriptedProvider, text, tool_call
+from looopy.tools import ArtifactTools
+from looopy.types.artifact import ARTIFACT_TOOLS
 
 WORDS = "canary-of-bob"
 
@@ -43,6 +45,30 @@ async def test_an_agent_forgets_what_a_guest_said(stores, fresh):
     assert "[erased]" in _sent(model)[-1]
     assert WORDS not in repr(await agent.get_messages())
     await agent.shutdown()
+
+
+async def test_what_a_tool_made_of_a_guests_file_goes(stores):
+    """`append_file_chunk` makes the next version of all bytes; an own file begins anew."""
+
+    def writes(name, **args):
+        return [tool_call(name, artifact_id="notes", **args), text("done")]
+
+    first = {"content": WORDS * 9000, "description": WORDS}
+    steps = [text("hi"), *writes("create_file_artifact", **first)]
+    steps += writes("append_file_chunk", chunk="and ann") + writes("get_artifact")
+    steps += writes("create_file_artifact", content="ann", override=True)
+    steps += writes("append_file_chunk", chunk=" alone")
+    model = ScriptedProvider(steps)
+    async with Agent("ada", llm_provider=model, stores=stores, tools=[ArtifactTools()]) as agent:
+        for actor in ("ann", "bob", "ann", "ann", "ann", "ann"):
+            (await agent.execute_turn("go on", AuthContext(actor))).raise_for_outcome()
+        found = await stores.contexts.erase_person("bob")
+        assert found.redacted == 4 + 4
+        versions = await stores.artifacts.versions("ada", "notes")
+        held = [await stores.artifacts.load("ada", "notes", one.version) for one in versions]
+        assert held == [b"", b"", b"ann", b"ann alone"]
+        assert WORDS not in repr([versions, await agent.get_messages()])
+    assert {tool.spec.name for tool in ArtifactTools().list_tools()} == ARTIFACT_TOOLS
 
 
 async def test_an_agent_of_an_erased_context_begins_anew(stores):

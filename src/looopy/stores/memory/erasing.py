@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from looopy.stores.erasing import EMPTY, Candidate, Erasures, Gone, Redacted, Terms, counted
 from looopy.stores.memory.context import MemoryStore, StoredContext, interrupt
@@ -16,6 +14,8 @@ from looopy.stores.records import TurnRecord
 from looopy.stores.rows.events import decode_state
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rows.redaction import (
+    Copies,
+    Repeats,
     redacted_body,
     redacted_event,
     redacted_state,
@@ -164,12 +164,22 @@ def _redact(context: StoredContext, turns: Sequence[TurnRecord]) -> Redacted:
             context.messages[place] = message._replace(body=body)
         elif empty is not None:
             context.messages[place] = message._replace(body=empty)
+    copies = Copies(numbers)
     for place, event in enumerate(context.events):
+        if event.type == "artifact_update":
+            copies.read(event.turn, event.body)
         if event.turn in numbers:
-            if event.type == "artifact_update":
-                _redact_version(context, json.loads(event.body))
             body = redacted_event(event.type, event.body)
             context.events[place] = event._replace(body=body)
+    for artifact_id, version in copies.versions:
+        _redact_version(context, artifact_id, version)
+    repeats = Repeats(copies.names)
+    for place, message in enumerate(context.messages):
+        if not turns or message.position < turns[0].first_position:
+            continue
+        if (said := repeats.redacted(message.body, message.position)) is not None:
+            context.messages[place] = message._replace(body=said)
+            messages += message.turn not in numbers
     context.turns = [
         replace(one, metadata={}) if one.turn in numbers else one for one in context.turns
     ]
@@ -187,9 +197,9 @@ def _end(context: StoredContext, turn: TurnRecord) -> int:
     return context.last_position if turn.end_seq is None else turn.last_position
 
 
-def _redact_version(context: StoredContext, told: Mapping[str, Any]) -> None:
-    for one in context.artifacts.get(told["artifact_id"], ()):
-        if one.artifact.version == told["version"]:
+def _redact_version(context: StoredContext, artifact_id: str, version: int) -> None:
+    for one in context.artifacts.get(artifact_id, ()):
+        if one.artifact.version == version:
             kind = one.artifact.kind
             one.text, one.tail, one.parts = None, b"", []
             if kind is ArtifactKind.DATA:

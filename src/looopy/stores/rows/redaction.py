@@ -15,6 +15,7 @@ from typing import Any, Final
 from looopy.stores.rows.events import decode_state, state_column
 from looopy.stores.rows.reading import read_message
 from looopy.stores.rows.writing import message_text
+from looopy.types.artifact import ARTIFACT_TOOLS
 from looopy.types.message import (
     AssistantMessage,
     CustomMessage,
@@ -63,6 +64,81 @@ def _redacted(message: Message) -> Message:
         failed = None if message.error_message is None else ERASED
         return replace(message, content=(*said, *calls), error_message=failed)
     return CustomMessage(message.role, ERASED, {}, timestamp=message.timestamp)
+
+
+class Copies:
+    """
+    The versions of artifacts that may repeat what was said in some turns, as the log tells.
+
+    These are the versions that the turns wrote, and later ones, because a tool makes the next
+    version of what it reads. The first one that no longer counts is one that a turn completed
+    without having read the artifact, or one that the application saved outside of turns.
+
+    Attributes:
+        versions: Artifact id and version, and the places whose log tells of it.
+    """
+
+    def __init__(self, turns: Collection[int]) -> None:
+        self._turns = turns
+        self._last: dict[str, int] = {}
+        self._repeats: set[str] = set()
+        self.versions: dict[tuple[str, int], set[int]] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The artifacts that have such versions, or had."""
+        return frozenset(self._last)
+
+    def read(self, turn: int, body: str, place: int = 0) -> None:
+        """Read the next `artifact_update`."""
+        told: dict[str, Any] = json.loads(body)
+        name, version = told["artifact_id"], told["version"]
+        is_theirs = turn in self._turns
+        if not is_theirs and name not in self._last:
+            return
+        if told.get("deleted"):
+            self._repeats.discard(name)
+            for one in [one for one in self.versions if one[0] == name]:
+                del self.versions[one]
+            self._last[name] = 0
+            return
+        if version > self._last.get(name, version) + 1:
+            self._repeats.discard(name)
+        self._last[name] = version
+        known = (name, version) in self.versions
+        if is_theirs or known or (name in self._repeats and not told.get("anew", False)):
+            self._repeats.add(name)
+            self.versions.setdefault((name, version), set()).add(place)
+        elif told["last_chunk"] and not told["failed"]:
+            self._repeats.discard(name)
+
+
+class Repeats:
+    """
+    The results in which looopy's tools repeat what is in some artifacts.
+
+    Attributes:
+        names: The artifacts.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+        self._about: dict[str, object] = {}
+
+    def redacted(self, body: str, position: int) -> str | None:
+        """The body of the next message's row without that; `None` to leave it."""
+        if not self.names or not any(name in body for name in ARTIFACT_TOOLS):
+            return None
+        message = read_message(body, position=position)
+        if isinstance(message, AssistantMessage):
+            for call in message.tool_calls:
+                self._about[call.id] = call.arguments.get("artifact_id")
+        if not isinstance(message, ToolResultMessage) or message.tool_name not in ARTIFACT_TOOLS:
+            return None
+        about = self._about.get(message.tool_call_id)
+        if about is not None and not any(name == about or name in body for name in self.names):
+            return None
+        return message_text(_redacted(message))
 
 
 def redacted_event(kind: str, body: str) -> str:

@@ -7,7 +7,6 @@ import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +14,12 @@ from looopy.stores import rules as names
 from looopy.stores.artifacts.parts import remove_unnamed
 from looopy.stores.erasing import EMPTY, Candidate, Erasures, Gone, Redacted, Terms, counted
 from looopy.stores.log import read_rows
+from looopy.stores.past import Layer
 from looopy.stores.records import EntryKind
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.redaction import (
+    Copies,
+    Repeats,
     redacted_body,
     redacted_event,
     redacted_state,
@@ -28,7 +30,7 @@ from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import SQLArtifactRows
 from looopy.stores.sql.commit import interrupt_turn
 from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.sql.ghosts import bury, ghosts_of, hold_forks, leave_to_forks
+from looopy.stores.sql.ghosts import bury, ghosts_of, hold_forks, leave_to_forks, read_layers
 from looopy.stores.sql.head import Head, peek
 from looopy.stores.sql.inherited import newest_of_all
 from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
@@ -214,17 +216,16 @@ def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | Non
         raise busy(head.open_turn)
     if taken:
         yield Query(s.WITHDRAWN, {**key, "taken": len(taken)})
-    messages, calls = yield from _redact_messages(key, head, turns)
+    places, calls = yield from _redact_messages(key, head, turns)
     folds = yield from _empty_summaries(key, turns)
-    offset = _random.randrange(2**32, 2**62)
     keys = 0
-    saved: set[tuple[str, int]] = set()
     for one in turns:
-        saved |= yield from _redact_events(key, head, one, offset)
+        yield from _redact_events(key, head, one)
         keys += ((yield Query(s.COUNT_KEYS, {**key, "turn": one.turn})))[0][0]
         yield Query(s.FORGET_KEYS, {**key, "turn": one.turn})
         yield Query(s.REDACT_TURN, {**key, "turn": one.turn})
     numbers = {one.turn for one in turns}
+    places |= yield from _redact_artifacts(key, head, turns)
     seq = head.last_seq
     if closing := head.open_turn in numbers:
         seq += 1
@@ -237,15 +238,19 @@ def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | Non
     if not key["context"].startswith(s.GHOST):
         yield Query(s.UNINDEX, key)
     blobs = {name for (name,) in (yield Query(s.HIDDEN_BLOBS, key))}
+    forks: Counter[str] = Counter()
     if turns:
-        blobs |= yield from _redact_forks(key, turns, saved, calls, force=force)
-    return Redacted(messages, len(taken), keys, sorted(numbers), sorted(blobs))
+        blobs |= yield from _redact_forks(key, turns, places, forks, calls, force=force)
+    messages = forks.total() + (0 if key["context"].startswith(s.GHOST) else len(places))
+    numbers_of = sorted(numbers)
+    return Redacted(messages, len(taken), keys, numbers_of, sorted(blobs), list(forks))
 
 
 def _redact_forks(
     key: Mapping[str, Any],
     turns: Sequence[_Turn],
-    saved: Collection[tuple[str, int]],
+    places: Collection[int],
+    counts: Counter[str],
     calls: Collection[str],
     *,
     force: bool,
@@ -253,10 +258,16 @@ def _redact_forks(
     """
     Take what the forks of a context made of these turns, and let them read the context again.
 
+    Args:
+        places: The positions of the context that are redacted.
+        counts: Takes how many messages each fork sees redacted.
+
     Returns:
         The names of blobs that may be free now.
     """
     blobs: set[str] = set()
+    seen: dict[str, Sequence[Layer]] = {}
+    results: dict[str, set[int]] = {}
     for name, depth in (yield Query(s.FORKS_OF_TURN, {**key, "turn": turns[0].turn})):
         fork = {**key, "context": name}
         head = yield from peek(fork, lock=True)
@@ -265,13 +276,11 @@ def _redact_forks(
         if head.open_turn is not None and head.lease_live and not force:
             raise busy(head.open_turn)
         folds = yield from _empty_summaries(fork, turns)
-        ghosts = yield Query(s.LIST_INSTEAD, fork)
-        places = {name, *(source for _, at, source in ghosts if at == depth and source)}
-        for (artifact_id, version), place in product(saved, sorted(places)):
-            one = {**key, "context": place, "artifact": artifact_id, "version": version}
-            gone = yield Query(s.DROP_PARTS, one)
-            blobs |= {blob for (blob,) in gone if blob is not None}
-            yield Query(s.REDACT_VERSION, {**one, "sha256": EMPTY, "bytes": b""})
+        layers = yield from read_layers(fork, head)
+        counts[name] += sum(one <= layers[depth].position for one in places)
+        own = [*layers, Layer(name, head.last_position, head.last_seq, head.turn_count, 0)]
+        seen[name] = own[depth + 1 :]
+        blobs |= yield from _redact_copies(fork, own, depth, turns, results)
         numbers = {one.turn for one in turns}
         state = redacted_state(head.state, numbers, calls, head.turn_count, folds=folds)
         written = {**fork, "seq": head.last_seq, "state": state, "closing": 0}
@@ -279,15 +288,101 @@ def _redact_forks(
         yield Query(s.DELETE_SEARCHED, fork)
         yield Query(s.REDACTED, {**written, "birth": names.first_epoch()})
         yield Query(s.UNINDEX, fork)
+    for name, behind in seen.items():
+        for layer in behind:
+            counts[name] += sum(one <= layer.position for one in results.get(layer.source, ()))
     return blobs
+
+
+def _redact_artifacts(
+    key: Mapping[str, Any], head: Head, turns: Sequence[_Turn]
+) -> Steps[set[int]]:
+    """Redact what these turns saved, and what repeats it; the positions of results that did."""
+    if not turns:
+        return set()
+    offset = _random.randrange(2**32, 2**62)
+    copies = Copies({one.turn for one in turns})
+    bounds = {"after": turns[0].start_seq, "seq": head.last_seq}
+    for turn, body in (yield Query(s.ARTIFACT_UPDATES, {**key, **bounds})):
+        copies.read(turn, body)
+    for artifact_id, version in copies.versions:
+        one = {**key, "artifact": artifact_id, "version": version}
+        yield Query(s.HIDE_VERSION, {**one, "offset": offset})
+        yield Query(s.REDACT_VERSION, {**one, "sha256": EMPTY, "bytes": b""})
+    repeats = Repeats(copies.names)
+    first = turns[0].first_position - 1
+    return (yield from _redact_results(key, repeats, first, head.last_position))
+
+
+def _redact_copies(
+    fork: Mapping[str, Any],
+    layers: Sequence[Layer],
+    depth: int,
+    turns: Sequence[_Turn],
+    results: dict[str, set[int]],
+) -> Steps[set[str]]:
+    """
+    Redact what a fork made of artifacts that these turns of layer *depth* saved.
+
+    Args:
+        layers: Those of the fork, and its own rows as the last one.
+        results: Takes the positions of redacted results, by the context that holds them.
+
+    Returns:
+        The names of blobs that may be free now.
+    """
+    copies = Copies({one.turn for one in turns})
+    after = turns[0].start_seq
+    shared, own = layers[depth:], layers[-1]
+    for at, layer in enumerate(shared, depth):
+        bounds = {"context": layer.source, "after": after, "seq": layer.seq}
+        for turn, body in (yield Query(s.ARTIFACT_UPDATES, {**fork, **bounds})):
+            copies.read(turn, body, at)
+        after = layer.seq
+    instead = {(name, at): source for name, at, source in (yield Query(s.LIST_INSTEAD, fork))}
+    blobs: set[str] = set()
+    for (artifact_id, version), told in copies.versions.items():
+        # Others that live are redacted where their own rows are; a fork may have a copy.
+        found = {instead.get((artifact_id, at), shared[at - depth].source) for at in told}
+        for place in {own.source, *(one for one in found if one and one.startswith(s.GHOST))}:
+            one = {**fork, "context": place, "artifact": artifact_id, "version": version}
+            gone = yield Query(s.DROP_PARTS, one)
+            blobs |= {blob for (blob,) in gone if blob is not None}
+            yield Query(s.REDACT_VERSION, {**one, "sha256": EMPTY, "bytes": b""})
+    repeats = Repeats(copies.names)
+    last = shared[0].position
+    for layer in shared[1:]:
+        if layer is own or layer.source.startswith(s.GHOST):
+            place = {**fork, "context": layer.source}
+            found_there = yield from _redact_results(place, repeats, last, layer.position)
+            results.setdefault(layer.source, set()).update(found_there)
+        last = layer.position
+    return blobs
+
+
+def _redact_results(
+    key: Mapping[str, Any], repeats: Repeats, after: int, last: int
+) -> Steps[set[int]]:
+    """Redact results after a position that repeat what is in an artifact; their positions."""
+    redacted: set[int] = set()
+    while repeats.names and after < last:
+        params = {**key, "after": after, "limit": min(_ROWS_AT_ONCE, last - after)}
+        found = yield Query(s.LIST_RANGE, params)
+        for position, *_, text in found:
+            body = repeats.redacted(text, position) if position <= last else None
+            if body not in (None, text):
+                yield Query(s.REDACT_MESSAGE, {**key, "position": position, "body": body})
+                redacted.add(position)
+        after = found[-1][0] if found else last
+    return redacted
 
 
 def _redact_messages(
     key: Mapping[str, Any], head: Head, turns: Sequence[_Turn]
-) -> Steps[tuple[int, set[str]]]:
-    """Redact the messages of these turns; how many there are, and the calls in them."""
+) -> Steps[tuple[set[int], set[str]]]:
+    """Redact the messages of these turns; where they are, and the calls in them."""
     calls: set[str] = set()
-    messages = 0
+    places: set[int] = set()
     for one in turns:
         last = head.last_position if one.end_seq is None else one.last_position
         after = one.first_position - 1
@@ -298,9 +393,9 @@ def _redact_messages(
                 body, of_it = redacted_body(text, position)
                 calls.update(of_it)
                 yield Query(s.REDACT_MESSAGE, {**key, "position": position, "body": body})
-            messages += len(found)
+                places.add(position)
             after = found[-1][0] if found else last
-    return messages, calls
+    return places, calls
 
 
 def _empty_summaries(key: Mapping[str, Any], turns: Sequence[_Turn]) -> Steps[bool]:
@@ -317,21 +412,11 @@ def _empty_summaries(key: Mapping[str, Any], turns: Sequence[_Turn]) -> Steps[bo
     return not found
 
 
-def _redact_events(
-    key: Mapping[str, Any], head: Head, one: _Turn, offset: int
-) -> Steps[set[tuple[str, int]]]:
-    """Redact the events of a turn; the versions of artifacts that it saved."""
-    saved: set[tuple[str, int]] = set()
+def _redact_events(key: Mapping[str, Any], head: Head, one: _Turn) -> Steps[None]:
+    """Redact the events of a turn."""
     last = head.last_seq if one.end_seq is None else one.end_seq
     params = {**key, "after": one.start_seq, "seq": last, "turn": one.turn}
     for seq, kind, text in (yield Query(s.EVENTS_OF, params)):
-        if kind == "artifact_update":
-            told = json.loads(text)
-            saved.add((told["artifact_id"], told["version"]))
-            version = {**key, "artifact": told["artifact_id"], "version": told["version"]}
-            yield Query(s.HIDE_VERSION, {**version, "offset": offset})
-            yield Query(s.REDACT_VERSION, {**version, "sha256": EMPTY, "bytes": b""})
         body = redacted_event(kind, text)
         if body != text:
             yield Query(s.REDACT_EVENT, {**key, "seq": seq, "body": body})
-    return saved

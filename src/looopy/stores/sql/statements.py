@@ -1081,6 +1081,10 @@ EVENTS_OF = (
     f"SELECT seq, type, body FROM looopy_events WHERE {_THIS} AND seq > :after AND seq <= :seq"
     " AND turn = :turn ORDER BY seq"
 )
+ARTIFACT_UPDATES = (
+    f"SELECT turn, body FROM looopy_events WHERE {_THIS} AND seq > :after AND seq <= :seq"
+    " AND type = 'artifact_update' ORDER BY seq"
+)
 COMPACTIONS = (
     f"SELECT body FROM looopy_events WHERE {_THIS} AND seq > :after AND type = 'compaction'"
     " ORDER BY seq"

@@ -318,6 +318,29 @@ async def _guest_turn(stores: Stores, *, close: bool = True) -> Claimed:
     return claimed
 
 
+async def _saves(
+    stores: Stores, claimed: Claimed, content: str, *, name: str = CONTEXT, anew: bool = False
+) -> None:
+    """A version of the report, as the tool `append_file_chunk` makes it."""
+    write = ArtifactWrite(
+        artifact_id="report",
+        kind=ArtifactKind.FILE,
+        stored=content.encode(),
+        media_type="text/plain",
+        description=content,
+    )
+    place: dict[str, Any] = {"context_id": name, "turn": claimed.turn}
+    update = ArtifactUpdate(
+        **place, artifact_id="report", kind=write.kind, version=0, anew=anew
+    )
+    call = ToolCall(id="append", name="append_file_chunk", arguments={"artifact_id": "report"})
+    place = {"context_id": name}
+    await commit(stores, claimed, [said(answer("", call), **place), starts(call, **place)], **place)
+    await commit(stores, claimed, [update], artifact=write, **place)
+    done = [*finishes(call, f"saved: {content}", **place), ends(**place)]
+    await commit(stores, claimed, done, state=ContextState(), release=True, **place)
+
+
 class RedactionContract(Contract):
     """The words of an erased person leave their places in the contexts of others."""
 
@@ -367,6 +390,45 @@ class RedactionContract(Contract):
             for one in await stores.artifacts.list(name)
         ]
         return repr([await _left(stores, name), held])
+
+    @pytest.mark.parametrize("parent", ["there", "deleted"])
+    async def test_versions_that_repeat_theirs_go_as_well(
+        self, stores: Stores, parent: str
+    ) -> None:
+        """Up to one that owes nothing to them; the results of the calls go with them."""
+
+        async def save(content: str, *, name: str = CONTEXT, anew: bool = False) -> None:
+            epoch = (await record_of(stores, name)).epoch
+            claimed = await begin(stores, epoch, actor_id="ann", text="more", context_id=name)
+            await _saves(stores, claimed, content, name=name, anew=anew)
+
+        await _turn(stores)
+        await _guest_turn(stores)
+        large = "bobs-words" * 10_000
+        await save(large)
+        await stores.journal.fork(CONTEXT, "fork")
+        await save("ann alone", anew=True)
+        await save("ann alone, and more")
+        await save("the fork adds to bobs-words", name="fork")
+        await stores.journal.fork("fork", "second")
+        await save("the second adds to bobs-words", name="second")
+        names = [CONTEXT, "fork", "second"]
+        if parent == "deleted":
+            await stores.state.delete(names.pop(1))
+        found = await stores.contexts.erase_person("bob")
+        assert found.redacted_ids == tuple(sorted(names))
+        assert found.redacted == (17 if parent == "there" else 12)
+        for name in names:
+            said = repr(await _left(stores, name))
+            held = [
+                await stores.artifacts.load(name, "report", one.version)
+                for one in await stores.artifacts.versions(name, "report")
+            ]
+            assert "bobs-words" not in f"{said} {held}"
+            assert "append_file_chunk" in said
+            own = [b"ann alone", b"ann alone, and more"] if name == CONTEXT else [b""]
+            assert held[:4] == [b"", b"", *own, *([b""] if name == "second" else [])]
+        assert await stores.contexts.erase_person("bob") == Erased()
 
     @pytest.mark.parametrize("parent", ["there", "deleted"])
     async def test_forks_share_what_is_left(self, stores: Stores, parent: str) -> None:
