@@ -20,6 +20,7 @@ VALUES = {
     "on_resume": "ask",
     "needs_approval": True,
     "approval_expires_s": 60.0,
+    "approval_prompt": "Add them?",
     "is_enabled": lambda: True,
     "max_result_bytes": 100,
     "coerce": True,
@@ -35,7 +36,8 @@ def test_the_list_is_what_a_tool_takes():
     told = {n: p.annotation for n, p in taken.items() if n != "self"}
     own = {"name", "description", "parameters"}
     assert {n: kind for n, kind in told.items() if n not in own} == {
-        name: kind.__forward_arg__ for name, kind in ToolOptions.__annotations__.items()
+        name: getattr(kind, "__forward_arg__", kind)  # evaluated, unless an alias is a string
+        for name, kind in ToolOptions.__annotations__.items()
     }
 
 
