@@ -21,7 +21,9 @@ from looopy.types.config import Hooks
 from looopy.types.event import event_to_json
 from looopy.types.message import (
     AssistantMessage,
+    AudioContent,
     CustomMessage,
+    DocumentContent,
     ImageContent,
     TextContent,
     ThinkingContent,
@@ -149,7 +151,7 @@ KINDS = [
     if is_dataclass(kind) and kind.__module__ == public.__name__
 ]
 OF_MODELS = [AssistantMessage, TextContent, ThinkingContent, ToolCall]
-OF_TOOLS = [ToolResult, TextContent, ImageContent]
+OF_TOOLS = [ToolResult, TextContent, ImageContent, DocumentContent, AudioContent]
 CALLERS_OWN = [UserMessage, CustomMessage, ToolResultMessage]
 PLANTED = [(kind, name, "model") for kind in OF_MODELS for name in texts_of(kind)]
 PLANTED += [(kind, name, "tool") for kind in OF_TOOLS for name in texts_of(kind)]
@@ -167,7 +169,11 @@ def test_every_public_type_with_text_is_planted():
 def planted(kind, name):
     """One of *kind* with the secret in this field."""
     value = {"deep": [SECRET]} if name in ("arguments", "details") else f"a {SECRET} b"
+    if name == "url":
+        value = f"https://files.test/{SECRET}"
     given = {"id": "c1", "name": "read"} if kind is ToolCall else {}
+    if kind in (DocumentContent, AudioContent) and name != "url":
+        given = {"data": "aGk="}
     return kind(**{**given, name: value})
 
 
