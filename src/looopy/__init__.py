@@ -76,11 +76,14 @@ if TYPE_CHECKING:
     from looopy.types.event import event_to_json as event_to_json
     from looopy.types.message import AssistantMessage as AssistantMessage
     from looopy.types.message import AudioContent as AudioContent
+    from looopy.types.message import Citation as Citation
     from looopy.types.message import Cost as Cost
     from looopy.types.message import CustomMessage as CustomMessage
     from looopy.types.message import DocumentContent as DocumentContent
     from looopy.types.message import ImageContent as ImageContent
     from looopy.types.message import Message as Message
+    from looopy.types.message import ServerToolCall as ServerToolCall
+    from looopy.types.message import ServerToolResult as ServerToolResult
     from looopy.types.message import StopReason as StopReason
     from looopy.types.message import TextContent as TextContent
     from looopy.types.message import ThinkingContent as ThinkingContent
@@ -143,11 +146,14 @@ _export(
         ".types.message": (
             "AssistantMessage",
             "AudioContent",
+            "Citation",
             "Cost",
             "CustomMessage",
             "DocumentContent",
             "ImageContent",
             "Message",
+            "ServerToolCall",
+            "ServerToolResult",
             "StopReason",
             "TextContent",
             "ThinkingContent",

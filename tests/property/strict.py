@@ -173,7 +173,7 @@ def _anthropic_assistant(i: int, blocks: list[Wire], seen: set[str], *, last: bo
             if not isinstance(block.get("input"), Mapping):
                 problems.append(f"messages.{i}.content.{j}.input: must be an object")
         else:
-            problems.append(f"messages.{i}.content.{j}: no {kind!r} in an assistant message")
+            problems += _anthropic_server(f"messages.{i}.content.{j}", block, blocks[:j])
     if blocks and blocks[-1]["type"] in _OPAQUE:
         problems.append(f"messages.{i}: the final block must not be `thinking`")
     if last and blocks and blocks[-1]["type"] == "text":
@@ -181,6 +181,18 @@ def _anthropic_assistant(i: int, blocks: list[Wire], seen: set[str], *, last: bo
         if text != text.rstrip():
             problems.append(f"messages.{i}: final assistant content ends with whitespace")
     return problems
+
+
+def _anthropic_server(place: str, block: Wire, before: list[Wire]) -> list[str]:
+    """A tool of the server: its use, and behind that its result."""
+    kind = block["type"]
+    if kind == "server_tool_use":
+        fits = isinstance(block.get("input"), Mapping)
+        return [] if fits else [f"{place}.input: must be an object"]
+    if not kind.endswith("_tool_result"):
+        return [f"{place}: no {kind!r} in an assistant message"]
+    used = [b.get("id") for b in before if b["type"] == "server_tool_use"]
+    return [] if block.get("tool_use_id") in used else [f"{place}: no `server_tool_use` before it"]
 
 
 def _anthropic_user(i: int, blocks: list[Wire], asked: list[str]) -> list[str]:

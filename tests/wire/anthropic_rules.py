@@ -22,7 +22,10 @@ _FIELDS = {
     "thinking", "tool_choice", "tools", "top_k", "top_p",
 }  # fmt: skip
 _BLOCK_FIELDS = {
-    "text": {"text"},
+    "text": {"text", "citations"},
+    "server_tool_use": {"id", "name", "input", "caller"},
+    "web_search_tool_result": {"tool_use_id", "content", "caller"},
+    "web_search_result": {"url", "title", "encrypted_content", "page_age"},
     "image": {"source"},
     "document": {"source", "title", "context", "citations"},
     "thinking": {"thinking", "signature"},
@@ -213,7 +216,7 @@ def _tools(body: Wire) -> list[str]:
     problems += [
         f"tools.{i}.input_schema.type: Input should be 'object'"
         for i, tool in enumerate(tools)
-        if (tool.get("input_schema") or {}).get("type") != "object"
+        if "type" not in tool and (tool.get("input_schema") or {}).get("type") != "object"
     ]
     if choice and not tools:
         problems.append("tool_choice may only be specified while providing tools.")

@@ -18,6 +18,7 @@ USAGE = {
     "total_tokens": 14,
 }
 ITEMS = {"message", "reasoning", "function_call", "function_call_output"}
+SERVER_SIDE = {"web_search_call", "file_search_call", "code_interpreter_call"}
 FIELDS = {
     "include",
     "input",
@@ -120,6 +121,8 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
     for i, item in enumerate(items):
         problems += [(f"input[{i}]", why) for why in _check_item(item, items[i + 1 : i + 2])]
     for tool in body.get("tools") or ():
+        if tool.get("type") == "web_search":
+            continue
         if set(tool) != {"type", "name", "description", "parameters", "strict"}:
             problems.append(("tools[0]", "a function has a name, parameters and strict"))
         elif tool["parameters"].get("type") != "object":
@@ -151,6 +154,8 @@ def _check_pairs(items: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 def _check_item(item: Mapping[str, Any], following: Sequence[Mapping[str, Any]]) -> list[str]:
     kind = item.get("type", "message")
+    if kind in SERVER_SIDE:
+        return [] if item.get("id") and item.get("status") else ["an item has an id and a status"]
     if kind not in ITEMS:
         return [f"Invalid value: '{kind}'."]
     if kind == "message":
@@ -167,7 +172,8 @@ def _check_item(item: Mapping[str, Any], following: Sequence[Mapping[str, Any]])
     if not isinstance(item.get("summary"), list) or not item.get("id"):
         problems.append("a reasoning item has an id and a summary")
     after = following[0] if following else {}
-    own = after.get("type") in ("reasoning", "function_call") or after.get("role") == "assistant"
+    kinds = ("reasoning", "function_call", *SERVER_SIDE)
+    own = after.get("type") in kinds or after.get("role") == "assistant"
     if not own:
         problems.append(
             f"Item '{item.get('id')}' of type 'reasoning' was provided without its required"

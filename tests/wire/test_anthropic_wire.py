@@ -210,7 +210,7 @@ async def test_a_call_cut_by_the_length_limit_is_not_run():
 
 
 async def test_what_is_not_known_is_skipped():
-    """New event types, block types and fields mean nothing to us."""
+    """New event types and fields mean nothing to us; a new block is kept as it came."""
     pieces = [
         b": comment\n\n",
         started(),
@@ -220,7 +220,9 @@ async def test_what_is_not_known_is_skipped():
         *stopped(),
     ]
     async with serving(Answer(pieces=pieces)) as (_, provider):
-        assert (await play(provider))[-1].message.content == (TextContent("ok"),)
+        kept, said = (await play(provider))[-1].message.content
+    assert said == TextContent("ok")
+    assert (kept.type, kept.item) == ("serverToolCall", {"type": "server_tool_use", "id": "s1"})
 
 
 async def test_characters_cut_by_the_network_come_whole():

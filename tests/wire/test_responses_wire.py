@@ -82,7 +82,7 @@ async def test_text_comes_as_the_server_sends_it():
 async def test_usage_leaves_out_what_the_cache_served():
     """`input` and `cache_read` are apart; the total is the server's."""
     message = await answered(replies("ok"))
-    assert message.usage == Usage(input=4, output=4, cache_read=6, total_tokens=14)
+    assert message.usage == Usage(input=4, output=4, cache_read=6, total_tokens=14, reasoning=2)
 
 
 async def test_thinking_comes_in_parts_and_is_signed():
@@ -191,14 +191,16 @@ async def test_the_reason_to_finish_is_translated(status, reason, expected):
 
 
 async def test_what_is_not_known_is_skipped():
-    """Events and items that a later API may bring."""
+    """Events that a later API may bring; its items are kept as they came."""
     odd = [
         sse("response.something.new", output_index=0, delta="?"),
         sse("response.output_item.added", output_index=0, item={"type": "web_search_call"}),
         sse("response.output_item.done", output_index=0, item={"type": "web_search_call"}),
         b": waiting\n\n",
     ]
-    assert (await answered(answers(odd, speaks(1, "ok")))).content == (TextContent("ok"),)
+    kept, said = (await answered(answers(odd, speaks(1, "ok")))).content
+    assert said == TextContent("ok")
+    assert (kept.type, kept.item) == ("serverToolCall", {"type": "web_search_call"})
 
 
 # --- what is sent ----------------------------------------------------------------------------

@@ -33,10 +33,13 @@ from looopy.types.message import (
     AssistantMessage,
     AudioContent,
     Block,
+    Citation,
     CustomMessage,
     DocumentContent,
     ImageContent,
     Message,
+    ServerToolCall,
+    ServerToolResult,
     StopReason,
     TextContent,
     ThinkingContent,
@@ -51,7 +54,7 @@ from looopy.types.state import PendingRequest
 T = TypeVar("T")
 _MAX_DEPTH = 64
 _BLOCKS = (
-    *(TextContent, ThinkingContent, ToolCall),
+    *(TextContent, ThinkingContent, ToolCall, ServerToolCall, ServerToolResult),
     *(ImageContent, DocumentContent, AudioContent),
 )
 _MARKS = "\\&%"  # of escaped text
@@ -243,8 +246,8 @@ class Redactor:
             }
         else:
             changes = {"content": self._answer(message)}
-            for name in ("api", "provider", "model"):
-                changes[name] = self.text(getattr(message, name))
+            for name in ("api", "provider", "model", "response_id"):
+                changes[name] = self.value(getattr(message, name))
             if message.error_message is not None:
                 changes["error_message"] = self.text(message.error_message)
         if all(value is getattr(message, name) for name, value in changes.items()):
@@ -270,15 +273,21 @@ class Redactor:
             names = (f.name for f in fields(block))
             return TextContent(MASK) if any(self.shows(getattr(block, n)) for n in names) else block
         if isinstance(block, TextContent):
-            text = self.text(block.text)
-            if text is block.text and not self.shows(block.text_signature):
+            text, sources = self.text(block.text), self._citations(block.citations)
+            signed = text is block.text and not self.shows(block.text_signature)
+            if signed and sources is block.citations:
                 return block
-            return TextContent(text)
+            kept = block.text_signature if signed else None
+            return TextContent(text, text_signature=kept, citations=sources)
         if isinstance(block, ThinkingContent):
             thinking = self.text(block.thinking)
             if thinking is block.thinking and not self.shows(block.thinking_signature):
                 return block
             return ThinkingContent(thinking)
+        if isinstance(block, (ServerToolCall, ServerToolResult)):
+            parts = {f.name: self.value(getattr(block, f.name)) for f in fields(block)}
+            same = all(part is getattr(block, name) for name, part in parts.items())
+            return block if same else replace(block, **parts)
         fixed = ToolCall(
             self.text(block.id),
             self.text(block.name),
@@ -290,6 +299,15 @@ class Redactor:
             for name in ("id", "name", "arguments", "invalid_arguments")
         )
         return block if same and not self.shows(block.thought_signature) else fixed
+
+    def _citations(self, found: Sequence[Citation]) -> Sequence[Citation]:
+        if not found:
+            return found
+        clean = [
+            Citation(**{f.name: self.value(getattr(one, f.name)) for f in fields(one)})
+            for one in found
+        ]
+        return found if clean == list(found) else tuple(clean)
 
     def _without_end(self, block: AssistantBlock, least: int) -> AssistantBlock:
         """*block* without secrets, nor the beginning of one at its end of *least* characters."""

@@ -25,6 +25,8 @@ from looopy.types.message import (
     DocumentContent,
     ImageContent,
     Message,
+    ServerToolCall,
+    ServerToolResult,
     TextContent,
     ThinkingContent,
     ToolCall,
@@ -103,6 +105,8 @@ def estimate_tokens(message: Message) -> int:
             tokens += text_tokens(block.thinking)
         elif isinstance(block, ToolCall):
             tokens += text_tokens(_call_text(block))
+        elif isinstance(block, (ServerToolCall, ServerToolResult)):
+            tokens += text_tokens(_item_text(block))
         else:
             tokens += _file_tokens(block)
     return tokens
@@ -118,6 +122,10 @@ def _file_tokens(block: ImageContent | DocumentContent | AudioContent) -> int:
 
 def _call_text(call: ToolCall) -> str:
     return call.name + json.dumps(call.arguments, default=str, ensure_ascii=False)
+
+
+def _item_text(block: ServerToolCall | ServerToolResult) -> str:
+    return json.dumps(block.item, default=str, ensure_ascii=False)
 
 
 class Counts:
@@ -178,6 +186,8 @@ def _parts_of(message: Message) -> tuple[str, int]:
             texts.append(block.thinking)
         elif isinstance(block, ToolCall):
             texts.append(_call_text(block))
+        elif isinstance(block, (ServerToolCall, ServerToolResult)):
+            texts.append(_item_text(block))
         else:
             files += _file_tokens(block)
     return "\n".join(texts), files

@@ -24,6 +24,9 @@ from looopy.types.message import (
     NO_USAGE,
     AssistantBlock,
     AssistantMessage,
+    Citation,
+    ServerToolCall,
+    ServerToolResult,
     StopReason,
     TextContent,
     ThinkingContent,
@@ -50,9 +53,12 @@ def _fresh_call_id() -> str:
 class _Block:
     """One block as it grows."""
 
-    __slots__ = ("call", "call_id", "kind", "name", "parts", "redacted", "signature")
+    __slots__ = (
+        *("call", "call_id", "citations", "kind", "name", "parts", "redacted", "server"),
+        "signature",
+    )
 
-    def __init__(self, kind: Literal["text", "thinking", "toolcall"]) -> None:
+    def __init__(self, kind: Literal["text", "thinking", "toolcall", "server"]) -> None:
         self.kind = kind
         self.parts: list[str] = []
         self.signature: list[str] = []
@@ -60,6 +66,8 @@ class _Block:
         self.call_id = ""
         self.name = ""
         self.call: ToolCall | None = None  # once finished
+        self.citations: list[Citation] | None = None
+        self.server: ServerToolCall | ServerToolResult | None = None
 
     def joined(self) -> str:
         if len(self.parts) > 1:
@@ -94,6 +102,7 @@ class Accumulator:
         "api",
         "model",
         "provider",
+        "response_id",
         "timestamp",
         "usage",
     )
@@ -112,6 +121,7 @@ class Accumulator:
         self.model = model
         self.timestamp = now_ms()
         self.usage = NO_USAGE
+        self.response_id: str | None = None
         self._price = price
         self._new_call_id = new_call_id
         self._blocks: list[_Block] = []
@@ -195,6 +205,29 @@ class Accumulator:
             if block is not None:
                 block.signature = [signature]
                 return
+
+    def cite(self, citation: Citation) -> tuple[StreamEvent, ...]:
+        """A source of the open text, of the last one, or else of the text to come."""
+        texts = [b for b in self._blocks if b.kind == "text"]
+        current = None if self._current is None else self._blocks[self._current]
+        events: list[StreamEvent] = []
+        if current is not None and current.kind == "text":
+            block = current
+        elif texts and current is None:
+            block = texts[-1]
+        else:
+            block = self._blocks[self._enter("text", events)]
+        block.citations = [*(block.citations or ()), citation]
+        return tuple(events)
+
+    def server_tool(self, block: ServerToolCall | ServerToolResult) -> tuple[StreamEvent, ...]:
+        """A block that the server made with a tool of its own: no event, but in the message."""
+        events: list[StreamEvent] = []
+        self._close_current(events)
+        made = _Block("server")
+        made.server = block
+        self._blocks.append(made)
+        return tuple(events)
 
     def tool_call(
         self,
@@ -344,18 +377,26 @@ class Accumulator:
             stop_reason=stop_reason,
             error_message=error,
             timestamp=self.timestamp,
+            response_id=self.response_id,
         )
 
 
 def _content_of(block: _Block) -> AssistantBlock:
     if block.call is not None:
         return block.call
+    if block.server is not None:
+        return block.server
     if block.kind == "thinking":
         signature = "".join(block.signature) or None
         return ThinkingContent(
             block.joined(), thinking_signature=signature, redacted=block.redacted
         )
-    return TextContent(block.joined(), text_signature="".join(block.signature) or None)
+    signature = "".join(block.signature) or None
+    if block.citations is None:
+        return TextContent(block.joined(), text_signature=signature)
+    return TextContent(
+        block.joined(), text_signature=signature, citations=tuple(block.citations)
+    )
 
 
 def parse_arguments(raw: str) -> tuple[dict[str, Any], str | None]:

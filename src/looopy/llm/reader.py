@@ -16,6 +16,8 @@ from looopy.llm.accumulate import Accumulator
 from looopy.llm.failures import failure_of
 from looopy.types.request import StreamEvent
 
+_MOST_ID_CHARS = 200
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class AnswerReader:
@@ -49,6 +51,11 @@ class AnswerReader:
             arguments_delta=arguments if isinstance(arguments, str) else "",
             signature=signature,
         )
+
+    def _named(self, response_id: Any) -> None:
+        """Keep the server's id of the answer."""
+        if isinstance(response_id, str) and response_id:
+            self._answer.response_id = response_id[:_MOST_ID_CHARS]
 
     def _reported(self, body: Any, status: int | None = None) -> LLMError:
         """The error that the server reports in the middle of its answer."""

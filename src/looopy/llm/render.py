@@ -26,6 +26,8 @@ from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
     Message,
+    ServerToolCall,
+    ServerToolResult,
     StopReason,
     TextContent,
     ThinkingContent,
@@ -138,6 +140,11 @@ class _Reader:
         return message.provider == self._provider and (
             not self._family or _family(message.model) == self._family
         )
+
+    @property
+    def is_named(self) -> bool:
+        """True if the provider is known, so that its own blocks can go back to it."""
+        return bool(self._provider)
 
     def signed_only(self, message: AssistantMessage) -> bool:
         """
@@ -298,6 +305,8 @@ def _plain_text(message: UserMessage | AssistantMessage) -> bool:
         block = content[0]
         if not isinstance(block, TextContent) or block.text_signature is not None:
             return False
+        if block.citations:
+            return False
         content = block.text
     return bool(content) and not content.isspace()
 
@@ -342,9 +351,13 @@ def _assistant(message: AssistantMessage, reader: _Reader) -> AssistantMessage |
                 blocks.append(block)
         elif isinstance(block, ToolCall):
             blocks.append(_call(block, may_replay=may_replay))
+        elif isinstance(block, (ServerToolCall, ServerToolResult)):
+            # Of an answer that was cut off, the result may be missing.
+            if may_replay and reader.is_named and message.stop_reason not in CUT_OFF:
+                blocks.append(block)
         elif _says_something(block.text):
-            signed = block.text_signature is not None and not may_replay
-            blocks.append(replace(block, text_signature=None) if signed else block)
+            signed = block.text_signature is not None or block.citations
+            blocks.append(TextContent(block.text) if signed and not may_replay else block)
     return _with_content(message, blocks)
 
 
@@ -354,7 +367,7 @@ def _sound(content: Sequence[AssistantBlock], *, may_replay: bool) -> bool:
         if isinstance(block, TextContent):
             if not block.text or block.text.isspace():
                 return False
-            if block.text_signature is not None and not may_replay:
+            if not may_replay and (block.text_signature is not None or block.citations):
                 return False
         elif not isinstance(block, ToolCall) or not (
             (may_replay or block.thought_signature is None)
@@ -468,7 +481,9 @@ def _signature(block: AssistantBlock) -> str | None:
         return block.text_signature
     if isinstance(block, ToolCall):
         return block.thought_signature
-    return block.thinking_signature
+    if isinstance(block, ThinkingContent):
+        return block.thinking_signature
+    return block.type
 
 
 def _without_trailing_space(message: AssistantMessage) -> AssistantMessage:
@@ -476,7 +491,7 @@ def _without_trailing_space(message: AssistantMessage) -> AssistantMessage:
     if not isinstance(last, TextContent) or not last.text[-1].isspace():
         return message
     # The signature stood for other bytes.
-    ended = TextContent(last.text.rstrip())
+    ended = TextContent(last.text.rstrip(), citations=last.citations)
     return replace(message, content=(*message.content[:-1], ended))
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, cast
 
+from looopy.errors import ValueRefused
 from looopy.loop.parts import Turn
 from looopy.types.constructors import amended
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
+    Citation,
+    ServerToolCall,
+    ServerToolResult,
     TextContent,
     ThinkingContent,
 )
-from looopy.types.storable import repair, repair_json
+from looopy.types.storable import dump, repair, repair_json
+
+_MAX_ITEM_CHARS: Final = 4 * 1024 * 1024  # as JSON
+_ITEM_DEPTH: Final = 6  # within message, content, block, citations, citation
 
 
 def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
@@ -25,8 +33,9 @@ def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
     if not all(new is old for new, old in zip(blocks, message.content, strict=True)):
         changes["content"] = tuple(blocks)
     made_by = (message.api, message.provider, message.model)
-    if message.error_message is not None or not _are_storable(*made_by):
-        for name in ("api", "provider", "model", "error_message"):
+    strange = message.error_message is not None or not _is_storable(message.response_id)
+    if strange or not _are_storable(*made_by):
+        for name in ("api", "provider", "model", "error_message", "response_id"):
             value = getattr(message, name)
             if value is not None and (text := repair(value)) is not value:
                 changes[name] = text
@@ -42,6 +51,10 @@ def _are_storable(*names: str) -> bool:
 def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
     if isinstance(block, TextContent):
         text, signature = repair(block.text), block.text_signature
+        if block.citations:
+            cited = [_clean_citation(one) for one in block.citations]
+            if cited != list(block.citations):
+                block = replace(block, citations=tuple(cited))
         if text is block.text and (signature is None or _is_storable(signature)):
             return block
         return _repaired(turn, replace(block, text=text, text_signature=_kept_signature(signature)))
@@ -51,6 +64,24 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
             return block
         # A provider would refuse a signature over other bytes: the block becomes an unsigned one.
         return _repaired(turn, ThinkingContent(thinking))
+    if isinstance(block, ServerToolCall):
+        arguments = _kept_item(block.arguments)
+        found: AssistantBlock = replace(
+            block,
+            id=repair(block.id),
+            name=repair(block.name),
+            arguments=arguments,
+            item=_kept_item(block.item),
+        )
+        return block if found == block else found
+    if isinstance(block, ServerToolResult):
+        found = replace(
+            block,
+            tool_call_id=repair(block.tool_call_id),
+            tool_name=repair(block.tool_name),
+            item=_kept_item(block.item),
+        )
+        return block if found == block else found
     arguments = repair_json(block.arguments)
     raw, signature = block.invalid_arguments, block.thought_signature
     fixed = amended(
@@ -62,6 +93,22 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
         invalid_arguments=None if raw is None else repair(raw),
     )
     return block if fixed == block else fixed
+
+
+def _clean_citation(one: Citation) -> Citation:
+    texts = {name: getattr(one, name) for name in ("url", "title", "text")}
+    clean = {name: text if text is None else repair(text) for name, text in texts.items()}
+    return Citation(**clean, raw=_kept_item(one.raw))
+
+
+def _kept_item(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A server's JSON as every store keeps it; a note in place of one that is too large."""
+    try:
+        if len(dump(kept := repair_json(dict(item), _ITEM_DEPTH))) <= _MAX_ITEM_CHARS:
+            return cast("Mapping[str, Any]", kept)
+    except ValueRefused:
+        pass
+    return {"type": str(item.get("type")), "omitted": "it was too large to be stored"}
 
 
 def _is_storable(signature: str | None) -> bool:

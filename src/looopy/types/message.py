@@ -46,15 +46,38 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Citation:
+    """
+    A source of a text, as the provider names it; ours, absent in pi.
+
+    Attributes:
+        url: Where the source is, if it has an address.
+        title: Its title, or the name of the file.
+        text: The cited passage, if the provider quotes it.
+        raw: The citation as it came, which goes back to the model that made it.
+    """
+
+    url: str | None = None
+    title: str | None = None
+    text: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
 @quick
 @dataclass(frozen=True, slots=True)
 class TextContent:
-    """A block of text. `text_signature` is opaque and replayed unchanged."""
+    """
+    A block of text. `text_signature` is opaque and replayed unchanged.
+
+    `citations` are the sources of an answer's text.
+    """
 
     type: ClassVar[str] = "text"
     text: str = ""
     _: KW_ONLY
     text_signature: str | None = None
+    citations: Sequence[Citation] = ()
 
 
 @quick
@@ -130,6 +153,34 @@ class ToolCall:
     invalid_arguments: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ServerToolCall:
+    """
+    A tool that the provider's own server ran, such as its web search; ours, absent in pi.
+
+    looopy runs nothing for it. `item` is the provider's block as it came, which goes back to the
+    model that made it; a block that looopy does not know is one of these, named after its type.
+    """
+
+    type: ClassVar[str] = "serverToolCall"
+    id: str = ""
+    name: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    _: KW_ONLY
+    item: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerToolResult:
+    """The result of a `ServerToolCall`, where the provider sends it as a block of its own."""
+
+    type: ClassVar[str] = "serverToolResult"
+    tool_call_id: str = ""
+    tool_name: str = ""
+    _: KW_ONLY
+    item: Mapping[str, Any] = field(default_factory=dict)
+
+
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
@@ -170,7 +221,8 @@ class Usage:
     """
     Tokens of one or more model calls. `input` leaves out the tokens that the cache served.
 
-    `cost` is `None` if the price is unknown. Zero usage has a known cost of zero.
+    `reasoning` is a part of `output`: tokens of thought, as far as the provider counts them. `cost`
+    is `None` if the price is unknown. Zero usage has a known cost of zero.
     """
 
     input: int = 0
@@ -179,6 +231,7 @@ class Usage:
     cache_write: int = 0
     total_tokens: int = 0
     cost: Cost | None = None
+    reasoning: int = 0
 
     def __post_init__(self) -> None:
         if self.cost is None and _is_none(self):
@@ -196,6 +249,7 @@ class Usage:
             cache_write=self.cache_write + other.cache_write,
             total_tokens=self.total_tokens + other.total_tokens,
             cost=_sum_of_costs(self, other),
+            reasoning=self.reasoning + other.reasoning,
         )
 
     @property
@@ -204,7 +258,7 @@ class Usage:
         return self.cost is not None and self.cost.complete
 
 
-TOKENS: Final = ("input", "output", "cache_read", "cache_write", "total_tokens")
+TOKENS: Final = ("input", "output", "cache_read", "cache_write", "total_tokens", "reasoning")
 DOLLARS: Final = ("input", "output", "cache_read", "cache_write", "total")
 """The counts of a `Usage`, and the parts of a `Cost`."""
 
@@ -254,7 +308,9 @@ def url_of(block: UserBlock) -> str | None:
     return block.url if isinstance(block, (ImageContent, DocumentContent)) else None
 
 
-AssistantBlock: TypeAlias = TextContent | ThinkingContent | ToolCall
+AssistantBlock: TypeAlias = (
+    TextContent | ThinkingContent | ToolCall | ServerToolCall | ServerToolResult
+)
 
 
 @quick
@@ -284,6 +340,8 @@ class UserMessage:
 class AssistantMessage:
     """
     An answer of the model: text, thinking and tool calls in order; a string becomes one text block.
+
+    `response_id` is the provider's name for the answer, as its logs and its support know it.
     """
 
     role: ClassVar[str] = "assistant"
@@ -296,6 +354,7 @@ class AssistantMessage:
     stop_reason: StopReason = StopReason.STOP
     error_message: str | None = None
     timestamp: int = field(default_factory=now_ms)
+    response_id: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, tuple):
@@ -305,6 +364,11 @@ class AssistantMessage:
     def text(self) -> str:
         """The text alone, blocks joined by newlines."""
         return "\n".join(b.text for b in self.content if isinstance(b, TextContent))
+
+    @property
+    def citations(self) -> list[Citation]:
+        """The sources of the text, in order."""
+        return [c for b in self.content if isinstance(b, TextContent) for c in b.citations]
 
     @property
     def thinking_text(self) -> str:
@@ -364,4 +428,4 @@ class CustomMessage:
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage | CustomMessage
-Block: TypeAlias = UserBlock | ThinkingContent | ToolCall
+Block: TypeAlias = UserBlock | AssistantBlock

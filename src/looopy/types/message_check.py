@@ -28,11 +28,14 @@ from looopy.types.message import (
     AssistantMessage,
     AudioContent,
     Block,
+    Citation,
     Cost,
     CustomMessage,
     DocumentContent,
     ImageContent,
     Message,
+    ServerToolCall,
+    ServerToolResult,
     StopReason,
     TextContent,
     ThinkingContent,
@@ -123,6 +126,25 @@ def _as_base64(value: Any) -> str:
     raise _Nothing
 
 
+def _are_citations(value: Any) -> bool:
+    if value == ():
+        return True
+    return isinstance(value, tuple) and all(
+        isinstance(one, Citation)
+        and all(shape.fits(getattr(one, name)) for name, shape in _FIELDS[Citation].items())
+        for one in value
+    )
+
+
+def _as_citations(value: Any) -> tuple[Citation, ...]:
+    """The citations among *value*'s items; text of another type is left out of them."""
+    if not isinstance(value, (list, tuple)):
+        raise _Nothing
+    found = [_from_mapping(Citation, c) if isinstance(c, Mapping) else c for c in value]
+    lost: Lost = []
+    return tuple(_mended(Citation, c, "", lost) for c in found if isinstance(c, Citation))
+
+
 def _is_base64(value: Any) -> bool:
     if not isinstance(value, str):
         return False
@@ -171,13 +193,15 @@ _ANY: Final = _Kind("a JSON value", lambda _value: True, _nothing)
 _STOP: Final = _Kind(
     "a stop reason", lambda value: isinstance(value, str) and value in _STOPS, _nothing
 )
+_CITATIONS: Final = _Kind("a list of Citation", _are_citations, _as_citations)
 _USAGE: Final = _Kind("a Usage", lambda value: isinstance(value, Usage), _as_usage)
 _COST: Final = _Kind(
     "a Cost or None", lambda value: value is None or isinstance(value, Cost), _as_cost
 )
 
 _FIELDS: Final[dict[type, dict[str, _Kind]]] = {
-    TextContent: {"text": _TEXT, "text_signature": _OPAQUE},
+    Citation: {"url": _TEXT_OR_NONE, "title": _TEXT_OR_NONE, "text": _TEXT_OR_NONE, "raw": _OBJECT},
+    TextContent: {"text": _TEXT, "text_signature": _OPAQUE, "citations": _CITATIONS},
     ThinkingContent: {"thinking": _TEXT, "thinking_signature": _OPAQUE, "redacted": _FLAG},
     ImageContent: {"data": _BASE64, "mime_type": _MIME_TYPE, "url": _ADDRESS},
     DocumentContent: {
@@ -194,6 +218,8 @@ _FIELDS: Final[dict[type, dict[str, _Kind]]] = {
         "thought_signature": _OPAQUE,
         "invalid_arguments": _TEXT_OR_NONE,
     },
+    ServerToolCall: {"id": _TEXT, "name": _TEXT, "arguments": _OBJECT, "item": _OBJECT},
+    ServerToolResult: {"tool_call_id": _TEXT, "tool_name": _TEXT, "item": _OBJECT},
     Cost: {**dict.fromkeys(DOLLARS, _DOLLARS), "complete": _FLAG},
     Usage: {**dict.fromkeys(TOKENS, _WHOLE), "cost": _COST},
     UserMessage: {"timestamp": _WHOLE},
@@ -205,6 +231,7 @@ _FIELDS: Final[dict[type, dict[str, _Kind]]] = {
         "stop_reason": _STOP,
         "error_message": _TEXT_OR_NONE,
         "timestamp": _WHOLE,
+        "response_id": _TEXT_OR_NONE,
     },
     ToolResultMessage: {
         "tool_call_id": _TEXT,
@@ -223,7 +250,7 @@ _MEDIA: Final[dict[Any, str]] = {
     AudioContent: "audio",
 }
 _SHOWN: Final = (TextContent, *_MEDIA)
-_SAID: Final = (TextContent, ThinkingContent, ToolCall)
+_SAID: Final = (TextContent, ThinkingContent, ToolCall, ServerToolCall, ServerToolResult)
 _BLOCKS_OF: Final[dict[type, tuple[type, ...]]] = {
     UserMessage: _SHOWN,
     AssistantMessage: _SAID,
@@ -232,7 +259,7 @@ _BLOCKS_OF: Final[dict[type, tuple[type, ...]]] = {
 _BLOCK_NAMED: Final[dict[str, type[Any]]] = {
     kind.type: kind
     for kind in (
-        *(TextContent, ThinkingContent, ToolCall),
+        *_SAID,
         *(ImageContent, DocumentContent, AudioContent),
     )
 }
@@ -366,6 +393,7 @@ def _is_plain_answer(answer: Any) -> bool:
         type(answer.stop_reason) is StopReason
         and type(answer.api) is type(answer.provider) is type(answer.model) is str
         and (error is None or type(error) is str)
+        and (answer.response_id is None or type(answer.response_id) is str)
         and type(stamp) is int
         and 0 <= stamp < MAX_INT
         and (usage is NO_USAGE or _is_plain_usage(usage))
@@ -375,6 +403,7 @@ def _is_plain_answer(answer: Any) -> bool:
         kind = type(block)
         if kind is TextContent:
             plain, signature = type(block.text) is str, block.text_signature
+            plain = plain and block.citations == ()
         elif kind is ToolCall:
             plain, signature = type(block.id) is type(block.name) is str, block.thought_signature
             plain = plain and type(block.arguments) is dict and block.invalid_arguments is None
@@ -396,6 +425,8 @@ def _is_plain_usage(usage: Any) -> bool:
         usage.cache_write,
         usage.total_tokens,
     )
+    if usage.reasoning and not _fits_whole(usage.reasoning):
+        return False
     if type(into) is type(out) is type(read) is type(wrote) is type(total) is int:
         return 0 <= into | out | read | wrote | total < MAX_INT
     return False

@@ -16,11 +16,14 @@ from looopy.types.message import (
     AssistantMessage,
     AudioContent,
     Block,
+    Citation,
     Cost,
     CustomMessage,
     DocumentContent,
     ImageContent,
     Message,
+    ServerToolCall,
+    ServerToolResult,
     StopReason,
     TextContent,
     ThinkingContent,
@@ -35,16 +38,19 @@ T = TypeVar("T")
 _SIGNATURES: Final = ("text_signature", "thinking_signature", "thought_signature")
 # The fields of each class, in the order in which they are written.
 _FIELDS: Final[dict[type, tuple[str, ...]]] = {
-    TextContent: ("text", "text_signature"),
+    Citation: ("url", "title", "text", "raw"),
+    TextContent: ("text", "text_signature", "citations"),
     ThinkingContent: ("thinking", "redacted", "thinking_signature"),
     ImageContent: ("data", "mime_type", "url"),
     DocumentContent: ("data", "mime_type", "url", "name"),
     AudioContent: ("data", "mime_type"),
     ToolCall: ("id", "name", "arguments", "invalid_arguments", "thought_signature"),
+    ServerToolCall: ("id", "name", "arguments", "item"),
+    ServerToolResult: ("tool_call_id", "tool_name", "item"),
     UserMessage: ("content", "timestamp"),
     AssistantMessage: (
         *("content", "api", "provider", "model", "usage", "stop_reason", "error_message"),
-        "timestamp",
+        *("response_id", "timestamp"),
     ),
     ToolResultMessage: (
         *("tool_call_id", "tool_name", "content", "details", "is_error", "timestamp"),
@@ -54,15 +60,16 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
 _TYPES: Final[dict[str, type]] = {
     **dict.fromkeys(("text", "thinking", "data", "mime_type", "id", "name", *_SIGNATURES), str),
     **dict.fromkeys(("api", "provider", "model", "tool_call_id", "tool_name"), str),
-    **dict.fromkeys(("error_message", "invalid_arguments", "url"), str),
+    **dict.fromkeys(("error_message", "invalid_arguments", "url", "title", "response_id"), str),
     **dict.fromkeys(("timestamp", *TOKENS), int),
     **dict.fromkeys(("redacted", "is_error", "complete"), bool),
-    **dict.fromkeys(("arguments", "metadata"), dict),
+    **dict.fromkeys(("arguments", "metadata", "item", "raw"), dict),
 }
 # What is not written where it has this value: ours, which pi does not know; and in compact form.
 _UNKNOWN_TO_PI: Final[dict[str, Any]] = {
     "redacted": False,
-    **dict.fromkeys(("invalid_arguments", "url", "name")),
+    "citations": (),
+    **dict.fromkeys(("invalid_arguments", "url", "name", "title", "response_id")),
 }
 _UNSAID: Final[dict[str, Any]] = {
     **_UNKNOWN_TO_PI,
@@ -76,7 +83,8 @@ _USER: Final[dict[str, type[Any]]] = {
     kind.type: kind for kind in (TextContent, ImageContent, DocumentContent, AudioContent)
 }
 _ASSISTANT: Final[dict[str, type[Any]]] = {
-    kind.type: kind for kind in (TextContent, ThinkingContent, ToolCall)
+    kind.type: kind
+    for kind in (TextContent, ThinkingContent, ToolCall, ServerToolCall, ServerToolResult)
 }
 
 
@@ -118,7 +126,8 @@ def usage_to_json(usage: Usage, *, compact: bool = False) -> dict[str, Any]:
 
 def _numbers(of: Usage | Cost, names: Sequence[str], *, compact: bool) -> dict[str, Any]:
     found = {name: getattr(of, name) for name in names}
-    return {name: value for name, value in found.items() if value or not compact}
+    shorter = {name for name in found if compact or name == "reasoning"}
+    return {name: value for name, value in found.items() if value or name not in shorter}
 
 
 def _blocks(blocks: Sequence[Block], compact: bool, allowed: Mapping[str, type[Any]]) -> list[Any]:
@@ -126,7 +135,14 @@ def _blocks(blocks: Sequence[Block], compact: bool, allowed: Mapping[str, type[A
         if not isinstance(block, tuple(allowed.values())):
             # A value that could not be read back is not written.
             raise _refused(f"/content/{i}", f"{type(block).__name__} is no block of this message")
-    return [{"type": block.type, **_written(block, compact, {})} for block in blocks]
+    return [{"type": block.type, **_written(block, compact, _within(block))} for block in blocks]
+
+
+def _within(block: Block) -> dict[str, Any]:
+    """The citations of *block*, in JSON; empty for nearly all blocks."""
+    if not isinstance(block, TextContent) or not block.citations:
+        return {}
+    return {"citations": [_written(one, given={}, compact=True) for one in block.citations]}
 
 
 def _written(value: object, compact: bool, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,6 +247,15 @@ def _stop_reason(value: Any) -> StopReason:
         raise _refused("/stop_reason", f"{value!r} is no stop reason") from None
 
 
+def _citations(value: Any, path: str) -> tuple[Citation, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _refused(path, "must be a list")
+    for i, one in enumerate(value):
+        if not isinstance(one, Mapping):
+            raise _refused(f"{path}/{i}", "must be an object")
+    return tuple(_read(Citation, one, {}, f"{path}/{i}") for i, one in enumerate(value))
+
+
 def _read_blocks(value: Any, allowed: Mapping[str, type[Any]]) -> tuple[Block, ...]:
     if isinstance(value, str):
         return (TextContent(value),)
@@ -243,5 +268,8 @@ def _read_blocks(value: Any, allowed: Mapping[str, type[Any]]) -> tuple[Block, .
         kind = allowed.get(named) if isinstance(named, str) else None
         if kind is None:
             raise _refused(path, f"{named!r} is no block of this message")
-        blocks.append(_read(kind, item, {}, path))
+        given = {}
+        if item.get("citations") is not None:
+            given["citations"] = _citations(item["citations"], f"{path}/citations")
+        blocks.append(_read(kind, item, given, path))
     return tuple(blocks)

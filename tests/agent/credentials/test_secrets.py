@@ -22,9 +22,12 @@ from looopy.types.event import event_to_json
 from looopy.types.message import (
     AssistantMessage,
     AudioContent,
+    Citation,
     CustomMessage,
     DocumentContent,
     ImageContent,
+    ServerToolCall,
+    ServerToolResult,
     TextContent,
     ThinkingContent,
     ToolCall,
@@ -151,6 +154,7 @@ KINDS = [
     if is_dataclass(kind) and kind.__module__ == public.__name__
 ]
 OF_MODELS = [AssistantMessage, TextContent, ThinkingContent, ToolCall]
+OF_MODELS += [ServerToolCall, ServerToolResult, Citation]
 OF_TOOLS = [ToolResult, TextContent, ImageContent, DocumentContent, AudioContent]
 CALLERS_OWN = [UserMessage, CustomMessage, ToolResultMessage]
 PLANTED = [(kind, name, "model") for kind in OF_MODELS for name in texts_of(kind)]
@@ -166,12 +170,17 @@ def test_every_public_type_with_text_is_planted():
     assert (ToolCall, "arguments", "model") in PLANTED
 
 
+_IN_JSON = ("arguments", "details", "item", "raw")
+
+
 def planted(kind, name):
     """One of *kind* with the secret in this field."""
-    value = {"deep": [SECRET]} if name in ("arguments", "details") else f"a {SECRET} b"
+    value = {"deep": [SECRET]} if name in _IN_JSON else f"a {SECRET} b"
     if name == "url":
         value = f"https://files.test/{SECRET}"
     given = {"id": "c1", "name": "read"} if kind is ToolCall else {}
+    if kind is Citation:
+        return TextContent("see", citations=(Citation(**{name: value}),))
     if kind in (DocumentContent, AudioContent) and name != "url":
         given = {"data": "aGk="}
     return kind(**{**given, name: value})

@@ -11,10 +11,13 @@ from looopy.types.message import (
     NO_USAGE,
     AssistantMessage,
     AudioContent,
+    Citation,
     Cost,
     CustomMessage,
     DocumentContent,
     ImageContent,
+    ServerToolCall,
+    ServerToolResult,
     StopReason,
     TextContent,
     ThinkingContent,
@@ -42,7 +45,14 @@ OBJECTS = st.dictionaries(WORDS, JSON, max_size=3)
 COUNTS = st.integers(0, 10**9)
 MONEY = st.floats(0, 1e6)
 STAMPS = st.integers(0, 2**53)
+CITATIONS = st.builds(Citation, url=MAYBE, title=MAYBE, text=MAYBE, raw=OBJECTS)
 TEXTS = st.builds(TextContent, WORDS, text_signature=MAYBE)
+SAID = TEXTS | st.builds(
+    TextContent, WORDS, citations=st.lists(CITATIONS, max_size=2).map(tuple)
+)
+SERVED = st.builds(ServerToolCall, WORDS, WORDS, OBJECTS, item=OBJECTS) | st.builds(
+    ServerToolResult, WORDS, WORDS, item=OBJECTS
+)
 IMAGES = st.builds(ImageContent, WORDS, mime_type=WORDS) | st.builds(ImageContent, url=WORDS)
 FILES = (
     IMAGES
@@ -59,19 +69,21 @@ USAGES = st.builds(
     cache_read=COUNTS,
     cache_write=COUNTS,
     total_tokens=COUNTS,
+    reasoning=COUNTS,
     cost=COSTS,
 )
 MESSAGES = st.one_of(
     st.builds(UserMessage, WORDS | st.lists(TEXTS | FILES, max_size=3), timestamp=STAMPS),
     st.builds(
         AssistantMessage,
-        st.lists(TEXTS | THINKING | CALLS, max_size=4),
+        st.lists(SAID | THINKING | CALLS | SERVED, max_size=4),
         api=WORDS,
         provider=WORDS,
         model=WORDS,
         usage=st.just(Usage()) | USAGES,
         stop_reason=st.sampled_from(StopReason),
         error_message=MAYBE,
+        response_id=MAYBE,
         timestamp=STAMPS,
     ),
     st.builds(

@@ -2,8 +2,8 @@
 The events of an Anthropic answer become stream events.
 
 The API sends one block after the other, each between its start and its stop. A signature covers
-exactly one block, so blocks keep their boundaries. The reader skips unknown types of events and
-blocks: the API may add some.
+exactly one block, so blocks keep their boundaries. The reader skips unknown types of events, and
+keeps blocks that it does not know as they came: the API may add some.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from looopy.llm.accumulate import parse_arguments
 from looopy.llm.reader import AnswerReader
-from looopy.types.message import StopReason, Usage
+from looopy.types.message import Citation, ServerToolCall, ServerToolResult, StopReason, Usage
 from looopy.types.request import StreamEvent
 
 # `pause_turn` is for tools that the server runs; the text is an answer. `refusal` is the model's
@@ -39,6 +40,10 @@ class EventReader(AnswerReader):
     _calls: dict[int, Any] = field(init=False, default_factory=dict)
     _counts: dict[str, int] = field(init=False, default_factory=dict)
     _stop: str | None = field(init=False, default=None)
+    _thought: int = field(init=False, default=0)
+    # Blocks of the server's own tools, by their number, and the pieces of their input.
+    _items: dict[int, dict[str, Any]] = field(init=False, default_factory=dict)
+    _inputs: dict[int, list[str]] = field(init=False, default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -63,7 +68,9 @@ class EventReader(AnswerReader):
         if kind == "content_block_stop":
             return self._end(self._index(event))
         if kind == "message_start":
-            self._count(self._object(event, "message").get("usage"))
+            message = self._object(event, "message")
+            self._named(message.get("id"))
+            self._count(message.get("usage"))
         elif kind == "message_delta":
             self._count(event.get("usage"))
             self._stopped(self._object(event, "delta").get("stop_reason"))
@@ -87,7 +94,11 @@ class EventReader(AnswerReader):
     def _begin(self, index: int, block: Mapping[str, Any]) -> Sequence[StreamEvent]:
         self._kinds[index] = kind = str(block.get("type"))
         if kind == "text":
-            return self._answer.text_delta(self._text(block, "text"))
+            events = self._answer.text_delta(self._text(block, "text"))
+            sources = block.get("citations")
+            for one in sources if isinstance(sources, list) else ():
+                events += self._cite(one)
+            return events
         if kind == "thinking":
             events = self._answer.thinking_delta(self._text(block, "thinking"))
             if signature := self._text(block, "signature"):
@@ -100,6 +111,8 @@ class EventReader(AnswerReader):
             return self._answer.tool_call(
                 index, call_id=self._text(block, "id"), name=self._text(block, "name")
             )
+        self._items[index] = dict(block)
+        self._inputs[index] = []
         return ()
 
     def _delta(self, index: int, delta: Mapping[str, Any]) -> Sequence[StreamEvent]:
@@ -115,6 +128,11 @@ class EventReader(AnswerReader):
             return self._answer.tool_call(index, arguments_delta=piece)
         if kind == "thinking_delta" and block == "thinking":
             return self._answer.thinking_delta(self._text(delta, "thinking"))
+        if kind == "citations_delta" and block == "text":
+            return self._cite(delta.get("citation"))
+        if kind == "input_json_delta" and index in self._inputs:
+            self._inputs[index].append(self._text(delta, "partial_json"))
+            return ()
         if kind == "signature_delta" and block == "thinking":
             signature = self._text(delta, "signature")
             return self._answer.signature(signature) if signature else ()
@@ -124,7 +142,41 @@ class EventReader(AnswerReader):
         given = self._calls.pop(index, None)
         if isinstance(given, dict) and given:  # a server that sends the call whole
             return self._answer.tool_call(index, arguments_delta=json.dumps(given))
+        item = self._items.pop(index, None)
+        if item is not None:
+            return self._answer.server_tool(self._server_tool(item, self._inputs.pop(index)))
         return self._answer.end_block()
+
+    def _cite(self, said: Any) -> tuple[StreamEvent, ...]:
+        if not isinstance(said, dict):
+            return ()
+        texts = {name: value for name, value in said.items() if isinstance(value, str) and value}
+        return self._answer.cite(
+            Citation(
+                url=texts.get("url") or texts.get("source"),
+                title=texts.get("title") or texts.get("document_title"),
+                text=texts.get("cited_text"),
+                raw=dict(said),
+            )
+        )
+
+    def _server_tool(
+        self, item: dict[str, Any], pieces: Sequence[str]
+    ) -> ServerToolCall | ServerToolResult:
+        """A block of one of the server's own tools, or of a kind that looopy does not know."""
+        kind = str(item.get("type"))
+        if "tool_use_id" in item:
+            name = kind.removesuffix("_tool_result")
+            return ServerToolResult(self._text(item, "tool_use_id"), name, item=item)
+        if said := "".join(pieces):
+            item["input"], _ = parse_arguments(said)
+        asked = item.get("input")
+        return ServerToolCall(
+            self._text(item, "id"),
+            self._text(item, "name") or kind,
+            asked if isinstance(asked, dict) else {},
+            item=item,
+        )
 
     def _whole(self, message: Mapping[str, Any]) -> list[StreamEvent]:
         events: list[StreamEvent] = []
@@ -134,6 +186,7 @@ class EventReader(AnswerReader):
                 raise self._invalid("a block that is no object")
             events += self._begin(index, block)
             events += self._end(index)
+        self._named(message.get("id"))
         self._count(message.get("usage"))
         self._stopped(message.get("stop_reason"))
         return events
@@ -155,6 +208,9 @@ class EventReader(AnswerReader):
             value = usage.get(name)
             if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53:
                 self._counts[name] = value
+        details = usage.get("output_tokens_details")
+        if isinstance(details, Mapping) and isinstance(details.get("thinking_tokens"), int):
+            self._thought = max(0, details["thinking_tokens"])
         counts = self._counts
         self._answer.usage = Usage(
             input=counts.get("input_tokens", 0),
@@ -162,6 +218,7 @@ class EventReader(AnswerReader):
             cache_read=counts.get("cache_read_input_tokens", 0),
             cache_write=counts.get("cache_creation_input_tokens", 0),
             total_tokens=sum(counts.values()),
+            reasoning=min(self._thought, counts.get("output_tokens", 0)),
         )
 
     def _index(self, event: Mapping[str, Any]) -> int:

@@ -27,8 +27,11 @@ from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
     AudioContent,
+    Citation,
     DocumentContent,
     Message,
+    ServerToolCall,
+    ServerToolResult,
     TextContent,
     ThinkingContent,
     ToolResultMessage,
@@ -248,7 +251,12 @@ def _result(message: ToolResultMessage, shown: list[Wire]) -> Wire:
 
 def _said(block: AssistantBlock) -> Wire:
     if isinstance(block, TextContent):
-        return {"type": "text", "text": block.text}
+        text: Wire = {"type": "text", "text": block.text}
+        if block.citations:
+            text["citations"] = [_cited(one) for one in block.citations]
+        return text
+    if isinstance(block, (ServerToolCall, ServerToolResult)):
+        return dict(block.item)
     if isinstance(block, ThinkingContent):
         if block.redacted:
             return {"type": "redacted_thinking", "data": block.thinking_signature}
@@ -260,6 +268,11 @@ def _said(block: AssistantBlock) -> Wire:
         "name": block.name,
         "input": block.arguments,
     }
+
+
+def _cited(citation: Citation) -> Wire:
+    """A citation as the API takes it back: without the id of the file, which only answers have."""
+    return {name: value for name, value in citation.raw.items() if name != "file_id"}
 
 
 def _call_id(call_id: str) -> str:

@@ -40,6 +40,7 @@ from looopy.llm.strict import NotStrict, strict_schema
 from looopy.types.message import (
     AssistantMessage,
     AudioContent,
+    Citation,
     Cost,
     DocumentContent,
     ImageContent,
@@ -281,6 +282,7 @@ def _add_signed(
     """Add what the vendor wants back as it came: signatures, reasoning, and recent *thinking*."""
     calls = iter(wire.get("tool_calls", ()))
     for block in message.content:
+        fields: dict[str, Any] = {}
         if isinstance(block, ThinkingContent):
             fields = unpacked(block.thinking_signature)
             # Otherwise the signature is the name of the field that the thinking came in.
@@ -293,7 +295,7 @@ def _add_signed(
                 call["extra_content"] = fields["extra_content"]
             elif block.thought_signature and not fields and vendor == "google":
                 call["extra_content"] = {"google": {"thought_signature": block.thought_signature}}
-        else:
+        elif isinstance(block, TextContent):
             fields = unpacked(block.text_signature)
             if "extra_content" in fields:
                 wire["extra_content"] = fields["extra_content"]
@@ -434,6 +436,8 @@ class ChunkReader(AnswerReader):
         chunk = self._parsed(data)
         if isinstance(chunk, dict) and chunk.get("error"):
             raise self._reported(chunk)
+        if isinstance(chunk, dict) and self._answer.response_id is None:
+            self._named(chunk.get("id"))
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
         usage = chunk.get("usage") if isinstance(chunk, dict) else None
         if not isinstance(choices, list):
@@ -491,6 +495,10 @@ class ChunkReader(AnswerReader):
             if isinstance(piece, dict):
                 add_detail(self._details, piece)
         self._read_content(delta.get("content"), events, thought=self._read_extra(delta))
+        annotations = delta.get("annotations")
+        for one in annotations if isinstance(annotations, list) else ():
+            if isinstance(one, dict):
+                events += self._answer.cite(citation_of(one))
         if isinstance(refusal := delta.get("refusal"), str):
             events += self._answer.text_delta(refusal)
         calls = delta.get("tool_calls")
@@ -551,6 +559,26 @@ def read_usage(data: Mapping[str, Any]) -> Usage:
         cache_write=written,
         total_tokens=count(data, "total_tokens") or prompt + output,
         cost=_told_cost(data.get("cost")),
+        reasoning=min(output, reasoning_in(data.get("completion_tokens_details"))),
+    )
+
+
+def reasoning_in(details: Any) -> int:
+    """The tokens of thought in the details of an output."""
+    return count(details, "reasoning_tokens") if isinstance(details, Mapping) else 0
+
+
+def citation_of(annotation: Mapping[str, Any]) -> Citation:
+    """An annotation of either format as a citation."""
+    inner = annotation.get(str(annotation.get("type")))  # chat completions wrap it
+    said = inner if isinstance(inner, Mapping) else annotation
+    found = {name: said.get(name) for name in ("url", "title", "filename", "content")}
+    texts = {name: text for name, text in found.items() if isinstance(text, str) and text}
+    return Citation(
+        url=texts.get("url"),
+        title=texts.get("title") or texts.get("filename"),
+        text=texts.get("content"),
+        raw=dict(annotation),
     )
 
 

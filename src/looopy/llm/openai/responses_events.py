@@ -3,7 +3,7 @@ The events of OpenAI's Responses API become stream events.
 
 An answer is a list of items: reasoning, messages, function calls. Each is announced, comes in
 pieces and is then repeated as a whole; a server that leaves the pieces out works as well. The
-reader skips unknown items (searches, images, later additions).
+reader keeps other items (searches, images, later additions) as they came.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from looopy.errors import LLMError
-from looopy.llm.openai.chat import count
+from looopy.llm.openai.chat import citation_of, count, reasoning_in
 from looopy.llm.openai.responses_format import signature
 from looopy.llm.reader import AnswerReader
-from looopy.types.message import StopReason, Usage
+from looopy.types.message import ServerToolCall, StopReason, Usage
 from looopy.types.request import StreamEvent
 
 _TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
 _THINKING = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.done"})
+_ASKED = ("action", "queries", "code", "arguments", "server_label")
 _PASSING_CODES = frozenset({"", "server_error", "vector_store_timeout"})
 
 
@@ -114,6 +115,8 @@ class EventReader(AnswerReader):
         if kind == "message":
             if not shown:
                 events += answer.text_delta("".join(_texts(item.get("content"), "text", "refusal")))
+            for one in _annotations(item.get("content")):
+                events += answer.cite(citation_of(one))
             if item.get("phase"):
                 answer.sign(signature(phase=item["phase"]))
         elif kind == "reasoning":
@@ -123,6 +126,8 @@ class EventReader(AnswerReader):
             if encrypted := item.get("encrypted_content"):
                 signed = signature(id=item.get("id"), encrypted_content=encrypted)
                 events += answer.signature(signed)
+        else:
+            events += answer.server_tool(_server_tool(item))
         return [*events, *answer.end_block()]
 
     def _call(
@@ -135,6 +140,7 @@ class EventReader(AnswerReader):
     def _finish(self, event: Mapping[str, Any]) -> list[StreamEvent]:
         response = event.get("response")
         response = response if isinstance(response, dict) else {}
+        self._named(response.get("id"))
         events: list[StreamEvent] = []
         output = response.get("output")
         if not self._items and not self._answer.has_content and isinstance(output, list):
@@ -171,6 +177,26 @@ class EventReader(AnswerReader):
         return self._reported(body, None if known else 400)
 
 
+def _annotations(parts: Any) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    for part in parts if isinstance(parts, list) else ():
+        lists = part.get("annotations") if isinstance(part, dict) else None
+        found += [one for one in lists if isinstance(one, dict)] if isinstance(lists, list) else []
+    return found
+
+
+def _server_tool(item: Mapping[str, Any]) -> ServerToolCall:
+    """An item of one of the server's own tools, or of a kind that looopy does not know."""
+    kind = str(item.get("type"))
+    asked = {name: item[name] for name in _ASKED if item.get(name) is not None}
+    action = asked.pop("action", None)
+    if isinstance(action, Mapping):
+        asked |= action
+    return ServerToolCall(
+        _text(item.get("id")), kind.removesuffix("_call"), asked, item=dict(item)
+    )
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
@@ -193,4 +219,5 @@ def read_usage(data: Mapping[str, Any]) -> Usage:
         cache_read=cached,
         cache_write=written,
         total_tokens=count(data, "total_tokens") or prompt + output,
+        reasoning=min(output, reasoning_in(data.get("output_tokens_details"))),
     )

@@ -39,8 +39,10 @@ from looopy.types.message import (
     AudioContent,
     ImageContent,
     Message,
+    ServerToolCall,
     TextContent,
     ThinkingContent,
+    ToolCall,
     ToolResultMessage,
     UserBlock,
     UserMessage,
@@ -51,6 +53,11 @@ API = "openai-responses"
 """The name of this format in messages; pi's."""
 _ENCRYPTED = "reasoning.encrypted_content"
 _MAX_CALL_ID = 64
+# Others wait for something that the client does, or are not known.
+_SERVER_SIDE = frozenset(
+    {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"}
+    | {"mcp_list_tools", "mcp_call"}
+)
 
 
 def to_body(
@@ -203,10 +210,14 @@ def _item(block: AssistantBlock, *, own: bool) -> dict[str, Any] | None:
     if isinstance(block, ThinkingContent):
         return _reasoning(block) if own else None
     if isinstance(block, TextContent):
-        part = {"type": "output_text", "text": block.text, "annotations": []}
+        sources = [dict(one.raw) for one in block.citations] if own else []
+        part = {"type": "output_text", "text": block.text, "annotations": sources}
         item = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
         phase = _read(block.text_signature).get("phase") if own else None
         return item | {"phase": phase} if phase else item
+    if not isinstance(block, ToolCall):
+        known = isinstance(block, ServerToolCall) and block.item.get("type") in _SERVER_SIDE
+        return dict(block.item) if own and known and "omitted" not in block.item else None
     return {
         "type": "function_call",
         "call_id": short(block.id, _MAX_CALL_ID),

@@ -171,6 +171,9 @@ def _plain_assistant(
     if blocks is None or not (type(api) is str and type(provider) is str and type(model) is str):
         return None
     stop_reason, error = get("stop_reason"), get("error_message")
+    response_id = get("response_id")
+    if response_id is not None and type(response_id) is not str:
+        return None
     if type(stop_reason) is not str or stop_reason not in _STOPS:
         return None
     if error is not None and type(error) is not str:
@@ -187,6 +190,7 @@ def _plain_assistant(
         stop_reason=_STOPS[stop_reason],
         error_message=error,
         timestamp=timestamp,
+        response_id=response_id,
     )
 
 
@@ -213,10 +217,10 @@ def _plain_usage(data: Any) -> Usage | None:
         return None
     get = data.get
     counts = (get("input", 0), get("output", 0), get("cache_read", 0), get("cache_write", 0))
-    total = get("total_tokens", 0)
+    total, reasoning = get("total_tokens", 0), get("reasoning", 0)
     said = get("cost", _NOTHING)
     cost = None if said is None else _plain_cost(said)
-    if type(total) is not int or (cost is None and said is not None):
+    if type(total) is not int or type(reasoning) is not int or (cost is None and said is not None):
         return None
     for count in counts:
         if type(count) is not int:
@@ -228,6 +232,7 @@ def _plain_usage(data: Any) -> Usage | None:
         cache_write=counts[3],
         total_tokens=total,
         cost=cost,
+        reasoning=reasoning,
     )
 
 
@@ -300,6 +305,8 @@ def _user_blocks(content: Any, words: _Words) -> tuple[UserBlock, ...] | None:
 
 def _plain_text(item: dict[str, Any]) -> TextContent | None:
     text, signature = item.get("text"), item.get("text_signature")
+    if "citations" in item:
+        return None
     if type(text) is str and (signature is None or type(signature) is str):
         return _text(text, text_signature=signature)
     return None

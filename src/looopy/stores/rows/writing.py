@@ -124,6 +124,7 @@ def _assistant(message: AssistantMessage) -> str:
     usage = "" if used == "{}" else f',"usage":{used}'
     why = message.error_message
     error = "" if why is None else f',"error_message":{_quote(why)}'
+    error += _signed("response_id", message.response_id)
     return (
         f'{{"role":"assistant","content":{blocks}{made_by}{usage}{_STOPS[message.stop_reason]}'
         f'{error},"timestamp":{_whole(message.timestamp)}}}'
@@ -161,6 +162,8 @@ def _blocks(writers: Mapping[type, Callable[[Any], str]], blocks: Sequence[Block
 
 
 def _text(block: TextContent) -> str:
+    if block.citations != ():
+        raise _Unusual
     end = _signed("text_signature", block.text_signature)
     return f'{{"type":"text","text":{_quote(block.text)}{end}}}'
 

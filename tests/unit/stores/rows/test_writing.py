@@ -16,10 +16,13 @@ from looopy.types.event import MessageEnd, ToolExecutionEnd, ToolExecutionStart
 from looopy.types.message import (
     AssistantMessage,
     AudioContent,
+    Citation,
     Cost,
     CustomMessage,
     DocumentContent,
     ImageContent,
+    ServerToolCall,
+    ServerToolResult,
     StopReason,
     TextContent,
     ThinkingContent,
@@ -88,10 +91,17 @@ USAGES = st.builds(
     cache_read=COUNTS,
     cache_write=COUNTS,
     total_tokens=COUNTS,
+    reasoning=COUNTS,
     cost=st.just(Cost()) | COSTS | st.just(Usage().cost),
 )
 STAMPS = st.integers(0, 2**53) | st.sampled_from([2**63, -(2**63), True])
-TEXTS = st.builds(TextContent, WORDS, text_signature=MAYBE)
+CITATIONS = st.builds(Citation, url=MAYBE, raw=st.dictionaries(ANY_TEXT, VALUES, max_size=1))
+TEXTS = st.builds(TextContent, WORDS, text_signature=MAYBE) | st.builds(
+    TextContent, WORDS, citations=st.lists(CITATIONS | ODD, max_size=2).map(tuple) | ODD
+)
+SERVED = st.builds(ServerToolCall, WORDS, WORDS, VALUES, item=VALUES) | st.builds(
+    ServerToolResult, WORDS, WORDS, item=VALUES
+)
 SOURCES = st.sampled_from(["", "aGk=", "aG", b"hi"])
 LINKS = st.none() | st.sampled_from(["https://a.test/b", "file:///a", 3])
 IMAGES = (
@@ -109,7 +119,7 @@ CALLS = st.builds(
     thought_signature=MAYBE,
     invalid_arguments=MAYBE,
 )
-BLOCKS = TEXTS | IMAGES | THINKING | CALLS
+BLOCKS = TEXTS | IMAGES | THINKING | CALLS | SERVED
 MESSAGES = st.one_of(
     st.builds(UserMessage, ANY_TEXT | st.lists(BLOCKS, max_size=3), timestamp=STAMPS),
     st.builds(
@@ -121,6 +131,7 @@ MESSAGES = st.one_of(
         usage=st.just(Usage()) | USAGES,
         stop_reason=st.sampled_from(StopReason) | st.sampled_from(["stop", "toolUse", "no reason"]),
         error_message=MAYBE,
+        response_id=MAYBE,
         timestamp=STAMPS,
     ),
     st.builds(
