@@ -27,7 +27,7 @@ asyncio.run(agent.prompt("go"))
 
 async def test_a_killed_run_goes_on_in_another_process(tmp_path):
     """What was said and queued is there; a tool that may run again does, any other does not."""
-    for effects, result in (("idempotent", "ran again"), ("external", "No result")):
+    for effects, result in (("idempotent", "ran again"), ("external", "is unknown")):
         url = f"sqlite:///{tmp_path / effects}.db"
         died = subprocess.run([sys.executable, "-c", CHILD, url, effects], check=False)
         assert died.returncode == -signal.SIGKILL

@@ -29,9 +29,14 @@ from looopy.tools.base import ToolResult
 from looopy.types import message as public
 from looopy.types.message import (
     AssistantMessage,
+    AudioContent,
+    Citation,
     Cost,
     CustomMessage,
+    DocumentContent,
     ImageContent,
+    ServerToolCall,
+    ServerToolResult,
     TextContent,
     ThinkingContent,
     ToolCall,
@@ -80,7 +85,11 @@ STORED = [
 ]
 PLACES = [(kind, one.name) for kind in STORED for one in fields(kind)]
 _GIVEN = {
+    AudioContent: {"data": "AAAA", "mime_type": "audio/wav"},
+    DocumentContent: {"data": "AAAA", "mime_type": "application/pdf"},
     ToolCall: {"id": "c", "name": "add", "arguments": {"a": 1}},
+    ServerToolCall: {"id": "s", "name": "web_search", "arguments": {"q": "x"}, "item": {}},
+    ServerToolResult: {"tool_call_id": "s", "tool_name": "web_search", "item": {}},
     CustomMessage: {"role": "note"},
     ToolResultMessage: {"tool_call_id": "c", "tool_name": "add", "content": "3"},
 }
@@ -90,9 +99,14 @@ _SPOKEN = {
     ToolResultMessage: lambda m: m,
     CustomMessage: lambda m: m,
     ImageContent: lambda b: UserMessage([TextContent("look"), b]),
+    DocumentContent: lambda b: UserMessage([TextContent("read"), b]),
+    AudioContent: lambda b: UserMessage([TextContent("hear"), b]),
     TextContent: lambda b: UserMessage([TextContent("see"), b]),
     ThinkingContent: lambda b: AssistantMessage([b, TextContent("a")]),
     ToolCall: lambda b: AssistantMessage([TextContent("a"), b]),
+    ServerToolCall: lambda b: AssistantMessage([b, TextContent("a")]),
+    ServerToolResult: lambda b: AssistantMessage([b, TextContent("a")]),
+    Citation: lambda c: AssistantMessage([TextContent("a", citations=[c])]),
     Usage: lambda u: AssistantMessage("a", usage=u),
     Cost: lambda c: AssistantMessage("a", usage=Usage(input=1, cost=c)),
 }
@@ -263,15 +277,16 @@ async def returned(stores, kind, field, value):
         await everything_is_read(stores, "returned")
 
 
+_BLOCKS = (TextContent, ImageContent, DocumentContent, AudioContent)
 WAYS = {
     "appended": (appended, PLACES),
-    "said": (said, [p for p in PLACES if p[0] in (UserMessage, TextContent, ImageContent)]),
+    "said": (said, [p for p in PLACES if p[0] in (UserMessage, *_BLOCKS)]),
     "answered": (answered, [p for p in PLACES if p[0] is not CustomMessage]),
     "returned": (
         returned,
         [
             *((ToolResult, one.name) for one in fields(ToolResult)),
-            *(p for p in PLACES if p[0] in (TextContent, ImageContent)),
+            *(p for p in PLACES if p[0] in _BLOCKS),
         ],
     ),
 }

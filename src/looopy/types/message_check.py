@@ -127,9 +127,9 @@ def _as_base64(value: Any) -> str:
 
 
 def _are_citations(value: Any) -> bool:
-    if value == ():
-        return True
-    return isinstance(value, tuple) and all(
+    if not isinstance(value, tuple):
+        return False
+    return not value or all(
         isinstance(one, Citation)
         and all(shape.fits(getattr(one, name)) for name, shape in _FIELDS[Citation].items())
         for one in value
@@ -403,7 +403,7 @@ def _is_plain_answer(answer: Any) -> bool:
         kind = type(block)
         if kind is TextContent:
             plain, signature = type(block.text) is str, block.text_signature
-            plain = plain and block.citations == ()
+            plain = plain and type(block.citations) is tuple and not block.citations
         elif kind is ToolCall:
             plain, signature = type(block.id) is type(block.name) is str, block.thought_signature
             plain = plain and type(block.arguments) is dict and block.invalid_arguments is None

@@ -193,7 +193,7 @@ class _Parts:
         self._messages = messages
         self._provider = provider
         self._model = model
-        self._vendor = vendor
+        self._vendor: Vendor = vendor
 
     def of(self, block: UserBlock, position: int) -> dict[str, Any]:
         """*block* of the message at *position* as a part of a message's content."""

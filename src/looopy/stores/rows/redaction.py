@@ -92,7 +92,8 @@ class Copies:
     def read(self, turn: int, body: str, place: int = 0) -> None:
         """Read the next `artifact_update`."""
         told: dict[str, Any] = json.loads(body)
-        name, version = told["artifact_id"], told["version"]
+        name: str = told["artifact_id"]
+        version: int = told["version"]
         is_theirs = turn in self._turns
         if not is_theirs and name not in self._last:
             return

@@ -162,7 +162,7 @@ def _blocks(writers: Mapping[type, Callable[[Any], str]], blocks: Sequence[Block
 
 
 def _text(block: TextContent) -> str:
-    if block.citations != ():
+    if block.citations.__class__ is not tuple or block.citations:
         raise _Unusual
     end = _signed("text_signature", block.text_signature)
     return f'{{"type":"text","text":{_quote(block.text)}{end}}}'

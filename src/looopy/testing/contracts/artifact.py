@@ -138,8 +138,9 @@ class ArtifactStoreContract(Contract):
 
     async def test_a_media_type_is_type_and_subtype(self, stores: Stores) -> None:
         """A server may send it as a header: no line break, at most 255 characters."""
-        wrong: list[Any] = ["", "text", "a/b/c", "a\r\nX: y", "a/b\n", "a/\xe4", "a/" + "b" * 254]
-        for media_type in (*wrong, 1):
+        wrong: list[Any] = ["", "text", "a/b/c", "a\r\nX: y", "a/b\n", "a/\xe4"]
+        wrong += ["a/" + "b" * 254, 1]
+        for media_type in wrong:
             with refuses(ValueRefused, path="/media_type"):
                 await stores.artifacts.save(CONTEXT, "doc", b"x", media_type=media_type)
             with refuses(ValueRefused, path="/media_type"):
