@@ -56,8 +56,9 @@ class Erased:
         backups_left: Such copies that were kept; what was erased may still be in them.
         dry_run: True if nothing was erased.
 
-    A database keeps what forks share in one context: that one is in `redacted_ids` and its
-    `bytes` count once. In memory each fork has its own.
+    Forks are in `redacted_ids` like any context, and `redacted` counts what each of them shows. A
+    database keeps what forks share in one context, so its `bytes` count once. In memory each fork
+    has its own.
     """
 
     context_ids: tuple[str, ...] = ()
