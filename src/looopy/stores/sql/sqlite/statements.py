@@ -239,6 +239,10 @@ IN_SQLITE = {
         f" ON {_after('e.id')} WHERE {_OWNER} AND {_place('e.id')} <= :seq AND e.turn = :turn"
         " ORDER BY e.id"
     ),
+    s.ARTIFACT_UPDATES: (
+        f"SELECT e.turn, e.body FROM looopy_contexts c JOIN looopy_event_rows e ON {_after('e.id')}"
+        f" WHERE {_OWNER} AND {_place('e.id')} <= :seq AND e.type = 'artifact_update' ORDER BY e.id"
+    ),
     s.COMPACTIONS: (
         f"SELECT e.body FROM looopy_contexts c JOIN looopy_event_rows e ON {_after('e.id')}"
         f" WHERE {_OWNER} AND e.type = 'compaction' ORDER BY e.id"
