@@ -109,6 +109,8 @@ async def condense(
         summary = summary.saying(said)
     born = (record.visible_from, record.created_at, record.hidden)
     while True:
+        if known.busy_turn is not None:  # what it adds would not be counted, and its epoch fits
+            raise AgentBusy("a turn runs on this context", turn=known.busy_turn)
         added = counted(shown(seen + 1, known.last_position, known.hidden))
         message = summary.keeping(part.kept + added)
         new = NewSummary(

@@ -681,3 +681,36 @@ async def test_summaries_are_read_through_the_public_face(stores):
         await talk(agent, "b?")
         assert "by hand" in shown(model.requests[1])[0]
         assert shown(model.requests[1])[1:] == ["b?"]
+
+
+async def test_a_summary_counts_no_turn_that_still_adds(stores, monkeypatch):
+    """Between the reading of its place and the write, a turn adds messages under the same epoch."""
+    release, answering = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request):
+        answering.set()
+        await release.wait()
+        return text("late")
+
+    other = Agent("ada", stores=stores, llm_provider=ScriptedProvider([text("ok"), slow]))
+    agent = Agent("ada", stores=stores, llm_provider=ScriptedProvider([text("ok")], repeat=True))
+    real, running = type(stores.journal).compact, []
+
+    async def compact(journal, context_id, new):
+        if not running:
+            await other.execute_turn("c")
+            running.append(asyncio.ensure_future(other.execute_turn("d")))
+            await answering.wait()
+            raise StoreConflict("a turn was added in the meantime")
+        release.set()
+        await running[0]
+        return await real(journal, context_id, new)
+
+    async with agent, other:
+        await talk(agent, "a", "b")
+        monkeypatch.setattr(type(stores.journal), "compact", compact)
+        with pytest.raises(AgentBusy):
+            await agent.compact()
+        release.set()
+        await running[0]
+        assert not any(map(is_summary, await stores.messages.list("ada")))
