@@ -10,16 +10,16 @@ may replace any default. Features that cannot be made of the required methods, s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 from looopy.errors import ConfigurationError, StoreConflict
 from looopy.stores.artifacts.rows import StoredPart, StoredVersion
 from looopy.stores.artifacts.store import Artifacts
 from looopy.stores.base import ContextIndex, Journal, MessageStore, StateStore
-from looopy.stores.listing import FOR_EVER, ContextPage, Listing, meets
+from looopy.stores.listing import FOR_EVER, Lister, Listing, meets
 from looopy.stores.log import is_little, off_loop
 from looopy.stores.past import Lineage
 from looopy.stores.records import ANY_CALL, ContextRecord, MessageRecord, Waiter
@@ -28,7 +28,6 @@ from looopy.stores.rows.reading import DAMAGED
 from looopy.stores.search import Place, Searcher, SearchHit, SearchPage, Wanted
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
 from looopy.types.event import HistoryRewound, ToolExecutionStart, TurnWarning
-from looopy.types.state import AgentStatus
 from looopy.types.storable import check_limit
 
 if TYPE_CHECKING:
@@ -278,7 +277,7 @@ class BasicJournal(_Complete, Journal):
         _unsupported(self, "hides no part of a history")
 
 
-class BasicContextIndex(ContextIndex):
+class BasicContextIndex(Lister, ContextIndex):
     """
     Lists and searches by reading all contexts.
 
@@ -293,34 +292,11 @@ class BasicContextIndex(ContextIndex):
         self._messages = messages
         self._state = state
 
-    async def list(
-        self,
-        *,
-        owner: str | None = None,
-        status: AgentStatus | str | None = None,
-        tags: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        active_since: datetime | None = None,
-        active_before: datetime | None = None,
-        due: bool = False,
-        after: str | None = None,
-        limit: int = 50,
-    ) -> ContextPage:
-        """See `ContextIndex`. The default reads all contexts."""
-        wanted = Listing(
-            owner=owner,
-            status=status,
-            tags=tags,
-            metadata=metadata or {},
-            active_since=active_since,
-            active_before=active_before,
-            due=due,
-            after=after,
-            limit=limit,
-        )
+    async def matching(self, wanted: Listing) -> Sequence[tuple[int, ContextRecord]]:
+        """The contexts that meet *wanted*. The default reads all contexts."""
         found = [one async for one in _all(self._state) if meets(one, wanted)]
         found.sort(key=_place, reverse=True)
-        return wanted.page([(_place(one).touched, one) for one in found[: wanted.limit + 1]])
+        return [(_place(one).touched, one) for one in found[: wanted.limit + 1]]
 
     async def search(
         self,

@@ -203,6 +203,45 @@ class Listing:
         )
 
 
+class Lister:
+    """Makes `ContextIndex.list` of `matching`: its conditions are checked once, for every store."""
+
+    async def list(
+        self,
+        *,
+        owner: str | None = None,
+        status: AgentStatus | str | None = None,
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        active_since: datetime | None = None,
+        active_before: datetime | None = None,
+        due: bool = False,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> ContextPage:
+        """See `ContextIndex`."""
+        wanted = Listing(
+            owner=owner,
+            status=status,
+            tags=tags,
+            metadata=metadata or {},
+            active_since=active_since,
+            active_before=active_before,
+            due=due,
+            after=after,
+            limit=limit,
+        )
+        return wanted.page(await self.matching(wanted))
+
+    async def matching(self, wanted: Listing) -> Sequence[tuple[int, ContextRecord]]:
+        """
+        The contexts that meet *wanted*, the last active first, each behind its place in that order.
+
+        One more than `wanted.limit`, if there are so many.
+        """
+        raise NotImplementedError
+
+
 def meets(record: ContextRecord, wanted: Listing) -> bool:
     """True if a context meets all conditions of a listing, in a store that has no index."""
     open_turn = None if record.open_turn is None else record.open_turn.turn

@@ -3,59 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Sequence
 
 from looopy.stores.base import ContextIndex
-from looopy.stores.listing import ContextPage, Listing, check_tags, meets, new_tags
+from looopy.stores.listing import Lister, Listing, check_tags, meets, new_tags
 from looopy.stores.memory.context import context_record
 from looopy.stores.memory.erasing import InMemoryErasures
 from looopy.stores.memory.restore import restored_context, snapshot_of
+from looopy.stores.records import ContextRecord
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import no_context
 from looopy.stores.search import SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext, exists_already
-from looopy.types.state import AgentStatus
 
 
-class InMemoryContextIndex(InMemoryErasures, ContextIndex):
+class InMemoryContextIndex(InMemoryErasures, Lister, ContextIndex):
     """See `ContextIndex` for the contract."""
 
-    async def list(
-        self,
-        *,
-        owner: str | None = None,
-        status: AgentStatus | str | None = None,
-        tags: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        active_since: datetime | None = None,
-        active_before: datetime | None = None,
-        due: bool = False,
-        after: str | None = None,
-        limit: int = 50,
-    ) -> ContextPage:
-        wanted = Listing(
-            owner=owner,
-            status=status,
-            tags=tags,
-            metadata=metadata or {},
-            active_since=active_since,
-            active_before=active_before,
-            due=due,
-            after=after,
-            limit=limit,
-        )
+    async def matching(self, wanted: Listing) -> Sequence[tuple[int, ContextRecord]]:
         all_of_them = (
             context_record(context_id, context)
             for (tenant, context_id), context in self.backend.contexts.items()
             if tenant == self.tenant
         )
-        found = [
-            (to_us(one.last_activity), one) for one in all_of_them if meets(one, wanted)
-        ]
+        found = [(to_us(one.last_activity), one) for one in all_of_them if meets(one, wanted)]
         found.sort(key=lambda one: (one[0], one[1].context_id), reverse=True)
-        return wanted.page(found[: wanted.limit + 1])
+        return found[: wanted.limit + 1]
 
     async def search(
         self,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any
 
 from looopy.stores.base import ContextIndex
-from looopy.stores.listing import ContextPage, Listing, check_tags, facts, labels, new_tags
+from looopy.stores.listing import Lister, Listing, check_tags, facts, labels, new_tags
 from looopy.stores.log import read_rows
+from looopy.stores.records import ContextRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import no_context
 from looopy.stores.search import SearchPage
@@ -22,43 +22,18 @@ from looopy.stores.sql.inherited import all_versions
 from looopy.stores.sql.restore import restore
 from looopy.stores.sql.store import bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record, stored_artifact, tags_column
-from looopy.types.state import AgentStatus
 from looopy.types.storable import dump
 
 _ARTIFACT_COLUMNS = 13
 _AT_ONCE = 32  # contexts that are locked together
 
 
-class SQLContextIndex(SQLErasures, ContextIndex):
+class SQLContextIndex(SQLErasures, Lister, ContextIndex):
     """See `ContextIndex` for the contract."""
 
-    async def list(
-        self,
-        *,
-        owner: str | None = None,
-        status: AgentStatus | str | None = None,
-        tags: Sequence[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        active_since: datetime | None = None,
-        active_before: datetime | None = None,
-        due: bool = False,
-        after: str | None = None,
-        limit: int = 50,
-    ) -> ContextPage:
-        wanted = Listing(
-            owner=owner,
-            status=status,
-            tags=tags,
-            metadata=metadata or {},
-            active_since=active_since,
-            active_before=active_before,
-            due=due,
-            after=after,
-            limit=limit,
-        )
+    async def matching(self, wanted: Listing) -> Sequence[tuple[int, ContextRecord]]:
         read = await self._listed(wanted)
-        found = await read_rows(read, lambda row: (int(row[-1]), context_record(row[:-1])))
-        return wanted.page(found)
+        return await read_rows(read, lambda row: (int(row[-1]), context_record(row[:-1])))
 
     async def _listed(self, wanted: Listing) -> Rows:
         await self._bring_up()
