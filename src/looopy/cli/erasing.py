@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from looopy.cli.contexts import existing
 from looopy.cli.paths import default_url, shown_place
 from looopy.cli.render import json_line
 from looopy.cli.terminal import Terminal
-from looopy.errors import AgentBusy, ConfigurationError, LooopyError
+from looopy.errors import AgentBusy, ConfigurationError
 from looopy.stores.bundle import Stores
 from looopy.stores.erasing import Erased
 from looopy.stores.rules import check_context_id
@@ -23,6 +23,27 @@ _SHOWN = 20
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24, "y": 365 * 24}
 _BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _KINDS = ("turns", "messages", "events", "artifacts", "inbox", "keys", "blobs", "bytes", "backups")
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The options of `delete`."""
+
+    url: str
+    force: bool
+    keep_backups: bool
+    agreed: bool
+    as_json: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of the stores."""
+        return {"force": self.force, "keep_backups": self.keep_backups}
+
+    def may_erase(self, terminal: Terminal, what: str) -> bool:
+        """True if the user has agreed, or agrees now."""
+        question = f"Erase {what} in {shown_place(self.url)} for good?"
+        return self.agreed or _agrees(terminal, question)
 
 
 def age(text: str) -> timedelta:
@@ -74,9 +95,8 @@ def delete_contexts(
         check_context_id(name)
     if bool(context_ids) == (person is not None):
         raise ConfigurationError("name conversations, or a person with --person")
-    options = {"force": force, "keep_backups": keep_backups}
-    what = f"everything of {person!r}" if person is not None else ", ".join(context_ids)
-    work = _delete(url or default_url(), context_ids, person, what, options, agreed, as_json)
+    given = _Given(url or default_url(), force, keep_backups, agreed, as_json)
+    work = _delete_named(given, context_ids) if person is None else _delete_person(given, person)
     return asyncio.run(work)
 
 
@@ -93,39 +113,35 @@ def retain_contexts(
     return asyncio.run(_retain(url or default_url(), limits, agreed, dry_run, as_json))
 
 
-async def _delete(
-    url: str,
-    names: Sequence[str],
-    person: str | None,
-    what: str,
-    options: Mapping[str, Any],
-    agreed: bool,
-    as_json: bool,
-) -> int:
+async def _delete_person(given: _Given, person: str) -> int:
+    terminal = Terminal(quiet_out=True)
+    async with existing(given.url) as stores:
+        if not given.may_erase(terminal, f"everything of {person!r}"):
+            return 1
+        found = await stores.contexts.erase_person(person, **given.options)
+    _tell(terminal, found, as_json=given.as_json)
+    return 0
+
+
+async def _delete_named(given: _Given, names: Sequence[str]) -> int:
     terminal = Terminal(quiet_out=True)
     found: list[Erased] = []
-    async with existing(url) as stores:
+    async with existing(given.url) as stores:
         there = [name for name in names if await stores.state.load(name) is not None]
-        place = shown_place(url)
+        place = shown_place(given.url)
         missing = [name for name in names if name not in there]
         refused = [f"there is no conversation {name!r} in {place}" for name in missing]
-        if there:
-            what = ", ".join(there)
-        if there or person is not None:
-            if not (agreed or _agrees(terminal, f"Erase {what} in {place} for good?")):
-                return 1
-            if person is not None:
-                found.append(await stores.contexts.erase_person(person, **options))
-        for name in there:
-            try:
-                found.append(await stores.contexts.erase(name, **options))
-            except AgentBusy:
-                refused.append(f"a turn is running in {name!r}: wait for it, or pass --force")
-            except LooopyError:
-                _tell(terminal, _together(found), as_json=as_json)  # these are gone
-                raise
-    if found:
-        _tell(terminal, _together(found), as_json=as_json)
+        if there and not given.may_erase(terminal, ", ".join(there)):
+            return 1
+        try:
+            for name in there:
+                try:
+                    found.append(await stores.contexts.erase(name, **given.options))
+                except AgentBusy:
+                    refused.append(f"a turn is running in {name!r}: wait for it, or pass --force")
+        finally:  # also if the store fails in between: these are gone
+            if found:
+                _tell(terminal, _together(found), as_json=given.as_json)
     for line in refused:
         terminal.error(line)
     return 1 if refused else 0
