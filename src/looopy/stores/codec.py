@@ -154,7 +154,7 @@ def decode_record(kind: type[R], text: str) -> R:
 
 
 def _written(value: Any, path: str) -> dict[str, Any]:
-    """The fields of a dataclass, without those that have their default."""
+    """The fields of a dataclass, without a `None` that is the default."""
     data: dict[str, Any] = {}
     for one in fields(value):
         found = getattr(value, one.name)
