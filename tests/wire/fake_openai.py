@@ -139,9 +139,11 @@ class FakeOpenAI:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
+        await asyncio.sleep(0)  # a connection that was just accepted has its task then
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # closed writers close their sockets in the next round
         await self._server.wait_closed()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -28,8 +28,10 @@ async def deaf():
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     finally:
         server.close()
+        await asyncio.sleep(0)  # a connection that was just taken is held then
         for writer in held:
             writer.close()
+        await asyncio.gather(*(one.wait_closed() for one in held), return_exceptions=True)
 
 
 def client_of(api, url):

@@ -20,18 +20,19 @@ def _here():
 @pytest.fixture
 async def silent():
     """The URL of a Postgres that takes connections and never answers, and when it has taken one."""
-    taken, over = asyncio.Event(), asyncio.Event()
+    taken, writers = asyncio.Event(), []
 
     async def take(_reader, writer):
+        writers.append(writer)
         taken.set()
-        await over.wait()
-        writer.close()
 
     server = await asyncio.start_server(take, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     yield f"postgresql://me@127.0.0.1:{port}/app?connect_timeout=20", taken
-    over.set()
     server.close()
+    for writer in writers:
+        writer.close()
+    await asyncio.gather(*(one.wait_closed() for one in writers), return_exceptions=True)
 
 
 async def test_a_server_that_does_not_answer_keeps_no_other_url_waiting(silent, tmp_path):
