@@ -263,15 +263,7 @@ class Erasures(ErasureRows):
     ) -> Erased:
         """Erase what belongs to a person."""
         check_name(actor_id, "an actor id", "/actor_id")
-        found: list[Candidate] = []
-        others: list[Candidate] = []
-        after = ""
-        while page := await self.candidates(after=after, limit=_PAGE):
-            last = page[-1].context_id
-            spoke = await self.spoke_in(actor_id, after=after, last=last)
-            found += [one for one in page if one.owner == actor_id]
-            others += [o for o in page if o.context_id in spoke and o.owner != actor_id]
-            after = last
+        found, others = await self._part_of(actor_id)
         running = [one for one in (*found, *others) if one.running is not None]
         if running and not force:
             first = running[0]
@@ -281,8 +273,26 @@ class Erasures(ErasureRows):
                 turn=first.running,
             )
         work = _Work(self, keep_backups=keep_backups)
-        await work.redact([one.context_id for one in others], actor_id, force=force)
+        seen: set[str] = set()
+        # A parent that is deleted in the meantime leaves its rows to its forks, under another id.
+        while names := [one.context_id for one in others if one.context_id not in seen]:
+            await work.redact(names, actor_id, force=force)
+            seen.update(names)
+            _, others = await self._part_of(actor_id)
         return await work.erase(found, lambda _: Terms(actor_id, force))
+
+    async def _part_of(self, actor_id: str) -> tuple[list[Candidate], list[Candidate]]:
+        """The contexts of a person, and those of others with something of theirs."""
+        found: list[Candidate] = []
+        others: list[Candidate] = []
+        after = ""
+        while page := await self.candidates(after=after, limit=_PAGE):
+            last = page[-1].context_id
+            spoke = await self.spoke_in(actor_id, after=after, last=last)
+            found += [one for one in page if one.owner == actor_id]
+            others += [o for o in page if o.context_id in spoke and o.owner != actor_id]
+            after = last
+        return found, others
 
     async def retain(
         self,

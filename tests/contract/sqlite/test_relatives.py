@@ -71,6 +71,27 @@ async def test_a_write_about_relatives_keeps_the_others_out(sqlite_file, goes):
         assert await _left(one) == []
 
 
+async def test_what_a_guest_said_goes_although_the_parent_does_first(sqlite_file):
+    """Then the fork reads it under an id that was not listed when the erasure began."""
+    async with open_stores(f"sqlite:///{sqlite_file}") as stores:
+        claimed = await begin(stores, actor_id="owner")
+        await commit(stores, claimed, [ends()], release=True)
+        claimed = await begin(stores, claimed.epoch, actor_id="guest", text="canary")
+        await commit(stores, claimed, [ends()], release=True)
+        await stores.journal.fork(CONTEXT, "fork")
+        redact = stores.contexts.redact
+
+        async def after_its_deletion(context_id, *given, **options):
+            if context_id == CONTEXT:
+                await stores.state.delete(CONTEXT)
+            return await redact(context_id, *given, **options)
+
+        stores.contexts.redact = after_its_deletion
+        report = await stores.contexts.erase_person("guest")
+        assert [one.text for one in await stores.messages.list("fork")] == ["hello", "[erased]"]
+        assert report.redacted_ids == ("fork",)
+
+
 async def _left(stores):
     """Ids of the contexts that are left, ghosts included."""
     return [one.context_id for one in await stores.contexts.candidates(after="", limit=9)]
