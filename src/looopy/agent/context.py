@@ -306,7 +306,7 @@ class Known:
             return True
         asked = any(isinstance(message, UserMessage) for message in messages)
         limits = self._limits()
-        offset = max(records[-1].position, self.last_position) - len(messages)
+        offset = self._count_to(max(records[-1].position, self.last_position)) - len(messages)
         return asked and len(
             folded(messages, self.config, limits=limits, offset=offset)
         ) < len(messages)
@@ -400,7 +400,12 @@ class Known:
             self._position = places[-1][0]
         # Counted from the end, the offset is the same for all processes, however little they have
         # read.
-        self.view.offset = max(self._position, self.last_position) - len(self._places)
+        end = max(self._position, self.last_position)
+        self.view.offset = self._count_to(end) - len(self._places)
+
+    def _count_to(self, position: int) -> int:
+        """How many messages up to *position* are not rewound: a rewind moves no message."""
+        return counted(shown(1, position, self._hidden)) if self._hidden else position
 
     @property
     def committed(self) -> Sequence[Message]:
@@ -426,7 +431,7 @@ class Known:
             kept_at = slice(fold.place, fold.place + 1) if fold and stays else slice(0, 0)
             self.history[:gone] = self.history[kept_at]
             self._places[:gone] = self._places[kept_at]
-            self.view.offset = self._position - len(self._places)
+            self.view.offset = self._count_to(self._position) - len(self._places)
             self.view.drop()
         # If the model sees all, no message is dropped, and the next check comes later and later.
         self._trim_above = max(_TRIM_ABOVE, 2 * len(self.history))

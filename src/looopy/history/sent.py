@@ -19,6 +19,7 @@ from looopy.types.message import Message
 from looopy.types.request import LLMRequest, ToolSpec
 
 _CAUSES: Final = ("the model", "the tools", "the prompt", "the summary", "the window")
+_CUTS: Final = ("rewind", "fork")  # written by the stores: `ContextState.sent`
 _BYTES: Final = 4  # of a digest: one change in four thousand million goes unnoticed
 _MOST_SCHEMAS: Final = 1024
 # By the id of a schema, because an agent that is opened for each turn has the tools of the one
@@ -34,9 +35,10 @@ class Sent:
         scale: See there. It belongs to the model of the last request.
     """
 
-    __slots__ = ("_head", "_model", "_parts", "scale")
+    __slots__ = ("_cut", "_head", "_model", "_parts", "scale")
 
     def __init__(self) -> None:
+        self._cut = ""
         self._head: str | None = None
         self._model: tuple[str, str] | None = None
         self._parts: tuple[Any, ...] = ()
@@ -45,10 +47,11 @@ class Sent:
     @property
     def text(self) -> str | None:
         """The beginning, as it is stored; `None` before the first request."""
+        if self._head is None:
+            return None
         scale = self.scale
-        if self._head is None or scale.used == scale.wanted == 100:
-            return self._head
-        return f"{self._head} {scale}"
+        words = [self._cut, self._head, "" if scale.used == scale.wanted == 100 else str(scale)]
+        return " ".join(filter(None, words))
 
     @property
     def begin(self) -> int:
@@ -60,6 +63,7 @@ class Sent:
         """Continue from the stored *text*, which another process may have written."""
         if text != self.text:
             words = [] if text is None else text.split()
+            self._cut = words.pop(0) if words and words[0] in _CUTS else ""
             self._head = " ".join(words[: len(_CAUSES)]) if words else None
             self._parts, self._model = (), None
             self.scale = Scale.read(" ".join(words[len(_CAUSES) :]))
@@ -99,7 +103,12 @@ class Sent:
             return ()
         pairs = zip(_CAUSES, self._head.split(), before.split(), strict=False)
         causes = [cause for cause, now, then in pairs if now != then]
-        return [c for c in causes if c != "the window" or "the summary" not in causes]
+        if "the window" in causes:
+            causes.pop()
+            if "the summary" not in causes:
+                causes.append(f"the {self._cut or 'window'}")
+        self._cut = ""
+        return causes
 
 
 def _digest(text: str) -> str:

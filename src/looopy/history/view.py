@@ -31,7 +31,8 @@ class View:
 
     Attributes:
         history: The messages, oldest first; the turn that runs adds to it.
-        begin: How many messages of the log come before those that `of` or `chosen` has returned.
+        begin: How many messages of the log come before those that `of` or `chosen` has returned;
+            rewound ones do not count, here and in `offset`.
         summary: The summary that they begin with, or `None`.
         sent: The beginning of the last request.
         told: True once a warning said that the model does not see everything.

@@ -267,9 +267,16 @@ def state_at(
         fork: True for a new context, which has used nothing yet.
     """
     resumable = last.turn if last is not None and last.outcome in _LEFT_OPEN else None
-    # With `sent`: the next request begins as the last one did, or warns of what has changed.
-    sums: dict[str, Any] = {"run_us": 0, "sent": state.sent} if fork else state.sums
+    sums: dict[str, Any] = {"run_us": 0} if fork else state.sums
+    # The next request begins as the last one did, or warns of what has changed.
+    sums["sent"] = None if state.sent is None else _cut_by(state.sent, fork=fork)
     return ContextState(**sums, summary=summary, resumable=resumable)
+
+
+def _cut_by(sent: str, *, fork: bool) -> str:
+    """A stored `sent`, and before it the word for why the next request may begin earlier."""
+    first, _, rest = sent.partition(" ")
+    return f"{'fork' if fork else 'rewind'} {rest if first in {'fork', 'rewind'} else sent}"
 
 
 def summary_is_known(state: ContextState, at: int, rewound: Sequence[Range]) -> bool:

@@ -93,7 +93,8 @@ class ContextState:
         summary: Position of the newest summary (`looopy.types.summary`), or `None`.
         charged: The usage that tools of all turns reported (`ToolContext.charge`).
         run_us: Microseconds that all turns have run; `None`: not counted, add up the turns.
-        sent: The beginning of the last request (`looopy.history.sent`), or `None`.
+        sent: The beginning of the last request (`looopy.history.sent`), or `None`. After a rewind
+            and in a new fork, that word and a space come first.
     """
 
     pending: Sequence[PendingRequest] = ()

@@ -110,6 +110,30 @@ async def test_a_window_that_moves_is_named(opened, hooks):
         first = head
 
 
+@pytest.mark.parametrize("anew", [True, False])
+async def test_a_rewind_and_a_fork_are_named_where_the_window_goes_back(opened, anew):
+    """Where it stays, the messages before that place are repeated: no cache is lost."""
+    config = LoopConfig(max_messages=8, history_tokens=None)
+    agent = await opened(loop_config=config)
+    for n in range(12):
+        await agent.execute_turn(f"{n}?")
+    await agent.fork("early", at=8)
+    agent.causes.clear()
+    before = agent.sent[-1].messages[0].text
+    await agent.rewind(to=12)
+    agent = await opened(loop_config=config) if anew else agent
+    await agent.execute_turn("12!")
+    assert (agent.sent[-1].messages[0].text, agent.causes) == (before, [])
+    await agent.rewind(to=4)
+    agent = await opened(loop_config=config) if anew else agent
+    await agent.execute_turn("4!")
+    assert agent.sent[-1].messages[0].text != before
+    assert agent.causes == ["the rewind"]
+    fork = await opened(loop_config=config, context_id="early")
+    await fork.execute_turn("4.")
+    assert fork.causes == ["the fork"]
+
+
 async def test_a_turn_longer_than_the_window_moves_it_too(opened):
     """Its question stays, and its oldest calls go."""
     config = LoopConfig(max_messages=6, history_tokens=None, max_iterations=12)

@@ -585,7 +585,7 @@ def _decode_sent(data: Mapping[str, Any]) -> str | None:
     return sent if isinstance(sent, str) and _PLAIN.issuperset(sent) else None
 
 
-_PLAIN = frozenset("0123456789abcdef -")
+_PLAIN = frozenset("0123456789abcdef -" + "rewindfork")
 _PARTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "pending": _decode_pending,
     "answered": lambda data: tuple(
