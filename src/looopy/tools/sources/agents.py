@@ -221,13 +221,14 @@ class AgentTool(UsesSources, Tool):
         """
         The context of this call, the same in each run.
 
-        A context that is deleted and created again numbers its turns from 1 again. Its time of
-        creation tells the calls of the two apart.
+        A context that is deleted and created again numbers its turns from 1 again. The time at
+        which its first turn began tells the calls of the two apart. Nothing changes that time:
+        neither a redaction, which changes the time of creation, nor `clear`.
         """
         made = ""
         if context.stores is not None:
-            record = await context.stores.state.load(context.context_id)
-            made = record.created_at.astimezone(UTC).isoformat() if record is not None else ""
+            for first in await context.stores.journal.turns(context.context_id, limit=1):
+                made = first.started_at.astimezone(UTC).isoformat()
         call = json.dumps([context.idempotency_key, self.name, made])
         digest = hashlib.sha256(call.encode()).hexdigest()[:24]
         return f"{context.context_id[:80]}:{self.name[:20]}:{digest}"
