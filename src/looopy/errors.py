@@ -21,6 +21,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
         HistoryRejected         .position
         InvalidLLMResponse
         UnsupportedContent      .mime_type   the model cannot read a file of the message
+        UnsupportedOption       .option      the model or its API does not take it
         OutputInvalid           .tries   no answer fitted output_type
       ToolError                 .tool_name .call_id
         ToolNotFound  InvalidToolArguments  ToolTimeout  ToolDenied
@@ -185,6 +186,12 @@ class UnsupportedContent(LLMError):
     """The API has no place for an image, a document or a recording; nothing was sent."""
 
     mime_type: str | None = None
+
+
+class UnsupportedOption(LLMError):
+    """The model or its API has no place for an option of the call; nothing was sent."""
+
+    option: str | None = None
 
 
 class OutputInvalid(LLMError):

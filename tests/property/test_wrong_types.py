@@ -39,6 +39,7 @@ from looopy.types.message import (
     ServerToolResult,
     TextContent,
     ThinkingContent,
+    TokenLogprob,
     ToolCall,
     ToolResultMessage,
     Usage,
@@ -88,6 +89,7 @@ _GIVEN = {
     AudioContent: {"data": "AAAA", "mime_type": "audio/wav"},
     DocumentContent: {"data": "AAAA", "mime_type": "application/pdf"},
     ToolCall: {"id": "c", "name": "add", "arguments": {"a": 1}},
+    TokenLogprob: {"token": "a", "logprob": -1.0},
     ServerToolCall: {"id": "s", "name": "web_search", "arguments": {"q": "x"}, "item": {}},
     ServerToolResult: {"tool_call_id": "s", "tool_name": "web_search", "item": {}},
     CustomMessage: {"role": "note"},
@@ -107,6 +109,7 @@ _SPOKEN = {
     ServerToolCall: lambda b: AssistantMessage([b, TextContent("a")]),
     ServerToolResult: lambda b: AssistantMessage([b, TextContent("a")]),
     Citation: lambda c: AssistantMessage([TextContent("a", citations=[c])]),
+    TokenLogprob: lambda o: AssistantMessage("a", logprobs=[o]),
     Usage: lambda u: AssistantMessage("a", usage=u),
     Cost: lambda c: AssistantMessage("a", usage=Usage(input=1, cost=c)),
 }

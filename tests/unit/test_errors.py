@@ -36,6 +36,7 @@ LooopyError
     OutputInvalid tries=0
     RateLimited retryable=True retry_after_s=None
     UnsupportedContent mime_type=None
+    UnsupportedOption option=None
   LimitExceeded limit=None value=None
   StoreError
     ArchiveRefused member=None line=None path=None

@@ -66,6 +66,7 @@ def check_body(
     problems += _turns(messages)
     for place, block in _blocks(messages):
         problems += _block(place, block, verify)
+    problems += _citations(body, messages)
     problems += _numbers(body)
     problems += _tools(body)
     problems += _thinking(body, messages)
@@ -160,6 +161,25 @@ def _document(place: str, source: Wire) -> list[str]:
 def _url(place: str, source: Wire) -> list[str]:
     fits = set(source) == {"type", "url"} and str(source["url"]).startswith("https://")
     return [] if fits else [f"{place}.source.url.url: Only HTTPS URLs are supported."]
+
+
+def _citations(body: Wire, messages: Sequence[Wire]) -> list[str]:
+    """Of all documents or of none, of those that are there, and never beside a schema."""
+    blocks = [block for _, block in _blocks(messages)]
+    documents = [block for block in blocks if block.get("type") == "document"]
+    wanted = {(one.get("citations") or {}).get("enabled", False) for one in documents}
+    problems = []
+    if len(wanted) > 1:
+        problems.append("messages: citations must be enabled on all or none of the documents")
+    if True in wanted and (body.get("output_config") or {}).get("format"):
+        problems.append("output_config.format: citations cannot be used with structured outputs")
+    for block in blocks:
+        for one in block.get("citations") or () if block.get("type") == "text" else ():
+            if one.get("document_index", -1) >= len(documents):
+                problems.append("citations: document_index is out of range")
+            if "file_id" in one:
+                problems.append("citations.file_id: Extra inputs are not permitted")
+    return problems
 
 
 def _numbers(body: Wire) -> list[str]:

@@ -264,6 +264,11 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
         for tool in body.get("tools") or ()
         if tool["function"]["parameters"].get("type") != "object"
     ]
+    top = body.get("top_logprobs")
+    if top is not None and body.get("logprobs") is not True:
+        problems.append(("top_logprobs", "'logprobs' must be set to true to use 'top_logprobs'."))
+    if top is not None and not 0 <= top <= 20:
+        problems.append(("top_logprobs", "Expected a value between 0 and 20."))
     form = (body.get("response_format") or {}).get("json_schema") or {}
     if form.get("strict") and not _is_strict(form["schema"]):
         text = "Invalid schema for response_format: 'additionalProperties' is required to be false"

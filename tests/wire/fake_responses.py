@@ -33,7 +33,9 @@ FIELDS = {
     "text",
     "tool_choice",
     "tools",
+    "top_logprobs",
 }
+INCLUDED = {"reasoning.encrypted_content", "message.output_text.logprobs"}
 
 
 def sse(kind: str, **fields: Any) -> bytes:
@@ -114,6 +116,13 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
         problems.append(("stream", "this server streams"))
     if body.get("store") is not False:
         problems.append(("store", "this server keeps nothing"))
+    problems += [
+        ("include", f"Invalid value: '{one}'.")
+        for one in body.get("include", ())
+        if one not in INCLUDED
+    ]
+    if not 0 <= body.get("top_logprobs", 0) <= 20:
+        problems.append(("top_logprobs", "Expected a value between 0 and 20."))
     items = body.get("input")
     if not isinstance(items, list) or not items:
         return [*problems, ("input", "input must not be empty")]

@@ -62,6 +62,7 @@ SENT = {
     ),
     "stop": (["END"], (body("stop"), ["END"]), NOWHERE, (body("stop_sequences"), ["END"])),
     "seed": (7, (body("seed"), 7), NOWHERE, NOWHERE),
+    "logprobs": (3, *[(body("top_logprobs"), 3)] * 2, NOWHERE),
     "extra_body": ({"temperature": 1}, *[(body("temperature"), 1)] * 3),
     "tool_choice": (
         "add",

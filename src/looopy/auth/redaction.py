@@ -43,6 +43,7 @@ from looopy.types.message import (
     StopReason,
     TextContent,
     ThinkingContent,
+    TokenLogprob,
     ToolCall,
     ToolResultMessage,
     UserBlock,
@@ -250,6 +251,8 @@ class Redactor:
                 changes[name] = self.value(getattr(message, name))
             if message.error_message is not None:
                 changes["error_message"] = self.text(message.error_message)
+            if message.logprobs:
+                changes["logprobs"] = self._logprobs(message, changes["content"])
         if all(value is getattr(message, name) for name, value in changes.items()):
             return message
         return replace(message, **changes)
@@ -308,6 +311,16 @@ class Redactor:
             for one in found
         ]
         return found if clean == list(found) else tuple(clean)
+
+    def _logprobs(
+        self, message: AssistantMessage, content: Sequence[AssistantBlock]
+    ) -> Sequence[TokenLogprob]:
+        """Those of *message*; none if they spell a secret, which may lie across several tokens."""
+        found = message.logprobs
+        said = "".join([one.token for one in found])
+        others = (other.token for one in found for other in one.top)
+        hides = content is not message.content or message.stop_reason in _CUT
+        return () if hides or self.shows(said) or any(map(self.shows, others)) else found
 
     def _without_end(self, block: AssistantBlock, least: int) -> AssistantBlock:
         """*block* without secrets, nor the beginning of one at its end of *least* characters."""

@@ -17,7 +17,8 @@ import json
 import math
 import uuid
 from collections.abc import Callable
-from typing import Any, Literal, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from looopy.types.constructors import maker
 from looopy.types.message import (
@@ -36,6 +37,9 @@ from looopy.types.message import (
 )
 from looopy.types.request import StreamEvent, StreamEventType
 from looopy.types.storable import MAX_INT, is_within_levels
+
+if TYPE_CHECKING:
+    from looopy.llm.logprobs import Logprobs
 
 MAX_ARGUMENT_DEPTH = 60
 """Levels of nesting in a call's arguments; a stored message adds a few and stores take 64."""
@@ -100,6 +104,7 @@ class Accumulator:
         "_price",
         "_started",
         "api",
+        "logprobs",
         "model",
         "provider",
         "response_id",
@@ -122,6 +127,7 @@ class Accumulator:
         self.timestamp = now_ms()
         self.usage = NO_USAGE
         self.response_id: str | None = None
+        self.logprobs: Logprobs | None = None  # if they are wanted
         self._price = price
         self._new_call_id = new_call_id
         self._blocks: list[_Block] = []
@@ -306,6 +312,8 @@ class Accumulator:
         elif not called and stop_reason == StopReason.TOOL_USE:
             stop_reason = StopReason.STOP
         self._final = self._message(stop_reason)
+        if self.logprobs is not None and (found := self.logprobs.all()):
+            self._final = replace(self._final, logprobs=found)
         events.append(StreamEvent("done", partial=self, message=self._final))
         return tuple(events)
 

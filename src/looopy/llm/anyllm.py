@@ -19,14 +19,17 @@ from typing import Any
 
 from looopy.errors import LLMError, LLMUnavailable, MissingExtra, UnknownModel
 from looopy.llm.accumulate import Accumulator
+from looopy.llm.documents import warn_of_citations
 from looopy.llm.failures import failure_of, redact
+from looopy.llm.logprobs import wanted, warn_of_missing
 from looopy.llm.openai import chat
+from looopy.llm.options import refused
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 _FIRST_FACTOR = 3.0  # before its first word a model may think
 _TAKEN = frozenset(
     {"messages", "tools", "tool_choice", "temperature", "max_tokens", "stop", "seed"}
-    | {"response_format", "reasoning_effort"}
+    | {"response_format", "reasoning_effort", "logprobs", "top_logprobs"}
 )
 
 
@@ -91,6 +94,7 @@ class AnyLLMProvider:
         model = request.model or self.model
         key = options.api_key or self._api_key or ""
         answer = Accumulator(api=chat.API, provider=self.name, model=model)
+        answer.logprobs = wanted(options)
         for event in answer.start():
             yield event
         try:
@@ -102,6 +106,7 @@ class AnyLLMProvider:
                         for event in reader.feed(data):
                             yield event
                 last = reader.end(said_done=False)
+                warn_of_missing(options, answer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
             failed = self._failure(error, model, key).with_traceback(None)
             failed.__context__ = None  # it and the frames may hold the key
@@ -117,12 +122,12 @@ class AnyLLMProvider:
         self, request: LLMRequest, options: StreamOptions, model: str
     ) -> tuple[dict[str, Any], list[int]]:
         if options.headers:
-            raise LLMError(
+            why = (
                 "any-llm takes no headers for one call: give AnyLLMProvider"
-                " extra={'client_args': ...} with the headers of the provider's own client",
-                provider=self.name,
-                model=model,
+                " extra={'client_args': ...} with the headers of the provider's own client"
             )
+            raise refused("headers", why, provider=self.name, model=model)
+        warn_of_citations(options, request.messages, f"{self.name}:{model}")
         whole, sources = chat.to_body(
             request, options, provider=self.name, model=model, official=False
         )

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from looopy.errors import UnsupportedContent
+from looopy.llm.options import left_out
 from looopy.types.message import (
     AudioContent,
     DocumentContent,
@@ -25,6 +26,7 @@ from looopy.types.message import (
     UserBlock,
     UserMessage,
 )
+from looopy.types.request import StreamOptions
 
 _TEXT_TYPES: Final = frozenset(
     {
@@ -115,6 +117,15 @@ def newest_question(messages: Sequence[Message]) -> int:
     """The position of the user's newest message; -1 if there is none."""
     places = range(len(messages) - 1, -1, -1)
     return next((i for i in places if isinstance(messages[i], UserMessage)), -1)
+
+
+def warn_of_citations(options: StreamOptions, messages: Sequence[Message], name: str) -> None:
+    """Warn if the user's newest message wants citations, which the model *name* does not give."""
+    position = newest_question(messages)
+    content = messages[position].content if position >= 0 else ""
+    if not isinstance(content, str) and any(getattr(block, "cite", False) for block in content):
+        text = f"{name} does not cite documents: DocumentContent.cite is left out"
+        left_out(options, "cite", text)
 
 
 def without_files(

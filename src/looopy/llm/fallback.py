@@ -23,6 +23,7 @@ from looopy.errors import (
     LLMUnavailable,
     RateLimited,
     UnsupportedContent,
+    UnsupportedOption,
 )
 from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.llm.render import render
@@ -31,7 +32,8 @@ from looopy.types.message import AssistantMessage, Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 _logger = logging.getLogger("looopy")
-_MENDABLE: Final = (LLMUnavailable, RateLimited, InvalidLLMResponse, UnsupportedContent)
+_NO_PLACE: Final = (UnsupportedContent, UnsupportedOption)  # at this provider, which is well
+_MENDABLE: Final = (LLMUnavailable, RateLimited, InvalidLLMResponse, *_NO_PLACE)
 _NOT_FOUND: Final = 404
 
 
@@ -180,8 +182,8 @@ class _Chain:
                 elif event.type == "error":
                     error = event.error
                     mendable = isinstance(error, LLMError) and _mendable(error)
-                    blind = isinstance(error, UnsupportedContent)  # and well
-                    opened = mendable and not blind and breaker.failed()
+                    well = isinstance(error, _NO_PLACE)
+                    opened = mendable and not well and breaker.failed()
                     if isinstance(error, LLMError) and mendable and not shown:
                         self._failed(provider, error, event.message, opened=opened)
                     else:

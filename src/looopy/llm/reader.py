@@ -52,6 +52,11 @@ class AnswerReader:
             signature=signature,
         )
 
+    def _weigh(self, sent: Any) -> None:
+        """Keep the log-probabilities that the server *sent*, if they are wanted."""
+        if self._answer.logprobs is not None:
+            self._answer.logprobs.add(sent)
+
     def _named(self, response_id: Any) -> None:
         """Keep the server's id of the answer."""
         if isinstance(response_id, str) and response_id:

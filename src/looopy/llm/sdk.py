@@ -37,6 +37,7 @@ from looopy.errors import (
 )
 from looopy.llm.accumulate import Accumulator
 from looopy.llm.failures import failure_of, redact
+from looopy.llm.logprobs import wanted, warn_of_missing
 from looopy.llm.prices import Prices, ready
 from looopy.llm.sse import SSEDecoder
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
@@ -151,6 +152,7 @@ class SDKProvider:
         answer = Accumulator(
             api=self._api, provider=self.name, model=model, price=self._prices(model)
         )
+        answer.logprobs = wanted(options)
         for event in answer.start():
             yield event
         call = Call(
@@ -180,6 +182,7 @@ class SDKProvider:
                     raise  # otherwise the answer stands: only its usage, or the tail, went missing
                 call.said_done = True
             last = self._end(reader, call)
+            warn_of_missing(options, answer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
             failed = self._failure(error, call).with_traceback(None)
             failed.__context__ = None  # it and the frames hold the server's text, keys included

@@ -336,6 +336,7 @@ async def _request(
         thinking_level=_first(asked.thinking_level, config.thinking_level),
         stop=asked.stop,
         seed=asked.seed,
+        logprobs=asked.logprobs,
         tool_choice=_tool_choice(turn, tools),
         headers=asked.headers,
         extra_body=asked.extra_body,
@@ -489,4 +490,5 @@ def keep_partial(turn: Turn) -> None:
 def _cut(message: AssistantMessage, reason: StopReason, error: str) -> AssistantMessage:
     """The texts of a cut answer: its calls never ran, and its thinking may be incomplete."""
     texts = tuple(block for block in message.content if isinstance(block, TextContent))
-    return replace(message, content=texts, stop_reason=reason, error_message=error)
+    cut = replace(message, content=texts, stop_reason=reason, error_message=error)
+    return replace(cut, logprobs=()) if message.logprobs else cut

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -18,6 +18,7 @@ from looopy.types.message import (
     ServerToolResult,
     TextContent,
     ThinkingContent,
+    TokenLogprob,
 )
 from looopy.types.storable import dump, repair, repair_json
 
@@ -39,7 +40,13 @@ def _clean(turn: Turn, message: AssistantMessage) -> AssistantMessage:
             value = getattr(message, name)
             if value is not None and (text := repair(value)) is not value:
                 changes[name] = text
+    if message.logprobs and (kept := _kept_logprobs(message.logprobs)) != message.logprobs:
+        changes["logprobs"] = kept
     return replace(message, **changes) if changes else message
+
+
+def _kept_logprobs(found: Sequence[TokenLogprob]) -> tuple[TokenLogprob, ...]:
+    return tuple(replace(o, token=repair(o.token), top=_kept_logprobs(o.top)) for o in found)
 
 
 @lru_cache(maxsize=64)

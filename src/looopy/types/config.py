@@ -14,6 +14,8 @@ LONGEST_LEASE_S = 300.0
 """No lease lasts longer without being renewed, whatever it was asked for."""
 LEAST_THINKING = 1024
 """The smallest budget for thinking: every provider that takes a budget refuses fewer tokens."""
+MOST_LOGPROBS = 20
+"""How many of the likeliest tokens a model call may ask for: OpenAI's limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,8 @@ class ModelOptions:
             the first model call of a turn: a model that has to use a tool each time never answers.
         stop: Texts that end an answer.
         seed: Makes answers repeatable where the server can.
+        logprobs: Keep the log-probability of each token in `AssistantMessage.logprobs`, with so
+            many of the likeliest tokens in its place: 0 to 20.
         headers: Sent with each request, over ours. looopy keeps the values of those that look like
             credentials out of everything that it stores or shows.
         extra_body: Fields of each request's body, over ours and the provider's; `tools` and
@@ -138,6 +142,7 @@ class ModelOptions:
     temperature: float | None = None
     max_tokens: int | None = None
     seed: int | None = None
+    logprobs: int | None = None
     thinking_level: ThinkingLevel | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     extra_body: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -146,6 +151,9 @@ class ModelOptions:
         _check(self, "temperature", least=0, optional=True)
         _check(self, "max_tokens", least=1, whole=True, optional=True)
         _check(self, "seed", least=-(2**63), whole=True, optional=True)
+        _check(self, "logprobs", least=0, whole=True, optional=True)
+        if (self.logprobs or 0) > MOST_LOGPROBS:
+            raise ConfigurationError(f"ModelOptions.logprobs is at most {MOST_LOGPROBS}")
         _choose(self, "thinking_level", (None, *ThinkingLevel))
         for name in ("headers", "extra_body"):
             if not isinstance(getattr(self, name), Mapping):

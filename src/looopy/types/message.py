@@ -66,6 +66,23 @@ class Citation:
 
 @quick
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """
+    A token of an answer and its probability; ours, absent in pi.
+
+    Attributes:
+        token: Its text. Several tokens may share one character.
+        logprob: The natural logarithm of its probability; -9999.0 for one that is most unlikely.
+        top: The likeliest tokens in its place, itself among them, without a `top` of their own.
+    """
+
+    token: str
+    logprob: float
+    top: Sequence["TokenLogprob"] = ()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
 class TextContent:
     """
     A block of text. `text_signature` is opaque and replayed unchanged.
@@ -113,7 +130,8 @@ class DocumentContent:
     """
     A document, such as a PDF: `data` in base64, or the `url` from which the provider loads it.
 
-    `name` is the file's name, which the model may see. pi has no such block.
+    `name` is the file's name, which the model may see. With `cite` the answer cites it, where the
+    API does that. pi has no such block.
     """
 
     type: ClassVar[str] = "document"
@@ -122,6 +140,7 @@ class DocumentContent:
     mime_type: str = "application/pdf"
     url: str | None = None
     name: str | None = None
+    cite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +361,7 @@ class AssistantMessage:
     An answer of the model: text, thinking and tool calls in order; a string becomes one text block.
 
     `response_id` is the provider's name for the answer, as its logs and its support know it.
+    `logprobs` are those of its tokens, if `ModelOptions.logprobs` asked for them.
     """
 
     role: ClassVar[str] = "assistant"
@@ -355,6 +375,7 @@ class AssistantMessage:
     error_message: str | None = None
     timestamp: int = field(default_factory=now_ms)
     response_id: str | None = None
+    logprobs: Sequence[TokenLogprob] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, tuple):

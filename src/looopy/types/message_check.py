@@ -39,6 +39,7 @@ from looopy.types.message import (
     StopReason,
     TextContent,
     ThinkingContent,
+    TokenLogprob,
     ToolCall,
     ToolResultMessage,
     Usage,
@@ -145,6 +146,30 @@ def _as_citations(value: Any) -> tuple[Citation, ...]:
     return tuple(_mended(Citation, c, "", lost) for c in found if isinstance(c, Citation))
 
 
+def _are_logprobs(value: Any, levels: int = 2) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(one, TokenLogprob)
+        and isinstance(one.token, str)
+        and _fits_dollars(one.logprob)
+        and (one.top == () or (levels > 1 and _are_logprobs(one.top, levels - 1)))
+        for one in value
+    )
+
+
+def _as_logprobs(value: Any) -> tuple[TokenLogprob, ...]:
+    """The log-probabilities among *value*'s items, without those of other types."""
+    if not isinstance(value, (list, tuple)):
+        raise _Nothing
+    found = []
+    for item in value:
+        one = item
+        if isinstance(item, Mapping):
+            one = TokenLogprob(item.get("token", ""), item.get("logprob", 0), item.get("top") or ())
+        if isinstance(one, TokenLogprob) and _are_logprobs((bare := replace(one, top=()),)):
+            found.append(replace(bare, top=_as_logprobs(one.top)) if one.top else bare)
+    return tuple(found)
+
+
 def _is_base64(value: Any) -> bool:
     if not isinstance(value, str):
         return False
@@ -194,6 +219,7 @@ _STOP: Final = _Kind(
     "a stop reason", lambda value: isinstance(value, str) and value in _STOPS, _nothing
 )
 _CITATIONS: Final = _Kind("a list of Citation", _are_citations, _as_citations)
+_LOGPROBS: Final = _Kind("a list of TokenLogprob", _are_logprobs, _as_logprobs)
 _USAGE: Final = _Kind("a Usage", lambda value: isinstance(value, Usage), _as_usage)
 _COST: Final = _Kind(
     "a Cost or None", lambda value: value is None or isinstance(value, Cost), _as_cost
@@ -209,6 +235,7 @@ _FIELDS: Final[dict[type, dict[str, _Kind]]] = {
         "mime_type": _MIME_TYPE,
         "url": _ADDRESS,
         "name": _TEXT_OR_NONE,
+        "cite": _FLAG,
     },
     AudioContent: {"data": _WHOLE_BASE64, "mime_type": _MIME_TYPE},
     ToolCall: {
@@ -232,6 +259,7 @@ _FIELDS: Final[dict[type, dict[str, _Kind]]] = {
         "error_message": _TEXT_OR_NONE,
         "timestamp": _WHOLE,
         "response_id": _TEXT_OR_NONE,
+        "logprobs": _LOGPROBS,
     },
     ToolResultMessage: {
         "tool_call_id": _TEXT,
@@ -394,6 +422,8 @@ def _is_plain_answer(answer: Any) -> bool:
         and type(answer.api) is type(answer.provider) is type(answer.model) is str
         and (error is None or type(error) is str)
         and (answer.response_id is None or type(answer.response_id) is str)
+        and type(answer.logprobs) is tuple
+        and not answer.logprobs
         and type(stamp) is int
         and 0 <= stamp < MAX_INT
         and (usage is NO_USAGE or _is_plain_usage(usage))

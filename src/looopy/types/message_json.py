@@ -27,6 +27,7 @@ from looopy.types.message import (
     StopReason,
     TextContent,
     ThinkingContent,
+    TokenLogprob,
     ToolCall,
     ToolResultMessage,
     Usage,
@@ -42,7 +43,7 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
     TextContent: ("text", "text_signature", "citations"),
     ThinkingContent: ("thinking", "redacted", "thinking_signature"),
     ImageContent: ("data", "mime_type", "url"),
-    DocumentContent: ("data", "mime_type", "url", "name"),
+    DocumentContent: ("data", "mime_type", "url", "name", "cite"),
     AudioContent: ("data", "mime_type"),
     ToolCall: ("id", "name", "arguments", "invalid_arguments", "thought_signature"),
     ServerToolCall: ("id", "name", "arguments", "item"),
@@ -50,7 +51,7 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
     UserMessage: ("content", "timestamp"),
     AssistantMessage: (
         *("content", "api", "provider", "model", "usage", "stop_reason", "error_message"),
-        *("response_id", "timestamp"),
+        *("response_id", "logprobs", "timestamp"),
     ),
     ToolResultMessage: (
         *("tool_call_id", "tool_name", "content", "details", "is_error", "timestamp"),
@@ -62,13 +63,15 @@ _TYPES: Final[dict[str, type]] = {
     **dict.fromkeys(("api", "provider", "model", "tool_call_id", "tool_name"), str),
     **dict.fromkeys(("error_message", "invalid_arguments", "url", "title", "response_id"), str),
     **dict.fromkeys(("timestamp", *TOKENS), int),
-    **dict.fromkeys(("redacted", "is_error", "complete"), bool),
+    **dict.fromkeys(("redacted", "is_error", "complete", "cite"), bool),
     **dict.fromkeys(("arguments", "metadata", "item", "raw"), dict),
 }
 # What is not written where it has this value: ours, which pi does not know; and in compact form.
 _UNKNOWN_TO_PI: Final[dict[str, Any]] = {
     "redacted": False,
     "citations": (),
+    "logprobs": (),
+    "cite": False,
     **dict.fromkeys(("invalid_arguments", "url", "name", "title", "response_id")),
 }
 _UNSAID: Final[dict[str, Any]] = {
@@ -105,6 +108,8 @@ def message_to_json(message: Message, *, compact: bool = False) -> dict[str, Any
         given["content"] = _blocks(message.content, compact, _ASSISTANT)
         given["usage"] = usage_to_json(message.usage, compact=compact)
         given["stop_reason"] = _stop_reason(message.stop_reason).value
+        if message.logprobs:
+            given["logprobs"] = [_logprob_to_json(one) for one in message.logprobs]
     elif not isinstance(message, CustomMessage) and not isinstance(message.content, str):
         given["content"] = _blocks(message.content, compact, _USER)
     return {"role": message.role, **_written(message, compact, given)}
@@ -143,6 +148,13 @@ def _within(block: Block) -> dict[str, Any]:
     if not isinstance(block, TextContent) or not block.citations:
         return {}
     return {"citations": [_written(one, given={}, compact=True) for one in block.citations]}
+
+
+def _logprob_to_json(one: TokenLogprob) -> dict[str, Any]:
+    data: dict[str, Any] = {"token": one.token, "logprob": one.logprob}
+    if one.top:
+        data["top"] = [{"token": other.token, "logprob": other.logprob} for other in one.top]
+    return data
 
 
 def _written(value: object, compact: bool, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,6 +196,7 @@ def message_from_json(data: Mapping[str, Any]) -> Message:
         given["content"] = _read_blocks(data.get("content", ()), _ASSISTANT)
         given["usage"] = usage_from_json(data.get("usage") or {})
         given["stop_reason"] = _stop_reason(data.get("stop_reason") or "stop")
+        given["logprobs"] = _logprobs(data.get("logprobs"), "/logprobs")
         return _read(AssistantMessage, data, given)
     if role == "toolResult":
         given["content"] = _read_blocks(data.get("content", ()), _USER)
@@ -208,7 +221,7 @@ def usage_from_json(data: Mapping[str, Any], path: str = "/usage") -> Usage:
 def _cost(data: Mapping[str, Any], path: str) -> Cost:
     if not data:
         return NO_COST
-    dollars = {name: _dollars(data.get(name), f"{path}/{name}") for name in DOLLARS}
+    dollars = {name: _number(data.get(name), f"{path}/{name}") for name in DOLLARS}
     return _read(Cost, data, dollars, path)
 
 
@@ -231,7 +244,7 @@ def _read(kind: type[T], data: Mapping[str, Any], given: Mapping[str, Any], path
     return kind(**found)
 
 
-def _dollars(value: Any, path: str) -> float:
+def _number(value: Any, path: str) -> float:
     try:
         if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
             return float(value or 0)
@@ -254,6 +267,21 @@ def _citations(value: Any, path: str) -> tuple[Citation, ...]:
         if not isinstance(one, Mapping):
             raise _refused(f"{path}/{i}", "must be an object")
     return tuple(_read(Citation, one, {}, f"{path}/{i}") for i, one in enumerate(value))
+
+
+def _logprobs(value: Any, path: str) -> tuple[TokenLogprob, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise _refused(path, "must be a list")
+    found = []
+    for i, one in enumerate(value):
+        here = f"{path}/{i}"
+        if not isinstance(one, Mapping) or not isinstance(token := one.get("token"), str):
+            raise _refused(here, "must be an object with a token")
+        number = _number(one.get("logprob"), f"{here}/logprob")
+        found.append(TokenLogprob(token, number, _logprobs(one.get("top"), f"{here}/top")))
+    return tuple(found)
 
 
 def _read_blocks(value: Any, allowed: Mapping[str, type[Any]]) -> tuple[Block, ...]:

@@ -73,6 +73,8 @@ class StreamOptions:
         connect_timeout_s: The longest wait for a connection.
         idle_timeout_s: The longest silence within an answer; before its first word a model may
             think three times as long.
+        logprobs: Keep the log-probability of each token, with so many of the likeliest tokens in
+            its place.
         key_of: Returns the API key for the name of a provider; used by a provider that calls
             several others. `api_key` is then not set.
         warn: Called with a code and a sentence that the user should see while the call runs; it
@@ -85,6 +87,7 @@ class StreamOptions:
     thinking_budgets: Mapping[str, int] | None = None
     stop: Sequence[str] = ()
     seed: int | None = None
+    logprobs: int | None = None
     tool_choice: str | None = None
     output_schema: Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)

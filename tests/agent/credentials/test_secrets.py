@@ -11,6 +11,7 @@ import pytest
 from tests.campaign import leaks
 
 from looopy import AuthContext, LoopConfig, ToolResult, tool
+from looopy.auth.redaction import Redactor
 from looopy.errors import ValueRefused
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.faults import SpyStores
@@ -30,6 +31,7 @@ from looopy.types.message import (
     ServerToolResult,
     TextContent,
     ThinkingContent,
+    TokenLogprob,
     ToolCall,
     ToolResultMessage,
     UserMessage,
@@ -154,7 +156,7 @@ KINDS = [
     if is_dataclass(kind) and kind.__module__ == public.__name__
 ]
 OF_MODELS = [AssistantMessage, TextContent, ThinkingContent, ToolCall]
-OF_MODELS += [ServerToolCall, ServerToolResult, Citation]
+OF_MODELS += [ServerToolCall, ServerToolResult, Citation, TokenLogprob]
 OF_TOOLS = [ToolResult, TextContent, ImageContent, DocumentContent, AudioContent]
 CALLERS_OWN = [UserMessage, CustomMessage, ToolResultMessage]
 PLANTED = [(kind, name, "model") for kind in OF_MODELS for name in texts_of(kind)]
@@ -181,6 +183,8 @@ def planted(kind, name):
     given = {"id": "c1", "name": "read"} if kind is ToolCall else {}
     if kind is Citation:
         return TextContent("see", citations=(Citation(**{name: value}),))
+    if kind is TokenLogprob:
+        return AssistantMessage("see", logprobs=(TokenLogprob(**{name: value}, logprob=-1.0),))
     if kind in (DocumentContent, AudioContent) and name != "url":
         given = {"data": "aGk="}
     return kind(**{**given, name: value})
@@ -220,9 +224,9 @@ async def test_no_field_that_a_model_or_a_tool_fills_shows_a_secret(
     if by == "tool":
         provider = ScriptedProvider([tool_call("read"), text("done"), text("again")])
     else:
-        whole = kind is AssistantMessage
+        whole = isinstance(one, AssistantMessage)
         provider = Says(one if whole else AssistantMessage([TextContent("see"), one]))
-        if whole and name == "content":
+        if kind is AssistantMessage and name == "content":
             provider = Says(AssistantMessage(f"a {SECRET} b"))
     agent = await make_agent(provider, tools=[read], stores=stores)
     stream = agent.execute_turn("go", AUTH)
@@ -242,6 +246,19 @@ async def test_no_field_that_a_model_or_a_tool_fills_shows_a_secret(
         files = [p for p in path.parent.iterdir() if p.name.startswith(path.name)]
         sinks["file"] = [p.read_bytes().decode("latin-1") for p in files]
     assert [sink for sink, said in sinks.items() if any(SECRET in one for one in said)] == []
+
+
+def test_log_probabilities_that_spell_a_secret_go():
+    """Across several tokens, as models write; or where only an alternative is one."""
+    redactor = Redactor()
+    redactor.add((SECRET,))
+    for found in (
+        [TokenLogprob(SECRET[:4], -1.0), TokenLogprob(SECRET[4:], -1.0)],
+        [TokenLogprob("a", -1.0, (TokenLogprob(SECRET, -9.0),))],
+    ):
+        assert redactor.message(AssistantMessage("a", logprobs=tuple(found))).logprobs == ()
+    plain = AssistantMessage("a", logprobs=(TokenLogprob("a", -1.0),))
+    assert redactor.message(plain) is plain
 
 
 @pytest.mark.parametrize(

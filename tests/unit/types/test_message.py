@@ -21,6 +21,7 @@ from looopy.types.message import (
     StopReason,
     TextContent,
     ThinkingContent,
+    TokenLogprob,
     ToolCall,
     ToolResultMessage,
     Usage,
@@ -47,6 +48,10 @@ MONEY = st.floats(0, 1e6)
 STAMPS = st.integers(0, 2**53)
 CITATIONS = st.builds(Citation, url=MAYBE, title=MAYBE, text=MAYBE, raw=OBJECTS)
 TEXTS = st.builds(TextContent, WORDS, text_signature=MAYBE)
+LOGPROB = st.builds(TokenLogprob, WORDS, st.floats(-9999.0, 0))
+LOGPROBS = st.lists(
+    LOGPROB | st.builds(TokenLogprob, WORDS, st.floats(-9, 0), st.tuples(LOGPROB)), max_size=2
+).map(tuple)
 SAID = TEXTS | st.builds(
     TextContent, WORDS, citations=st.lists(CITATIONS, max_size=2).map(tuple)
 )
@@ -56,7 +61,7 @@ SERVED = st.builds(ServerToolCall, WORDS, WORDS, OBJECTS, item=OBJECTS) | st.bui
 IMAGES = st.builds(ImageContent, WORDS, mime_type=WORDS) | st.builds(ImageContent, url=WORDS)
 FILES = (
     IMAGES
-    | st.builds(DocumentContent, WORDS, mime_type=WORDS, url=MAYBE, name=MAYBE)
+    | st.builds(DocumentContent, WORDS, mime_type=WORDS, url=MAYBE, name=MAYBE, cite=st.booleans())
     | st.builds(AudioContent, WORDS, mime_type=WORDS)
 )
 THINKING = st.builds(ThinkingContent, WORDS, thinking_signature=MAYBE, redacted=st.booleans())
@@ -84,6 +89,7 @@ MESSAGES = st.one_of(
         stop_reason=st.sampled_from(StopReason),
         error_message=MAYBE,
         response_id=MAYBE,
+        logprobs=st.just(()) | LOGPROBS,
         timestamp=STAMPS,
     ),
     st.builds(

@@ -18,9 +18,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from looopy.errors import LLMError
 from looopy.llm.anthropic.models import Abilities
 from looopy.llm.documents import Unreadable, document_text, plain_type, refuse_unreadable
+from looopy.llm.options import refused
 from looopy.llm.render import CUT_OFF, render
 from looopy.llm.strict import NotStrict, strict_schema
 from looopy.types.message import (
@@ -86,16 +86,13 @@ def to_body(
         comes from no message.
 
     Raises:
-        LLMError: The API has no place for an option.
+        UnsupportedOption: The API has no place for an option.
         UnsupportedContent: The user's newest message has a file that the API has no place for.
     """
-    if options.seed is not None:
-        raise LLMError(
-            "Anthropic's API takes no seed: leave it out", provider=PROVIDER, model=model
-        )
     quiet = options.thinking_level == ThinkingLevel.OFF and abilities.bound
     shown = render(request.messages, provider=PROVIDER, model=model)
     messages, sources = _messages(shown, model, thoughts=not quiet)
+    _refuse_options(options, model, cited=_set_citations(messages))
     body: Wire = {"model": model, "messages": messages, "stream": True}
     tools = [_tool(spec) for spec in request.tools]
     forced = False
@@ -128,6 +125,19 @@ def to_body(
     if cache_ttl is not None:
         _mark(body, cache_ttl, ephemeral=request.ephemeral)
     return body, sources
+
+
+def _refuse_options(options: StreamOptions, model: str, *, cited: bool) -> None:
+    for option, given in (("seed", options.seed), ("logprobs", options.logprobs)):
+        if given is not None:
+            why = f"Anthropic's API takes no {option}: leave it out"
+            raise refused(option, why, provider=PROVIDER, model=model)
+    if cited and options.output_schema is not None:
+        why = (
+            "Anthropic's API gives no citations together with an output schema: leave out"
+            " output_type, or DocumentContent.cite"
+        )
+        raise refused("output_schema", why, provider=PROVIDER, model=model)
 
 
 def to_headers(body: Wire, headers: Mapping[str, str]) -> dict[str, str]:
@@ -237,7 +247,42 @@ def _document(block: DocumentContent) -> Wire:
     else:
         source = {"type": "url", "url": block.url or ""}
     wire: Wire = {"type": "document", "source": source}
+    if block.cite:
+        wire["citations"] = {"enabled": True}
     return wire | {"title": block.name} if block.name else wire
+
+
+def _set_citations(messages: Sequence[Wire]) -> bool:
+    """
+    Ask for citations from all documents if one asks; return true if there are any.
+
+    The API takes them for all documents of a request or for none. A citation of a document that the
+    request no longer holds goes: its number would mean another one.
+    """
+    documents = [
+        part
+        for message in messages
+        for block in message["content"]
+        for part in (block, *(block.get("content") or ()))
+        if isinstance(part, dict) and part.get("type") == "document"
+    ]
+    cited = any("citations" in document for document in documents)
+    for document in documents if cited else ():
+        document["citations"] = {"enabled": True}
+    for message in messages:
+        for block in message["content"] if message["role"] == "assistant" else ():
+            if block["type"] == "text" and "citations" in block:
+                kept = [c for c in block["citations"] if _number(c) < len(documents)]
+                block["citations"] = kept
+                if not kept:
+                    del block["citations"]
+    return cited
+
+
+def _number(citation: Wire) -> int:
+    """The number of the cited document in its request; -1 for another kind of source."""
+    number = citation.get("document_index")
+    return number if isinstance(number, int) else -1
 
 
 def _result(message: ToolResultMessage, shown: list[Wire]) -> Wire:

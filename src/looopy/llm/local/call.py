@@ -103,6 +103,8 @@ class Call:
             return ()
 
     def _done(self, message: AssistantMessage) -> tuple[StreamEvent, ...]:
+        if self._answer.logprobs is not None:
+            self._answer.logprobs.keep(message.logprobs)
         if self._reader is None:
             return self._answer.done(message.stop_reason, message.usage)
         self._answer.usage = message.usage

@@ -26,7 +26,7 @@ from looopy.errors import (
     LooopyError,
 )
 from looopy.llm.accumulate import Accumulator
-from looopy.llm.documents import without_files
+from looopy.llm.documents import warn_of_citations, without_files
 from looopy.llm.local.call import Call
 from looopy.llm.local.catalogue import DEFAULT, Download, LocalModel, find_model, is_cached
 from looopy.llm.local.child import (
@@ -42,6 +42,7 @@ from looopy.llm.local.processor import check_processor, physical_cores
 from looopy.llm.local.progress import Progress
 from looopy.llm.local.protocol import build_prompt
 from looopy.llm.local.weights import fetch
+from looopy.llm.logprobs import wanted
 from looopy.types.message import NO_COST, Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
@@ -128,7 +129,9 @@ class LocalProvider:
         answer = Accumulator(
             api="openai-completions", provider=self.name, model=self.model, price=_free
         )
+        answer.logprobs = wanted(options)
         try:
+            warn_of_citations(options, request.messages, f"{self.name}/{self.model}")
             messages = without_files(
                 request.messages, provider=self.name, model=self.model, images=False
             )

@@ -120,6 +120,11 @@ def to_body(
         body["stop"] = list(options.stop)
     if options.seed is not None:
         body["seed"] = options.seed
+    if options.logprobs is not None:
+        body["logprobs"] = True
+        # Without an alternative llama.cpp sends none at all.
+        if top := options.logprobs if official else max(1, options.logprobs):
+            body["top_logprobs"] = top
     body.update(_thinking(options, official=official, vendor=vendor))
     if options.output_schema is not None:
         body["response_format"] = {
@@ -499,6 +504,10 @@ class ChunkReader(AnswerReader):
         for one in annotations if isinstance(annotations, list) else ():
             if isinstance(one, dict):
                 events += self._answer.cite(citation_of(one))
+        weighed = choice.get("logprobs")
+        if isinstance(weighed, dict):
+            self._weigh(weighed.get("content"))
+            self._weigh(weighed.get("refusal"))
         if isinstance(refusal := delta.get("refusal"), str):
             events += self._answer.text_delta(refusal)
         calls = delta.get("tool_calls")

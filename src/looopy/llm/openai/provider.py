@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from looopy.errors import ConfigurationError, UnknownModel
 from looopy.llm.accumulate import Accumulator
+from looopy.llm.documents import warn_of_citations
 from looopy.llm.openai import chat as chat_format
 from looopy.llm.openai import responses_events, responses_format, tokens
 from looopy.llm.openai.vendor import Vendor, vendor_of
@@ -227,6 +228,7 @@ class OpenAIProvider(SDKProvider):
     def _to_body(
         self, request: LLMRequest, options: StreamOptions, model: str
     ) -> tuple[dict[str, Any], Sequence[int]]:
+        warn_of_citations(options, request.messages, f"{self.name}/{model}")
         return self._format.to_body(
             request,
             options,

@@ -33,6 +33,8 @@ class EventReader(AnswerReader):
     _end: StopReason | None = field(init=False, default=None)
     _items: int = field(init=False, default=0)  # that were read whole
     _shown: set[Any] = field(init=False, default_factory=set)  # items of which pieces have come
+    # The log-probabilities in the pieces of a text, for a server that does not repeat them.
+    _pieces: list[Mapping[str, Any]] = field(init=False, default_factory=list)
 
     @property
     def finished(self) -> bool:
@@ -60,6 +62,8 @@ class EventReader(AnswerReader):
             raise self._invalid("an event without a type")
         delta = event.get("delta")
         if kind in _TEXT:
+            if self._answer.logprobs is not None:
+                self._pieces += _listed([event], "logprobs")
             return self._piece(event, self._answer.text_delta(_text(delta)))
         if kind in _THINKING:
             return self._piece(event, self._answer.thinking_delta(_text(delta)))
@@ -115,8 +119,10 @@ class EventReader(AnswerReader):
         if kind == "message":
             if not shown:
                 events += answer.text_delta("".join(_texts(item.get("content"), "text", "refusal")))
-            for one in _annotations(item.get("content")):
+            for one in _listed(item.get("content"), "annotations"):
                 events += answer.cite(citation_of(one))
+            self._weigh(_listed(item.get("content"), "logprobs") or self._pieces)
+            self._pieces.clear()
             if item.get("phase"):
                 answer.sign(signature(phase=item["phase"]))
         elif kind == "reasoning":
@@ -177,10 +183,11 @@ class EventReader(AnswerReader):
         return self._reported(body, None if known else 400)
 
 
-def _annotations(parts: Any) -> list[Mapping[str, Any]]:
+def _listed(parts: Any, name: str) -> list[Mapping[str, Any]]:
+    """The objects in the lists *name* of an item's parts."""
     found: list[Mapping[str, Any]] = []
     for part in parts if isinstance(parts, list) else ():
-        lists = part.get("annotations") if isinstance(part, dict) else None
+        lists = part.get(name) if isinstance(part, dict) else None
         found += [one for one in lists if isinstance(one, dict)] if isinstance(lists, list) else []
     return found
 

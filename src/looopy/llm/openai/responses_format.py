@@ -14,7 +14,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from looopy.errors import LLMError
 from looopy.llm.documents import (
     Unreadable,
     as_text,
@@ -33,6 +32,7 @@ from looopy.llm.openai.chat import (
     short,
 )
 from looopy.llm.openai.vendor import Vendor
+from looopy.llm.options import refused
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
@@ -52,6 +52,7 @@ from looopy.types.request import LLMRequest, StreamOptions, ToolSpec
 API = "openai-responses"
 """The name of this format in messages; pi's."""
 _ENCRYPTED = "reasoning.encrypted_content"
+_LOGPROBS = "message.output_text.logprobs"
 _MAX_CALL_ID = 64
 # Others wait for something that the client does, or are not known.
 _SERVER_SIDE = frozenset(
@@ -85,26 +86,23 @@ def to_body(
         The body, and for each item of its input the position in `request.messages`.
 
     Raises:
-        LLMError: The format cannot express the options.
+        UnsupportedOption: The format has no place for an option.
         UnsupportedContent: The user's newest message has a file that the format has no place for.
     """
-    if options.stop:
-        raise LLMError(
-            "the Responses API takes no stop sequences: leave StreamOptions.stop empty, or call the"
-            f" model through chat completions, as openai/{model}",
-            provider=provider,
-            model=model,
-        )
-    if options.seed is not None:
-        raise LLMError(
-            "the Responses API takes no seed: leave it out, or call the model through chat"
-            f" completions, as openai/{model}",
-            provider=provider,
-            model=model,
-        )
+    for option, given in (("stop", options.stop), ("seed", options.seed)):
+        if given not in (None, ()) and given != []:
+            name = "stop sequences" if option == "stop" else option
+            why = (
+                f"the Responses API takes no {name}: leave StreamOptions.{option} empty, or call"
+                f" the model through chat completions, as openai/{model}"
+            )
+            raise refused(option, why, provider=provider, model=model)
     items, sources = _input(request.messages, provider, model)
     body: dict[str, Any] = {"model": model, "input": items, "stream": True, "store": False}
     body["include"] = [_ENCRYPTED]
+    if options.logprobs is not None:
+        body["include"].append(_LOGPROBS)
+        body["top_logprobs"] = options.logprobs
     if request.system_prompt:
         body["instructions"] = request.system_prompt
     if request.tools:

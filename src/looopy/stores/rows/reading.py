@@ -165,6 +165,8 @@ def _plain_message(data: Any, words: _Words) -> Message | None:
 def _plain_assistant(
     data: dict[str, Any], timestamp: int, words: _Words
 ) -> AssistantMessage | None:
+    if "logprobs" in data:
+        return None
     get = data.get
     blocks = _assistant_blocks(get("content"), words)
     api, provider, model = get("api", ""), get("provider", ""), get("model", "")

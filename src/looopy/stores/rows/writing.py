@@ -118,6 +118,8 @@ def _user(message: UserMessage) -> str:
 
 
 def _assistant(message: AssistantMessage) -> str:
+    if message.logprobs.__class__ is not tuple or message.logprobs:
+        raise _Unusual
     blocks = _blocks(_SAID, message.content)
     made_by = _made_by(message.api, message.provider, message.model)
     used = _usage(message.usage)

@@ -26,6 +26,7 @@ from looopy.types.message import (
     StopReason,
     TextContent,
     ThinkingContent,
+    TokenLogprob,
     ToolCall,
     ToolResultMessage,
     Usage,
@@ -99,6 +100,9 @@ CITATIONS = st.builds(Citation, url=MAYBE, raw=st.dictionaries(ANY_TEXT, VALUES,
 TEXTS = st.builds(TextContent, WORDS, text_signature=MAYBE) | st.builds(
     TextContent, WORDS, citations=st.lists(CITATIONS | ODD, max_size=2).map(tuple) | ODD
 )
+LOGPROBS = st.lists(
+    st.builds(TokenLogprob, WORDS, st.floats() | ODD, st.just(()) | ODD) | ODD, max_size=2
+)
 SERVED = st.builds(ServerToolCall, WORDS, WORDS, VALUES, item=VALUES) | st.builds(
     ServerToolResult, WORDS, WORDS, item=VALUES
 )
@@ -132,6 +136,7 @@ MESSAGES = st.one_of(
         stop_reason=st.sampled_from(StopReason) | st.sampled_from(["stop", "toolUse", "no reason"]),
         error_message=MAYBE,
         response_id=MAYBE,
+        logprobs=st.just(()) | LOGPROBS.map(tuple) | ODD,
         timestamp=STAMPS,
     ),
     st.builds(
