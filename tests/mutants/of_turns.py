@@ -526,15 +526,23 @@ MUTANTS = [
         "cut-counted-from-what-was-read",
         "the prompt cache is lost at each turn, where an agent is opened for each request",
         "looopy.agent.context:Known._add",
-        "self.view.offset = max(self._position, self.last_position) - len(self._places)",
+        "self.view.offset = self._count_to(end) - len(self._places)",
         "self.view.offset = 0",
         "tests/agent/history/test_prompt_cache.py::test_an_agent_for_each_turn_sends_what_one_that_lives_sends",
+    ),
+    mutant(
+        "a-rewind-moves-the-cut",
+        "each rewind is reported as a lost prompt cache, although what is before it is repeated",
+        "looopy.agent.context:Known._count_to",
+        "counted(shown(1, position, self._hidden)) if self._hidden else position",
+        "position",
+        "tests/agent/history/test_cache_broken.py::test_a_rewind_and_a_fork_are_named_where_the_window_goes_back",
     ),
     mutant(
         "let-go-moves-the-cut",
         "the prompt cache is lost whenever a long-lived agent lets go of old messages",
         "looopy.agent.context:Known._trim",
-        "self.view.offset = self._position - len(self._places)\n"
+        "self.view.offset = self._count_to(self._position) - len(self._places)\n"
         "self.view.drop()",
         "self.view.drop()",
         "tests/agent/history/test_prompt_cache.py::test_a_history_that_was_let_go_is_cut_where_it_was",
