@@ -34,6 +34,10 @@ NOBODY_ANSWERED = (
     "The request to approve this call expired at {}. Nobody answered it, and nobody denied it. The"
     " call was not run."
 )
+NOBODY_ANSWERED_INSIDE = (
+    "Cancelled: the user said something else. The request to approve {}, which this call made,"
+    " expired at {}. Nobody answered it, and nobody denied it."
+)
 NOT_AGAIN = (
     "The user did not allow running this call again. The first run may have had its effect: check"
     " what it did."
@@ -121,12 +125,27 @@ def _say_instead(situation: Situation, said: UserMessage, late: Answered) -> Pla
     held = {one.tool_call_id: one for one in state.held}
     expired = {answer[0].tool_call_id: answer for answer in late}
     results = [
-        _denial(one.call, *expired[one.call.id], held.get(one.call.id))
+        _not_in_time(situation, one.call, *expired[one.call.id], held.get(one.call.id))
         if one.call.id in expired
         else _superseded(situation, one)
         for one in situation.open_calls
     ]
     return Plan(state=fresh, prompts=(*results, said), user_message=said)
+
+
+def _not_in_time(
+    situation: Situation,
+    call: ToolCall,
+    request: PendingRequest,
+    value: Any,
+    kept: HeldCall | None,
+) -> ToolResultMessage:
+    """The result of a call whose *request* has expired, as the user said something else."""
+    if _is_ours(situation, request):
+        return _denial(call, request, value, kept)
+    text = NOBODY_ANSWERED_INSIDE.format(request.tool_name, _shown(request.expires_at))
+    result = _result(call, text)
+    return replace(result, details={"synthetic": True, "approval": "expired"})
 
 
 def _planned(
@@ -173,15 +192,22 @@ def _unanswered_in_time(situation: Situation, inputs: Mapping[str, Any]) -> Answ
     return [
         (request, dict(EXPIRED))
         for request in situation.state.pending
-        if _expired(request) and request.request_id not in inputs and _is_ours(situation, request)
+        if _expired(request)
+        and request.request_id not in inputs
+        and _resumed(situation, request).expires_by_itself(request)
     ]
 
 
 def _is_ours(situation: Situation, request: PendingRequest) -> bool:
     """See `Resumed.is_ours`."""
+    return _resumed(situation, request).is_ours(request)
+
+
+def _resumed(situation: Situation, request: PendingRequest) -> Resumed:
+    """The call of *request*, without its answers."""
     call_id = request.tool_call_id
     held = next((one for one in situation.state.held if one.tool_call_id == call_id), None)
-    return Resumed(held).is_ours(request)
+    return Resumed(held)
 
 
 def _decided(answer: tuple[PendingRequest, Any], actor_id: str | None) -> Mapping[str, Any]:
@@ -446,7 +472,7 @@ def hear(
     for request_id, value in inputs.items():
         request = by_id.get(request_id)
         if request is not None and _expired(request):
-            raise _too_late(request, ours=_is_ours(situation, request))
+            raise _too_late(request, _resumed(situation, request))
         if request is None:
             ids = [repr(one.request_id) for one in pending if not _expired(one)]
             more = f" and {len(ids) - _MAX_SHOWN} more" if len(ids) > _MAX_SHOWN else ""
@@ -479,9 +505,9 @@ def hear(
     return Answers((*before, *new), opened, lost)
 
 
-def _too_late(request: PendingRequest, *, ours: bool) -> InputExpired:
+def _too_late(request: PendingRequest, resumed: Resumed) -> InputExpired:
     way_out = "a new message cancels it"
-    if ours:
+    if resumed.expires_by_itself(request):
         way_out = "execute_turn(None) tells the model so, and a new message cancels the call"
     return InputExpired(
         f"the request {request.request_id!r} expired at {_shown(request.expires_at)}, before this"

@@ -16,7 +16,7 @@ from looopy.loop.guards import Spent
 from looopy.loop.incoming import Inbox
 from looopy.loop.output import OutputType
 from looopy.tools.gather import ToolSource
-from looopy.types.approval import Approve, Deny, decision_of
+from looopy.types.approval import EXPIRED, Approve, Deny, decision_of
 from looopy.types.config import LoopConfig
 from looopy.types.constructors import quick
 from looopy.types.context import TurnContext
@@ -76,7 +76,8 @@ class Resumed:
             if request.kind is not PendingKind.AUTH
         }
         for request, value in self.answered:  # a tool's own question: it gets what was said
-            if request.kind is PendingKind.APPROVAL and not isinstance(value, bool):
+            as_it_is = isinstance(value, bool) or value == EXPIRED  # which only an agent gets
+            if request.kind is PendingKind.APPROVAL and not as_it_is:
                 given[request.request_id] = decision_of(value)
         given.update(self.opened)
         return {keys[name]: value for name, value in given.items() if name in keys}
@@ -85,6 +86,11 @@ class Resumed:
         """True if *request* asks if the call may run, and is not a question of its tool."""
         own = self.held is not None and request.request_id in self.held.keys
         return request.kind is PendingKind.APPROVAL and not own
+
+    def expires_by_itself(self, request: PendingRequest) -> bool:
+        """True if *request*, once it has expired, is answered by that."""
+        inner = self.held is not None and self.held.of_an_agent
+        return self.is_ours(request) or (inner and request.kind is PendingKind.APPROVAL)
 
     @property
     def decisions(self) -> Sequence[Approve | Deny]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from looopy.errors import LooopyError
 from looopy.types.auth import AuthRequest, auth_to_json
@@ -101,6 +101,10 @@ def pending_to_json(request: PendingRequest) -> dict[str, Any]:
     return data
 
 
+OF_AN_AGENT: Final = {"looopy": "agent"}
+"""The `HeldCall.state` of a call whose questions are those of an agent that works as a tool."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCall:
     """
@@ -128,6 +132,11 @@ class HeldCall:
     bound: str | None = None
     died: bool = False
     args: Mapping[str, Any] | None = None
+
+    @property
+    def of_an_agent(self) -> bool:
+        """True if an agent works as this tool: it ends an approval that has expired itself."""
+        return bool(self.state == OF_AN_AGENT)
 
 
 def held_to_json(held: HeldCall) -> dict[str, Any]:

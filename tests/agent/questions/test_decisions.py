@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.agent.kit import assert_whole, collect
 from tests.agent.questions.test_approvals import Bank, hooked, other_schema, results, unchanged
 
-from looopy import Approve, AuthContext, Deny, ToolContext, tool
+from looopy import Agent, Approve, AuthContext, Deny, ToolContext, tool
 from looopy.agent.plan import DENIED, NOT_AGAIN, UNANSWERED
 from looopy.errors import CannotContinue, InputExpired, InvalidTool, StoreUnavailable, ValueRefused
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.testing.contracts.restore import exported, imported
 from looopy.testing.faults import SpyStores
-from looopy.types.event import ApprovalDecided, ToolExecutionStart
+from looopy.tools import Ask, NeedsInput
+from looopy.types.event import ApprovalDecided, ToolExecutionStart, utc_now
 from looopy.types.message import ToolResultMessage
 from looopy.types.state import AgentStatus, Outcome, PendingKind
 
@@ -399,6 +402,106 @@ async def test_an_edit_reaches_the_call_of_an_inner_agent(make_agent, memory_sto
     for context_id in ("ada", inner):
         [decided] = of(ApprovalDecided, await memory_stores.journal.events(context_id))
         assert (decided.args, decided.actor_id) == ({"cents": 3}, "boss")
+
+
+def banker(bank, *replies, **options):
+    """A tool behind which an agent pays."""
+    provider = ScriptedProvider([*replies, lambda r: text(r.messages[-1].text)])
+    inner = Agent("inner", llm_provider=provider, tools=[bank.tool], agent_name="helper", **options)
+    return inner.as_tool()
+
+
+async def too_late(requests):
+    """Wait until they have expired."""
+    while any(one.expires_at > utc_now() for one in requests):  # noqa: ASYNC110 - a clock
+        await asyncio.sleep(0)
+
+
+async def test_an_expired_approval_of_an_inner_agent_says_so(make_agent, stores):
+    """In any process: to who answers too late, to both models, and in both logs."""
+    bank = Bank(approval_expires_s=1e-6)
+    asks = tool_call("helper", prompt="pay")
+    agent = await make_agent(
+        [asks], tools=[banker(bank, tool_call("pay", cents=9))], stores=stores
+    )
+    [request] = (await agent.execute_turn("go")).pending
+    await agent.shutdown()
+    await too_late([request])
+    agent = await make_agent([text("done")], tools=[banker(bank)], stores=stores)
+    with pytest.raises(InputExpired, match=r"execute_turn\(None\) tells the model so"):
+        await agent.execute_turn(None, BOSS, inputs={request.request_id: True})
+    result = await agent.execute_turn(None, BOSS)
+    assert (result.outcome, result.text, bank.paid) == (Outcome.COMPLETED, "done", [])
+    [said] = results(result.messages).values()
+    assert "expired at 20" in said
+    assert "nobody denied it" in said
+    inner = next(r.context_id for r in await stores.state.list() if r.context_id != "ada")
+    for context_id in ("ada", inner):
+        [decided] = of(ApprovalDecided, await stores.journal.events(context_id))
+        assert (decided.decision, decided.actor_id, decided.tool_name) == ("expired", None, "pay")
+        await assert_whole(stores, context_id)
+
+
+async def test_an_inner_approval_may_expire_beside_others(make_agent, memory_stores):
+    """The other is answered as ever; a new message says which one had expired."""
+    late, bank = Bank(approval_expires_s=1e-6), Bank()
+    late.tool.name = "late"
+    calls = (tool_call("late", cents=1), tool_call("pay", cents=2))
+    for name in ("answered", "dropped"):
+        provider = ScriptedProvider([calls, lambda r: text(repr(told(r.messages)))])
+        tools = [late.tool, bank.tool]
+        helper = Agent("inner", llm_provider=provider, tools=tools, agent_name="helper").as_tool()
+        replies = [tool_call("helper", prompt="pay"), text("done")]
+        agent = await make_agent(replies, tools=[helper], stores=memory_stores, context_id=name)
+        old, left = (await agent.execute_turn("go")).pending
+        await too_late([old])
+        if name == "answered":
+            assert (await agent.execute_turn(None)).pending == (left,)
+            result = await agent.execute_turn(None, inputs={left.request_id: True})
+            assert "expired at 20" in results(result.messages)["helper"]
+            assert "['paid 2']" in results(result.messages)["helper"]
+        else:
+            said = results((await agent.execute_turn("leave it")).messages)["helper"]
+            assert "The request to approve late, which this call made, expired at 20" in said
+    assert (bank.paid, late.paid) == ([2], [])
+
+
+async def test_a_question_of_an_inner_tool_that_expired_ends_the_call(make_agent, memory_stores):
+    """The inner agent cannot continue without an answer, so the outer model reads why."""
+
+    @tool
+    async def drop(context: ToolContext) -> str:
+        """Drop a table."""
+        raise NeedsInput([Ask("Sure?", kind=PendingKind.APPROVAL, expires_s=1e-6)])
+
+    helper = Agent(
+        "inner", llm_provider=ScriptedProvider([tool_call("drop")]), tools=[drop], agent_name="h"
+    )
+    agent = await make_agent(
+        [tool_call("h", prompt="go"), text("ok")], tools=[helper.as_tool()], stores=memory_stores
+    )
+    pending = (await agent.execute_turn("go")).pending
+    await too_late(pending)
+    result = await agent.execute_turn(None)
+    assert result.text == "ok"
+    assert "asked for an approval of drop, which expired" in results(result.messages)["h"]
+
+
+async def test_an_answer_of_the_last_moment_ends_as_expired(
+    make_agent, memory_stores, monkeypatch
+):
+    """In time for the outer turn, and too late when the inner agent reads it."""
+    monkeypatch.setattr("looopy.tools.sources.agents._LEAST_S", 3600)
+    bank = Bank(approval_expires_s=1e-6)
+    agent = await make_agent(
+        [tool_call("helper", prompt="pay"), text("done")],
+        tools=[banker(bank, tool_call("pay", cents=9))],
+        stores=memory_stores,
+    )
+    [request] = (await agent.execute_turn("go")).pending
+    result = await agent.execute_turn(None, inputs={request.request_id: True})
+    assert "nobody denied it" in results(result.messages)["helper"]  # as the inner model read
+    assert bank.paid == []
 
 
 async def test_a_decision_in_a_buffered_turn_is_saved_with_it(make_agent, memory_stores):

@@ -27,19 +27,20 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self, TypeAlias, TypedDict
 
-from looopy.errors import CannotContinue, InvalidTool, LooopyError, ToolError
+from looopy.errors import CannotContinue, InputExpired, InvalidTool, LooopyError, ToolError
 from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
 from looopy.tools.base import Enabled, NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.call.results import to_json_text
 from looopy.tools.gather import UsesSources
 from looopy.tools.schema import arguments_of
+from looopy.types.approval import EXPIRED
 from looopy.types.constructors import amended
 from looopy.types.context import AuthContext
 from looopy.types.event import AgentEvent, AuthRequired, InputRequired
 from looopy.types.message import AssistantMessage, Message, StopReason, Usage
 from looopy.types.message_json import usage_to_json
 from looopy.types.result import TurnResult
-from looopy.types.state import AgentState, Outcome, PendingKind, PendingRequest
+from looopy.types.state import OF_AN_AGENT, AgentState, Outcome, PendingKind, PendingRequest
 
 MAX_DEPTH = 5
 _LEAST_S = 0.001  # an expired question is still asked, and expires at once
@@ -252,6 +253,7 @@ class _Errand:
         there_were = self._agent.state.turn_count
         said: str | None = prompt
         inputs: Mapping[str, Any] | None = None
+        pending: Sequence[PendingRequest] = ()
         number, last = 1, None
         while True:
             stream = self._agent.execute_turn(
@@ -264,7 +266,12 @@ class _Errand:
             )
             try:
                 result, pending = await self._watch(stream)
+            except InputExpired as error:
+                inputs = self._without(error, pending, inputs)
+                continue
             except CannotContinue:  # it broke off behind its answer, or before it began
+                if any(self._is_late(one) for one in pending):
+                    return self._unanswered(pending)
                 return self._answer(last, broke_off=True)
             self._count(result, anew=number > there_were)
             said, inputs, last = None, None, result
@@ -329,8 +336,27 @@ class _Errand:
         answers = self._context.answers
         asked = {request.request_id: request for request in pending}
         if self._answered(pending):
-            return {request_id: answers[request_id] for request_id in asked}
-        raise NeedsInput([self._ask(one) for key, one in asked.items() if key not in answers])
+            return {key: answers[key] for key, one in asked.items() if not self._is_late(one)}
+        left = [self._ask(one) for key, one in asked.items() if key not in answers]
+        raise NeedsInput(left, OF_AN_AGENT)
+
+    def _is_late(self, request: PendingRequest) -> bool:
+        """True for an approval that nobody answered in time, as the outer turn says."""
+        said = self._context.answers.get(request.request_id)
+        return request.kind is PendingKind.APPROVAL and said == EXPIRED
+
+    def _without(
+        self,
+        error: InputExpired,
+        pending: Sequence[PendingRequest],
+        inputs: Mapping[str, Any] | None,
+    ) -> Mapping[str, Any] | None:
+        """*inputs* without the approval that expired between the user's answer and here."""
+        late = {one.request_id for one in pending if one.kind is PendingKind.APPROVAL}
+        if error.request_id not in late:
+            raise error
+        rest = {key: value for key, value in (inputs or {}).items() if key != error.request_id}
+        return rest or None
 
     def _ask(self, request: PendingRequest) -> Ask:
         """*request* of the agent, as a question to the outer turn's user."""
@@ -378,6 +404,16 @@ class _Errand:
         if result.stop_reason is not StopReason.STOP and not broke_off:
             text = f"[The agent was stopped early: {result.stop_reason.value}]\n{text}"
         return ToolResult(text, details)
+
+    def _unanswered(self, pending: Sequence[PendingRequest]) -> ToolResult:
+        """The result of a call whose agent cannot continue without the answers of nobody."""
+        names = ", ".join(one.tool_name for one in pending if self._is_late(one))
+        text = (
+            f"The agent {self._tool.name!r} asked for an approval of {names}, which expired. Nobody"
+            " answered it, and nobody denied it."
+        )
+        details = {"agent": self._tool.name, "context_id": self._context_id}
+        return ToolResult(text, details, is_error=True)
 
     def _wrong(self, result: TurnResult, *, broke_off: bool) -> str | None:
         """Why there is no answer, or `None` if there is one."""
