@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
+from mcp.shared.auth import OAuthToken
 from tests.agent.kit import assert_whole
 from tests.mcp.servers import make_workshop, over_http
 from tests.mcp.sign_in import Office, OldServer, Tokens, provider_of
@@ -14,6 +16,7 @@ from looopy.errors import ConfigurationError, SignInFailed, ToolServerError
 from looopy.testing import text, tool_call
 from looopy.tools import MCPTools
 from looopy.types.context import TurnContext
+from looopy.types.state import Outcome
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +150,58 @@ async def test_nobody_to_sign_in_costs_the_tools_of_that_turn(office, make_agent
     assert "its auth could not be made: KeyError" in said[1]
     assert "auth must return an httpx2.Auth, not str" in said[2]
     assert events[-1].outcome == "completed"
+
+
+LOST = {
+    "no token": (None, None, False),
+    "refresh refused": ("stale", "refresh-9", False),
+    "refused after the sign-in": ("stale", None, True),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+async def test_a_lost_sign_in_leaves_the_call_open(office, make_agent, memory_stores, name):
+    """The turn ends as `auth_required`, and says why; a new sign-in continues with the call."""
+    office, url = office
+    token, refresh, signs_in = LOST[name]
+    kept = Tokens()
+
+    def sign_in(access, refresh_token=None):
+        kept.tokens = access and OAuthToken(access_token=access, refresh_token=refresh_token)
+
+    def ask(_request):
+        office.tokens.clear()  # between the list of tools and the call
+        office.says["/token"] = {"access_token": "of-no-use", "token_type": "Bearer"}
+        if not signs_in:
+            office.says["/token"] = (400, "")
+        sign_in(token, refresh)
+        return tool_call("whoami")
+
+    def source():
+        auth = partial(provider_of, url, tokens=kept, signs_in=signs_in)
+        return MCPTools(url=url, name="crm", auth=lambda _who: auth())
+
+    office.tokens.add("good")
+    sign_in("good")
+    ada = AuthContext("ada")
+    agent = await make_agent([ask], tools=[source()], stores=memory_stores)
+    turn = agent.execute_turn("go", ada)
+    warned = [e.text async for e in turn if e.type == "warning"]
+    ended = await turn
+    assert (ended.outcome, ended.pending, ended.error) == (Outcome.AUTH_REQUIRED, (), None)
+    assert "'crm' did not let the user sign in" in warned[0]
+    assert warned[0].endswith("sign the user in, then call execute_turn(None)")
+    assert "good" not in warned[0]
+    again = await agent.execute_turn(None, ada)  # it is no use yet
+    assert again.outcome is Outcome.AUTH_REQUIRED
+    await agent.shutdown()
+    office.tokens.add("better")
+    sign_in("better")
+    agent = await make_agent([text("ok")], tools=[source()], stores=memory_stores)
+    result = await agent.execute_turn(None, ada)
+    [said] = result.iterations[0].tool_results
+    assert (result.text, said.text, said.is_error) == ("ok", "[redacted]", False)
+    await assert_whole(memory_stores, agent.context_id)
 
 
 @pytest.mark.parametrize(

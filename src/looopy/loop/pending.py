@@ -37,6 +37,8 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
     redactor, kept = turn.given.redactor, _kept(turn, call)
     answered = turn.resumed(call).answered
     if isinstance(asks, NeedsCredentials):
+        if asks.reason:
+            turn.warn_of_tools(asks.reason)
         _leave(turn, Asked(call, kept, (), answered))
         return
     keys, sealed, pending = dict(kept.keys), dict(kept.sealed), []

@@ -140,13 +140,17 @@ class NeedsInput(BaseException):
 
 class NeedsCredentials(NeedsInput):
     """
-    Raised instead of running a call: the credentials of the turn have expired.
+    Raised instead of running a call: the credentials of the turn have expired or were refused.
 
     The call stays open, the turn ends as `auth_required`, and a turn with fresh credentials
     continues with that call.
+
+    Args:
+        reason: One sentence for a `warning` of the turn; empty: the turn warns of nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str = "") -> None:
         self.requests = ()
         self.state = None
+        self.reason = reason
         BaseException.__init__(self, "needs fresh credentials")

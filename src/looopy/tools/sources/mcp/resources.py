@@ -14,6 +14,7 @@ from typing import Any
 from looopy.auth.redaction import Redactor
 from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.schema import arguments_of
+from looopy.tools.sources.mcp.credentials import waiting_for_sign_in
 from looopy.tools.sources.mcp.results import blocks_of, resource_block
 from looopy.types.context import AuthContext
 from looopy.types.message import AssistantMessage, TextContent, UserBlock, UserMessage
@@ -129,9 +130,11 @@ class ListResources(Tool):
 
         Raises:
             ToolServerError: The server cannot be reached, or its answer is invalid.
+            NeedsCredentials: The user is not signed in.
         """
         del arguments
-        found = await self._listed(context.auth_context)
+        with waiting_for_sign_in():
+            found = await self._listed(context.auth_context)
         lines = [_line(one) for one in found[:_MAX_SHOWN]]
         if len(found) > _MAX_SHOWN:
             lines.append(f"[{len(found) - _MAX_SHOWN:,} more are not shown]")
@@ -163,8 +166,10 @@ class ReadResource(Tool):
 
         Raises:
             ToolServerError: The server has no such resource, or cannot be reached.
+            NeedsCredentials: The user is not signed in.
         """
-        return ToolResult(await self._read(arguments["uri"], context.auth_context))
+        with waiting_for_sign_in():
+            return ToolResult(await self._read(arguments["uri"], context.auth_context))
 
 
 def _line(one: MCPResource) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from looopy.errors import ToolServerError
 from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.sources.mcp.conversation import Conversation
+from looopy.tools.sources.mcp.credentials import waiting_for_sign_in
 from looopy.tools.sources.mcp.listing import Offer
 from looopy.tools.sources.mcp.pool import Link
 from looopy.tools.sources.mcp.results import to_tool_result
@@ -52,7 +53,12 @@ class MCPTool(Tool):
         Raises:
             ToolServerError: The server cannot be reached, died, or broke its protocol.
             NeedsInput: The server asks the user.
+            NeedsCredentials: The user is not signed in; the server has not run the call.
         """
+        with waiting_for_sign_in():
+            return await self._call(arguments, context)
+
+    async def _call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         async with self._link_for(context.auth_context) as link:
             try:
                 return await self._run(link, arguments, context)

@@ -203,10 +203,12 @@ class _HttpClient(httpx2.AsyncClient):
             options["auth"] = Fence(now.auth, self._target, self._watch.secret)
         try:
             response = await super().send(request, **options)
+            if now.auth is not None and response.status_code == 401:
+                await response.aclose()
+                response = _not_signed_in(request, "it answered with HTTP 401 after the sign-in")
             response = await self._bounded(request, response)
         except SignInError as error:
-            text = f"did not let the user sign in: {error}"
-            response = _refusal(request, 401, text, code=SIGN_IN_FAILED)
+            response = _not_signed_in(request, str(error))
         except httpx2.HTTPError as error:
             said = str(error) or type(error).__name__
             unsent = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
@@ -247,6 +249,11 @@ def _is_rpc_error(body: bytes) -> bool:
         return isinstance(error["code"], int) and isinstance(error["message"], str)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def _not_signed_in(request: httpx2.Request, why: str) -> httpx2.Response:
+    text = f"did not let the user sign in: {why}"
+    return _refusal(request, 401, text, code=SIGN_IN_FAILED)
 
 
 def _refusal(
