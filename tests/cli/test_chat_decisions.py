@@ -32,7 +32,7 @@ class Terminal:
         self.typed = list(typed)
         self.shown = []
 
-    def read_line(self, _prompt):
+    def read_line(self, _prompt, *, anew=False):
         """The next line; none at the end."""
         return self.typed.pop(0) if self.typed else None
 
@@ -106,3 +106,5 @@ def test_help_is_shown_and_not_sent():
     shown = converse(agent, " /help ", "hello")
     assert agent.said == [("hello", None)]
     assert any("Ctrl-D leaves" in line for line in shown)
+    assert any("`y REASON`" in line for line in shown)
+    assert any(line.startswith("`e {") for line in shown)

@@ -303,12 +303,23 @@ async def test_a_call_that_waits_for_approval_is_asked_about(looopy, model, answ
 
 
 async def test_an_approval_may_be_left_for_later(looopy, model):
-    """Ctrl-D answers nothing: the call goes on waiting."""
+    """
+    Ctrl-D answers nothing: the call goes on waiting.
+
+    Nor do keys that were pressed before the question: they come back at the next prompts.
+    """
     await _with_a_call_that_waits_for_approval(looopy)
     session = await looopy.at_terminal("chat")
+    session.press("y\rye")
+    await session.see("(Typed before this question, so it is no answer to it: y)")
+    await session.see("(Typed before this question, so it is no answer to it: ye)")
     await session.see("Allow it? [y/n] ")
     session.press(CTRL_D)
     await session.see("It keeps waiting; any other message drops it.")
+    await session.see("> y")
+    session.press(CTRL_C)
+    await session.see("> ye")
+    session.press(CTRL_C)
     await session.see("> ")
     await _leave(session)
     assert model.received == []

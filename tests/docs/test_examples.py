@@ -232,7 +232,8 @@ async def test_a_service_refuses_a_second_turn_and_forgets_no_running_one(tmp_pa
             assert await refused("ada") == (409, "a turn of this agent is running")
             streams.append(await service.say("ben", "Hello!", "Bearer secret"))
             assert (list(kept.agents), len(kept.ending)) == (["ben"], 1)
-            assert await refused("ada") == (409, "turn 1 is running in another process")
+            another = "turn 1 is running in another Agent of this process"
+            assert await refused("ada") == (409, another)
             assert await refused("a b") == (422, "context id 'a b' is not usable")
         finally:
             go.set()  # or the end would wait for the turns

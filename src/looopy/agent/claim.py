@@ -32,7 +32,7 @@ from looopy.errors import (
     TurnIncomplete,
 )
 from looopy.loop.interrupt import CancelScope, TurnInterrupted
-from looopy.stores.owner import Owner
+from looopy.stores.owner import Owner, is_here
 from looopy.stores.records import Claim, Claimed, ContextState
 from looopy.stores.shield import settle_write
 from looopy.tools.gather import gather_tools
@@ -232,8 +232,11 @@ class Claiming:
     def _refuse_if_busy(self) -> None:
         turn = self._known.busy_turn
         if turn is not None:
+            holder = self._known.record.holder if self._known.record else None
+            here = holder is not None and is_here(holder)
+            where = "another Agent of this process" if here else "another process"
             raise AgentBusy(
-                f"turn {turn} is running in another process: wait for it, or use on_busy='wait'",
+                f"turn {turn} is running in {where}: wait for it, or use on_busy='wait'",
                 turn=turn,
             )
 

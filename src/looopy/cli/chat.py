@@ -40,6 +40,8 @@ _LOOK_S = 2.0
 _HELP = (
     "Type a message and press Enter. looopy stores each message before the model reads it.",
     "Ctrl-C cancels an answer. Ctrl-D leaves; `looopy chat` continues the conversation later.",
+    "A call that waits for approval takes y or n; `y REASON` and `n REASON` tell the model why.",
+    '`e {"NAME": VALUE}` allows it with other arguments: all of them, as JSON.',
     "/help shows this. `looopy --help` lists the other commands.",
 )
 
@@ -311,7 +313,7 @@ class Conversation:
         terminal.notice("A reason may follow y or n. e {...} allows it with other arguments.")
         while True:
             try:
-                answer = terminal.read_line("Allow it? [y/n] ")
+                answer = terminal.read_line("Allow it? [y/n] ", anew=True)
             except KeyboardInterrupt:
                 return None
             if answer is None:

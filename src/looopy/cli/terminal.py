@@ -95,6 +95,7 @@ class Terminal:
         self._lock = threading.RLock()
         self._shown_at = time.monotonic()
         self._working = ""  # the line that says so, while it is on the screen
+        self._kept: list[str] = []  # typed before a question that it must not answer
 
     @property
     def has_person(self) -> bool:
@@ -166,9 +167,13 @@ class Terminal:
             with self._lock:
                 self._erase()
 
-    def read_line(self, prompt: str) -> str | None:
+    def read_line(self, prompt: str, *, anew: bool = False) -> str | None:
         """
         Read a line from standard input, editable where it is a terminal.
+
+        Args:
+            anew: Keep the text that was typed before *prompt* for the next prompt, if a person
+                types: it was no answer to this one.
 
         Returns:
             The line without its end; `None` when there are no more.
@@ -180,8 +185,10 @@ class Terminal:
         if sys.stdin is None:
             return None
         try:
+            if anew and self.has_person:
+                self._keep_typed()
             if self.has_person and self._aside is sys.stdout and self._aside.isatty():
-                return self._edited_line(prompt)
+                return self._edited_line(prompt, anew=anew)
             if self.has_person:
                 self._put(self._aside, prompt, "")
             line = sys.stdin.readline()
@@ -194,14 +201,30 @@ class Terminal:
             self._put(self._aside, "\n", "")
         return line.removesuffix("\n") if line else None
 
-    def _edited_line(self, prompt: str) -> str:
+    def _keep_typed(self) -> None:
+        """
+        Take what was typed so far, for a later prompt.
+
+        Raises:
+            EOFError: Ctrl-D was pressed.
+        """
+        kept = _all_typed()
+        self._kept += kept
+        for line in kept:
+            self.notice(f"(Typed before this question, so it is no answer to it: {line})")
+
+    def _edited_line(self, prompt: str, *, anew: bool) -> str:
         """
         A line that was typed before the prompt came, or one that `input` edits.
 
         Raises:
             EOFError: Ctrl-D was pressed.
         """
-        typed = _typed_ahead()
+        if self._kept and not anew:
+            self._kept += _all_typed()
+            with _repeated_interrupts(), _prefilled(self._kept.pop(0)):
+                return input(prompt)
+        typed = "" if anew else _typed_ahead()
         if typed.endswith("\n"):
             self._put(self._out, f"{prompt}{typed}", "")
             return typed.removesuffix("\n")
@@ -291,6 +314,40 @@ def _typed_ahead() -> str:
         if not piece:
             raise EOFError
         typed += piece
+    return typed.decode(sys.stdin.encoding, "surrogateescape")
+
+
+def _all_typed() -> list[str]:
+    """
+    Every line that a person typed while nobody read, and the line that has no end yet.
+
+    Raises:
+        EOFError: Ctrl-D was pressed at the beginning of a line.
+    """
+    lines = []
+    while (typed := _typed_ahead()).endswith("\n"):
+        lines.append(typed.removesuffix("\n"))
+    lines.append(typed + _begun_line())
+    return [line for line in lines if line]
+
+
+def _begun_line() -> str:
+    """The text of a line without an end, which a terminal gives away only if asked for keys."""
+    if os.name != "posix":
+        return ""
+    import termios
+
+    stdin = sys.stdin.fileno()
+    before = termios.tcgetattr(stdin)
+    by_key = termios.tcgetattr(stdin)
+    by_key[3] &= ~termios.ICANON
+    typed = b""
+    termios.tcsetattr(stdin, termios.TCSANOW, by_key)
+    try:
+        while select.select([stdin], [], [], 0)[0] and (piece := os.read(stdin, 4096)):
+            typed += piece
+    finally:
+        termios.tcsetattr(stdin, termios.TCSANOW, before)
     return typed.decode(sys.stdin.encoding, "surrogateescape")
 
 

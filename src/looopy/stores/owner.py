@@ -211,6 +211,13 @@ def provably_alive(token: str) -> bool:
     return _proof(token) is True
 
 
+def is_here(token: str) -> bool:
+    """True if the holder named by *token* runs in this process."""
+    _, _, rest = token.partition("/")
+    pid, _, name = rest.partition("/")
+    return pid == str(os.getpid()) and name.rpartition("/")[2].partition(";")[0] in _live_here
+
+
 def ttl_of(token: str) -> float | None:
     """How long the lease of that holder lasts without being renewed; `None` if it did not say."""
     said = token.rpartition("/")[2].split(";")[2:]
