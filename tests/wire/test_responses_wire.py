@@ -29,6 +29,7 @@ from looopy.errors import (
     LLMError,
     LLMUnavailable,
     RateLimited,
+    UnsupportedOption,
 )
 from looopy.llm import render, resolve_provider
 from looopy.llm.openai.provider import OpenAIProvider
@@ -297,7 +298,8 @@ async def test_stop_sequences_are_refused_rather_than_dropped():
     """The format has none; the error says what to do, and nothing is sent."""
     async with serving() as (server, provider):
         last = (await play(provider, stop=["END"]))[-1]
-    assert type(last.error) is LLMError
+    assert type(last.error) is UnsupportedOption
+    assert last.error.option == "stop"
     assert "chat completions" in str(last.error)
     assert server.received == []
 
