@@ -130,7 +130,8 @@ def test_they_are_bounded():
     answer.logprobs.add([{"token": "c", "logprob": -1.0}])
     answer.text_delta("aaab")
     answer.done("stop")
-    warn_of_missing(StreamOptions(warn=lambda *said: warned.append(said)), answer)
+    options = StreamOptions(warn=lambda *said: warned.append(said))
+    warn_of_missing(options, answer.logprobs, answer.snapshot())
     assert warned[0][0] == "logprobs"
     assert "its first 3 tokens: a message keeps 1 MiB" in warned[0][1]
 

@@ -106,7 +106,7 @@ class AnyLLMProvider:
                         for event in reader.feed(data):
                             yield event
                 last = reader.end(said_done=False)
-                warn_of_missing(options, answer)
+                warn_of_missing(options, answer.logprobs, answer.snapshot())
         except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
             failed = self._failure(error, model, key).with_traceback(None)
             failed.__context__ = None  # it and the frames may hold the key

@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from looopy.llm.accumulate import Accumulator
 from looopy.llm.options import left_out
-from looopy.types.message import TokenLogprob
+from looopy.types.message import AssistantMessage, TokenLogprob
 from looopy.types.request import StreamOptions
 
 MAX_BYTES: Final = 1024 * 1024
@@ -75,12 +74,12 @@ def wanted(options: StreamOptions) -> Logprobs | None:
     return None if options.logprobs is None else Logprobs(options.logprobs)
 
 
-def warn_of_missing(options: StreamOptions, answer: Accumulator) -> None:
-    """Warn if an answer that should have log-probabilities has none, or not all of them."""
-    kept = answer.logprobs
+def warn_of_missing(
+    options: StreamOptions, kept: Logprobs | None, message: AssistantMessage
+) -> None:
+    """Warn if a *message* that should have log-probabilities has none, or not all of them."""
     if kept is None:
         return
-    message = answer.snapshot()
     if kept.is_cut:
         text = f"the answer's log-probabilities are those of its first {len(kept.all())} tokens"
         left_out(options, "logprobs", f"{text}: a message keeps {MAX_BYTES >> 20} MiB of them")

@@ -182,7 +182,7 @@ class SDKProvider:
                     raise  # otherwise the answer stands: only its usage, or the tail, went missing
                 call.said_done = True
             last = self._end(reader, call)
-            warn_of_missing(options, answer)
+            warn_of_missing(options, answer.logprobs, answer.snapshot())
         except Exception as error:  # noqa: BLE001 - whatever it is, the contract makes it an event
             failed = self._failure(error, call).with_traceback(None)
             failed.__context__ = None  # it and the frames hold the server's text, keys included
