@@ -178,12 +178,8 @@ class BasicArtifactRows(ABC):
                     found.append(one)
         return found[:limit]
 
-    async def blobs_of(self, context_id: str, artifact_id: str | None = None) -> list[str]:
-        """No names: the rows hold the parts."""
-        return []
-
     async def blob_with(self, sha256: str, size: int) -> str | None:
-        """No name, as above."""
+        """No name: the rows hold the parts."""
         return None
 
     async def unnamed(self, names: Sequence[str]) -> list[str]:

@@ -348,9 +348,16 @@ class ArtifactGrowth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactDeletion:
-    """An artifact to remove with all its versions; the id is one that an artifact can have."""
+    """
+    An artifact to remove with all its versions; the id is one that an artifact can have.
+
+    Attributes:
+        freed: The store adds the names of the blobs that it had, as the commit finds them. Those
+            that no other artifact has are removed afterwards.
+    """
 
     artifact_id: str
+    freed: list[str] = field(default_factory=list, compare=False)
 
 
 ArtifactChange: TypeAlias = ArtifactWrite | ArtifactGrowth | ArtifactDeletion

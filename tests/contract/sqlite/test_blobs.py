@@ -19,6 +19,7 @@ from looopy.errors import (
 from looopy.stores import open_stores
 from looopy.stores.artifacts.requests import to_save
 from looopy.stores.records import ArtifactMoved, ArtifactPart, ArtifactWrite
+from looopy.stores.sql.store import SQLStore
 from looopy.testing.contracts.artifact import a_content
 from looopy.testing.contracts.turns import CONTEXT, begin, commit
 from looopy.types.artifact import ArtifactKind
@@ -92,6 +93,31 @@ async def test_a_blob_goes_with_the_last_one_that_names_it(stores, folder):
     assert len(_blobs(folder)) == 1
     await stores.state.delete("three")
     assert _blobs(folder) == []
+
+
+@pytest.mark.parametrize("how", ["clear", "delete"])
+async def test_a_blob_of_a_version_that_came_in_between_goes_too(
+    stores, folder, sqlite_file, monkeypatch, how
+):
+    """Another process saves it just before the commit of the clear, or of the deletion."""
+    await stores.artifacts.save(CONTEXT, "doc", _CONTENT)
+    write = SQLStore.write
+
+    async def saved_before(self, work, context_id, **others):
+        monkeypatch.undo()
+        async with open_stores(f"sqlite:///{sqlite_file}") as theirs:
+            await theirs.artifacts.save(CONTEXT, "doc", _CONTENT[::-1])
+            await theirs.artifacts.save("other", "doc", _CONTENT)
+        assert len(_blobs(folder)) == 2
+        return await write(self, work, context_id, **others)
+
+    monkeypatch.setattr(SQLStore, "write", saved_before)
+    if how == "clear":
+        await stores.journal.clear(CONTEXT)
+    else:
+        await stores.artifacts.delete(CONTEXT, "doc")
+    assert len(_blobs(folder)) == 1
+    assert await stores.artifacts.load("other", "doc") == _CONTENT
 
 
 async def test_altered_bytes_are_named_and_never_returned(stores, folder):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,11 +25,10 @@ _MOST_HASHES = 256
 
 
 class Prepared(NamedTuple):
-    """A change, with the hash of the content after it, and blobs that it may free."""
+    """A change, with the hash of the content after it."""
 
     change: ArtifactChange
     hashed: Any = None
-    freed: Sequence[str] = ()
 
 
 class Changes:
@@ -57,11 +55,7 @@ class Changes:
         if isinstance(request, Save):
             return await self._save(request, share=share)
         if isinstance(request, Delete):
-            blobs = []
-            if self._parts.blobs is not None:
-                blobs = await self._rows.blobs_of(context_id, request.artifact_id)
-            change = ArtifactDeletion(artifact_id=request.artifact_id)
-            return Prepared(change, freed=blobs)
+            return Prepared(ArtifactDeletion(artifact_id=request.artifact_id))
         found = await self._building(context_id, request.artifact_id, request.version)
         if isinstance(request, Fail):
             grown = _grown(found, status=ArtifactStatus.FAILED)

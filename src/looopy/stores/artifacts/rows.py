@@ -110,10 +110,6 @@ class ArtifactRows(Protocol):
         """
         ...
 
-    async def blobs_of(self, context_id: str, artifact_id: str | None = None) -> list[str]:
-        """The names of all blobs of an artifact, or of a context."""
-        ...
-
     async def blob_with(self, sha256: str, size: int) -> str | None:
         """The name of a blob of the tenant with this content."""
         ...

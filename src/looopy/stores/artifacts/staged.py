@@ -191,10 +191,6 @@ class StagedRows:
         """Keep a change that was requested outside of turns."""
         return await self.hold(context_id, change, turn=0)
 
-    async def blobs_of(self, context_id: str, artifact_id: str | None = None) -> list[str]:  # noqa: ARG002 - none is free before the commit
-        """No names: rows have them until the commit."""
-        return []
-
     async def blob_with(self, sha256: str, size: int) -> str | None:  # noqa: ARG002 - as below
         """No name: by the time of the commit its row may be gone."""
         return None

@@ -186,8 +186,9 @@ class Artifacts(ArtifactStore):
     async def _done(self, context_id: str, artifact: Artifact, prepared: Prepared) -> None:
         self._changes.done(context_id, artifact, prepared)
         with contextlib.suppress(StoreError):  # the commit is made; what is left is an orphan
-            if self._parts.blobs is not None:
-                await drop(self._rows, self._parts.tenant, self._parts.blobs, prepared.freed)
+            change = prepared.change
+            if self._parts.blobs is not None and isinstance(change, ArtifactDeletion):
+                await drop(self._rows, self._parts.tenant, self._parts.blobs, change.freed)
             if time.monotonic() - self._tidied > _TIDY_S:
                 self._tidied = time.monotonic()
                 self._shard = (self._shard + 1) % _SHARDS

@@ -98,12 +98,8 @@ class InMemoryArtifactRows(MemoryStore):
         self._ring(context_id)
         return changed
 
-    async def blobs_of(self, context_id: str, artifact_id: str | None = None) -> list[str]:  # noqa: ARG002 - there are none
-        """No names: the parts lie here."""
-        return []
-
-    async def blob_with(self, sha256: str, size: int) -> str | None:  # noqa: ARG002 - as above
-        """No name, as above."""
+    async def blob_with(self, sha256: str, size: int) -> str | None:  # noqa: ARG002 - there is none
+        """No name: the parts lie here."""
         return None
 
     async def unnamed(self, names: Sequence[str]) -> list[str]:

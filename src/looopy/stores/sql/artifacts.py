@@ -16,7 +16,6 @@ from looopy.stores.records import ArtifactChange, ArtifactWrite
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.commit import change_artifact, create
 from looopy.stores.sql.driver import Driver, Query, Rows, Steps
-from looopy.stores.sql.ghosts import ghosts_of
 from looopy.stores.sql.head import peek
 from looopy.stores.sql.inherited import find_inherited, newest_of_all, versions_of
 from looopy.stores.sql.store import NO_LIMIT, SQLStore, bounded, one_step
@@ -165,23 +164,6 @@ class SQLArtifactRows(SQLStore):
 
         return await self.write(work, context_id)
 
-    async def blobs_of(self, context_id: str, artifact_id: str | None = None) -> list[str]:
-        """The names of the blobs of an artifact, or of a context."""
-        statement = s.LIST_BLOBS if artifact_id is None else s.BLOBS_OF_ARTIFACT
-
-        def work(key: Mapping[str, Any]) -> Steps[Rows]:
-            head = yield from peek(key)
-            if head is None:
-                return []
-            found: Rows = []
-            # A ghost may go together with its last fork.
-            for name in (context_id, *(yield from ghosts_of(key, head))):
-                params = {**key, "context": name, "artifact": artifact_id}
-                found += yield Query(statement, params)
-            return found
-
-        return [str(name) for (name,) in await self._look(work, context_id)]
-
     async def blob_with(self, sha256: str, size: int) -> str | None:
         """The name of a blob with this content."""
         params = {"tenant": self.tenant, "sha256": sha256, "size": size}
@@ -227,13 +209,6 @@ def _version(*row: Any) -> StoredVersion:
 def _part(*row: Any) -> StoredPart:
     part = StoredPart(*row)
     return part if part.data is None else part._replace(data=bytes(part.data))
-
-
-async def blobs_of(backend: Driver, tenant: str, context_id: str) -> list[str]:
-    """The names of the blobs of a context that is to be deleted or cleared."""
-    if backend.blobs is None:
-        return []
-    return await SQLArtifactRows(backend, tenant).blobs_of(context_id)
 
 
 async def drop_blobs(backend: Driver, tenant: str, names: list[str]) -> None:

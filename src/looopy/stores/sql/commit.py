@@ -46,7 +46,13 @@ from looopy.stores.rules import (
 )
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Steps
-from looopy.stores.sql.ghosts import leave_to_forks, own_turns, read_layers
+from looopy.stores.sql.ghosts import (
+    blobs_named,
+    ghosts_of,
+    leave_to_forks,
+    own_turns,
+    read_layers,
+)
 from looopy.stores.sql.head import Head, inbox_head, peek
 from looopy.stores.sql.inherited import hide_inherited, leave_artifact, versions_of
 from looopy.stores.sql.store import as_us, bounded
@@ -261,7 +267,7 @@ def change_artifact(key: Mapping[str, Any], change: ArtifactChange) -> Steps[Art
         ArtifactNotFound: There is no artifact to delete.
     """
     if isinstance(change, ArtifactDeletion):
-        return (yield from _delete_artifact(key, change.artifact_id))
+        return (yield from _delete_artifact(key, change))
     if isinstance(change, ArtifactGrowth):
         return (yield from _grow_artifact(key, change))
     return (yield from _save_artifact(key, change))
@@ -360,16 +366,21 @@ def add_parts(
         )
 
 
-def _delete_artifact(key: Mapping[str, Any], artifact_id: str) -> Steps[Artifact]:
+def _delete_artifact(key: Mapping[str, Any], change: ArtifactDeletion) -> Steps[Artifact]:
     """
     Remove all versions of an artifact, and return the newest.
 
     Raises:
         ArtifactNotFound: The context has no artifact of this id.
     """
+    artifact_id = change.artifact_id
     named = {**key, "artifact": artifact_id}
     head = yield from peek(key)
     gone = yield from leave_artifact(key, head, artifact_id)
+    # A ghost may go together with its last fork.
+    for source in (key["context"], *sorted((yield from ghosts_of(key, head)))):
+        blobs = yield Query(s.BLOBS_OF_ARTIFACT, {**named, "context": source})
+        change.freed.extend(str(name) for (name,) in blobs)
     gone += map(stored_artifact, (yield Query(s.DELETE_ARTIFACT, named)))
     yield Query(s.DELETE_PARTS, named)
     if head is not None and head.past is not None:
@@ -499,8 +510,15 @@ def interrupt_turn(key: Mapping[str, Any], head: Head, seq: int) -> Steps[None]:
         yield from _close_turn(key, head.open_turn, closing, seq, head.last_position)
 
 
-def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Steps[int]:
-    """Hide the history and fence the current owner; see `Journal.clear`."""
+def clear_steps(
+    key: Mapping[str, Any], context_id: str, *, force: bool
+) -> Steps[tuple[int, list[str]]]:
+    """
+    Hide the history and fence the current owner; see `Journal.clear`.
+
+    Returns:
+        The new epoch, and the names of the blobs that may be free now.
+    """
     head = yield from peek(key, lock=True)
     if head is None:
         raise no_context(context_id)
@@ -511,7 +529,8 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
         # Its open calls get no results: they are hidden next.
         yield from interrupt_turn(key, head, seq)
         seq += 1
-    yield from read_layers(key, head, lock=True)
+    ghosts = yield from ghosts_of(key, head, lock=True)
+    freed = yield from blobs_named(key, ghosts)
     yield from leave_to_forks(key)
     yield from own_turns(key, head)
     covers = (head.visible_from, head.last_position)
@@ -530,4 +549,4 @@ def clear_steps(key: Mapping[str, Any], context_id: str, *, force: bool) -> Step
     cleared = yield Query(
         s.CLEAR, {**key, "seq": seq, "state": state, "birth": names.first_epoch()}
     )
-    return int(cleared[0][0])
+    return int(cleared[0][0]), freed

@@ -69,7 +69,7 @@ def lock_forks(key: Mapping[str, Any]) -> Steps[Rows]:
     return found
 
 
-def ghosts_of(key: Mapping[str, Any], head: Head, *, lock: bool = False) -> Steps[set[str]]:
+def ghosts_of(key: Mapping[str, Any], head: Head | None, *, lock: bool = False) -> Steps[set[str]]:
     """The ghosts that a context reads."""
     found = {layer.source for layer in (yield from read_layers(key, head, lock=lock))}
     if found:

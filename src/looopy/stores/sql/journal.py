@@ -41,7 +41,7 @@ from looopy.stores.records import (
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import can_name, check_context_id, check_post, fenced, no_context
 from looopy.stores.sql import statements as s
-from looopy.stores.sql.artifacts import blobs_of, drop_blobs
+from looopy.stores.sql.artifacts import drop_blobs
 from looopy.stores.sql.commit import (
     clear_steps,
     commit_steps,
@@ -89,9 +89,8 @@ class SQLJournal(SQLStore, Journal):
     async def clear(self, context_id: str, *, force: bool = False) -> int:
         if not can_exist(context_id):
             raise no_context(context_id)
-        freed = await blobs_of(self.backend, self.tenant, context_id)
         work = partial(clear_steps, self.params(context_id), context_id, force=force)
-        epoch = await self.write(work, context_id, inbox=True)
+        epoch, freed = await self.write(work, context_id, inbox=True)
         await drop_blobs(self.backend, self.tenant, freed)
         return epoch
 
