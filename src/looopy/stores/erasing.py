@@ -12,6 +12,7 @@ them, and afterwards the log of the database is emptied.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from looopy._failpoints import reach
-from looopy.errors import AgentBusy, ValueRefused
+from looopy.errors import AgentBusy, StorageFull, ValueRefused
 from looopy.stores.past import GHOST
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import busy
@@ -420,6 +421,25 @@ def batches(found: Sequence[Candidate]) -> Iterator[list[Candidate]]:
         yield some
 
 
+@contextlib.contextmanager
+def _naming_room() -> Iterator[None]:
+    """
+    Add to the error of a full disk how to erase all the same.
+
+    Raises:
+        StorageFull: The disk is full.
+    """
+    try:
+        yield
+    except StorageFull as error:
+        raise StorageFull(
+            f"{error.message}; an erasure needs room, because the database first writes to its log:"
+            " `looopy db backups --remove` removes copies that migrations left, and other space is"
+            " for you to free; then erase again, which ends the work",
+            **error.facts,
+        ) from error
+
+
 class _Work:
     """One erasure and its report; with *dry_run* it only counts."""
 
@@ -439,15 +459,8 @@ class _Work:
         if self._dry_run:
             await self._count(found)
         else:
-            if found:
-                await self._look_for_copies()
-            for some in batches([one for one in found if not one.has_kin]):
-                await self._erase_some([(one.context_id, terms(one)) for one in some])
-            for one in found:
-                if one.has_kin:
-                    await self._erase_some([(one.context_id, terms(one))])
-            reach("E3")
-            await self._rows.scrub()
+            with _naming_room():
+                await self._erase_all(found, terms)
         copies = tuple(map(str, self._copies))
         return Erased(
             context_ids=tuple(self._gone),
@@ -458,8 +471,25 @@ class _Work:
             **self._counts,
         )
 
+    async def _erase_all(
+        self, found: Sequence[Candidate], terms: Callable[[Candidate], Terms]
+    ) -> None:
+        if found:
+            await self._look_for_copies()
+        for some in batches([one for one in found if not one.has_kin]):
+            await self._erase_some([(one.context_id, terms(one)) for one in some])
+        for one in found:
+            if one.has_kin:
+                await self._erase_some([(one.context_id, terms(one))])
+        reach("E3")
+        await self._rows.scrub()
+
     async def redact(self, names: Sequence[str], actor_id: str, *, force: bool) -> None:
         """Take what an actor said out of contexts of others, some turns at a time."""
+        with _naming_room():
+            await self._redact_all(names, actor_id, force=force)
+
+    async def _redact_all(self, names: Sequence[str], actor_id: str, *, force: bool) -> None:
         if names:
             await self._look_for_copies()
         for name in names:

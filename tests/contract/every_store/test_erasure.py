@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -11,8 +12,9 @@ from tests import s3
 from tests.contract.backends import InMemory, OnAsyncpg, OnPsycopg, OnSQLite
 from tests.postgres import as_driver
 
-from looopy.errors import StoreUnavailable
+from looopy.errors import StorageFull, StoreUnavailable
 from looopy.stores import open_stores
+from looopy.stores.memory.erasing import InMemoryErasures
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.sqlite import backups
 from looopy.stores.sql.sqlite.driver import SQLiteDriver
@@ -23,7 +25,7 @@ from looopy.testing.contracts.erasure import (
     RetentionContract,
     a_whole_context,
 )
-from looopy.testing.contracts.turns import CONTEXT, LONG_S, begin
+from looopy.testing.contracts.turns import CONTEXT, LONG_S, begin, commit, ends
 
 CANARY = "canary-7f3a"
 
@@ -42,6 +44,26 @@ class TestErasureOnAsyncpg(OnAsyncpg, ErasureContract):
 
 class TestErasureOnPsycopg(OnPsycopg, ErasureContract):
     """On Postgres, over psycopg."""
+
+
+async def test_a_full_disk_says_how_to_erase_all_the_same(memory_stores, monkeypatch):
+    """For SQLite needs room to delete; the facts of the error stay."""
+    claimed = await begin(memory_stores, actor_id="ann")
+    await commit(memory_stores, claimed, [ends()], release=True)
+
+    async def full(*_, **__):
+        raise StorageFull("the disk is full", outcome_known=True, sqlstate="53100")
+
+    monkeypatch.setattr(InMemoryErasures, "erase_rows", full)
+    contexts = memory_stores.contexts
+    for work in (
+        contexts.erase(CONTEXT),
+        contexts.erase_person("ann"),
+        contexts.retain(older_than=timedelta(0)),
+    ):
+        with pytest.raises(StorageFull, match="looopy db backups --remove") as refused:
+            await work
+        assert refused.value.facts == {"outcome_known": True, "sqlstate": "53100"}
 
 
 class TestRedactionInMemory(InMemory, RedactionContract):
