@@ -796,7 +796,8 @@ class Agent:
 
         Raises:
             AgentNotStarted: `start()` was not called.
-            ValueRefused: The query has no words or is too long, or *after* is no `next` of a page.
+            ValueRefused: The query has no words or is too long, or *after* is no `next` of a page
+                of this query.
             StoreUnavailable: The store did not answer.
         """
         contexts = self._require("search").stores.contexts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -169,7 +169,8 @@ async def _list(
     async with existing(url) as stores:
         while True:
             most = _PAGE if limit is None else min(_PAGE, limit - shown)
-            page = await stores.contexts.list(**conditions, after=after, limit=most)
+            with _naming_after():
+                page = await stores.contexts.list(**conditions, after=after, limit=most)
             shown += len(page.items)
             for record in page.items:
                 if as_json:
@@ -190,12 +191,25 @@ async def _list(
     return 0
 
 
+@contextmanager
+def _naming_after() -> Iterator[None]:
+    """Say in words of this program that `--after` is not of this query."""
+    try:
+        yield
+    except ValueRefused as error:
+        if error.path != "/after":
+            raise
+        said = "--after takes what `More with --after` printed for the same words and conditions"
+        raise ValueRefused(said, path=error.path) from None
+
+
 async def _search(
     url: str, query: str, limit: int, others: Mapping[str, Any], *, as_json: bool
 ) -> int:
     terminal = Terminal(quiet_out=True)
     async with existing(url) as stores:
-        page = await stores.contexts.search(query, limit=limit, **others)
+        with _naming_after():
+            page = await stores.contexts.search(query, limit=limit, **others)
     if as_json:
         items = [asdict(hit) for hit in page.items]
         terminal.raw_line(json_line({"items": items, "next": page.next}))

@@ -494,12 +494,14 @@ class ContextIndex(Protocol):
             due: Only where somebody should act: a turn whose process died, an interrupted turn that
                 can be continued, messages in the inbox, a request that has expired; always while no
                 turn runs.
-            after: The `next` of the page before. A context that becomes active between two pages
-                moves to the front and is not listed again. No other one is left out or repeated.
+            after: The `next` of the page before; all conditions but the moments are those of that
+                page. A context that becomes active between two pages moves to the front and is not
+                listed again. No other one is left out or repeated.
             limit: At most so many.
 
         Raises:
-            ValueRefused: A condition is invalid; `path` names it.
+            ValueRefused: A condition is invalid, or *after* belongs to another listing; `path`
+                names it.
             LimitExceeded: More than 8 tags and entries of metadata.
         """
         ...
@@ -531,8 +533,8 @@ class ContextIndex(Protocol):
             context_id: Only in this context. `None`: in all, in the order of `list`; then the
                 newest message of a context comes first.
             owner: Only in contexts of this owner (`ContextRecord.owner_actor`).
-            after: The `next` of the page before. A context that becomes active between two pages
-                moves to the front and is not searched again.
+            after: The `next` of the page before, which had the same words and conditions. A context
+                that becomes active between two pages moves to the front and is not searched again.
             limit: At most so many.
 
         Raises:

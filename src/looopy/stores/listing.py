@@ -7,6 +7,7 @@ and entries of metadata), its last activity, and by what is due in it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -74,8 +75,27 @@ _MOST_METADATA = 64
 _LONGEST_TAG = 64
 _LONGEST_ENTRY = 200
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_CURSOR = re.compile(r"([0-9]{1,19})-([A-Za-z0-9._:-]{1,128})")
+_CURSOR = re.compile(r"([0-9]{1,19})-([A-Za-z0-9._:-]{1,128})-([0-9a-f]{12})")
 FOR_EVER: Final = 2**63 - 1
+
+
+def mark_of(*query: Any) -> str:
+    """A text in the cursors of a query, by which they are known as its own."""
+    return hashlib.sha256(json.dumps(query).encode()).hexdigest()[:12]
+
+
+def no_cursor() -> ValueRefused:
+    """The error for an `after` that no page has as its `next`."""
+    return ValueRefused("/after: pass the `next` of a page as `after`", path="/after")
+
+
+def another_query() -> ValueRefused:
+    """The error for the `next` of a page of something else."""
+    return ValueRefused(
+        "/after: it is the `next` of another query: repeat the one whose page had it, or begin"
+        " without `after`",
+        path="/after",
+    )
 
 
 def check_tags(tags: object, path: str) -> tuple[str, ...]:
@@ -189,18 +209,27 @@ class Listing:
         if after is not None:
             found = _CURSOR.fullmatch(after) if isinstance(after, str) else None
             if found is None or int(found[1]) > FOR_EVER:
-                raise ValueRefused("pass the `next` of a page as `after`", path="/after")
-            place = (int(found[1]), found[2])
-            self.until, self.after_id = min((self.until, self.after_id), place)
+                raise no_cursor()
+            if found[3] != self._mark:
+                raise another_query()
+            self.begin_after(int(found[1]), found[2])
+
+    @property
+    def _mark(self) -> str:
+        # Without the moments: a caller may count them from the present, anew for each page.
+        return mark_of("list", sorted(self.labels), self.status, self.due)
+
+    def begin_after(self, touched: int, context_id: str) -> None:
+        """Leave out a place in the order, and all before it."""
+        self.until, self.after_id = min((self.until, self.after_id), (touched, context_id))
 
     def page(self, found: Sequence[tuple[int, ContextRecord]]) -> ContextPage:
         """The page of *found*, of which one more than the limit was read if there was one."""
         items = [record for _, record in found[: self.limit]]
         if len(found) <= self.limit or not items:
             return ContextPage(items=items)
-        return ContextPage(
-            items=items, next=f"{found[self.limit - 1][0]}-{items[-1].context_id}"
-        )
+        place = f"{found[self.limit - 1][0]}-{items[-1].context_id}"
+        return ContextPage(items=items, next=f"{place}-{self._mark}")
 
 
 class Lister:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from looopy.errors import ValueRefused
+from looopy.stores.listing import another_query, mark_of, no_cursor
 from looopy.stores.records import MessageRecord
 from looopy.stores.words import LONGEST_TEXT, Span, Unit, index_spans, units
 from looopy.types.message import AssistantMessage, CustomMessage, Message, ToolResultMessage
@@ -29,7 +30,9 @@ AT_ONCE = 256
 _AROUND = 60  # characters of a snippet before the first match
 _LONGEST_SNIPPET = 200
 _CUT = "…"
-_CURSOR = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19})-([A-Za-z0-9._:-]{1,128}))?")
+_CURSOR = re.compile(
+    r"([0-9]{1,19})(?:-([0-9]{1,19})-([A-Za-z0-9._:-]{1,128}))?-([0-9a-f]{12})"
+)
 _TERM = re.compile(r'"([^"]*)"?|([^\s"]+)')
 _WAY_OUT = 'give words, "a phrase" or a beginn*'
 
@@ -164,15 +167,18 @@ class Wanted:
     def _begin_after(self, after: object) -> None:
         found = _CURSOR.fullmatch(after) if isinstance(after, str) else None
         numbers = [] if found is None else [int(n) for n in found.groups()[:2] if n is not None]
-        if (
-            found is None
-            or max(numbers) >= 2**63
-            or (found[3] is None) is not (self.context_id is not None)
-        ):
-            raise ValueRefused("pass the `next` of a page as `after`", path="/after")
+        if found is None or max(numbers) >= 2**63:
+            raise no_cursor()
+        if found[4] != self._mark or (found[3] is None) is not (self.context_id is not None):
+            raise another_query()
         self.before = numbers[0]
         if self.context_id is None:
             self.place = (numbers[1], found[3])
+
+    @property
+    def _mark(self) -> str:
+        said = sorted(([unit.word for unit in one.wanted], one.prefix) for one in self.terms)
+        return mark_of("search", said, self.context_id, self.owner)
 
     def page(self, found: Sequence[tuple[int, SearchHit]]) -> SearchPage:
         """The page of *found*: hits, each with the place of its context in the listing."""
@@ -181,7 +187,7 @@ class Wanted:
             return SearchPage(items=items)
         touched, last = found[self.limit - 1]
         place = "" if self.context_id is not None else f"-{touched}-{last.context_id}"
-        return SearchPage(items=items, next=f"{last.position}{place}")
+        return SearchPage(items=items, next=f"{last.position}{place}-{self._mark}")
 
     def hits(self, context_id: str, records: Iterable[MessageRecord]) -> Iterator[SearchHit]:
         """The hits among messages of a context."""

@@ -75,19 +75,20 @@ class SQLSearcher(SQLStore, Searcher):
         return bool(found) and (owner is None or found[0][3] == owner)
 
     async def _contexts(self, owner: str | None, after: Place | None, most: int) -> list[Place]:
-        found = await self._listed(
-            Listing(
-                owner=owner,
-                status=None,
-                tags=(),
-                metadata={},
-                active_since=None,
-                active_before=None,
-                due=False,
-                after=None if after is None else f"{after.touched}-{after.context_id}",
-                limit=most,
-            )
+        listing = Listing(
+            owner=owner,
+            status=None,
+            tags=(),
+            metadata={},
+            active_since=None,
+            active_before=None,
+            due=False,
+            after=None,
+            limit=most,
         )
+        if after is not None:
+            listing.begin_after(*after)
+        found = await self._listed(listing)
         return [Place(int(row[-1]), row[0]) for row in found[:most]]
 
     async def _likely(self, context_ids: Sequence[str], wanted: Wanted) -> Iterable[str]:

@@ -54,6 +54,17 @@ _BAD: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
+_OTHERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"status": "ready"},
+    {"tags": ["t"]},
+    {"owner": "ann"},
+    {"due": True},
+    {"metadata": {"k": 1}},
+)
+"""Each of them is another listing; the first three find two contexts without an owner."""
+
+
 def _asked(expires_at: datetime | None = None) -> ContextState:
     request = PendingRequest(
         request_id="r1",
@@ -276,6 +287,16 @@ class ContextIndexContract(Contract):
         with refuses(LimitExceeded, limit="conditions", value=8):
             await stores.contexts.list(tags=[f"t{n}" for n in range(9)])
         assert await _names(stores, tags=[f"t{n}" for n in range(8)]) == []
+        await _turn(stores, "b")
+        await stores.contexts.tag("a", add=["t"])
+        await stores.contexts.tag("b", add=["t"])
+        for conditions in _OTHERS[:3]:
+            after = (await stores.contexts.list(limit=1, **conditions)).next
+            assert await _names(stores, after=after, **conditions) == ["a"]
+            for others in _OTHERS:
+                if others is not conditions:
+                    with refuses(ValueRefused, path="/after"):
+                        await stores.contexts.list(after=after, **others)
 
     async def test_tags_are_added_and_removed(self, stores: Stores) -> None:
         """Sorted, each once; the record has them, and a listing knows them at once."""

@@ -287,7 +287,13 @@ class SearchContract(Contract):
         assert page.next is not None
         theirs = page.next.replace("1-", "9-", 1)  # before the hit itself
         assert await _places(stores, "fox", owner="ann", after=theirs) == [("d", 1), ("a", 1)]
-        assert await _places(stores, "fox", owner="bob", after=theirs) == [("b", 1)]
+        with refuses(ValueRefused, path="/after"):
+            await stores.contexts.search("fox", owner="bob", after=theirs)
+        await _owned(stores, "e", "bob", "fox of e")
+        his = (await stores.contexts.search("fox", owner="bob", limit=1)).next
+        assert his is not None
+        forged = f"{theirs.rpartition('-')[0]}-{his.rpartition('-')[2]}"  # their place, his mark
+        assert await _places(stores, "fox", owner="bob", after=forged) == [("b", 1)]
 
     async def test_a_tenant_finds_its_own(self, stores: Stores) -> None:
         """Contexts of one name never meet, and another's `next` shows nothing."""
@@ -380,3 +386,16 @@ class SearchContract(Contract):
         for others, path in _BAD:
             with refuses(ValueRefused, path=path):
                 await stores.contexts.search("fox", **others)
+        await _says(stores, CONTEXT, "one owl", "another owl")
+        here = {"context_id": CONTEXT}
+        every: tuple[dict[str, Any], ...] = ({}, here, {"owner": "ann"}, {**here, "owner": "ann"})
+        for conditions in every[:2]:
+            after = (await stores.contexts.search("owl", limit=1, **conditions)).next
+            for others in every:
+                if others is not conditions:
+                    with refuses(ValueRefused, path="/after"):
+                        await stores.contexts.search("owl", after=after, **others)
+            with refuses(ValueRefused, path="/after"):
+                await stores.contexts.search("one owl", after=after, **conditions)
+            with refuses(ValueRefused, path="/after"):
+                await stores.contexts.list(after=after)
