@@ -8,7 +8,14 @@ import json
 import stat
 import zipfile
 
-from looopy.stores import open_stores
+import pytest
+
+from looopy.cli.archives import read_archive
+from looopy.cli.contexts import list_contexts, search_contexts
+from looopy.cli.erasing import delete_contexts, retain_contexts
+from looopy.errors import AgentBusy, ArchiveRefused, ConfigurationError, ValueRefused
+from looopy.stores import export_to_file, open_stores
+from looopy.testing.contracts.turns import begin, commit, ends
 
 
 async def test_a_conversation_moves_to_another_database(looopy):
@@ -72,3 +79,46 @@ async def test_wrong_usage_of_archives_says_what_to_do(looopy):
     assert kept.read_bytes().startswith(b"PK")
     assert sorted(path.name for path in looopy.home.glob("*.zip*")) == ["kept.zip"]
     assert list(looopy.home.glob(".*.part")) == []
+
+
+def test_errors_name_the_options_of_the_program(tmp_path, sqlite_file):
+    """Not the arguments of the functions that it calls; one of a thing is no plural."""
+    url, archive = f"sqlite:///{sqlite_file}", tmp_path / "ada.zip"
+
+    async def prepare():
+        async with open_stores(url) as stores:
+            for name in ("ada", "bob"):
+                claimed = await begin(stores, context_id=name, actor_id="ann")
+                if name == "ada":
+                    await commit(stores, claimed, [ends(context_id=name)], context_id=name)
+            await export_to_file(stores, "ada", archive)
+            return (await stores.contexts.list(limit=1)).next
+
+    after = asyncio.run(prepare())
+    into = {"new_ids": True, "keep_owners": False, "as_json": True}
+    common = {"force": False, "keep_backups": False, "agreed": True, "as_json": True}
+    age = {"older_than": None, "larger_than": None}
+    for kind, words, call in (
+        (ArchiveRefused, "--owner ACTOR", lambda: read_archive(url, archive, [], None, **into)),
+        (AgentBusy, "context 'bob'", lambda: delete_contexts(url, [], "ann", **common)),
+        (AgentBusy, "--force", lambda: delete_contexts(url, [], "ann", **common)),
+        (
+            ConfigurationError,
+            "--older-than AGE",
+            lambda: retain_contexts(url, agreed=True, dry_run=False, as_json=True, **age),
+        ),
+        (
+            ValueRefused,
+            "--after takes",
+            lambda: list_contexts(url, as_json=True, due=True, after=after),
+        ),
+        (
+            ValueRefused,
+            "--after takes",
+            lambda: search_contexts(url, ["hi"], as_json=True, limit=1, after=after),
+        ),
+    ):
+        with pytest.raises(kind) as refused:
+            call()
+        assert words in str(refused.value)
+        assert "`owner=" not in str(refused.value)

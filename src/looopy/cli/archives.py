@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 from looopy.cli.contexts import existing
 from looopy.cli.paths import default_url, shown_place
-from looopy.cli.render import json_line
+from looopy.cli.render import counted, json_line
 from looopy.cli.terminal import Terminal
-from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
-from looopy.stores.archive.importing import Source, import_contexts
+from looopy.errors import ArchiveRefused, ConfigurationError, ContextNotFound, ValueRefused
+from looopy.stores.archive.importing import OWN_OR_TRUST, Source, import_contexts
 from looopy.stores.archive.writing import ArchiveReport, export_contexts, export_to_file
 from looopy.stores.bundle import Stores
 
@@ -115,9 +115,12 @@ def read_archive(
 
     async def run() -> ArchiveReport:
         async with existing(url or default_url()) as stores:
-            return await import_contexts(
-                stores, source, new_ids=new_ids or names, owner=owner, keep_owners=keep_owners
-            )
+            try:
+                return await import_contexts(
+                    stores, source, new_ids=new_ids or names, owner=owner, keep_owners=keep_owners
+                )
+            except ArchiveRefused as error:
+                raise _in_words_of_ours(error) from None
 
     report = asyncio.run(run())
     terminal = Terminal(quiet_out=True)
@@ -135,6 +138,14 @@ def read_archive(
     return 0
 
 
+def _in_words_of_ours(error: ArchiveRefused) -> ArchiveRefused:
+    """*error* with the options of this program in place of arguments."""
+    said = error.message.replace(
+        OWN_OR_TRUST, "pass --owner ACTOR to own it, or --keep-owners if you trust the archive"
+    )
+    return ArchiveRefused(said, member=error.member, line=error.line, path=error.path)
+
+
 def _renaming(text: str) -> tuple[str, str]:
     old, found, new = text.partition("=")
     if not found:
@@ -143,11 +154,10 @@ def _renaming(text: str) -> tuple[str, str]:
 
 
 def _tell(terminal: Terminal, done: str, report: ArchiveReport) -> None:
-    count = len(report.contexts)
-    messages = sum(one.messages for one in report.contexts)
-    versions = sum(one.versions for one in report.contexts)
+    contexts = counted(len(report.contexts), "conversation")
+    messages = counted(sum(one.messages for one in report.contexts), "message")
+    versions = counted(sum(one.versions for one in report.contexts), "version")
     terminal.notice(
-        f"{done} {count} {'conversation' if count == 1 else 'conversations'}: {messages} messages,"
-        f" {versions} versions of artifacts, {report.size:,} bytes\nSHA-256 of the manifest:"
-        f" {report.digest}"
+        f"{done} {contexts}: {messages}, {versions} of artifacts, {report.size:,} bytes\n"
+        f"SHA-256 of the manifest: {report.digest}"
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from looopy.agent.lease import seems_left
 from looopy.cli.paths import default_url, shown_place
-from looopy.cli.render import json_line, shown_call
+from looopy.cli.render import counted, json_line, shown_call
 from looopy.cli.terminal import Terminal
 from looopy.errors import ConfigurationError, ContextNotFound, ValueRefused
 from looopy.stores.bundle import Stores
@@ -302,7 +302,7 @@ def _status(record: ContextRecord) -> tuple[AgentStatus, int | None]:
 def _context_line(record: ContextRecord) -> str:
     status, interrupted = _status(record)
     how = status.value if interrupted is None else f"turn {interrupted} interrupted"
-    turns = "1 turn" if record.turn_count == 1 else f"{record.turn_count} turns"
+    turns = counted(record.turn_count, "turn")
     tags = "".join(f"  #{tag}" for tag in record.tags)
     return f"{record.context_id}  {how}  {turns}  last activity {_time(record.last_activity)}{tags}"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from looopy.cli.contexts import existing
 from looopy.cli.paths import default_url, shown_place
-from looopy.cli.render import json_line
+from looopy.cli.render import counted, json_line
 from looopy.cli.terminal import Terminal
 from looopy.errors import AgentBusy, ConfigurationError
 from looopy.stores.bundle import Stores
@@ -107,9 +107,10 @@ def retain_contexts(
     Erase conversations that are too old, or too much.
 
     Raises:
-        ConfigurationError: Nobody can agree to it.
-        ValueRefused: Neither age nor size is given.
+        ConfigurationError: Neither age nor size is given, or nobody can agree to it.
     """
+    if limits.get("older_than") is None and limits.get("larger_than") is None:
+        raise ConfigurationError("say what may go: --older-than AGE, or --larger-than SIZE")
     return asyncio.run(_retain(url or default_url(), limits, agreed, dry_run, as_json))
 
 
@@ -118,7 +119,11 @@ async def _delete_person(given: _Given, person: str) -> int:
     async with existing(given.url) as stores:
         if not given.may_erase(terminal, f"everything of {person!r}"):
             return 1
-        found = await stores.contexts.erase_person(person, **given.options)
+        try:
+            found = await stores.contexts.erase_person(person, **given.options)
+        except AgentBusy as error:
+            said = error.message.replace("force=True", "--force")
+            raise AgentBusy(said, turn=error.turn) from None
     _tell(terminal, found, as_json=given.as_json)
     return 0
 
@@ -165,7 +170,7 @@ async def _agrees_to(terminal: Terminal, stores: Stores, limits: Mapping[str, An
         return True
     for line in _lines(would_go):
         terminal.notice(line)
-    return _agrees(terminal, f"Erase {_conversations(would_go.contexts)} for good?")
+    return _agrees(terminal, f"Erase {counted(would_go.contexts, 'conversation')} for good?")
 
 
 def _agrees(terminal: Terminal, question: str) -> bool:
@@ -204,9 +209,5 @@ def _lines(found: Erased) -> list[str]:
     told = asdict(found)
     lines += [f"{kind:<10}{told[kind]:>15,}" for kind in _KINDS if told[kind]]
     did = "Would erase" if found.dry_run else "Erased"
-    lines.insert(0, f"{did} {_conversations(found.contexts)}{':' if lines else '.'}")
+    lines.insert(0, f"{did} {counted(found.contexts, 'conversation')}{':' if lines else '.'}")
     return [*lines, *(f"kept the backup {copy}" for copy in found.backups_left)]
-
-
-def _conversations(count: int) -> str:
-    return "1 conversation" if count == 1 else f"{count:,} conversations"

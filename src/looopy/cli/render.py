@@ -67,6 +67,11 @@ def json_line(data: object) -> str:
     return json.dumps(data, default=str)
 
 
+def counted(count: int, thing: str) -> str:
+    """Such as "1 turn" and "2 turns"."""
+    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 class TextRenderer:
     """Text as it comes, and a line for each tool call, for people."""
 

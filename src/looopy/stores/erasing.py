@@ -25,7 +25,7 @@ from looopy._failpoints import reach
 from looopy.errors import AgentBusy, StorageFull, ValueRefused
 from looopy.stores.past import GHOST
 from looopy.stores.rows.meta import to_us
-from looopy.stores.rules import busy
+from looopy.stores.rules import MAY_FORCE, busy
 from looopy.types.event import utc_now
 from looopy.types.storable import check_name
 
@@ -254,7 +254,7 @@ class Erasures(ErasureRows):
         one = await self.candidate(context_id)
         found = [] if one is None or owner not in (None, one.owner) else [one]
         if found and found[0].running is not None and not force:
-            raise busy(found[0].running)
+            raise busy(found[0].running, MAY_FORCE)
         return await _Work(self, keep_backups=keep_backups).erase(
             found, lambda _: Terms(owner, force)
         )
@@ -268,9 +268,12 @@ class Erasures(ErasureRows):
         running = [one for one in (*found, *others) if one.running is not None]
         if running and not force:
             first = running[0]
+            which = f"context {first.context_id!r}"
+            if len(running) > 1:
+                which = f"{len(running)} contexts, such as {first.context_id!r}"
             raise AgentBusy(
-                f"a turn runs on {len(running)} contexts that this person has a part in, such as"
-                f" {first.context_id!r}: nothing was erased; `force` ends such turns",
+                f"a turn is running on {which}, in which this person has a part; nothing was"
+                f" erased: {MAY_FORCE}",
                 turn=first.running,
             )
         work = _Work(self, keep_backups=keep_backups)

@@ -277,15 +277,25 @@ def _check_cell(columns: Mapping[str, str], name: object, value: object, place: 
     is_truth = isinstance(value, bool) and kind != "boolean"
     if types and value is not None and (is_truth or not isinstance(value, types)):
         path = f"{place}/{escape(str(name))}"
-        raise ValueRefused(f"{path}: a value of this column is a {kind}, or null", path=path)
+        a_kind = f"an {kind}" if kind == "integer" else f"a {kind}"
+        raise ValueRefused(f"{path}: a value of this column is {a_kind}, or null", path=path)
 
 
-def busy(turn: int | None) -> AgentBusy:
-    """The error of every backend for what cannot be done while a turn runs."""
+WAIT = "wait for it, and try again"
+MAY_FORCE = "wait for it, or end it with force=True"
+
+
+def busy(
+    turn: int | None, way_out: str = "wait for it, or use on_busy='wait'"
+) -> AgentBusy:
+    """
+    The error of every backend for what cannot be done while a turn runs.
+
+    Args:
+        way_out: What the caller can do; by default it is one that begins a turn.
+    """
     which = "a turn" if turn is None else f"turn {turn}"
-    return AgentBusy(
-        f"{which} is running on this context: wait for it, or use on_busy='wait'", turn=turn
-    )
+    return AgentBusy(f"{which} is running on this context: {way_out}", turn=turn)
 
 
 def line_busy() -> AgentBusy:

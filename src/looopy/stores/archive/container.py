@@ -181,7 +181,7 @@ class Member:
         Raises:
             ArchiveRefused: It was altered.
         """
-        if self.size != said.get("size"):
+        if type(said.get("size")) is not int or self.size != said["size"]:  # true is equal to 1
             raise refuse(f"{self.size} bytes, not {said.get('size')!r} as in {MANIFEST}", self.name)
         digest = hashlib.sha256()
         for block in self.blocks():

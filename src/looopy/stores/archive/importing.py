@@ -30,6 +30,9 @@ from looopy.types.storable import check_actor
 Source: TypeAlias = str | os.PathLike[str] | BinaryIO | AsyncIterable[bytes]
 """The path of a file, an open file, or a stream of bytes."""
 
+OWN_OR_TRUST = "import it as `owner=...`, or with `keep_owners=True` if you trust the archive"
+"""The way out for an archive that names another actor."""
+
 
 async def import_contexts(
     stores: Stores,
@@ -120,10 +123,7 @@ def _ids(contexts: Sequence[Listed], new_ids: bool | Mapping[str, str]) -> dict[
 def _check_actors(context: Checked, owner: str | None) -> None:
     for actor, (member, line, path) in context.actors.items():
         if actor != owner:
-            why = (
-                f"it names the actor {actor!r}, who is not the importer: import it as"
-                " `owner=...`, or with `keep_owners=True` if you trust the archive"
-            )
+            why = f"it names the actor {actor!r}, who is not the importer: {OWN_OR_TRUST}"
             raise refuse(why, member, line=line, path=path)
 
 

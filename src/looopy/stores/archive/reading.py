@@ -155,7 +155,7 @@ def _check_version(given: Fields) -> None:
         raise refused(
             "version", f"version {version} is newer than {form.VERSION}: upgrade looopy"
         )
-    if version != form.VERSION:
+    if type(version) is not int or version != form.VERSION:  # 1.0 and true are equal to 1
         raise refused("version", f"version {form.VERSION} is needed")
 
 
@@ -190,7 +190,8 @@ class Checked:
         }
         for name, count in found.items():
             if count != counts[name]:
-                raise refuse(f"{counts[name]} {name}, but there are {count}", form.MANIFEST)
+                why = f"{name}: it says {counts[name]}, but there are {count}"
+                raise refuse(why, form.MANIFEST)
 
     def restored(self, context_id: str, owner: str | None, *, keep_owners: bool) -> RestoredContext:
         """

@@ -21,7 +21,7 @@ from looopy.stores.rows.redaction import (
     redacted_state,
     redacted_summary,
 )
-from looopy.stores.rules import busy
+from looopy.stores.rules import MAY_FORCE, busy
 from looopy.types.artifact import ArtifactKind, ArtifactStatus
 
 
@@ -36,7 +36,7 @@ class InMemoryErasures(MemoryStore, Erasures):
         if terms.touched not in (None, to_us(context.last_activity)):
             return None
         if (turn := _running(context)) is not None and not terms.force:
-            raise busy(turn)
+            raise busy(turn, MAY_FORCE)
         del self.backend.contexts[self.tenant, context_id]
         self._ring(context_id, inbox=True)
         return Gone(_counts(context))
@@ -88,7 +88,7 @@ class InMemoryErasures(MemoryStore, Erasures):
         if not (turns or waiting):
             return None
         if (turn := _running(context)) is not None and not force:
-            raise busy(turn)
+            raise busy(turn, MAY_FORCE)
         done = _redact(context, turns)
         for number in waiting:
             del context.inbox[number]

@@ -39,7 +39,7 @@ from looopy.stores.past import (
 )
 from looopy.stores.records import ContextRecord, TurnRecord
 from looopy.stores.rows import events as rows
-from looopy.stores.rules import busy, check_context_id, no_context
+from looopy.stores.rules import WAIT, busy, check_context_id, no_context
 from looopy.types.artifact import ArtifactStatus
 from looopy.types.event import HistoryRewound, utc_now
 from looopy.types.ranges import Range, merged, shown
@@ -132,7 +132,7 @@ class InMemoryForks(MemoryStore):
         if context is None:
             raise no_context(context_id)
         if context.open_turn is not None:
-            raise busy(context.open_turn)
+            raise busy(context.open_turn, WAIT)
         return context
 
     def _rewound(

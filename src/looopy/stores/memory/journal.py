@@ -37,6 +37,8 @@ from looopy.stores.records import (
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import (
+    MAY_FORCE,
+    WAIT,
     busy,
     check_context_id,
     check_post,
@@ -96,7 +98,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         forced = context.open_turn is not None
         if forced:
             if not force:
-                raise busy(context.open_turn)
+                raise busy(context.open_turn, MAY_FORCE)
             interrupt(context)
         covers = (context.visible_from, context.last_position)
         encoded = rows.encode([HistoryCleared(context_id=context_id, covers=covers)])
@@ -124,7 +126,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         if context is None:
             raise no_context(context_id)
         if context.open_turn is not None:
-            raise busy(context.open_turn)
+            raise busy(context.open_turn, WAIT)
         if context.epoch != compaction.epoch:
             raise moved_on(compaction.epoch, context.epoch)
         made = compaction.events(

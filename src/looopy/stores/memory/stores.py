@@ -32,6 +32,7 @@ from looopy.stores.memory.log import record_row
 from looopy.stores.records import Claim, Claimed, ContextRecord, MessageRecord, Waiter
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import (
+    WAIT,
     busy,
     check_claim,
     check_context_id,
@@ -75,7 +76,7 @@ class InMemoryMessageStore(MemoryStore, MessageStore):
         if not messages:
             return found.last_position if found else 0
         if found is not None and found.open_turn is not None:
-            raise busy(found.open_turn)
+            raise busy(found.open_turn, WAIT)
         context = self.backend.make(self.tenant, context_id)
         insert_messages(context, encoded, context.turn_count)
         context.raise_epoch()
@@ -160,7 +161,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
         if context is None:
             raise no_context(context_id)
         if context.open_turn is not None and context.lease_live:
-            raise busy(context.open_turn)
+            raise busy(context.open_turn, WAIT)
         del self.backend.contexts[self.tenant, context_id]
         self._ring(context_id, inbox=True)
 

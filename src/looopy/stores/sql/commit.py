@@ -33,6 +33,8 @@ from looopy.stores.records import (
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import from_us, to_us
 from looopy.stores.rules import (
+    MAY_FORCE,
+    WAIT,
     busy,
     check_claim,
     fenced,
@@ -460,7 +462,7 @@ def append_steps(key: Mapping[str, Any], encoded: rows.Rows) -> Steps[int]:
         if head is None:
             yield from create(key)
         elif head.open_turn is not None:  # else it was closed in between
-            raise busy(head.open_turn)
+            raise busy(head.open_turn, WAIT)
     turn, last_seq, last_position = added[0]
     last_position = int(last_position)
     numbers = Committed(
@@ -480,7 +482,7 @@ def compact_steps(
     if head is None:
         raise no_context(context_id)
     if head.open_turn is not None:
-        raise busy(head.open_turn)
+        raise busy(head.open_turn, WAIT)
     if head.epoch != new.epoch:
         raise moved_on(new.epoch, head.epoch)
     made = new.events(
@@ -525,7 +527,7 @@ def clear_steps(
     seq = head.last_seq + 1
     if head.open_turn is not None:
         if not force:
-            raise busy(head.open_turn)
+            raise busy(head.open_turn, MAY_FORCE)
         # Its open calls get no results: they are hidden next.
         yield from interrupt_turn(key, head, seq)
         seq += 1

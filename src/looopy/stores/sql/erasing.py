@@ -25,7 +25,7 @@ from looopy.stores.rows.redaction import (
     redacted_state,
     redacted_summary,
 )
-from looopy.stores.rules import busy
+from looopy.stores.rules import MAY_FORCE, busy
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import SQLArtifactRows
 from looopy.stores.sql.commit import interrupt_turn
@@ -148,7 +148,7 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
         if touched != terms.touched:
             return None
     if head.open_turn is not None and head.lease_live and not terms.force:
-        raise busy(head.open_turn)
+        raise busy(head.open_turn, MAY_FORCE)
     ghosts = yield from ghosts_of(key, head, lock=True)
     counts = yield from _counts(key, head)
     yield from leave_to_forks(key)
@@ -213,7 +213,7 @@ def redact_steps(key: Mapping[str, Any], *, force: bool) -> Steps[Redacted | Non
     if turns and not is_ghost:
         yield from hold_forks(key, s.PEEK_LOCKED)
     if head.open_turn is not None and head.lease_live and not force:
-        raise busy(head.open_turn)
+        raise busy(head.open_turn, MAY_FORCE)
     if taken:
         yield Query(s.WITHDRAWN, {**key, "taken": len(taken)})
     places, calls = yield from _redact_messages(key, head, turns)
@@ -274,7 +274,7 @@ def _redact_forks(
         if head is None:
             continue
         if head.open_turn is not None and head.lease_live and not force:
-            raise busy(head.open_turn)
+            raise busy(head.open_turn, MAY_FORCE)
         folds = yield from _empty_summaries(fork, turns)
         layers = yield from read_layers(fork, head)
         counts[name] += sum(one <= layers[depth].position for one in places)

@@ -37,7 +37,7 @@ from looopy.stores.past import (
 from looopy.stores.records import TurnRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rows.meta import to_us
-from looopy.stores.rules import busy, no_context
+from looopy.stores.rules import WAIT, busy, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.ghosts import read_layers
@@ -271,7 +271,7 @@ def _between_turns(key: Mapping[str, Any]) -> Steps[Head]:
     if head is None:
         raise no_context(key["context"])
     if head.open_turn is not None:
-        raise busy(head.open_turn)
+        raise busy(head.open_turn, WAIT)
     return head
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from looopy.stores.base import StateStore
 from looopy.stores.log import read_rows
 from looopy.stores.records import Claim, Claimed, ContextRecord, Waiter
-from looopy.stores.rules import busy, check_context_id, metadata_changed, no_context
+from looopy.stores.rules import WAIT, busy, check_context_id, metadata_changed, no_context
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import drop_blobs
 from looopy.stores.sql.commit import claim_steps, create, drop_place, encode_claim
@@ -74,7 +74,7 @@ class SQLStateStore(SQLStore, StateStore):
             if head is None:
                 raise no_context(context_id)
             if head.open_turn is not None and head.lease_live:
-                raise busy(head.open_turn)
+                raise busy(head.open_turn, WAIT)
             ghosts = yield from ghosts_of(key, head, lock=True)
             has_blobs = self.backend.blobs is not None
             freed = (yield from blobs_named(key, ghosts)) if has_blobs else []

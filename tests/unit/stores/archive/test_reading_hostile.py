@@ -279,6 +279,8 @@ async def test_a_newer_version_says_what_to_do(good, target):
         ({"format": "other"}, "/format"),
         ({"version": "1"}, "/version"),
         ({"version": 0}, "/version"),
+        ({"version": True}, "/version"),
+        ({"version": 1.0}, "/version"),
         ({"contexts": {}}, "/contexts"),
         ({"contexts": [7]}, "/contexts/0"),
         ({"members": []}, "/members"),
