@@ -63,6 +63,7 @@ from looopy.types.event import AgentEvent, Compaction, HistoryRewound
 from looopy.types.message import Message, UserMessage
 from looopy.types.result import OutputT, TurnResult
 from looopy.types.state import AgentState, AgentStatus
+from looopy.types.storable import check_after
 
 if TYPE_CHECKING:
     from looopy.agent.stream import TurnStream
@@ -816,11 +817,14 @@ class Agent:
                 the follower yields every event that this agent makes after it.
 
         Raises:
+            ValueRefused: *after* is no number.
             ContextNotFound: While iterating: the context was deleted, or *after* is beyond its
                 head.
             StoreUnavailable: While iterating: the store did not answer. Nothing is lost: follow
                 again behind the last `seq`.
         """
+        if after is not None:
+            check_after(after)
         return self._follow(self._require("events"), after)
 
     def _follow(self, known: Known, after: int | None) -> AsyncGenerator[AgentEvent, None]:

@@ -29,6 +29,7 @@ from looopy.types.event import Compaction
 from looopy.types.message import AssistantMessage, CustomMessage, Message, UserMessage
 from looopy.types.ranges import before, counted, shown
 from looopy.types.request import StreamOptions
+from looopy.types.storable import check_after, check_limit, check_number
 from looopy.types.summary import is_summary, kept_by, repeated_by, summary_message
 
 _logger = logging.getLogger("looopy")
@@ -209,6 +210,10 @@ async def covered(
     Raises:
         ValueRefused: *position* is not the position of a summary.
     """
+    check_after(after)
+    check_limit(limit)
+    if position is not None:
+        check_number(position, "/position", "pass that of a summary, or None for the newest")
     record = await known.stores.state.load(known.context_id)
     at = position
     if at is None:

@@ -113,7 +113,7 @@ class MessageStore(Protocol):
         The messages with a position over *after*, oldest first, at most *limit*; [] if unknown.
 
         Raises:
-            ValueRefused: The limit is not a whole number from 0.
+            ValueRefused: *after* is not a whole number, or the limit is not one from 0.
         """
         found = await self.records(
             context_id, after=after, limit=limit, include_hidden=include_hidden
@@ -400,7 +400,7 @@ class StateStore(Protocol):
         Contexts whose id sorts after *after*, by id, at most *limit*.
 
         Raises:
-            ValueRefused: The limit is not a whole number from 0.
+            ValueRefused: *after* is no text, or the limit is not a whole number from 0.
         """
         ...
 
@@ -798,7 +798,7 @@ class Journal(Protocol):
         The log begins at the newest `history_cleared`: an *after* below it gets that event first.
 
         Raises:
-            ValueRefused: The limit is not a whole number from 0.
+            ValueRefused: *after* is not a whole number, or the limit is not one from 0.
         """
         ...
 
@@ -807,7 +807,7 @@ class Journal(Protocol):
         The turns numbered over *after*, oldest first, at most *limit*.
 
         Raises:
-            ValueRefused: The limit is not a whole number from 0.
+            ValueRefused: *after* is not a whole number, or the limit is not one from 0.
         """
         ...
 

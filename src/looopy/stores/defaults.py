@@ -80,7 +80,7 @@ class BasicMessageStore(_Complete, MessageStore):
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
         """See `MessageStore`. The default reads all messages of the context."""
-        check_limit(limit)
+        check_limit(limit, optional=False)
         found = await self.records(context_id)
         return found[max(len(found) - limit, 0) :]
 

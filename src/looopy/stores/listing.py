@@ -185,7 +185,9 @@ class Listing:
     ) -> None:
         if owner is not None:
             check_name(owner, "an owner", "/owner")
-        check_limit(limit)
+        check_limit(limit, optional=False)
+        if not isinstance(due, bool):
+            raise ValueRefused("due is True or False", path="/due")
         self.status = _listed_status(status)
         self.labels = [f"t:{tag}" for tag in dict.fromkeys(check_tags(tags, "/tags"))]
         self.labels += _listed_metadata(metadata)
@@ -253,7 +255,7 @@ class Lister:
             owner=owner,
             status=status,
             tags=tags,
-            metadata=metadata or {},
+            metadata={} if metadata is None else metadata,
             active_since=active_since,
             active_before=active_before,
             due=due,
@@ -308,10 +310,10 @@ def _listed_metadata(metadata: Mapping[str, Any]) -> list[str]:
         raise ValueRefused("metadata is a JSON object", path="/metadata")
     found = []
     for key, value in metadata.items():
-        where = f"/metadata/{key}"
         if not isinstance(key, str):
-            raise ValueRefused("keys of metadata are texts", path=where)
-        check_text(key, where)
+            raise ValueRefused("keys of metadata are texts", path=f"/metadata/{key}")
+        check_text(key, "/metadata")
+        where = f"/metadata/{key}"
         if isinstance(value, str):
             check_text(value, where)
         label = label_of(key, value)

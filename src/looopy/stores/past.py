@@ -21,6 +21,7 @@ from looopy.errors import StoreConflict, ValueRefused
 from looopy.stores.records import ContextState, TurnRecord
 from looopy.types.ranges import Range
 from looopy.types.state import Outcome
+from looopy.types.storable import check_number
 
 GHOST = "~"
 """
@@ -133,8 +134,8 @@ def check_place(at: object, path: str = "/at") -> None:
     Raises:
         ValueRefused: It is not a whole number from 0.
     """
-    if not isinstance(at, int) or isinstance(at, bool) or at < 0:
-        raise ValueRefused(f"{at!r} is not a whole number from 0", path=path)
+    wanted = "the number of a turn" if path == "/to" else "the last position of a turn, or 0"
+    check_number(at, path, f"pass {wanted}", least=0)
 
 
 def check_position(at: int, *, visible_from: int, last_position: int) -> None:

@@ -64,13 +64,18 @@ def check_context_id(context_id: object) -> None:
     Raises:
         ValueRefused: It is not 1 to 128 of `A-Z a-z 0-9 . _ : -`.
     """
-    if not isinstance(context_id, str) or not _CONTEXT_ID.fullmatch(context_id):
+    if not is_context_id(context_id):
         shown = repr(context_id)
         if len(shown) > 80:  # enough to recognise it in an error
             shown = shown[:76] + "...'"
         raise ValueRefused(
             f"context id {shown} is not usable: 1 to 128 of A-Z a-z 0-9 . _ : -", path="/context_id"
         )
+
+
+def is_context_id(context_id: object) -> bool:
+    """True if a context may have this id; any other id is unknown to every read."""
+    return isinstance(context_id, str) and _CONTEXT_ID.fullmatch(context_id) is not None
 
 
 def check_artifact_id(artifact_id: object) -> None:

@@ -153,7 +153,7 @@ class Wanted:
             check_name(context_id, "a context id", "/context_id")
         if owner is not None:
             check_name(owner, "an owner", "/owner")
-        check_limit(limit)
+        check_limit(limit, optional=False)
         self.context_id = context_id
         self.owner = owner
         self.limit = limit

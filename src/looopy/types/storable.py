@@ -36,6 +36,7 @@ MAX_MEDIA_TYPE = 255
 """Characters of a media type: RFC 6838 (4.2) has 127 on each side of the slash."""
 MAX_INT = 2**63
 """The smallest whole number that is too large to be stored."""
+_LONGEST_NUMBER = 1024  # bits
 
 
 def _make_encode() -> Callable[[Any], str]:
@@ -223,14 +224,82 @@ def check_actor(actor_id: object) -> None:
         check_name(actor_id, "an actor id", "/actor_id")
 
 
-def check_limit(limit: object) -> None:
+def check_number(value: object, path: str, way_out: str, *, least: int | None = None) -> None:
     """
-    Refuse what does not say how many rows to read at most; `None` is no limit.
+    Refuse what is not a whole number.
+
+    Args:
+        value: The value to check.
+        path: Its place, for the error.
+        way_out: What to pass instead, for the error.
+        least: The smallest number that is meant; by default none is too small.
+
+    Raises:
+        ValueRefused: It is not a whole number, is below *least*, or has hundreds of digits.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _refused(path, f"{type(value).__name__} is no whole number: {way_out}")
+    if least is not None and value < least:
+        raise _refused(path, f"the number is below {least}: {way_out}")
+    if value.bit_length() > _LONGEST_NUMBER:  # no error could name it
+        raise _refused(path, f"the number is too large: {way_out}")
+
+
+def check_after(after: object) -> None:
+    """
+    Refuse what does not say behind which number to read on.
+
+    Raises:
+        ValueRefused: It is not a whole number.
+    """
+    if type(after) is not int:
+        check_number(after, "/after", "pass the number of the last one that you have, or 0")
+
+
+def check_after_name(after: object) -> None:
+    """
+    Refuse what does not say behind which name to read on.
+
+    Raises:
+        ValueRefused: It is not text.
+    """
+    if not isinstance(after, str):
+        way_out = 'pass the name of the last one that you have, or ""'
+        raise _refused("/after", f"{type(after).__name__} is no text: {way_out}")
+
+
+def check_version(version: object) -> None:
+    """
+    Refuse what is not the number of a version; `None` is the newest one.
+
+    Raises:
+        ValueRefused: It is neither `None` nor a whole number.
+    """
+    if version is not None:
+        check_number(version, "/version", "pass the number of a version, or None for the newest")
+
+
+def check_turn(turn: object, path: str = "/turn") -> None:
+    """
+    Refuse what is not the number of a turn; `None` is any turn.
+
+    Raises:
+        ValueRefused: It is neither `None` nor a whole number.
+    """
+    if turn is not None:
+        check_number(turn, path, "pass the number of a turn, or None for any")
+
+
+def check_limit(limit: object, *, optional: bool = True) -> None:
+    """
+    Refuse what does not say how many rows to read at most; `None` is no limit if *optional*.
 
     Raises:
         ValueRefused: It is not a whole number from 0.
     """
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+    if limit is None and optional:
+        return
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise _refused("/limit", "a limit is a whole number from 0")
 
 

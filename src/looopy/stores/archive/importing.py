@@ -15,14 +15,13 @@ import os
 import tempfile
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
-from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from looopy.errors import ValueRefused
 from looopy.stores.archive.container import BLOCK, refuse
 from looopy.stores.archive.format import MANIFEST
 from looopy.stores.archive.reading import Archive, Checked, Listed
-from looopy.stores.archive.writing import ArchivedContext, ArchiveReport
+from looopy.stores.archive.writing import ArchivedContext, ArchiveReport, checked_path
 from looopy.stores.bundle import Stores
 from looopy.stores.rules import check_context_id
 from looopy.types.storable import check_actor
@@ -63,7 +62,8 @@ async def import_contexts(
         ArchiveRefused: The archive is truncated, altered, of a newer version, or names another
             owner. The error names the place.
         StoreConflict: A context exists already.
-        ValueRefused: A new id is invalid, or names no context of the archive.
+        ValueRefused: A new id is invalid, or names no context of the archive; or *source* has
+            another type.
         StoreUnavailable: The store did not answer.
         OSError: The file cannot be read.
 
@@ -71,6 +71,7 @@ async def import_contexts(
     request that is repeated with its key after an import begins a new turn.
     """
     check_actor(owner)
+    _renamed(new_ids)
     async with _opened(source) as file:
         archive = await asyncio.to_thread(Archive, file)
         ids = _ids(archive.contexts, new_ids)
@@ -104,7 +105,7 @@ async def import_contexts(
 
 def _ids(contexts: Sequence[Listed], new_ids: bool | Mapping[str, str]) -> dict[str, str]:
     """The new id of each context, by the old one."""
-    named = {} if isinstance(new_ids, bool) else dict(new_ids)
+    named = _renamed(new_ids)
     ids: dict[str, str] = {}
     for place, listed in enumerate(contexts):
         if listed.context_id in ids:
@@ -120,6 +121,22 @@ def _ids(contexts: Sequence[Listed], new_ids: bool | Mapping[str, str]) -> dict[
     return ids
 
 
+def _renamed(new_ids: object) -> dict[str, str]:
+    """
+    The new ids by old id that the caller has named.
+
+    Raises:
+        ValueRefused: They are neither True or False nor names by name.
+    """
+    if isinstance(new_ids, bool):
+        return {}
+    if not isinstance(new_ids, Mapping) or not all(isinstance(old, str) for old in new_ids):
+        raise ValueRefused(
+            "/new_ids: pass True for new ids, or a mapping of old ids to new ones", path="/new_ids"
+        )
+    return dict(new_ids)
+
+
 def _check_actors(context: Checked, owner: str | None) -> None:
     for actor, (member, line, path) in context.actors.items():
         if actor != owner:
@@ -133,21 +150,47 @@ def _size(file: BinaryIO) -> int:
 
 @contextlib.asynccontextmanager
 async def _opened(source: Source) -> AsyncIterator[BinaryIO]:
-    """The archive as a file that can be sought in."""
+    """
+    The archive as a file that can be sought in.
+
+    Raises:
+        ValueRefused: It is neither a path nor a source of bytes.
+    """
     if isinstance(source, (str, os.PathLike)):
-        with await asyncio.to_thread(Path(source).open, "rb") as file:
+        path = checked_path(source, "/source")
+        with await asyncio.to_thread(path.open, "rb") as file:
             yield file
-    elif isinstance(source, AsyncIterable):
+        return
+    if isinstance(source, AsyncIterable):
         with await asyncio.to_thread(tempfile.TemporaryFile) as file:
             async for piece in source:
-                await asyncio.to_thread(file.write, piece)
+                await asyncio.to_thread(file.write, _checked_piece(piece))
             await asyncio.to_thread(file.flush)
             yield file
-    elif source.seekable():
+        return
+    if not (hasattr(source, "read") and hasattr(source, "seekable")):
+        raise _no_source(source)
+    if source.seekable():
+        _checked_piece(source.read(0))
         yield source
-    else:
-        with await asyncio.to_thread(tempfile.TemporaryFile) as file:
-            while piece := await asyncio.to_thread(source.read, BLOCK):
-                await asyncio.to_thread(file.write, piece)
-            await asyncio.to_thread(file.flush)
-            yield file
+        return
+    with await asyncio.to_thread(tempfile.TemporaryFile) as file:
+        while piece := await asyncio.to_thread(source.read, BLOCK):
+            await asyncio.to_thread(file.write, _checked_piece(piece))
+        await asyncio.to_thread(file.flush)
+        yield file
+
+
+def _checked_piece(piece: object) -> bytes:
+    if not isinstance(piece, (bytes, bytearray, memoryview)):
+        raise _no_source(piece)
+    return piece  # type: ignore[return-value] # a file takes all three
+
+
+def _no_source(given: object) -> ValueRefused:
+    kind = type(given).__name__
+    return ValueRefused(
+        f"/source: {kind} is no archive: pass a path, a file that is open in binary mode, such as"
+        " io.BytesIO(...), or an async iterator of bytes",
+        path="/source",
+    )

@@ -26,7 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from looopy.errors import ArtifactNotFound, ContextNotFound, LimitExceeded, StoreConflict
+from looopy.errors import (
+    ArtifactNotFound,
+    ContextNotFound,
+    LimitExceeded,
+    StoreConflict,
+    ValueRefused,
+)
 from looopy.stores.archive import format as form
 from looopy.stores.archive.container import Writer
 from looopy.stores.bundle import Stores
@@ -123,12 +129,13 @@ async def export_to_file(
         overwrite: Replace a file that is there.
 
     Raises:
+        ValueRefused: No file can have this path.
         FileExistsError: The file exists, and *overwrite* is false.
         OSError: It cannot be written.
 
     And the errors of `export_contexts`.
     """
-    target = Path(path)
+    target = checked_path(path, "/path")
     if not overwrite and await asyncio.to_thread(target.exists):
         raise FileExistsError(f"{target} exists already")
     part = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
@@ -148,6 +155,22 @@ async def export_to_file(
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
     return export.report()
+
+
+def checked_path(value: object, place: str) -> Path:
+    """
+    The path of a file.
+
+    Raises:
+        ValueRefused: No file can have it; *place* names the argument.
+    """
+    try:
+        named = os.fsencode(value)  # type: ignore[arg-type] # anything else is a TypeError
+    except (TypeError, ValueError):
+        named = b"\0"
+    if not named or b"\0" in named:
+        raise ValueRefused(f"{place}: a path of a file is text or a Path, without NUL", path=place)
+    return Path(os.fsdecode(named))
 
 
 def _appear(part: Path, target: Path) -> None:
@@ -403,6 +426,11 @@ async def _each(context_ids: str | Iterable[str] | AsyncIterable[str]) -> AsyncI
     elif isinstance(context_ids, AsyncIterable):
         async for context_id in context_ids:
             yield context_id
+    elif not isinstance(context_ids, Iterable):
+        raise ValueRefused(
+            f"/context_ids: {type(context_ids).__name__} names no contexts: pass an id, or several",
+            path="/context_ids",
+        )
     else:
         for context_id in context_ids:
             if not isinstance(context_id, str):

@@ -20,10 +20,23 @@ from looopy.stores.artifacts.rows import ArtifactRows, StoredVersion
 from looopy.stores.base import ArtifactStore
 from looopy.stores.blobs.base import Blobs
 from looopy.stores.records import ArtifactChange, ArtifactDeletion, ArtifactMoved
-from looopy.stores.requests import Append, Fail, Request, Save
-from looopy.stores.rules import artifact_filter, check_context_id, is_artifact_id, no_artifact
+from looopy.stores.requests import Append, Delete, Fail, Request, Save
+from looopy.stores.rules import (
+    artifact_filter,
+    check_context_id,
+    is_artifact_id,
+    is_context_id,
+    no_artifact,
+)
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus, Chunk, Content, Loaded
-from looopy.types.storable import check_limit
+from looopy.types.storable import (
+    check_after_name,
+    check_limit,
+    check_number,
+    check_text,
+    check_turn,
+    check_version,
+)
 
 if TYPE_CHECKING:
     from looopy.stores.artifacts.staged import StagedRows
@@ -140,6 +153,10 @@ class Artifacts(ArtifactStore):
         """
         if isinstance(request, Save):
             check_context_id(context_id)
+        elif not (is_context_id(context_id) and is_artifact_id(request.artifact_id)):
+            raise no_artifact(request.artifact_id)
+        elif not isinstance(request, Delete):
+            check_version(request.version)
         async with self._in_line(context_id, request.artifact_id):
             for attempt in range(_TRIES):
                 prepared = await self._changes.prepare(context_id, request, share=attempt == 0)
@@ -198,6 +215,7 @@ class Artifacts(ArtifactStore):
 
     async def get(self, context_id: str, artifact_id: str, version: int | None = None) -> Artifact:
         """Describe a version."""
+        check_version(version)
         found = None
         if is_artifact_id(artifact_id):
             found = await self._rows.peek(context_id, artifact_id, version)
@@ -237,8 +255,9 @@ class Artifacts(ArtifactStore):
         version: int | None = None,
     ) -> bytes:
         """A range of bytes."""
-        _check_from_0(start, "/start")
-        _check_from_0(size or 0, "/size")
+        check_number(start, "/start", "pass the first byte to read, from 0", least=0)
+        if size is not None:
+            check_number(size, "/size", "pass how many bytes to read, or None for all", least=0)
         found = await self._find(context_id, artifact_id, version)
         end = found.artifact.size if size is None else min(start + size, found.artifact.size)
         wanted: list[bytes] = []
@@ -259,8 +278,8 @@ class Artifacts(ArtifactStore):
         version: int | None = None,
     ) -> list[dict[str, Any]]:
         """Rows of a dataset."""
-        _check_from_0(after, "/after")
-        check_limit(limit)
+        check_number(after, "/after", "pass how many rows to leave out, from 0", least=0)
+        check_limit(limit, optional=False)
         found = await self._find(context_id, artifact_id, version)
         if found.artifact.kind is not ArtifactKind.DATASET:
             raise ValueRefused(
@@ -295,6 +314,9 @@ class Artifacts(ArtifactStore):
         limit: int | None = None,
     ) -> list[Artifact]:
         """The newest version of each."""
+        check_turn(turn)
+        check_after_name(after)
+        check_text(after, "/after")
         check_limit(limit)
         return await self._rows.newest(
             context_id,
@@ -314,6 +336,7 @@ class Artifacts(ArtifactStore):
         Raises:
             ArtifactNotFound: There is none.
         """
+        check_version(version)
         found = None
         if is_artifact_id(artifact_id):
             if version is None:
@@ -357,11 +380,6 @@ class _Line:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.users = 0
-
-
-def _check_from_0(value: object, path: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueRefused(f"{path[1:]} is a whole number from 0, not {value!r}", path=path)
 
 
 def _content_of(raw: bytes, kind: ArtifactKind) -> Loaded:

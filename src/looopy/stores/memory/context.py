@@ -432,7 +432,9 @@ class MemoryStore:
         self.tenant = tenant
 
     def _get(self, context_id: str) -> StoredContext | None:
-        return self.backend.contexts.get((self.tenant, context_id))
+        contexts = self.backend.contexts
+        # What is no text may have no hash.
+        return contexts.get((self.tenant, context_id)) if isinstance(context_id, str) else None
 
     def _ring(self, context_id: str, *, inbox: bool = False) -> None:
         self.backend.bells.ring(self.tenant, context_id, inbox=inbox)

@@ -40,6 +40,7 @@ from looopy.stores.rules import (
     MAY_FORCE,
     WAIT,
     busy,
+    can_name,
     check_context_id,
     check_post,
     fenced,
@@ -48,7 +49,13 @@ from looopy.stores.rules import (
 )
 from looopy.types.event import AgentEvent, Compaction, HistoryCleared, utc_now
 from looopy.types.message import UserMessage
-from looopy.types.storable import check_actor, check_limit
+from looopy.types.storable import (
+    check_actor,
+    check_after,
+    check_limit,
+    check_number,
+    check_turn,
+)
 
 
 class InMemoryJournal(InMemoryForks, Journal):
@@ -149,6 +156,7 @@ class InMemoryJournal(InMemoryForks, Journal):
     async def events(
         self, context_id: str, *, after: int = 0, limit: int | None = None
     ) -> list[AgentEvent]:
+        check_after(after)
         check_limit(limit)
         context = self._get(context_id)
         if context is None:
@@ -156,11 +164,13 @@ class InMemoryJournal(InMemoryForks, Journal):
         return await read_log(context_id, context, max(after, context.cleared_seq - 1), limit)
 
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
-        check_limit(limit)
+        check_after(after)
+        check_limit(limit, optional=False)
         context = self._get(context_id)
         return [] if context is None else context.turns[max(after, 0) : max(after, 0) + limit]
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:
+        check_number(turn, "/turn", "pass the number of a turn")
         context = self._get(context_id)
         if context is None:
             return set()
@@ -172,7 +182,7 @@ class InMemoryJournal(InMemoryForks, Journal):
 
     async def turn_of_key(self, context_id: str, key: str) -> tuple[int, str] | None:
         context = self._get(context_id)
-        return None if context is None else context.keys.get(key)
+        return context.keys.get(key) if context is not None and can_name(key) else None
 
     # --- the inbox ---
 
@@ -186,6 +196,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         expected_turn: int | None = None,
     ) -> int:
         check_context_id(context_id)
+        check_turn(expected_turn, "/expected_turn")
         body = rows.entry_body(message, actor_id)
         found = self._get(context_id)
         turn = found.open_turn if found else None
@@ -207,6 +218,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         return context.inbox_last
 
     async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
+        check_after(after)
         context = self._get(context_id)
         if context is None:
             return InboxHead(), []
@@ -236,6 +248,7 @@ class InMemoryJournal(InMemoryForks, Journal):
         return len(taken)
 
     async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
+        check_turn(turn)
         context = self._get(context_id)
         if context is None or context.open_turn is None or turn not in (None, context.open_turn):
             return None

@@ -46,7 +46,13 @@ from looopy.stores.rules import (
 from looopy.types.event import utc_now
 from looopy.types.message import Message
 from looopy.types.ranges import before, counted
-from looopy.types.storable import check_limit, dump
+from looopy.types.storable import (
+    check_after,
+    check_after_name,
+    check_limit,
+    check_number,
+    dump,
+)
 
 
 class MemoryBackend(Contexts):
@@ -93,6 +99,7 @@ class InMemoryMessageStore(MemoryStore, MessageStore):
         limit: int | None = None,
         include_hidden: bool = False,
     ) -> list[MessageRecord]:
+        check_after(after)
         check_limit(limit)
         context = self._get(context_id)
         if context is None:
@@ -104,7 +111,7 @@ class InMemoryMessageStore(MemoryStore, MessageStore):
         return await read_records(context.messages[start:stop], record_row)
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
-        check_limit(limit)
+        check_limit(limit, optional=False)
         context = self._get(context_id)
         if context is None:
             return []
@@ -139,6 +146,7 @@ class InMemoryStateStore(MemoryStore, StateStore):
 
     async def save(self, context_id: str, metadata: Mapping[str, Any], *, version: int) -> int:
         check_context_id(context_id)
+        check_number(version, "/version", "pass the version of its record, or 0 for a new one")
         text = dump(dict(metadata), "/metadata")
         found = self._get(context_id)
         actual = found.version if found else 0
@@ -151,7 +159,8 @@ class InMemoryStateStore(MemoryStore, StateStore):
         return context.version
 
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
-        check_limit(limit)
+        check_after_name(after)
+        check_limit(limit, optional=False)
         names = sorted(c for t, c in self.backend.contexts if t == self.tenant and c > after)
         contexts = self.backend.contexts
         return [context_record(name, contexts[self.tenant, name]) for name in names[:limit]]

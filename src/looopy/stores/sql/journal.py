@@ -64,7 +64,13 @@ from looopy.stores.sql.store import SQLStore, bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record, turn_record
 from looopy.types.event import AgentEvent, Compaction, HistoryRewound
 from looopy.types.message import UserMessage
-from looopy.types.storable import check_actor, check_limit
+from looopy.types.storable import (
+    check_actor,
+    check_after,
+    check_limit,
+    check_number,
+    check_turn,
+)
 
 _USER_POSITION = 14
 _NEAR = 64  # positions that are read on the way to another one
@@ -139,6 +145,7 @@ class SQLJournal(SQLStore, Journal):
     async def events(
         self, context_id: str, *, after: int = 0, limit: int | None = None
     ) -> list[AgentEvent]:
+        check_after(after)
         check_limit(limit)
 
         def work() -> Steps[list[LogPage]]:
@@ -160,7 +167,8 @@ class SQLJournal(SQLStore, Journal):
         return (await off_loop(parts, little=little))[:most]
 
     async def turns(self, context_id: str, *, after: int = 0, limit: int = 100) -> list[TurnRecord]:
-        check_limit(limit)
+        check_after(after)
+        check_limit(limit, optional=False)
         bounds = {"after": bounded(after), "limit": bounded(limit)}
         found = await self._ask(s.LIST_TURNS, context_id, **bounds)
         if limit and (not found or found[0][0] != max(after, 0) + 1):  # another context may have it
@@ -168,6 +176,7 @@ class SQLJournal(SQLStore, Journal):
         return await read_rows(found, turn_record)
 
     async def started_calls(self, context_id: str, turn: int) -> set[str]:
+        check_number(turn, "/turn", "pass the number of a turn")
         found = await self._ask(s.STARTED_CALLS, context_id, turn=bounded(turn))
         if not found:  # or another context has that turn
             found = await self._look(partial(read_started, turn=bounded(turn)), context_id)
@@ -193,6 +202,7 @@ class SQLJournal(SQLStore, Journal):
         expected_turn: int | None = None,
     ) -> int:
         check_context_id(context_id)
+        check_turn(expected_turn, "/expected_turn")
         body = rows.entry_body(message, actor_id)
         params = self.params(context_id, kind=kind.value, actor=actor_id, body=body)
 
@@ -224,6 +234,7 @@ class SQLJournal(SQLStore, Journal):
         return await self.write(work, context_id, inbox=True)
 
     async def inbox(self, context_id: str, *, after: int = 0) -> tuple[InboxHead, list[Entry]]:
+        check_after(after)
         found = await self._ask(s.LIST_INBOX, context_id, after=bounded(after))
         head = inbox_head(*found[0][:3]) if found else InboxHead()
         return head, [rows.decode_entry(*row[3:]) for row in found if row[3] is not None]
@@ -247,6 +258,7 @@ class SQLJournal(SQLStore, Journal):
         return await self.write(work, context_id, inbox=True) if can_exist(context_id) else 0
 
     async def ask_cancel(self, context_id: str, turn: int | None = None) -> int | None:
+        check_turn(turn)
         params = self.params(context_id, turn=None if turn is None else bounded(turn))
         if not can_exist(context_id):
             return None

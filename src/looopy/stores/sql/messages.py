@@ -18,7 +18,7 @@ from looopy.stores.sql.fork import count_shown, read_past
 from looopy.stores.sql.head import peek
 from looopy.stores.sql.store import SQLStore, bounded, can_exist
 from looopy.types.message import Message
-from looopy.types.storable import check_limit
+from looopy.types.storable import check_after, check_limit
 
 
 class SQLMessageStore(SQLStore, MessageStore):
@@ -40,12 +40,14 @@ class SQLMessageStore(SQLStore, MessageStore):
         limit: int | None = None,
         include_hidden: bool = False,
     ) -> list[MessageRecord]:
+        check_after(after)
         start = bounded(after)
         return await self._read(
             s.LIST_RECORDS, context_id, after=start, limit=limit, hidden=include_hidden
         )
 
     async def recent(self, context_id: str, *, limit: int) -> list[MessageRecord]:
+        check_limit(limit, optional=False)
         return await self._read(s.LIST_NEWEST, context_id, limit=limit)
 
     async def count(self, context_id: str, *, include_hidden: bool = False) -> int:

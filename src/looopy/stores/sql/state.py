@@ -20,7 +20,7 @@ from looopy.stores.sql.head import peek
 from looopy.stores.sql.journal import SQLJournal
 from looopy.stores.sql.store import SQLStore, as_us, bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record
-from looopy.types.storable import check_limit, dump
+from looopy.types.storable import check_after_name, check_limit, check_number, dump
 
 
 class SQLStateStore(SQLStore, StateStore):
@@ -40,6 +40,7 @@ class SQLStateStore(SQLStore, StateStore):
 
     async def save(self, context_id: str, metadata: Mapping[str, Any], *, version: int) -> int:
         check_context_id(context_id)
+        check_number(version, "/version", "pass the version of its record, or 0 for a new one")
         text = dump(dict(metadata), "/metadata")
         params = self.params(context_id, metadata=text, version=bounded(version))
 
@@ -56,7 +57,8 @@ class SQLStateStore(SQLStore, StateStore):
         return await self.write(work, context_id)
 
     async def list(self, *, after: str = "", limit: int = 100) -> list[ContextRecord]:
-        check_limit(limit)
+        check_after_name(after)
+        check_limit(limit, optional=False)
         # Ids are ASCII letters and less: any other character sorts after them, also one that no
         # database takes, as DEL does. A text with a leading NUL sorts as if the NUL were missing.
         start = "".join(c if c.isascii() else "\x7f" for c in after.partition("\0")[0])

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from looopy.errors import ValueRefused
-from looopy.stores.rules import check_context_id
+from looopy.stores.rules import is_context_id
 from looopy.stores.sql.driver import Driver, Query, Ring, Rows, Steps
 from looopy.types.config import LONGEST_LEASE_S
 
@@ -15,6 +14,8 @@ T = TypeVar("T")
 
 NO_LIMIT = 2**63 - 1
 """The largest number both dialects hold."""
+
+can_exist = is_context_id
 
 
 class SQLStore:
@@ -67,15 +68,6 @@ class SQLStore:
 def one_step(query: Query) -> Steps[Rows]:
     """An operation of one statement: its rows."""
     return (yield query)
-
-
-def can_exist(context_id: str) -> bool:
-    """True if a context may have this id; any other id is unknown to every read."""
-    try:
-        check_context_id(context_id)
-    except ValueRefused:
-        return False
-    return True
 
 
 def bounded(value: int | None) -> int:
