@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
+from tests import forked
 from tests.wire.fake_openai import DONE, USAGE, Answer, FakeOpenAI, chunk, says
 
 PATIENCE_S = 40
@@ -86,13 +87,14 @@ class Program:
 
     async def start(self, *args, program=(sys.executable, "-m", "looopy.cli"), **options):
         """Start it and come back at once; it dies with the test."""
-        process = await asyncio.create_subprocess_exec(
-            *(*program, *args),
-            env=self.env,
-            cwd=self.home,
-            start_new_session=True,
-            **options,
-        )
+        with forked.programs():
+            process = await asyncio.create_subprocess_exec(
+                *(*program, *args),
+                env=self.env,
+                cwd=self.home,
+                start_new_session=True,
+                **options,
+            )
         self.running.append(process)
         return process
 
@@ -110,7 +112,8 @@ class Program:
         import pty
 
         master, slave = pty.openpty()
-        options |= {"stdin": slave, "stdout": slave, "stderr": slave, "preexec_fn": _own}
+        options |= {"stdin": slave, "stdout": slave, "stderr": slave}
+        options["preexec_fn"] = forked.own_terminal
         process = await self.start(*args, **options)
         os.close(slave)
         return Session(process, master)
@@ -122,14 +125,6 @@ class Program:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-
-
-def _own():
-    """Make the terminal the child's own, so that Ctrl-C reaches it."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Session:
