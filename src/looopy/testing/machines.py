@@ -101,6 +101,8 @@ class StoresAgree(RuleBasedStateMachine):
         self.memory = self._memory.stores()
         # The newest result of a claim on each context, as the memory returned it.
         self.claims: dict[str, Claimed] = {}
+        # From then on contexts may share rows, also those of a parent that is cleared or gone.
+        self._forked = False
 
     def both(self, ask: Callable[[Stores], Awaitable[Any]]) -> Any:
         """Ask both; return the answer, or `None` for a refusal, after comparing them."""
@@ -351,8 +353,7 @@ class StoresAgree(RuleBasedStateMachine):
         self._erased(lambda s: s.contexts.erase_person(person, force=force))
 
     def _erased(self, ask: Callable[[Stores], Awaitable[Any]]) -> None:
-        found = self.both(lambda s: s.state.list())
-        kin = any(self._lineage(one.context_id).parent is not None for one in found)
+        kin = self._forked
 
         async def reported(stores: Stores) -> Any:
             report = await ask(stores)
@@ -374,9 +375,6 @@ class StoresAgree(RuleBasedStateMachine):
                 assert found.epoch - held.epoch == found.version - held.version >= 0
                 held.epoch, held.version = found.epoch, found.version
 
-    def _lineage(self, context: str) -> Any:
-        return self.both(lambda s: s.journal.lineage(context))
-
     # --- forks ---
 
     @rule(context=_CONTEXTS, new=_NEW_CONTEXTS, at=st.none() | st.integers(-1, 12))
@@ -385,6 +383,7 @@ class StoresAgree(RuleBasedStateMachine):
         found = self.both(lambda s: s.journal.fork(context, new, at=at))
         if found is not None:
             self.claims.pop(new, None)
+            self._forked = True
             assert found.last_position == (at if at is not None else found.last_position)
             self._artifacts_agree()
 
@@ -543,7 +542,7 @@ class StoresAgree(RuleBasedStateMachine):
         assert count == len(found)
         self.both(lambda s: s.messages.count(context, include_hidden=True))
         self.both(lambda s: s.journal.turns(context))
-        self._lineage(context)
+        self.both(lambda s: s.journal.lineage(context))
 
     def _inbox_and_line(self, found: ContextRecord) -> None:
         head, entries = self.both(lambda s: s.journal.inbox(found.context_id))

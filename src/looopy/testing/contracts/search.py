@@ -387,7 +387,7 @@ class SearchContract(Contract):
             with refuses(ValueRefused, path=path):
                 await stores.contexts.search("fox", **others)
         await _says(stores, CONTEXT, "one owl", "another owl")
-        here = {"context_id": CONTEXT}
+        here: dict[str, Any] = {"context_id": CONTEXT}
         every: tuple[dict[str, Any], ...] = ({}, here, {"owner": "ann"}, {**here, "owner": "ann"})
         for conditions in every[:2]:
             after = (await stores.contexts.search("owl", limit=1, **conditions)).next
