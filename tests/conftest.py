@@ -6,11 +6,10 @@ Postgres is for the tests that ask for it: one server a process, started when th
 
 from __future__ import annotations
 
-import gc
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -39,27 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         folder, remove = ground.prepare()
         config.add_cleanup(remove)
-        ground.keep_bytecode(_kept(config) or folder)
-
-
-def _kept(config: pytest.Config) -> Path | None:
-    """Where pytest keeps things from one run to the next; `None` if it does not."""
-    if not config.pluginmanager.hasplugin("cacheprovider"):
-        return None
-    try:
-        return config.cache.mkdir("looopy")
-    except OSError:  # a tree that may only be read
-        return None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the garbage collector: what a collection makes stays for the whole run."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
+        ground.keep_bytecode(folder)
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,7 +3,7 @@ What a run of the tests stands on: a disk in memory, bytecode for its processes,
 
 Some hundred processes are started, most of which load the library, SQLAlchemy and an SDK. Where
 Python was told to write no bytecode, and in a fresh environment there is none, each of them would
-compile all of that again: it is compiled once, into pytest's cache.
+compile all of that again: it is compiled once, into a folder of the run's own.
 
 Files and databases of tests live as long as the run. What survives a kill is shown as well on a
 disk that is memory, and nothing that a test does can cut the power; that each commit asks for a
@@ -59,7 +59,6 @@ def keep_bytecode(folder: Path) -> None:
 
     Workers are among them. They collect the same tests at the same time, and yet the first one to
     compile a module saves the others that: four of them took 49 s of CPU without, 33 s with it.
-    The next run finds it there: half of what a worker did before its first test was compiling.
     """
     if sys.dont_write_bytecode and _BYTECODE not in os.environ:
         os.environ.pop(_NO_BYTECODE, None)
