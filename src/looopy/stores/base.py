@@ -626,6 +626,23 @@ class ContextIndex(Protocol):
         """
         ...
 
+    async def log_page(
+        self, context_id: str, *, after: int = 0, limit: int = 100, most_bytes: int = 2**20
+    ) -> Sequence[AgentEvent]:
+        """
+        The next events of a log for an export, in a page of limited size.
+
+        As `Journal.events`, but an end of a turn names no messages.
+
+        Args:
+            most_bytes: The messages of a page have at most so many bytes together, or there is one,
+                and so have its other events. A start of a call or turn may bring one more message.
+
+        Raises:
+            ValueRefused: A number is not a whole number, or is too small.
+        """
+        ...
+
     async def restore(self, contexts: Sequence[RestoredContext]) -> None:
         """
         Make contexts with everything in them: all of them at once, or none.

@@ -27,7 +27,7 @@ from looopy.stores.rows.meta import to_us
 from looopy.stores.rows.reading import DAMAGED
 from looopy.stores.search import Place, Searcher, SearchHit, SearchPage, Wanted
 from looopy.types.artifact import Artifact, ArtifactKind, ArtifactStatus
-from looopy.types.event import HistoryRewound, ToolExecutionStart, TurnWarning
+from looopy.types.event import AgentEvent, HistoryRewound, ToolExecutionStart, TurnWarning
 from looopy.types.storable import check_limit
 
 if TYPE_CHECKING:
@@ -347,6 +347,12 @@ class BasicContextIndex(Lister, ContextIndex):
         _unsupported(self, "erases nothing")
 
     async def snapshot(self, context_id: str) -> ContextSnapshot:
+        """Refused."""
+        _unsupported(self, "exports no contexts")
+
+    async def log_page(
+        self, context_id: str, *, after: int = 0, limit: int = 100, most_bytes: int = 2**20
+    ) -> Sequence[AgentEvent]:
         """Refused."""
         _unsupported(self, "exports no contexts")
 

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate, islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from looopy.stores.records import MessageRecord, TurnRecord
@@ -25,6 +26,7 @@ from looopy.stores.rows.reading import decode_records, read_message
 from looopy.stores.shield import answer
 from looopy.types.event import AgentEvent, MessageEnd
 from looopy.types.message import Message
+from looopy.types.storable import check_after, check_limit, check_number
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -215,6 +217,7 @@ class LogPage(NamedTuple):
         turns: With the position of the message that each began with.
         message_at: The row of a message by its position; `None` if it is not there.
         upto: Only events up to this `seq`.
+        brief: Ends of turns name no messages.
     """
 
     after: int
@@ -224,6 +227,25 @@ class LogPage(NamedTuple):
     turns: Iterable[tuple[TurnRecord, int | None]]
     message_at: Callable[[int], MessageRow | None]
     upto: int = sys.maxsize
+    brief: bool = False
+
+
+def check_page(after: object, limit: object, most_bytes: object) -> None:
+    """
+    Refuse what is no page of a log.
+
+    Raises:
+        ValueRefused: See `ContextIndex.log_page`.
+    """
+    check_after(after)
+    check_limit(limit, optional=False)
+    check_number(most_bytes, "/most_bytes", "pass how many bytes a page may have", least=1)
+
+
+def fitting(sizes: Iterable[int], most_bytes: int) -> int:
+    """How many rows of these sizes make a page of at most so many bytes; one at least."""
+    before = accumulate(sizes, initial=0)
+    return max(1, sum(1 for size in islice(before, 1, None) if size <= most_bytes))
 
 
 LogEntry: TypeAlias = tuple[int, str, Any]
@@ -248,11 +270,11 @@ def _seq(entry: LogEntry) -> int:
     return entry[0]
 
 
-def positions(found: Iterable[LogEntry]) -> Iterator[range]:
-    """Where the messages are that these rows refer to."""
+def positions(found: Iterable[LogEntry], *, brief: bool = False) -> Iterator[range]:
+    """Where the messages are that these rows refer to; if *brief*, not those of ended turns."""
     for _, kind, row in found:
         if kind == "end":
-            yield range(row.first_position, row.last_position + 1)
+            yield range(0) if brief else range(row.first_position, row.last_position + 1)
         else:
             position = row[5] if kind == "event" else row[1] if kind == "start" else None
             if position is not None:
@@ -273,6 +295,7 @@ class _Decoder:
     def __init__(self, context_id: str, page: LogPage) -> None:
         self._context_id = context_id
         self._row_at = page.message_at
+        self._brief = page.brief
         self._messages: dict[int, Message] = {}
 
     def decode(self, entry: LogEntry) -> list[AgentEvent]:
@@ -294,7 +317,8 @@ class _Decoder:
         return events
 
     def _turn_end(self, record: TurnRecord) -> AgentEvent:
-        places = range(record.first_position, record.last_position + 1)
+        last = 0 if self._brief else record.last_position
+        places = range(record.first_position, last + 1)
         found = [row for row in map(self._row_at, places) if row is not None]
         iteration = max((row[2] for row in found), default=0)
         messages = [m for row in found if (m := self._message_at(row[0])) is not None]

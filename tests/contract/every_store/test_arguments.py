@@ -50,6 +50,8 @@ _TABLE: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("artifacts.fail", (CONTEXT, "art"), {"version": _NO_NUMBER}),
     ("artifacts.list", (CONTEXT,), {"turn": _NO_NUMBER, "after": _STORABLE, "limit": _LIMIT}),
     ("contexts.list", (), {"due": ("x", None, 1), "limit": (*_LIMIT, None), "after": _CURSOR}),
+    ("contexts.log_page", (CONTEXT,), {"after": _NUMBER, "limit": (*_LIMIT, None)}),
+    ("contexts.log_page", (CONTEXT,), {"most_bytes": (*_FROM_0, 0)}),
     ("contexts.list", (), {"metadata": ([], "", 0, [1])}),
     ("contexts.search", ("fox",), {"after": _CURSOR, "limit": (*_LIMIT, None)}),
 )

@@ -77,6 +77,7 @@ REFUSED = {
     "erase_person": ("ada",),
     "retain": (),
     "snapshot": ("ada",),
+    "log_page": ("ada",),
     "restore": ([],),
 }
 

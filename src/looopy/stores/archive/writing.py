@@ -42,8 +42,8 @@ from looopy.types.event import AgentEvent, MessageEnd, TurnStart
 from looopy.types.message import AssistantMessage, ToolResultMessage, UserMessage
 
 _CHUNK = 256 * 1024
-_FEWEST, _MOST = 16, 1024  # events that are read at once
-_LITTLE, _MUCH = 512 * 1024, 4 * 1024 * 1024  # bytes of a page
+_EVENTS_AT_ONCE = 1_000
+_PAGE_BYTES = 2 * 1024 * 1024  # of messages that are read at once
 _TURNS_AT_ONCE = 500
 
 
@@ -192,8 +192,9 @@ def _sync(descriptor: int, file: Any) -> None:
 class _Export:
     """One export: its bytes are read from `run`, then its report."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, page_bytes: int = _PAGE_BYTES) -> None:
         self._stores = stores
+        self._page_bytes = page_bytes
         self._writer = Writer()
         self._contexts: list[dict[str, Any]] = []
         self._digest = ""
@@ -300,19 +301,18 @@ class _Export:
 
     async def _events(self, snapshot: ContextSnapshot, log: _Log) -> AsyncIterator[bytes]:
         record = snapshot.record
-        after, limit = max(record.cleared_seq - 1, 0), _FEWEST
+        after = max(record.cleared_seq - 1, 0)
         while after < record.last_seq:
-            most = min(limit, record.last_seq - after)
-            page = await self._stores.journal.events(record.context_id, after=after, limit=most)
+            page = await self._stores.contexts.log_page(
+                record.context_id,
+                after=after,
+                limit=min(_EVENTS_AT_ONCE, record.last_seq - after),
+                most_bytes=self._page_bytes,
+            )
             if not page or page[0].seq != after + 1:
                 raise _changed(record.context_id)
-            lines = await asyncio.to_thread(log.lines, page)
-            if len(lines) < _LITTLE:
-                limit = min(limit * 2, _MOST)
-            elif len(lines) > _MUCH:
-                limit = max(limit // 4, 1)
             after += len(page)
-            yield lines
+            yield await asyncio.to_thread(log.lines, page)
 
     async def _turns(
         self, snapshot: ContextSnapshot, user_positions: Mapping[int, int]

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 
 from looopy.stores.base import ContextIndex
 from looopy.stores.listing import Lister, Listing, check_tags, meets, new_tags
+from looopy.stores.log import check_page
 from looopy.stores.memory.context import context_record
 from looopy.stores.memory.erasing import InMemoryErasures
+from looopy.stores.memory.log import read_log
 from looopy.stores.memory.restore import restored_context, snapshot_of
 from looopy.stores.records import ContextRecord
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import no_context
 from looopy.stores.search import SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext, exists_already
+from looopy.types.event import AgentEvent
 
 
 class InMemoryContextIndex(InMemoryErasures, Lister, ContextIndex):
@@ -62,6 +65,16 @@ class InMemoryContextIndex(InMemoryErasures, Lister, ContextIndex):
         if context is None:
             raise no_context(context_id)
         return snapshot_of(context_id, context)
+
+    async def log_page(
+        self, context_id: str, *, after: int = 0, limit: int = 100, most_bytes: int = 2**20
+    ) -> Sequence[AgentEvent]:
+        check_page(after, limit, most_bytes)
+        context = self._get(context_id)
+        if context is None:
+            return []
+        start = max(after, context.cleared_seq - 1)
+        return await read_log(context_id, context, start, limit, most_bytes)
 
     async def restore(self, contexts: Sequence[RestoredContext]) -> None:
         made = {}

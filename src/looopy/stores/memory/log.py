@@ -19,6 +19,7 @@ from looopy.stores.log import (
     RecordRow,
     StoredMessage,
     events_of,
+    fitting,
     is_little,
     off_loop,
 )
@@ -30,9 +31,18 @@ _seq = attrgetter("seq")
 
 
 async def read_log(
-    context_id: str, context: StoredContext, after: int, limit: int | None
+    context_id: str,
+    context: StoredContext,
+    after: int,
+    limit: int | None,
+    most_bytes: int | None = None,
 ) -> list[AgentEvent]:
-    """The events with a `seq` over *after*, by `seq`, at most *limit*: the rest is not decoded."""
+    """
+    The events with a `seq` over *after*, by `seq`, at most *limit*: the rest is not decoded.
+
+    Args:
+        most_bytes: Only so many that their rows have about so many bytes; see `LogPage.brief`.
+    """
     most = context.last_seq if limit is None else limit
     if not most:
         return []
@@ -40,6 +50,13 @@ async def read_log(
     messages = context.messages[first : first + most]
     first = bisect_right(context.events, after, key=_seq)
     events = context.events[first : first + most]
+    upto, brief = sys.maxsize, most_bytes is not None
+    if most_bytes is not None:
+        fits = fitting((len(m.body) for m in messages), most_bytes)
+        more = fitting((len(e.body) for e in events), most_bytes)
+        ends = [rows[n - 1].seq for rows, n in ((messages, fits), (events, more)) if n < len(rows)]
+        upto = min(ends, default=upto)
+        messages, events = messages[:fits], events[:more]
     first = bisect_right(context.turns, after, key=_end)
     begun = context.user_positions
     turns = [(t, begun.get(t.turn)) for t in context.turns[first : first + most]]
@@ -53,7 +70,7 @@ async def read_log(
         place = position - lowest
         return kept[place] if 0 <= place < len(kept) else None
 
-    page = LogPage(after, most, messages, events, turns, message_at)
+    page = LogPage(after, most, messages, events, turns, message_at, upto, brief)
     bodies = chain((m.body for m in messages), (e.body for e in events))
     little = is_little(len(messages) + len(events), bodies)
     return (await off_loop(events_of(context_id, page), little=little))[:most]

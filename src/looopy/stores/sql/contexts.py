@@ -8,7 +8,7 @@ from typing import Any
 
 from looopy.stores.base import ContextIndex
 from looopy.stores.listing import Lister, Listing, check_tags, facts, labels, new_tags
-from looopy.stores.log import read_rows
+from looopy.stores.log import LogPage, check_page, events_of, off_loop, read_rows
 from looopy.stores.records import ContextRecord
 from looopy.stores.rows import events as rows
 from looopy.stores.rules import no_context
@@ -19,9 +19,11 @@ from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.erasing import SQLErasures
 from looopy.stores.sql.head import peek
 from looopy.stores.sql.inherited import all_versions
+from looopy.stores.sql.journal import read_log
 from looopy.stores.sql.restore import restore
 from looopy.stores.sql.store import bounded, can_exist, one_step
 from looopy.stores.sql.turns import context_record, stored_artifact, tags_column
+from looopy.types.event import AgentEvent
 from looopy.types.storable import dump
 
 _ARTIFACT_COLUMNS = 13
@@ -96,6 +98,24 @@ class SQLContextIndex(SQLErasures, Lister, ContextIndex):
             raise no_context(context_id)
         work = partial(_snapshot, self.params(context_id), context_id)
         return await self.backend.run(work, write=False)
+
+    async def log_page(
+        self, context_id: str, *, after: int = 0, limit: int = 100, most_bytes: int = 2**20
+    ) -> Sequence[AgentEvent]:
+        check_page(after, limit, most_bytes)
+        def work() -> Steps[list[LogPage]]:
+            key = self.params(context_id)
+            head = yield from peek(key)
+            if head is None or after >= head.last_seq:
+                return []
+            start = max(after, head.cleared_seq - 1)
+            return (yield from read_log(key, head, start, bounded(limit), most_bytes))
+
+        if not can_exist(context_id):
+            return []
+        pages = await self.backend.run(work, write=False)
+        parts = (part for page in pages for part in events_of(context_id, page))
+        return (await off_loop(parts, little=False))[:limit]
 
     async def restore(self, contexts: Sequence[RestoredContext]) -> None:
         await restore(self.backend, self.tenant, contexts)

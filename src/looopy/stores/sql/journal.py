@@ -21,6 +21,7 @@ from looopy.stores.log import (
     LogPage,
     entries,
     events_of,
+    fitting,
     is_little,
     off_loop,
     positions,
@@ -49,7 +50,7 @@ from looopy.stores.sql.commit import (
     create,
     encode_commit,
 )
-from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.fork import (
     fork_steps,
     lineage_steps,
@@ -73,6 +74,7 @@ from looopy.types.storable import (
 )
 
 _USER_POSITION = 14
+_SEQ = 3  # of a message
 _NEAR = 64  # positions that are read on the way to another one
 
 
@@ -155,7 +157,7 @@ class SQLJournal(SQLStore, Journal):
             if head is None or start >= head.last_seq or most <= 0:
                 return []
             start = max(start, head.cleared_seq - 1)
-            return (yield from _read_log(key, head, start, most))
+            return (yield from read_log(key, head, start, most))
 
         most = bounded(limit)
         if not can_exist(context_id):
@@ -267,20 +269,27 @@ class SQLJournal(SQLStore, Journal):
         return int(asked[0][0]) if asked else None
 
 
-def _read_log(
-    key: Mapping[str, Any], head: Head, after: int, limit: int
+def read_log(
+    key: Mapping[str, Any], head: Head, after: int, limit: int, most_bytes: int | None = None
 ) -> Steps[list[LogPage]]:
-    """The rows of the events over *after*, from each context that holds a part of the log."""
+    """
+    The rows of the events over *after*, from each context that holds a part of the log.
+
+    Args:
+        most_bytes: One page that has about so many bytes at most, and is `brief`.
+    """
     layers = yield from read_layers(key, head)
     end = Layer(key["context"], head.last_position, head.last_seq, head.turn_count, 0)
     low = Layer(key["context"], head.visible_from - 1, 0, 0, 0)
     pages: list[LogPage] = []
     for layer in (*layers, end):
         if after < layer.seq and limit > 0:
-            reader = _LogReader({**key, "context": layer.source}, low, layer)
+            reader = _LogReader({**key, "context": layer.source}, low, layer, most_bytes)
             found, rows_read = yield from reader.read(max(after, low.seq), limit)
             pages += found
             limit -= rows_read
+            if most_bytes is not None and rows_read:
+                break
         low = layer
     return pages
 
@@ -292,12 +301,16 @@ class _LogReader:
     Args:
         low: What comes before the part.
         high: Its end.
+        most_bytes: See `read_log`.
     """
 
-    def __init__(self, key: Mapping[str, Any], low: Layer, high: Layer) -> None:
+    def __init__(
+        self, key: Mapping[str, Any], low: Layer, high: Layer, most_bytes: int | None = None
+    ) -> None:
         self._key = key
         self._low = low
         self._high = high
+        self._most_bytes = most_bytes
 
     def read(self, after: int, limit: int) -> Steps[tuple[list[LogPage], int]]:
         """
@@ -313,7 +326,7 @@ class _LogReader:
             page, found = yield from self._page(after, most)
             pages.append(page)
             count += len(found)
-            if len(found) < most:
+            if len(found) < most or self._most_bytes is not None:
                 break
             after = found[-1][0]
             limit -= most
@@ -321,25 +334,49 @@ class _LogReader:
 
     def _page(self, after: int, limit: int) -> Steps[tuple[LogPage, list[LogEntry]]]:
         # Each source gives its part of the next *limit* numbers; the nearest of all count.
-        messages = yield from self._messages(after, limit)
-        events = yield Query(s.LIST_EVENTS, {**self._key, "after": after, "limit": limit})
+        first = yield from self._find(
+            s.FIND_POSITION, after, self._low.position + 1, self._high.position + 1
+        )
+        which = {**self._key, "after": first - 1, "limit": limit}
+        messages, upto = yield from self._rows(s.LIST_MESSAGES, s.LIST_SIZES, which, _SEQ)
+        which = {**self._key, "after": after, "limit": limit}
+        events, end = yield from self._rows(s.LIST_EVENTS, s.LIST_EVENT_SIZES, which, 0)
         turns = yield from self._turns(after, limit)
         known = {row[0]: row for row in messages}
         told = [(turn_record(row), row[_USER_POSITION]) for row in turns]
-        page = LogPage(after, limit, messages, events, told, known.get, self._high.seq)
+        brief = self._most_bytes is not None
+        page = LogPage(after, limit, messages, events, told, known.get, min(upto, end), brief)
         found = entries(page)
-        wanted = {p for places in positions(found) for p in places} - known.keys()
+        wanted = {p for places in positions(found, brief=brief) for p in places} - known.keys()
         for low, high in _ranges(sorted(wanted)):
             params = {**self._key, "after": low - 1, "limit": high - low + 1}
             more = yield Query(s.LIST_MESSAGES, params)
             known.update((row[0], row) for row in more)
         return page, found
 
-    def _messages(self, after: int, limit: int) -> Steps[list[tuple[Any, ...]]]:
-        low, high = self._low.position + 1, self._high.position + 1
-        first = yield from self._find(s.FIND_POSITION, after, low, high)
-        params = {**self._key, "after": first - 1, "limit": limit}
-        return (yield Query(s.LIST_MESSAGES, params))
+    def _rows(
+        self, statement: str, sizes: str, params: Mapping[str, Any], seq: int
+    ) -> Steps[tuple[Rows, int]]:
+        """
+        The rows of one source that a page takes, and the `seq` up to which all of them are there.
+
+        Args:
+            sizes: The statement that tells how long they are.
+            seq: The place of their number in a row.
+        """
+        if self._most_bytes is None:
+            return (yield Query(statement, params)), self._high.seq
+        # A database may read a whole text to measure it: no more of them than are needed.
+        limit, looked = params["limit"], 2
+        while True:
+            there = yield Query(sizes, {**params, "limit": min(looked, limit)})
+            most = fitting((size for (size,) in there), self._most_bytes)
+            if len(there) < looked or looked >= limit or most < len(there):
+                break
+            looked *= 4
+        found = yield Query(statement, {**params, "limit": most})
+        whole = len(there) <= most
+        return found, self._high.seq if whole else int(found[-1][seq])
 
     def _turns(self, after: int, limit: int) -> Steps[list[tuple[Any, ...]]]:
         low, high = self._low.turn + 1, self._high.turn + 1

@@ -608,6 +608,10 @@ LIST_EVENTS = (
     "SELECT seq, turn, iteration, type, created_at, position, body FROM looopy_events"
     f" WHERE {_THIS} AND seq > :after ORDER BY seq LIMIT :limit"
 )
+LIST_EVENT_SIZES = (
+    f"SELECT OCTET_LENGTH(body) FROM looopy_events WHERE {_THIS} AND seq > :after ORDER BY seq"
+    " LIMIT :limit"
+)
 
 STARTED_CALLS = (
     "SELECT body FROM looopy_events WHERE tenant_id = :tenant AND context_id = :context AND seq >"

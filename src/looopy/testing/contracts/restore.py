@@ -30,7 +30,7 @@ from looopy.testing.contracts.turns import (
     user,
 )
 from looopy.types.artifact import ArtifactStatus
-from looopy.types.event import AgentEvent
+from looopy.types.event import AgentEvent, MessageEnd, TurnEnd
 from looopy.types.message import StopReason, ToolCall
 from looopy.types.state import PendingKind, PendingRequest
 from looopy.types.summary import summary_message
@@ -305,6 +305,29 @@ class RestoreContract(Contract):
         for theirs in (stores, stores.for_tenant("other")):
             with pytest.raises(ContextNotFound):
                 await theirs.contexts.snapshot(CONTEXT if theirs is not stores else name)
+
+    async def test_a_page_of_the_log_has_few_bytes(self, stores: Stores) -> None:
+        """All of them together are the log, of a fork too; ends of turns name no messages."""
+        for size in (10, 3_000, 10, 9_000):
+            await a_turn(stores, text="x" * size)
+        await stores.journal.fork(CONTEXT, "fork", at=6)
+        await stores.messages.append("fork", [user("y" * 5_000), user("y" * 5_000)])
+        for name in (CONTEXT, "fork"):
+            whole = await stores.journal.events(name)
+            for most_bytes, limit in ((1, 100), (4_000, 100), (7_000, 3), (2**30, 2), (2**30, 99)):
+                found: list[AgentEvent] = []
+                bounds = {"limit": limit, "most_bytes": most_bytes}
+                while page := await stores.contexts.log_page(name, after=len(found), **bounds):
+                    assert len(page) <= limit
+                    sizes = [len(e.message.text) for e in page if isinstance(e, MessageEnd)]
+                    assert len(sizes) < 2 or sum(sizes) <= most_bytes
+                    found += page
+                assert [(e.seq, e.type) for e in found] == [(e.seq, e.type) for e in whole]
+                both = zip(found, whole, strict=True)
+                assert all(a == b for a, b in both if not isinstance(a, TurnEnd))
+                assert not any(e.messages for e in found if isinstance(e, TurnEnd))
+        assert await stores.contexts.log_page("unknown") == []
+        assert await stores.for_tenant("other").contexts.log_page(CONTEXT) == []
 
     async def test_a_context_that_is_cleared_meanwhile_is_not_exported(
         self, stores: Stores

@@ -199,6 +199,11 @@ IN_SQLITE = {
         f" FROM looopy_contexts c JOIN looopy_event_rows e ON {_after('e.id')} WHERE {_OWNER}"
         " ORDER BY e.id LIMIT :limit"
     ),
+    s.LIST_EVENT_SIZES: (
+        "SELECT LENGTH(CAST(e.body AS BLOB))"
+        f" FROM looopy_contexts c JOIN looopy_event_rows e ON {_after('e.id')} WHERE {_OWNER}"
+        " ORDER BY e.id LIMIT :limit"
+    ),
     s.STARTED_CALLS: (
         "SELECT e.body FROM looopy_contexts c"
         f" JOIN looopy_turn_rows t ON t.id = ({_given(':turn')})"
