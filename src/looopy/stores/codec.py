@@ -56,7 +56,7 @@ from looopy.types.message_json import (
     usage_from_json,
     usage_to_json,
 )
-from looopy.types.storable import dump, escape
+from looopy.types.storable import MAX_DEPTH, dump, escape
 
 __all__ = [
     "Record",
@@ -178,6 +178,8 @@ def _write(value: Any, path: str) -> Any:
         return value.isoformat()
     if isinstance(value, Enum):
         return value.value
+    if path.count("/") > MAX_DEPTH:  # before Python's own limit, in a value of any depth
+        raise ValueRefused(f"nested deeper than {MAX_DEPTH} levels", path=path)
     if isinstance(value, Mapping):
         return {key: _write(one, f"{path}/{escape(str(key))}") for key, one in value.items()}
     if isinstance(value, (list, tuple)):

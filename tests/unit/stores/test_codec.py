@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 
 import pytest
 
@@ -164,6 +166,17 @@ def test_a_value_that_would_change_is_refused_before_it_is_written(value, path):
     with pytest.raises(ValueRefused) as refused:
         encode_event(value)
     assert refused.value.path == path
+
+
+TURN = TurnRecord(turn=1, start_seq=1, first_position=1, last_position=1, started_at=AT)
+
+
+def test_a_value_of_any_depth_is_refused_by_its_place():
+    """And not by Python's own limit."""
+    deep = reduce(lambda inner, _: [inner], range(5_000), 1)
+    with pytest.raises(ValueRefused, match="nested deeper than 64 levels") as refused:
+        encode_record(replace(TURN, metadata={"v": deep}))
+    assert refused.value.path.startswith("/metadata/v/0/0")
 
 
 def test_moments_keep_their_zone_and_microseconds():
