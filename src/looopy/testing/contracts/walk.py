@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -238,16 +238,31 @@ def difference(found: View, wanted: View) -> str:
         if plain(has) == plain(needs):
             continue
         if isinstance(has, Sequence) and isinstance(needs, Sequence):
-            lines += [f"lost of {name}: {shown}" for shown in _beyond(needs, has)]
-            lines += [f"too much of {name}: {shown}" for shown in _beyond(has, needs)]
+            lines += [f"lost of {name}: {_short(one)}" for one in _beyond(needs, has)]
+            lines += [f"too much of {name}: {_short(one)}" for one in _beyond(has, needs)]
+            lines += _fields_that_differ(has, needs)
         else:
             lines.append(f"{name}: expected {_short(needs)}, found {_short(has)}")
     return "\n".join(f"  {line}" for line in lines)
 
 
-def _beyond(some: Sequence[Any], others: Sequence[Any]) -> list[str]:
+def _beyond(some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     known = [plain(one) for one in others]
-    return [_short(one) for one in some if plain(one) not in known]
+    return [one for one in some if plain(one) not in known]
+
+
+def _fields_that_differ(has: Sequence[Any], needs: Sequence[Any]) -> list[str]:
+    """The fields of those that only look alike: of one type, at one place."""
+    lines: list[str] = []
+    for found, wanted in zip(has, needs, strict=False):
+        if type(found) is not type(wanted) or not is_dataclass(wanted):
+            continue
+        for one in fields(wanted):
+            was, should = getattr(found, one.name), getattr(wanted, one.name)
+            if one.compare and plain(was) != plain(should):
+                name = f"{_short(wanted)} has another {one.name}"
+                lines.append(f"{name}: expected {_short(should)}, found {_short(was)}")
+    return lines
 
 
 def _short(value: object) -> str:
