@@ -198,7 +198,7 @@ class Conversation:
         terminal = self._terminal
         if terminal.has_person:
             edit_lines()
-            terminal.notice("Ctrl-C cancels an answer, Ctrl-D leaves.")
+            terminal.notice("Ctrl-C cancels an answer, Ctrl-D leaves, /help says more.")
         self._wait_if_busy(may_be_left=True)
         said = None
         if go_on:

@@ -97,7 +97,9 @@ class Child:
         except TimeoutError:
             self.stop()
             raise LLMUnavailable(
-                f"the local model did not start within {_START_TIMEOUT_S} seconds",
+                f"the local model did not start within {_START_TIMEOUT_S} seconds: the machine has"
+                " too much else to do, or its disk is slow. Start again, or name a smaller model"
+                " (`looopy models` lists them)",
                 provider="local",
                 model=self.config.name,
             ) from None
