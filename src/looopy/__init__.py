@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from looopy.types.event import MessageEnd as MessageEnd
     from looopy.types.event import MessageStart as MessageStart
     from looopy.types.event import MessageUpdate as MessageUpdate
+    from looopy.types.event import ServerToolEnd as ServerToolEnd
+    from looopy.types.event import ServerToolStart as ServerToolStart
     from looopy.types.event import StatusChange as StatusChange
     from looopy.types.event import ToolExecutionEnd as ToolExecutionEnd
     from looopy.types.event import ToolExecutionStart as ToolExecutionStart
@@ -133,6 +135,8 @@ _export(
             "MessageStart",
             "MessageUpdate",
             "StatusChange",
+            "ServerToolEnd",
+            "ServerToolStart",
             "ToolExecutionEnd",
             "ToolExecutionStart",
             "ToolExecutionUpdate",

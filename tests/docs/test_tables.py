@@ -68,7 +68,7 @@ def test_every_stop_reason_is_listed_with_its_outcome():
         for row in _rows("events.md", "## How a turn ends")
         for name in _names(row[0])
     }
-    of_models = {StopReason.TOOL_USE, StopReason.ABORTED, StopReason.SENSITIVE}
+    of_models = {StopReason.TOOL_USE, StopReason.ABORTED, StopReason.SENSITIVE, StopReason.PAUSED}
     assert listed == {
         reason.value: outcome_of(reason).value for reason in StopReason if reason not in of_models
     }

@@ -96,7 +96,7 @@ MUTANTS = [
         "assistant-speaks-last",
         "going on after a cancelled answer is refused by the later models",
         "looopy.llm.anthropic.format:_messages",
-        'if not sent or sent[-1]["role"] == "assistant":',
+        'if not sent or (sent[-1]["role"] == "assistant" and not going_on):',
         "if not sent:",
         f"{_REQUESTS}::test_user_and_assistant_take_turns",
         f"{_PROPERTY}::test_any_log_goes_out_valid",

@@ -95,7 +95,9 @@ def _turns(messages: Sequence[Wire]) -> list[str]:
     problems = []
     if roles[0] != "user":
         problems.append("messages: first message must use the user role")
-    if roles[-1] != "user":
+    last = messages[-1].get("content")
+    blocks = last if isinstance(last, list) else []
+    if roles[-1] != "user" and not any(b.get("type") == "server_tool_use" for b in blocks):
         problems.append(
             "This model does not support assistant message prefill. The conversation must end with"
             " a user message."
@@ -105,6 +107,18 @@ def _turns(messages: Sequence[Wire]) -> list[str]:
         for i in range(1, len(roles))
         if roles[i] == roles[i - 1]
     ]
+    for i, message in enumerate(messages[:-1]):
+        content = message["content"] if isinstance(message["content"], list) else []
+        done = {block.get("tool_use_id") for block in content}
+        after = messages[i + 1]["content"]
+        if any(isinstance(b, dict) and b.get("type") == "tool_result" for b in after):
+            continue
+        problems += [
+            f"messages.{i}: `{b['name']}` tool use with id `{b['id']}` was found without a"
+            f" corresponding `{b['name']}_tool_result` block"
+            for b in content
+            if b.get("type") == "server_tool_use" and b["id"] not in done
+        ]
     return problems
 
 

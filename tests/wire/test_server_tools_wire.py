@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from tests.wire import fake_anthropic, fake_openai, fake_responses
@@ -10,7 +12,7 @@ from tests.wire.fake_openai import DONE, Answer, chunk
 from tests.wire.fake_responses import sse
 from tests.wire.three import ASK, play, says, serving
 
-from looopy import Agent, LoopConfig, ModelOptions
+from looopy import Agent, LoopConfig, ModelOptions, ServerToolEnd, ServerToolStart
 from looopy.llm import render
 from looopy.stores import open_stores
 from looopy.types.message import (
@@ -164,6 +166,67 @@ def test_another_model_sees_the_text_alone(blocks):
         assert found[1].content == (TextContent("Sunny."),)
     kinds = [block.type for block in render([question, cut], **own)[1].content]
     assert kinds == ["text"]
+
+
+def waiting(api, gate):
+    """An answer for which the server searches until *gate* opens."""
+    answer = searched(api)
+    done = b"web_search_tool_result" if api == "anthropic" else b"output_item.done"
+    name = b"srv_1" if api == "anthropic" else b"ws_1"
+    first = next(i for i, p in enumerate(answer.pieces) if done in p and name in p)
+    return replace(answer, pieces=[*answer.pieces[:first], gate, *answer.pieces[first:]])
+
+
+@pytest.mark.parametrize("api", ["responses", "anthropic"])
+async def test_a_tool_of_the_server_is_shown_while_it_runs(api):
+    """Stored before it is shown, replayed from the store, and no call of the agent's tools."""
+    gate, kinds = asyncio.Event(), (ServerToolStart, ServerToolEnd)
+    async with (
+        serving(api, waiting(api, gate)) as (_, made),
+        open_stores("memory:") as stores,
+    ):
+        shown = []
+        async with Agent("s", llm_provider=made, stores=stores) as agent:
+            turn = agent.execute_turn("How is the weather?")
+            async for event in turn:
+                shown.append(event)
+                if isinstance(event, ServerToolStart):
+                    assert [e.seq for e in await stores.journal.events("s")][-1] == event.seq
+                    gate.set()
+            result = await turn
+        replayed = [e for e in await stores.journal.events("s") if isinstance(e, kinds)]
+    live = [event for event in shown if isinstance(event, kinds)]
+    assert replayed == live
+    begun, ended = live
+    call_id = "ws_1" if api == "responses" else "srv_1"
+    assert (begun.tool_call_id, begun.tool_name) == (call_id, "web_search")
+    assert (ended.tool_call_id, ended.tool_name) == (call_id, "web_search")
+    assert begun.args["query"] == ended.args["query"] == "weather"
+    assert ended.is_error is False
+    places = [shown.index(one) for one in (begun, ended)]
+    assert places[1] < next(i for i, e in enumerate(shown) if getattr(e, "delta", "") == "Sunny.")
+    assert result.outcome == "completed", result.error
+    assert [call for one in result.iterations for call in one.calls] == []
+    assert not any(e.type.startswith("tool_execution") for e in shown)
+
+
+async def test_a_failure_of_such_a_tool_and_a_flood_of_them():
+    """The end says that it failed; an answer has a limit of events, and the message has all."""
+    failed = {**FOUND, "content": {"type": "web_search_tool_result_error", "error_code": "x\0"}}
+    pairs = []
+    for number in range(100):
+        name = f"srv_{number}"
+        pairs.append(fake_anthropic.block(2 * number, {**USE, "id": name}))
+        pairs.append(fake_anthropic.block(2 * number + 1, {**failed, "tool_use_id": name}))
+    async with (
+        serving("anthropic", fake_anthropic.answers(*pairs)) as (_, made),
+        Agent("s", llm_provider=made) as agent,
+    ):
+        turn = agent.execute_turn("Search.")
+        ends = [event async for event in turn if isinstance(event, ServerToolEnd)]
+        assert len((await turn).messages[-1].content) == 200
+    assert len(ends) == 64
+    assert all(event.is_error for event in ends)
 
 
 async def test_chat_completions_name_sources_the_answer_and_its_reasoning():

@@ -18,6 +18,8 @@ from looopy.types.event import (
     AgentEvent,
     MessageEnd,
     MessageUpdate,
+    ServerToolEnd,
+    ServerToolStart,
     StatusChange,
     ToolExecutionEnd,
     ToolExecutionStart,
@@ -99,6 +101,10 @@ class TextRenderer:
                 self._report(event)
             case ToolExecutionEnd():
                 self._end(event)
+            case ServerToolStart():
+                self._begin(event)
+            case ServerToolEnd():
+                self._end_served(event)
             case StatusChange(attempt=int(), reason=reason, delay_s=delay_s):
                 self._aside(f"[{one_line(reason or '', _RESULT_CHARS)}]")
                 self._aside(f"[trying again in {delay_s or 0:.0f} s]")
@@ -127,7 +133,7 @@ class TextRenderer:
             self._open = ""
             self._terminal.fresh_line()
 
-    def _begin(self, event: ToolExecutionStart) -> None:
+    def _begin(self, event: ToolExecutionStart | ServerToolStart) -> None:
         self._leave_call()
         self._terminal.fresh_line()
         self._calls[event.tool_call_id] = call = shown_call(event.tool_name, event.args)
@@ -154,6 +160,19 @@ class TextRenderer:
         if event.is_error and event.result.text in _STOPPED:
             how, said = "stopped after", _STOPPED[event.result.text]
         self._terminal.write(f" {how} {event.duration_s:.1f} s{said}]\n", dim=True)
+
+    def _end_served(self, event: ServerToolEnd) -> None:
+        """A tool of the provider's: some say only at its end what it was asked."""
+        begun = self._calls.pop(event.tool_call_id, "")
+        call = shown_call(event.tool_name, event.args)
+        if self._open != event.tool_call_id:
+            self._leave_call()
+            self._terminal.fresh_line()
+            self._terminal.write(f"[{call} ...", dim=True)
+        elif begun != call:
+            self._terminal.write(f" {call.removeprefix(begun).strip()} ...", dim=True)
+        self._open = ""
+        self._terminal.write(f" {'failed' if event.is_error else 'done'}]\n", dim=True)
 
     def _finish(self, event: TurnEnd) -> None:
         self._leave_call()

@@ -34,7 +34,7 @@ def unanswered(messages: Sequence[Message]) -> list[ToolCall]:
 
 def can_continue(messages: Sequence[Message]) -> bool:
     """
-    True if the model has something to answer: open calls, or a tail that is not an answer.
+    True if the model has something to answer: open calls, or a tail that is not a whole answer.
 
     Trailing answers that failed or were aborted are skipped; a custom message is the caller's to
     convert, and counts as something to answer. A summary does not count.
@@ -43,6 +43,8 @@ def can_continue(messages: Sequence[Message]) -> bool:
         if is_summary(message):
             continue
         if not isinstance(message, AssistantMessage):
+            return True
+        if message.stop_reason is StopReason.PAUSED:
             return True
         if message.stop_reason not in (StopReason.ERROR, StopReason.ABORTED):
             return bool(unanswered(messages))

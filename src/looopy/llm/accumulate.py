@@ -226,13 +226,28 @@ class Accumulator:
         block.citations = [*(block.citations or ()), citation]
         return tuple(events)
 
-    def server_tool(self, block: ServerToolCall | ServerToolResult) -> tuple[StreamEvent, ...]:
-        """A block that the server made with a tool of its own: no event, but in the message."""
+    def server_tool(
+        self,
+        block: ServerToolCall | ServerToolResult,
+        says: Literal["servertool_start", "servertool_end"] | None = None,
+    ) -> tuple[StreamEvent, ...]:
+        """A block that the server made with a tool of its own; what it *says* of the tool's run."""
         events: list[StreamEvent] = []
         self._close_current(events)
         made = _Block("server")
         made.server = block
         self._blocks.append(made)
+        if says is not None:
+            place = len(self._blocks) - 1
+            events.append(StreamEvent(says, place, partial=self, server_tool=block))
+        return tuple(events)
+
+    def server_tool_begins(self, block: ServerToolCall) -> tuple[StreamEvent, ...]:
+        """The server begins to run a tool of its own, whose block is not whole yet."""
+        events: list[StreamEvent] = []
+        self._close_current(events)
+        place = len(self._blocks)
+        events.append(StreamEvent("servertool_start", place, partial=self, server_tool=block))
         return tuple(events)
 
     def tool_call(
@@ -307,7 +322,7 @@ class Accumulator:
             )
             events.append(StreamEvent("toolcall_end", position, raw, self, tool_call=block.call))
         called = any(self._blocks[p].call for p in self._calls)
-        if called and stop_reason == StopReason.STOP:
+        if called and stop_reason in (StopReason.STOP, StopReason.PAUSED):
             stop_reason = StopReason.TOOL_USE
         elif not called and stop_reason == StopReason.TOOL_USE:
             stop_reason = StopReason.STOP

@@ -65,7 +65,7 @@ async def run_iteration(turn: Turn) -> AsyncGenerator[Out, None]:
     if calls:
         async for one in run_tools(turn, calls, tools, cut_call):
             yield one
-    elif assistant is not None:
+    elif assistant is not None and assistant.stop_reason is not StopReason.PAUSED:
         progress.end(_STOPS.get(assistant.stop_reason, StopReason.STOP))
     judge_answer(turn, assistant)
     turn.end_iteration(assistant)

@@ -38,6 +38,7 @@ from looopy.loop.outgoing import Out
 from looopy.loop.output import INSTRUCTION
 from looopy.loop.parts import Turn
 from looopy.loop.prompts import BuiltPrompt, build_prompt
+from looopy.loop.server_tools import ServerTools
 from looopy.loop.storable import _clean
 from looopy.tools.base import Tool
 from looopy.tools.gather import prompts_of
@@ -61,6 +62,7 @@ _GRACE_S = 5.0  # how long the turn waits for a stream to close
 _AT_A_TIME = 64  # deltas after which other tasks, such as readers, run, whatever the provider
 _SECRET = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 T = TypeVar("T")
+_NO_MORE = StreamEvent("error")  # of a stream that has ended without a last event
 _WHOLE = LoopConfig(max_messages=None, history_tokens=None)
 
 
@@ -172,6 +174,7 @@ async def _listen(
     given = turn.given
     deltas = None if given.redactor.free else given.redactor.deltas()
     partial: PartialMessage | None = None
+    served = ServerTools(turn)
     arrived = 0
     patience = Patience(
         turn.scope,
@@ -185,10 +188,9 @@ async def _listen(
         events = aiter(stream)
         while True:
             with turn.scope:
-                try:
-                    event = await anext(events)
-                except StopAsyncIteration:
-                    break
+                event = await anext(events, _NO_MORE)
+            if event is _NO_MORE:
+                break
             partial = event.partial
             if event.type in ("done", "error"):
                 attempt.final = _final(turn, event)
@@ -203,7 +205,9 @@ async def _listen(
                     continue
                 attempt.first_delta_s = (utc_now() - attempt.started).total_seconds()
             reach("B5")
-            if deltas is None:
+            if event.server_tool is not None:
+                yield served.group(event.type, event.server_tool)
+            elif deltas is None:
                 yield turn.out.delta(event)
             else:
                 for piece in deltas(event):
@@ -313,13 +317,14 @@ async def _request(
     else:
         shown = view.of(config, provider=provider, model=model, window_tokens=window_tokens)
         attempt.left_out = view.leaves_out
+    sent = prompt.behind(shown)
     request = LLMRequest(
         messages=prompt.behind(shown),
         tools=specs,
         system_prompt=prompt.before,
         model=model,
         prompts=prompt.parts,
-        ephemeral=bool(prompt.after),
+        ephemeral=sent is not shown,
     )
 
     held, warnings = attempt.held, attempt.warnings

@@ -21,7 +21,7 @@ from looopy.errors import ConfigurationError
 from looopy.tools.gather import _failed
 from looopy.types.constructors import quick
 from looopy.types.context import PromptPart, SystemPrompt, TurnContext, as_part
-from looopy.types.message import Message, TextContent, UserMessage
+from looopy.types.message import AssistantMessage, Message, StopReason, TextContent, UserMessage
 
 _logger = logging.getLogger("looopy")
 AFTER = "[From the application, not from the user]\n"
@@ -42,11 +42,13 @@ class BuiltPrompt:
     parts: Sequence[PromptPart] = ()
 
     def behind(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """*messages*, followed by the text after the history."""
-        if not self.after:
+        """*messages*, followed by the text after the history; not amid a paused answer."""
+        last = messages[-1] if messages else None
+        if not self.after or (
+            isinstance(last, AssistantMessage) and last.stop_reason is StopReason.PAUSED
+        ):
             return messages
         said = TextContent(f"{AFTER}{self.after}")
-        last = messages[-1] if messages else None
         if not isinstance(last, UserMessage):
             return [*messages, UserMessage((said,), timestamp=last.timestamp if last else 0)]
         content = (TextContent(last.content),) if isinstance(last.content, str) else last.content

@@ -72,13 +72,13 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
         # A provider would refuse a signature over other bytes: the block becomes an unsigned one.
         return _repaired(turn, ThinkingContent(thinking))
     if isinstance(block, ServerToolCall):
-        arguments = _kept_item(block.arguments)
+        arguments = kept_item(block.arguments)
         found: AssistantBlock = replace(
             block,
             id=repair(block.id),
             name=repair(block.name),
             arguments=arguments,
-            item=_kept_item(block.item),
+            item=kept_item(block.item),
         )
         return block if found == block else found
     if isinstance(block, ServerToolResult):
@@ -86,7 +86,7 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
             block,
             tool_call_id=repair(block.tool_call_id),
             tool_name=repair(block.tool_name),
-            item=_kept_item(block.item),
+            item=kept_item(block.item),
         )
         return block if found == block else found
     arguments = repair_json(block.arguments)
@@ -105,13 +105,13 @@ def _clean_block(turn: Turn, block: AssistantBlock) -> AssistantBlock:
 def _clean_citation(one: Citation) -> Citation:
     texts = {name: getattr(one, name) for name in ("url", "title", "text")}
     clean = {name: text if text is None else repair(text) for name, text in texts.items()}
-    return Citation(**clean, raw=_kept_item(one.raw))
+    return Citation(**clean, raw=kept_item(one.raw))
 
 
-def _kept_item(item: Mapping[str, Any]) -> Mapping[str, Any]:
+def kept_item(item: Mapping[str, Any], most_chars: int = _MAX_ITEM_CHARS) -> Mapping[str, Any]:
     """A server's JSON as every store keeps it; a note in place of one that is too large."""
     try:
-        if len(dump(kept := repair_json(dict(item), _ITEM_DEPTH))) <= _MAX_ITEM_CHARS:
+        if len(dump(kept := repair_json(dict(item), _ITEM_DEPTH))) <= most_chars:
             return cast("Mapping[str, Any]", kept)
     except ValueRefused:
         pass

@@ -7,7 +7,8 @@ and `Agent.events(after=seq)` replays it. An event without one (a delta, a start
 and is not stored.
 
 Order of one iteration: `iteration_start`; queued user messages (`message_start`, `message_end`
-each); the assistant's `message_start`, `message_update`*, `message_end`; per tool
+each); the assistant's `message_start`, `message_update`* (and `server_tool_start`,
+`server_tool_end` for tools that the provider runs), `message_end`; per tool
 `tool_execution_start`, `tool_execution_update`*, `tool_execution_end`, `message_start`,
 `message_end`; `iteration_end`.
 """
@@ -182,6 +183,40 @@ class ToolExecutionEnd(Event):
     is_error: bool = False
     started: datetime | None = None
     duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerToolStart(Event):
+    """
+    The provider's own server begins to run a tool of its own, such as its web search.
+
+    Attributes:
+        args: The arguments, as far as the provider has said them.
+    """
+
+    type: ClassVar[Literal["server_tool_start"]] = "server_tool_start"
+    durable: ClassVar[bool] = True
+    tool_call_id: str
+    tool_name: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerToolEnd(Event):
+    """
+    The provider's own server has run a tool. The answer's message holds what it sent of it.
+
+    Attributes:
+        args: The arguments, as far as the provider has said them.
+        is_error: The server reports a failure.
+    """
+
+    type: ClassVar[Literal["server_tool_end"]] = "server_tool_end"
+    durable: ClassVar[bool] = True
+    tool_call_id: str
+    tool_name: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    is_error: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +410,8 @@ AgentEvent: TypeAlias = (
     | ToolExecutionStart
     | ToolExecutionUpdate
     | ToolExecutionEnd
+    | ServerToolStart
+    | ServerToolEnd
     | ArtifactUpdate
     | InputRequired
     | AuthRequired

@@ -20,7 +20,11 @@ from looopy.types.constructors import quick
 
 
 class StopReason(StrEnum):
-    """Why a model stopped generating (the first six, pi's values), or why a turn ended."""
+    """
+    Why a model stopped generating (the first six, pi's values, and `paused`), or why a turn ended.
+
+    A `paused` answer goes on in the next one: the provider's server wants it back first.
+    """
 
     STOP = "stop"
     LENGTH = "length"
@@ -28,6 +32,7 @@ class StopReason(StrEnum):
     ERROR = "error"
     ABORTED = "aborted"
     SENSITIVE = "sensitive"
+    PAUSED = "paused"
     MAX_ITERATIONS = "max_iterations"
     MAX_TOOL_CALLS = "max_tool_calls"
     MAX_TOOL_FAILURES = "max_tool_failures"

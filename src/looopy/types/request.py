@@ -2,7 +2,8 @@
 A call of a model: the request, its options, and the provider's stream events.
 
 The twelve stream events are pi's: `start`, three of each of `text_*`, `thinking_*` and `toolcall_*`
-(`start`, `delta`, `end`), `done` and `error`.
+(`start`, `delta`, `end`), `done` and `error`. Two more are ours: `servertool_start` and
+`servertool_end`, about a tool that the provider's own server runs.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,7 +13,13 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from looopy.types.constructors import quick
 from looopy.types.context import PromptPart
-from looopy.types.message import AssistantMessage, Message, ToolCall
+from looopy.types.message import (
+    AssistantMessage,
+    Message,
+    ServerToolCall,
+    ServerToolResult,
+    ToolCall,
+)
 
 
 class ThinkingLevel(StrEnum):
@@ -127,6 +134,8 @@ StreamEventType: TypeAlias = Literal[
     "toolcall_start",
     "toolcall_delta",
     "toolcall_end",
+    "servertool_start",
+    "servertool_end",
     "done",
     "error",
 ]
@@ -139,12 +148,14 @@ class StreamEvent:
     One event of a provider's stream.
 
     Attributes:
-        type: One of pi's twelve.
+        type: One of pi's twelve, or `servertool_start` or `servertool_end`.
         content_index: The block of the message it belongs to, counted from 0.
         delta: The new piece of text, thinking or argument JSON (`*_delta`), or the whole block
             (`*_end`).
         partial: The message so far, by reference; do not keep it beyond the event.
         tool_call: The finished call (`toolcall_end`).
+        server_tool: The tool that the provider's own server runs (`servertool_*`), as far as it is
+            known.
         message: The final message (`done` and `error`).
         error: The failure (`error`); its type says if trying again may help.
     """
@@ -156,3 +167,4 @@ class StreamEvent:
     tool_call: ToolCall | None = None
     message: AssistantMessage | None = None
     error: Exception | None = None
+    server_tool: ServerToolCall | ServerToolResult | None = None

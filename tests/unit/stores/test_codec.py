@@ -30,6 +30,8 @@ from looopy.types.event import (
     HistoryRewound,
     InputRequired,
     MessageStart,
+    ServerToolEnd,
+    ServerToolStart,
     TurnError,
     TurnStart,
 )
@@ -48,6 +50,7 @@ AUTH = PendingRequest(
     auth=AuthRequest(type="api-key", provider="bank", scopes=("read", "pay")),
     **_ASKED,
 )
+SEARCH = {"tool_call_id": "srv_1", "tool_name": "web_search"}
 OTHERS = [
     ApprovalDecided(
         context_id="ada",
@@ -62,6 +65,8 @@ OTHERS = [
     AuthRequired(context_id="ada", turn=1, seq=4, timestamp=AT, pending=(AUTH,)),
     HistoryRewound(context_id="ada", timestamp=AT, covers=(3, 4), undone=True),
     TurnError(context_id="ada", timestamp=AT, code="error", text="too many"),
+    ServerToolStart(context_id="ada", timestamp=AT, **SEARCH, args={"query": "x"}),
+    ServerToolEnd(context_id="ada", timestamp=AT, **SEARCH, is_error=True),
 ]
 
 

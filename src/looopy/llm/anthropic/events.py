@@ -18,12 +18,12 @@ from looopy.llm.reader import AnswerReader
 from looopy.types.message import Citation, ServerToolCall, ServerToolResult, StopReason, Usage
 from looopy.types.request import StreamEvent
 
-# `pause_turn` is for tools that the server runs; the text is an answer. `refusal` is the model's
-# guard, which may come after some text.
+# After `pause_turn` the server, which runs tools of its own, wants the answer back to continue it.
+# `refusal` is the model's guard, which may come after some text.
 _STOP_REASONS: Final = {
     "end_turn": StopReason.STOP,
     "stop_sequence": StopReason.STOP,
-    "pause_turn": StopReason.STOP,
+    "pause_turn": StopReason.PAUSED,
     "tool_use": StopReason.TOOL_USE,
     "max_tokens": StopReason.LENGTH,
     "model_context_window_exceeded": StopReason.LENGTH,
@@ -44,6 +44,7 @@ class EventReader(AnswerReader):
     # Blocks of the server's own tools, by their number, and the pieces of their input.
     _items: dict[int, dict[str, Any]] = field(init=False, default_factory=dict)
     _inputs: dict[int, list[str]] = field(init=False, default_factory=dict)
+    _served: bool = field(init=False, default=False)
 
     @property
     def finished(self) -> bool:
@@ -89,7 +90,10 @@ class EventReader(AnswerReader):
         """
         if self._stop is None:
             raise self._broke_off()
-        return self._answer.done(_STOP_REASONS.get(self._stop, StopReason.STOP))
+        reason = _STOP_REASONS.get(self._stop, StopReason.STOP)
+        if reason is StopReason.PAUSED and not self._served:
+            reason = StopReason.STOP  # nothing to go on with: the text is an answer
+        return self._answer.done(reason)
 
     def _begin(self, index: int, block: Mapping[str, Any]) -> Sequence[StreamEvent]:
         self._kinds[index] = kind = str(block.get("type"))
@@ -144,7 +148,12 @@ class EventReader(AnswerReader):
             return self._answer.tool_call(index, arguments_delta=json.dumps(given))
         item = self._items.pop(index, None)
         if item is not None:
-            return self._answer.server_tool(self._server_tool(item, self._inputs.pop(index)))
+            self._served = True
+            block = self._server_tool(item, self._inputs.pop(index))
+            if isinstance(block, ServerToolResult):
+                return self._answer.server_tool(block, "servertool_end")
+            runs = str(item.get("type")).endswith("_tool_use")
+            return self._answer.server_tool(block, "servertool_start" if runs else None)
         return self._answer.end_block()
 
     def _cite(self, said: Any) -> tuple[StreamEvent, ...]:

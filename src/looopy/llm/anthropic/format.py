@@ -32,6 +32,7 @@ from looopy.types.message import (
     Message,
     ServerToolCall,
     ServerToolResult,
+    StopReason,
     TextContent,
     ThinkingContent,
     ToolResultMessage,
@@ -59,6 +60,7 @@ _DROP_UNBOUND: Final = {"block_binding": {"prefix_mismatch_behavior": "drop_bloc
 _BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 _SAID_BEFORE: Final = "(The conversation begins before this point.)"
 _GO_ON: Final = "Continue."
+_NOT_DONE: Final = "(The answer paused here.)"
 Wire = dict[str, Any]
 
 
@@ -192,11 +194,52 @@ def _messages(
         else:
             sent.append({"role": role, "content": blocks})
             sources.append(position)
-    if not sent or sent[-1]["role"] == "assistant":
+    going_on = bool(messages) and _goes_on(messages[-1])
+    begun: set[Any] = set()
+    for place, one in enumerate(sent):
+        if one["role"] == "assistant":
+            _pair_server_tools(one, sent[place + 1 : place + 2], begun, going_on=going_on)
+    if not sent or (sent[-1]["role"] == "assistant" and not going_on):
         # Later models refuse to continue prefilled words; and no model answers an empty list.
         sent.append(_user_says(_GO_ON))
         sources.append(-1)
     return sent, sources
+
+
+def _goes_on(message: Message) -> bool:
+    """True for an answer that its server paused: sent back as it is, the server continues it."""
+    return (
+        isinstance(message, AssistantMessage)
+        and message.stop_reason is StopReason.PAUSED
+        and any(isinstance(one, (ServerToolCall, ServerToolResult)) for one in message.content)
+    )
+
+
+def _pair_server_tools(
+    answer: Wire, following: Sequence[Wire], begun: set[Any], *, going_on: bool
+) -> None:
+    """
+    Take the server's calls without a result, and results without a call, out of *answer*.
+
+    The API refuses them. A pause lies between the two, and the user spoke instead of letting the
+    server go on, or a window begins there. Results of our own tools may come in between.
+
+    Args:
+        begun: The ids of the calls before; those of *answer* are added.
+        going_on: The last answer is a paused one that goes on.
+    """
+    blocks = answer["content"]
+    is_open = _has_results(following[0]) if following else going_on
+    begun |= {block.get("id") for block in blocks if block["type"] == "server_tool_use"}
+    done = {block.get("tool_use_id") for block in blocks}
+    kept = [
+        block
+        for block in blocks
+        if (block["type"] != "server_tool_use" or is_open or block.get("id") in done)
+        and (not block["type"].endswith("_tool_result") or block.get("tool_use_id") in begun)
+    ]
+    if len(kept) < len(blocks):
+        answer["content"] = kept or [{"type": "text", "text": _NOT_DONE}]
 
 
 def _superseded(messages: Sequence[Message], position: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from looopy.errors import LLMError
 from looopy.llm.openai.chat import citation_of, count, reasoning_in
-from looopy.llm.openai.responses_format import signature
+from looopy.llm.openai.responses_format import SERVER_SIDE, signature
 from looopy.llm.reader import AnswerReader
 from looopy.types.message import ServerToolCall, StopReason, Usage
 from looopy.types.request import StreamEvent
@@ -33,6 +33,7 @@ class EventReader(AnswerReader):
     _end: StopReason | None = field(init=False, default=None)
     _items: int = field(init=False, default=0)  # that were read whole
     _shown: set[Any] = field(init=False, default_factory=set)  # items of which pieces have come
+    _served: set[Any] = field(init=False, default_factory=set)  # the server's tools that began
     # The log-probabilities in the pieces of a text, for a server that does not repeat them.
     _pieces: list[Mapping[str, Any]] = field(init=False, default_factory=list)
 
@@ -105,6 +106,9 @@ class EventReader(AnswerReader):
         events = list(self._answer.end_block())
         if item.get("type") == "function_call":
             events += self._call(event, item, "")
+        elif item.get("type") in SERVER_SIDE:
+            self._served.add(event.get("output_index"))
+            events += self._answer.server_tool_begins(_server_tool(item))
         return events
 
     def _whole(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> list[StreamEvent]:
@@ -133,7 +137,10 @@ class EventReader(AnswerReader):
                 signed = signature(id=item.get("id"), encrypted_content=encrypted)
                 events += answer.signature(signed)
         else:
-            events += answer.server_tool(_server_tool(item))
+            runs, block = kind in SERVER_SIDE, _server_tool(item)
+            if runs and place not in self._served:  # a server that did not announce it
+                events += answer.server_tool_begins(block)
+            events += answer.server_tool(block, "servertool_end" if runs else None)
         return [*events, *answer.end_block()]
 
     def _call(

@@ -55,7 +55,7 @@ _ENCRYPTED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 _MAX_CALL_ID = 64
 # Others wait for something that the client does, or are not known.
-_SERVER_SIDE = frozenset(
+SERVER_SIDE = frozenset(
     {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"}
     | {"mcp_list_tools", "mcp_call"}
 )
@@ -214,7 +214,7 @@ def _item(block: AssistantBlock, *, own: bool) -> dict[str, Any] | None:
         phase = _read(block.text_signature).get("phase") if own else None
         return item | {"phase": phase} if phase else item
     if not isinstance(block, ToolCall):
-        known = isinstance(block, ServerToolCall) and block.item.get("type") in _SERVER_SIDE
+        known = isinstance(block, ServerToolCall) and block.item.get("type") in SERVER_SIDE
         return dict(block.item) if own and known and "omitted" not in block.item else None
     return {
         "type": "function_call",

@@ -43,6 +43,8 @@ from looopy.types.event import (
     HistoryRewound,
     InputRequired,
     MessageEnd,
+    ServerToolEnd,
+    ServerToolStart,
     ToolExecutionEnd,
     ToolExecutionStart,
     TurnEnd,
@@ -398,6 +400,8 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any], dict[str, Any], Message | None
     "artifact_update": lambda data, common, _: ArtifactUpdate(
         **common, **{**data, "kind": ArtifactKind(data["kind"])}
     ),
+    "server_tool_start": lambda data, common, _: ServerToolStart(**common, **data),
+    "server_tool_end": lambda data, common, _: ServerToolEnd(**common, **data),
     "input_required": lambda data, common, _: InputRequired(
         **common, pending=_decode_pending(data)
     ),
