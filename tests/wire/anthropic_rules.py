@@ -252,6 +252,13 @@ def _tools(body: Wire) -> list[str]:
         for i, tool in enumerate(tools)
         if "type" not in tool and (tool.get("input_schema") or {}).get("type") != "object"
     ]
+    for i, tool in enumerate(tools):
+        if tool.get("strict") and not _closed(tool["input_schema"]):
+            problems.append(f"tools.{i}.input_schema: 'additionalProperties' must be false")
+        elif tool.get("strict") and (unknown := _unknown(tool["input_schema"])):
+            problems.append(f"tools.{i}.input_schema: property '{unknown}' is not supported")
+        elif tool.get("strict") and re.search(r"claude-3|-4-2025|-4-0", str(body.get("model"))):
+            problems.append(f"tools.{i}.strict: this model does not take strict tools")
     if choice and not tools:
         problems.append("tool_choice may only be specified while providing tools.")
     if choice and choice.get("type") not in ("auto", "any", "none", "tool"):

@@ -264,13 +264,18 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
         for tool in body.get("tools") or ()
         if tool["function"]["parameters"].get("type") != "object"
     ]
+    problems += [
+        ("tools", f"Invalid schema for function '{tool['function']['name']}': it is not strict")
+        for tool in body.get("tools") or ()
+        if tool["function"].get("strict") and not is_strict(tool["function"]["parameters"])
+    ]
     top = body.get("top_logprobs")
     if top is not None and body.get("logprobs") is not True:
         problems.append(("top_logprobs", "'logprobs' must be set to true to use 'top_logprobs'."))
     if top is not None and not 0 <= top <= 20:
         problems.append(("top_logprobs", "Expected a value between 0 and 20."))
     form = (body.get("response_format") or {}).get("json_schema") or {}
-    if form.get("strict") and not _is_strict(form["schema"]):
+    if form.get("strict") and not is_strict(form["schema"]):
         text = "Invalid schema for response_format: 'additionalProperties' is required to be false"
         problems.append(("response_format", text))
     return problems
@@ -290,7 +295,7 @@ def _check_parts(content: Any) -> list[str]:
     return problems
 
 
-def _is_strict(schema: Any) -> bool:
+def is_strict(schema: Any) -> bool:
     """Every object is closed and requires all of its properties."""
     if isinstance(schema, Mapping):
         if schema.get("type") == "object" and (
@@ -298,8 +303,8 @@ def _is_strict(schema: Any) -> bool:
             or set(schema.get("required", ())) != set(schema.get("properties", ()))
         ):
             return False
-        return all(_is_strict(value) for value in schema.values())
-    return not isinstance(schema, list) or all(_is_strict(item) for item in schema)
+        return all(is_strict(value) for value in schema.values())
+    return not isinstance(schema, list) or all(is_strict(item) for item in schema)
 
 
 def _check_assistant(

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.wire.fake_openai import Answer
+from tests.wire.fake_openai import Answer, is_strict
 
 USAGE = {
     "input_tokens": 10,
@@ -136,6 +136,8 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
             problems.append(("tools[0]", "a function has a name, parameters and strict"))
         elif tool["parameters"].get("type") != "object":
             problems.append(("tools[0].parameters", "must be an object schema"))
+        elif tool["strict"] and not is_strict(tool["parameters"]):
+            problems.append(("tools[0].parameters", "Invalid schema: it is not strict"))
     return problems
 
 

@@ -25,6 +25,7 @@ from looopy.errors import (
     UnsupportedContent,
     UnsupportedOption,
 )
+from looopy.llm.options import refused
 from looopy.llm.provider import LLMProvider, abilities_of
 from looopy.llm.render import render
 from looopy.llm.resolve import resolve_provider
@@ -127,6 +128,11 @@ class FallbackProvider:
         """Make one call, by the first provider that answers. See `LLMProvider.stream`."""
         chain = _Chain(request, options or StreamOptions())
         yield StreamEvent("start")
+        if request.model:
+            why = "a FallbackProvider calls each provider's own model: leave the model out"
+            error = refused("model", why, provider="", model=request.model)
+            yield StreamEvent("error", message=AssistantMessage(), error=error)
+            return
         for place, (provider, breaker) in enumerate(
             zip(self.providers, self._breakers, strict=True)
         ):

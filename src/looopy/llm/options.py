@@ -7,8 +7,12 @@ meaning of the answer may be left out instead, with a warning whose code is the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from looopy.errors import UnsupportedOption
-from looopy.types.request import StreamOptions
+from looopy.llm.strict import NotStrict, strict_schema
+from looopy.types.request import StreamOptions, ToolSpec
 
 
 def refused(option: str, why: str, *, provider: str, model: str) -> UnsupportedOption:
@@ -21,3 +25,22 @@ def left_out(options: StreamOptions, option: str, text: str) -> None:
     """Warn that *option* does not go out."""
     if options.warn is not None:
         options.warn(option, text)
+
+
+def strict_parameters(
+    spec: ToolSpec, *, provider: str, model: str, every: bool = True, bounds: bool = True
+) -> Mapping[str, Any]:
+    """
+    The strict form of a tool's parameters; *every* and *bounds* as for `strict_schema`.
+
+    Raises:
+        UnsupportedOption: They have none; the text names the place.
+    """
+    try:
+        return strict_schema(spec.parameters, every=every, bounds=bounds)
+    except NotStrict as why:
+        text = (
+            f"the schema of the tool {spec.name!r} cannot be made strict: {why}. Name the"
+            " properties and types of that place, or list the other tools in strict_tools"
+        )
+        raise refused("strict_tools", text, provider=provider, model=model) from None

@@ -20,6 +20,7 @@ from typing import Any, get_args
 from looopy.errors import ConfigurationError, InvalidLLMResponse, LLMError, MissingExtra
 from looopy.llm.documents import without_files
 from looopy.llm.failures import failure_of
+from looopy.llm.options import refused
 from looopy.types.message import (
     DOLLARS,
     AssistantMessage,
@@ -166,6 +167,7 @@ class PipyProvider:
         yield last
 
     def _call(self, request: LLMRequest, options: StreamOptions) -> Any:
+        self._refuse(request, options)
         types = self._types
         level = options.thinking_level
         reasoning = None if level in (None, ThinkingLevel.OFF) else level
@@ -202,6 +204,21 @@ class PipyProvider:
         return self._stream(
             request.model or self.model, context, types.SimpleStreamOptions(**given)
         )
+
+    def _refuse(self, request: LLMRequest, options: StreamOptions) -> None:
+        """Refuse the options for which pipy-ai has no place."""
+        asked = {
+            "tool_choice": options.tool_choice is not None,
+            "stop": bool(options.stop),
+            "seed": options.seed is not None,
+            "logprobs": options.logprobs is not None,
+            "strict_tools": any(tool.strict for tool in request.tools),
+            "output_schema": options.output_schema is not None,
+            "extra_body": bool(options.extra_body),
+        }
+        for option in (name for name, is_asked in asked.items() if is_asked):
+            why = f"pipy-ai takes no {option}: leave it out, or call the model without PipyProvider"
+            raise refused(option, why, provider=self.name, model=request.model or self.model)
 
     def _event(self, theirs: Any) -> StreamEvent | None:
         """One event of pipy-ai as ours; `None` for an unknown kind."""
@@ -292,8 +309,9 @@ def _built(kind: Any, data: dict[str, Any]) -> Any:
     usage = data.get("usage")
     if usage is not None and usage["cost"] is None:  # theirs always has one
         usage["cost"] = dict.fromkeys(DOLLARS, 0.0)
+    data.pop("logprobs", None)
     for block in data["content"] if isinstance(data["content"], list) else ():
-        for ours in ("invalid_arguments", "url"):
+        for ours in ("invalid_arguments", "url", "cite"):
             block.pop(ours, None)
     validate = getattr(kind, "model_validate", None)
     return kind(**data) if validate is None else validate(data)

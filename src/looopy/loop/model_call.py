@@ -40,6 +40,7 @@ from looopy.loop.parts import Turn
 from looopy.loop.prompts import BuiltPrompt, build_prompt
 from looopy.loop.server_tools import ServerTools
 from looopy.loop.storable import _clean
+from looopy.loop.strict_tools import strict_specs, without_strict_nulls
 from looopy.tools.base import Tool
 from looopy.tools.gather import prompts_of
 from looopy.types.config import LoopConfig
@@ -52,7 +53,13 @@ from looopy.types.event import (
 )
 from looopy.types.message import AssistantMessage, Message, StopReason, TextContent
 from looopy.types.message_check import Lost, mended_answer
-from looopy.types.request import LLMRequest, PartialMessage, StreamEvent, StreamOptions
+from looopy.types.request import (
+    LLMRequest,
+    PartialMessage,
+    StreamEvent,
+    StreamOptions,
+    ToolSpec,
+)
 from looopy.types.state import AgentStatus
 from looopy.types.storable import repair
 
@@ -79,6 +86,7 @@ class _Attempt:
         held: The turn, during the call. A provider may keep its options for ever, and must not keep
             the turn's credentials with them.
         left_out: True if the limits kept a part of the history from the model.
+        specs: The tools as the model saw them.
         final: The stream's last event, `done` or `error`.
     """
 
@@ -89,6 +97,7 @@ class _Attempt:
     warnings: list[tuple[str, str]] = field(default_factory=list)
     held: list[Turn] = field(default_factory=list)
     left_out: bool = False
+    specs: Sequence[ToolSpec] = ()
     final: StreamEvent | None = None
 
     @property
@@ -301,7 +310,7 @@ async def _request(
     provider, window_tokens = abilities.name, abilities.window_tokens
     model = asked.model or abilities.model
     prompt = await _prompt(turn)
-    specs = tuple(tool.spec for tool in tools.values())
+    specs = strict_specs(tools, asked.strict_tools)
     view.goes_with(prompt.before, specs)
     if abilities.count_tokens is not None:
         await _count(turn, abilities.count_tokens, abilities.prepare)
@@ -319,7 +328,7 @@ async def _request(
         attempt.left_out = view.leaves_out
     sent = prompt.behind(shown)
     request = LLMRequest(
-        messages=prompt.behind(shown),
+        messages=sent,
         tools=specs,
         system_prompt=prompt.before,
         model=model,
@@ -327,7 +336,7 @@ async def _request(
         ephemeral=sent is not shown,
     )
 
-    held, warnings = attempt.held, attempt.warnings
+    held, warnings, attempt.specs = attempt.held, attempt.warnings, specs
     held[:] = [turn]
 
     async def key_of(provider: str) -> str | None:
@@ -432,7 +441,7 @@ async def _prompt(turn: Turn) -> BuiltPrompt:
 
 def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
     turn.given.view.measure(message.usage)
-    answer = turn.progress.answer = _clean(turn, message)
+    answer = turn.progress.answer = _clean(turn, without_strict_nulls(message, attempt.specs))
     turn.append(
         answer,
         started=attempt.started,

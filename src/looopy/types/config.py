@@ -127,6 +127,8 @@ class ModelOptions:
         seed: Makes answers repeatable where the server can.
         logprobs: Keep the log-probability of each token in `AssistantMessage.logprobs`, with so
             many of the likeliest tokens in its place: 0 to 20.
+        strict_tools: The server holds the model to the schemas of all tools (`True`) or of those
+            named. `False` and `None`: of none.
         headers: Sent with each request, over ours. looopy keeps the values of those that look like
             credentials out of everything that it stores or shows.
         extra_body: Fields of each request's body, over ours and the provider's; `tools` and
@@ -143,6 +145,7 @@ class ModelOptions:
     max_tokens: int | None = None
     seed: int | None = None
     logprobs: int | None = None
+    strict_tools: bool | Sequence[str] | None = None
     thinking_level: ThinkingLevel | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     extra_body: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -158,6 +161,15 @@ class ModelOptions:
         for name in ("headers", "extra_body"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ConfigurationError(f"ModelOptions.{name} takes a mapping")
+        strict = self.strict_tools
+        if not (strict is None or isinstance(strict, bool)) and (
+            isinstance(strict, str)
+            or not isinstance(strict, Sequence)
+            or not all(isinstance(one, str) for one in strict)
+        ):
+            raise ConfigurationError(
+                "ModelOptions.strict_tools takes True, False or a list of tools, such as ['search']"
+            )
         if isinstance(self.stop, str) or not all(isinstance(one, str) for one in self.stop):
             raise ConfigurationError("ModelOptions.stop takes a list of texts, such as ['END']")
         if not isinstance(self.model, str):

@@ -36,11 +36,16 @@ class ThinkingLevel(StrEnum):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """A tool as a model sees it. `parameters` is a JSON Schema of type object."""
+    """
+    A tool as a model sees it. `parameters` is a JSON Schema of type object.
+
+    With `strict` the server holds the model to it; a provider that cannot ask for that refuses.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+    strict: bool = False
 
 
 @quick

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from looopy.llm.anthropic.models import Abilities
 from looopy.llm.documents import Unreadable, document_text, plain_type, refuse_unreadable
-from looopy.llm.options import refused
+from looopy.llm.options import left_out, refused, strict_parameters
 from looopy.llm.render import CUT_OFF, render
 from looopy.llm.strict import NotStrict, strict_schema
 from looopy.types.message import (
@@ -96,7 +96,7 @@ def to_body(
     messages, sources = _messages(shown, model, thoughts=not quiet)
     _refuse_options(options, model, cited=_set_citations(messages))
     body: Wire = {"model": model, "messages": messages, "stream": True}
-    tools = [_tool(spec) for spec in request.tools]
+    tools = [_tool(spec, model, abilities) for spec in request.tools]
     forced = False
     if tools:
         if options.tool_choice:
@@ -115,10 +115,16 @@ def to_body(
     if request.system_prompt.strip():
         body["system"] = [{"type": "text", "text": request.system_prompt}]
     thinks = _set_thinking(body, options, abilities, forced=forced)
+    _warn_of_thinking(options, model, abilities, thinks=thinks)
     if options.temperature is not None and abilities.temperature and not thinks:
         body["temperature"] = options.temperature
+    elif options.temperature is not None:
+        when = " when it thinks" if thinks else ""
+        left_out(options, "temperature", f"{model} takes no temperature{when}")
     if stops := [stop for stop in options.stop if stop.strip()]:
         body["stop_sequences"] = stops
+    if len(stops) < len(options.stop):
+        left_out(options, "stop", f"{model} takes no stop sequence of white space alone")
     if options.output_schema is not None and abilities.schemas:
         schema = {"type": "json_schema", "schema": enforced(options.output_schema)}
         body.setdefault("output_config", {})["format"] = schema
@@ -373,8 +379,15 @@ def _call_id(call_id: str) -> str:
 # --- tools -------------------------------------------------------------------------------------
 
 
-def _tool(spec: ToolSpec) -> Wire:
+def _tool(spec: ToolSpec, model: str, abilities: Abilities) -> Wire:
     wire: Wire = {"name": spec.name, "input_schema": {"type": "object", **spec.parameters}}
+    if spec.strict:
+        facts = {"provider": PROVIDER, "model": model}
+        if not abilities.schemas:
+            why = f"{model} takes no strict tools: leave strict_tools out, or call a later model"
+            raise refused("strict_tools", why, **facts)
+        schema = strict_parameters(spec, every=False, bounds=False, **facts)
+        wire |= {"input_schema": schema, "strict": True}
     if spec.description:
         wire["description"] = spec.description
     return wire
@@ -442,6 +455,17 @@ def _set_thinking(
         return False
     body["thinking"] = {"type": "enabled", "budget_tokens": budget}
     return True
+
+
+def _warn_of_thinking(
+    options: StreamOptions, model: str, abilities: Abilities, *, thinks: bool
+) -> None:
+    """Warn if *model* does not think as it was asked to."""
+    level = options.thinking_level
+    if level == ThinkingLevel.OFF and not abilities.silent:
+        left_out(options, "thinking_level", f"{model} always thinks")
+    elif level not in (None, ThinkingLevel.OFF) and not thinks:
+        left_out(options, "thinking_level", f"{model} does not think in this call")
 
 
 def _budget(level: ThinkingLevel, given: Mapping[str, int]) -> int:

@@ -35,6 +35,7 @@ class Abilities:
             (`adaptive`), or by either.
         off: The field that stops a model from thinking by default; `None`: not needed, or not
             possible.
+        silent: True if it answers without thinking where it is asked to.
         bound: Its thoughts are bound to everything before them: after a change there they are
             refused, unless the API is asked to leave them out.
         efforts: The efforts that adaptive thinking takes, least first.
@@ -47,6 +48,7 @@ class Abilities:
     window_tokens: int | None = None
     thinking: Literal["none", "budget", "either", "adaptive"] = "budget"
     off: Literal["disabled", "between_tools"] | None = None
+    silent: bool = True
     bound: bool = False
     efforts: tuple[str, ...] = _EFFORTS
     forced_tools: bool = True
@@ -84,6 +86,7 @@ def _of(line: str, version: tuple[int, int]) -> Abilities:
         window_tokens=1_000_000,
         thinking="adaptive",
         off=_off(line, version),
+        silent=line not in _NEVER_SILENT and not (line == "opus" and version >= (5, 5)),
         bound=version >= (5, 1),
         efforts=(*_EFFORTS, "xhigh"),
         forced_tools=version < (5, 1),

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from looopy.llm.documents import named
 from looopy.llm.local.schema import ANY_OBJECT, for_grammar
+from looopy.llm.options import refused
 from looopy.types.message import (
     AssistantMessage,
     ImageContent,
@@ -107,6 +108,19 @@ def build_prompt(request: LLMRequest, options: StreamOptions, *, loose: bool = F
         speaks_json=True,
         loose=loose,
     )
+
+
+def check_strict(request: LLMRequest, *, provider: str, model: str) -> None:
+    """
+    Refuse a strict tool whose arguments the grammar would not hold to its schema.
+
+    Raises:
+        UnsupportedOption: The text names the tool.
+    """
+    for tool in request.tools:
+        if tool.strict and for_grammar(tool.parameters) == ANY_OBJECT:
+            why = f"no grammar can be made of the schema of {tool.name!r}: leave it out"
+            raise refused("strict_tools", why, provider=provider, model=model)
 
 
 def answer_schema(

@@ -40,11 +40,12 @@ from looopy.llm.local.child import (
 )
 from looopy.llm.local.processor import check_processor, physical_cores
 from looopy.llm.local.progress import Progress
-from looopy.llm.local.protocol import build_prompt
+from looopy.llm.local.protocol import build_prompt, check_strict
 from looopy.llm.local.weights import fetch
 from looopy.llm.logprobs import wanted
+from looopy.llm.options import left_out, refused
 from looopy.types.message import NO_COST, Usage
-from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
+from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ThinkingLevel
 
 if TYPE_CHECKING:
     from looopy.llm.openai.provider import OpenAIProvider
@@ -131,11 +132,13 @@ class LocalProvider:
         )
         answer.logprobs = wanted(options)
         try:
+            self._check(request, options)
             warn_of_citations(options, request.messages, f"{self.name}/{self.model}")
             messages = without_files(
                 request.messages, provider=self.name, model=self.model, images=False
             )
             request = replace(request, messages=messages)
+            check_strict(request, provider=self.name, model=self.model)
             child, address = await self._serving()
         except LooopyError as error:
             for event in (*answer.start(), *answer.error(self._as_llm_error(error))):
@@ -143,6 +146,8 @@ class LocalProvider:
             return
         caller = self._caller(child, address)
         for loose in (False, True):
+            if loose and any(tool.strict for tool in request.tools):
+                left_out(options, "strict_tools", "no grammar can be made of the tools' schemas")
             call = Call(answer, build_prompt(request, options, loose=loose), options)
             async with aclosing(call.events(caller)) as events:
                 async for event in events:
@@ -212,6 +217,16 @@ class LocalProvider:
             await in_thread(lambda: fetch(name, self._consent, self._progress, stop=stop))
         finally:
             stop.set()  # when we are cancelled, so is the download
+
+    def _check(self, request: LLMRequest, options: StreamOptions) -> None:
+        """Refuse another model, and warn of the options that do not go to the child."""
+        if request.model not in ("", self.model):
+            why = f"the embedded model is {self.model!r}: name another one by 'local/...'"
+            raise refused("model", why, provider=self.name, model=self.model)
+        if options.thinking_level not in (None, ThinkingLevel.OFF):
+            left_out(options, "thinking_level", f"{self.name}/{self.model} does not think")
+        if options.headers:
+            left_out(options, "headers", f"{self.name}/{self.model} is sent no headers")
 
     def _caller(self, child: Child, address: str) -> OpenAIProvider:
         """The client for *child*, kept for its connections."""

@@ -35,6 +35,7 @@ from looopy.llm.openai.vendor import (
     unpacked,
     wants_signatures,
 )
+from looopy.llm.options import left_out, strict_parameters
 from looopy.llm.reader import AnswerReader
 from looopy.llm.strict import NotStrict, strict_schema
 from looopy.types.message import (
@@ -103,13 +104,14 @@ def to_body(
 
     Raises:
         UnsupportedContent: The user's newest message has a file that the format has no place for.
+        UnsupportedOption: The schema of a strict tool has no strict form.
     """
     signed = wants_signatures(vendor, model)
     parts = _Parts(request.messages, provider, model, vendor)
     messages, sources = _messages(request, provider, vendor, parts, signed=signed)
     body: dict[str, Any] = {"model": model, "messages": messages, "stream": True}
     if request.tools:
-        body["tools"] = [_tool(spec) for spec in request.tools]
+        body["tools"] = [_tool(spec, provider, model) for spec in request.tools]
         if options.tool_choice:
             body["tool_choice"] = _tool_choice(options.tool_choice)
     if options.temperature is not None:
@@ -325,15 +327,16 @@ def _tool_result(message: ToolResultMessage) -> dict[str, Any]:
     }
 
 
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {
-            "name": spec.name,
-            "description": spec.description,
-            "parameters": dict(spec.parameters),
-        },
+def _tool(spec: ToolSpec, provider: str, model: str) -> dict[str, Any]:
+    function: dict[str, Any] = {
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": dict(spec.parameters),
     }
+    if spec.strict:
+        function["parameters"] = strict_parameters(spec, provider=provider, model=model)
+        function["strict"] = True
+    return {"type": "function", "function": function}
 
 
 def _tool_choice(choice: str) -> Any:
@@ -360,9 +363,14 @@ def effort_of(options: StreamOptions, *, official: bool, vendor: Vendor = "") ->
     level = options.thinking_level
     if level is None:
         return None
-    if level == ThinkingLevel.OFF:  # elsewhere the word is refused
-        return NO_EFFORT if official or vendor in ("openrouter", "ollama") else None
+    if level == ThinkingLevel.OFF:
+        if official or vendor in ("openrouter", "ollama"):
+            return NO_EFFORT
+        # Elsewhere the word is refused.
+        left_out(options, "thinking_level", "this server is not told to leave thinking out")
+        return None
     if level == ThinkingLevel.XHIGH and not official:
+        left_out(options, "thinking_level", "this server takes no effort 'xhigh': 'high'")
         level = ThinkingLevel.HIGH
     return level.value
 

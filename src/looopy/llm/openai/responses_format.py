@@ -11,7 +11,7 @@ functions of data: the transport is in `looopy.llm.openai.provider`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from looopy.llm.documents import (
@@ -32,7 +32,7 @@ from looopy.llm.openai.chat import (
     short,
 )
 from looopy.llm.openai.vendor import Vendor
-from looopy.llm.options import refused
+from looopy.llm.options import refused, strict_parameters
 from looopy.types.message import (
     AssistantBlock,
     AssistantMessage,
@@ -59,6 +59,7 @@ SERVER_SIDE = frozenset(
     {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"}
     | {"mcp_list_tools", "mcp_call"}
 )
+"""The types of items about tools that the server runs itself."""
 
 
 def to_body(
@@ -106,7 +107,7 @@ def to_body(
     if request.system_prompt:
         body["instructions"] = request.system_prompt
     if request.tools:
-        body["tools"] = [_tool(spec) for spec in request.tools]
+        body["tools"] = [_tool(spec, provider, model) for spec in request.tools]
         if options.tool_choice:
             body["tool_choice"] = _tool_choice(options.tool_choice)
     if options.temperature is not None:
@@ -262,13 +263,16 @@ def _result(message: ToolResultMessage, parts: list[dict[str, Any]]) -> dict[str
     }
 
 
-def _tool(spec: ToolSpec) -> dict[str, Any]:
+def _tool(spec: ToolSpec, provider: str, model: str) -> dict[str, Any]:
+    parameters: Mapping[str, Any] = spec.parameters
+    if spec.strict:
+        parameters = strict_parameters(spec, provider=provider, model=model)
     return {
         "type": "function",
         "name": spec.name,
         "description": spec.description,
-        "parameters": dict(spec.parameters),
-        "strict": False,  # left out it would be true, and refuse most schemas
+        "parameters": dict(parameters),
+        "strict": spec.strict,  # left out it would be true, and refuse most schemas
     }
 
 
