@@ -38,9 +38,16 @@ async def _open(url, folder):
 
 
 async def _fill(stores):
-    """Three contexts of Bob, and one of Ann in which he has had a turn."""
+    """
+    Three contexts of Bob, one that works for the first of them and is nobody's, and one of Ann in
+    which he has had a turn.
+    """
     for number in range(3):
         await a_whole_context(stores, f"bobs-{number}", actor=BOB, words=f"{CANARY}-{number}")
+    outer = await stores.state.load("bobs-0")
+    inner = "bobs-0:helper:1"
+    await stores.contexts.enclose(inner, outer="bobs-0", call="0" * 32, epoch=outer.epoch)
+    await a_whole_context(stores, inner, actor=None, words=f"{CANARY}-inner")
     await stores.artifacts.save("anns", "map", b"secret" * 33_333)
     model = ScriptedProvider([text("hi"), text(f"yes, {CANARY}"), text("fine")])
     async with Agent("anns", llm_provider=model, stores=stores) as agent:

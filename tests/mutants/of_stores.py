@@ -18,6 +18,7 @@ _CUTS = "tests/contract/postgres/test_cuts.py"
 _RLS = "tests/contract/postgres/test_row_level_security.py"
 _FILE = "tests/contract/sqlite/test_file.py"
 _ERASURE = "tests/contract/every_store/test_erasure.py"
+_INNER = "tests/contract/every_store/test_inner_contexts.py"
 _SEARCH = "tests/contract/every_store/test_search.py"
 _ARCHIVES = "tests/contract/every_store/test_archives.py::TestRestoringOnSQLite"
 _HOSTILE = "tests/unit/stores/archive/test_reading_hostile.py"
@@ -972,7 +973,7 @@ MUTANTS = [
     mutant(
         "a-parent-takes-its-forks-along",
         "deleting a conversation empties the branches that were made of it",
-        "looopy.stores.sql.state:SQLStateStore.delete",
+        "looopy.stores.sql.state:_delete_steps",
         "yield from leave_to_forks(key)",
         "",
         f"{_FORKS}::test_a_parent_that_goes_leaves_its_forks_whole",
@@ -1030,10 +1031,34 @@ MUTANTS = [
     mutant(
         "retention-forgets-who-waits",
         "a conversation that waits for an approval is gone when it comes",
-        "looopy.stores.erasing:Retention.choose",
+        "looopy.stores.erasing:Retention._stays",
         "(one.waits and not self._waiting)",
         "False",
         f"{_ERASURE}::TestRetentionInMemory::test_a_pending_request_is_kept_unless_told",
+    ),
+    mutant(
+        "a-link-to-a-context-of-others",
+        "somebody who chose the id of an inner context loses everything with the outer one",
+        "looopy.stores.sql.contexts:_enclose_steps",
+        "if made:",
+        "if True:",
+        f"{_INNER}::TestInnerContextsOnSQLite::test_a_context_that_exists_is_left_alone",
+    ),
+    mutant(
+        "an-outer-context-goes-first",
+        "an erasure that is killed leaves words that no later erasure finds",
+        "looopy.stores.sql.erasing:erase_steps",
+        "if inner := (yield Query(s.INNER_OF, key)):",
+        "if inner := ():",
+        f"{_INNER}::test_a_call_that_begins_on_the_way_is_found[sqlite]",
+    ),
+    mutant(
+        "an-archive-links-to-anybody",
+        "the next call of a victim continues in a context that a stranger imported",
+        "looopy.stores.archive.reading:Checked.restored",
+        "link = None if outer is None else link._replace(context_id=outer)",
+        "link = link._replace(context_id=outer or link.context_id)",
+        f"{_INNER}::TestInnerContextsInMemory::test_an_archive_links_to_nobody_else",
     ),
     mutant(
         "an-erasure-leaves-the-log",

@@ -406,11 +406,11 @@ class StateStore(Protocol):
 
     async def delete(self, context_id: str) -> None:
         """
-        Remove a context with everything in it.
+        Remove a context with everything in it, and the contexts that work for it.
 
         Raises:
             ContextNotFound: The context does not exist.
-            AgentBusy: A turn runs on it.
+            AgentBusy: A turn runs on one of them; nothing was removed.
         """
         ...
 
@@ -575,9 +575,11 @@ class ContextIndex(Protocol):
         copy that a migration has left, and no turn that still runs can bring it back. What a
         server's administrator keeps, such as backups of Postgres, is not touched.
 
+        Contexts that work for it (`enclose`) go with it, and theirs, whoever owns them.
+
         Args:
             owner: Only if the context belongs to this actor.
-            force: Erase it even if a turn runs, which is then fenced.
+            force: Erase them even if a turn runs, which is then fenced.
             keep_backups: Leave the copies of the database; `Erased.backups_left` names them. Such a
                 copy holds all contexts as they were before the migration.
 
@@ -586,7 +588,7 @@ class ContextIndex(Protocol):
             else: the two are not told apart.
 
         Raises:
-            AgentBusy: A turn runs on it and *force* is false; nothing was erased.
+            AgentBusy: A turn runs on one of them and *force* is false; nothing was erased.
             StoreUnavailable: Not all of it was erased, or a file still holds a part of it. Erase
                 again to end the work.
         """
@@ -611,6 +613,39 @@ class ContextIndex(Protocol):
                 erased, unless that turn began on the way.
             ValueRefused: No actor can have this id.
             StoreUnavailable: See `erase`.
+        """
+        ...
+
+    async def enclose(
+        self, context_id: str, *, outer: str, call: str, epoch: int | None = None
+    ) -> str:
+        """
+        Make a context that works for a call of another one, unless the call has one.
+
+        The link between the two is made together with the context and goes with it. No other method
+        makes one, so nobody can give a context of others a link.
+
+        Args:
+            context_id: The context to make. One that exists stays as it is, without a link.
+            outer: The context that the call belongs to.
+            call: The key of the call: 32 hexadecimal digits.
+            epoch: Of the turn that makes the call. `None`: its turn waits for its save.
+
+        Returns:
+            The context of the call: *context_id*, or the one that was made before.
+
+        Raises:
+            Fenced: The outer context has another epoch, or is gone; nothing was written.
+            ValueRefused: An argument is invalid.
+        """
+        ...
+
+    async def inner(self, context_id: str, *, call: str | None = None) -> Sequence[str]:
+        """
+        The contexts that were made to work for a context, by id; see `enclose`.
+
+        Args:
+            call: Only the one for this call.
         """
         ...
 
@@ -672,7 +707,10 @@ class ContextIndex(Protocol):
         """
         Erase contexts that are too old, or too much, the longest inactive first; see `erase`.
 
-        A context on which a turn runs is never erased, nor one that becomes active on the way.
+        A context on which a turn runs is never erased, nor one that becomes active on the way. A
+        context and those that work for it (`enclose`) go together, and so are as young as the
+        youngest. Such a context alone may go as well, but not while a turn runs or waits on one
+        that it works for.
 
         Args:
             older_than: Erase those whose last activity is longer ago than this, or before a moment.

@@ -277,8 +277,8 @@ class BasicContextIndex(Lister, ContextIndex):
     """
     Lists and searches by reading all contexts.
 
-    `tag` and everything that erases or exports raise `ConfigurationError`. `StateStore.delete`
-    removes a context all the same.
+    `tag`, `enclose` and everything that erases or exports raise `ConfigurationError`.
+    `StateStore.delete` removes a context all the same.
 
     Args:
         messages, state: The stores of one tenant.
@@ -345,6 +345,16 @@ class BasicContextIndex(Lister, ContextIndex):
     ) -> Erased:
         """Refused."""
         _unsupported(self, "erases nothing")
+
+    async def enclose(
+        self, context_id: str, *, outer: str, call: str, epoch: int | None = None
+    ) -> str:
+        """Refused."""
+        _unsupported(self, "links no contexts")
+
+    async def inner(self, context_id: str, *, call: str | None = None) -> list[str]:
+        """See `ContextIndex`. No context has any."""
+        return []
 
     async def snapshot(self, context_id: str) -> ContextSnapshot:
         """Refused."""

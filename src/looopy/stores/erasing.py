@@ -1,7 +1,9 @@
 """
 Erasing contexts: the order of its steps, which every backend shares.
 
-A context is erased in one commit, so nobody ever reads half of it. If it has blobs, that commit
+A context is erased in one commit, so nobody ever reads half of it. Its inner contexts go before it,
+so that a process that is killed in between leaves the links which the next erasure follows. If it
+has blobs, that commit
 leaves an empty context which still names them; they are removed, and then the context is. A process
 that is killed on the way leaves such a context, and the next erasure of it ends the work.
 
@@ -23,6 +25,7 @@ from typing import NamedTuple, Protocol
 
 from looopy._failpoints import reach
 from looopy.errors import AgentBusy, StorageFull, ValueRefused
+from looopy.stores.families import Candidate, Families, by_depth
 from looopy.stores.past import GHOST
 from looopy.stores.rows.meta import to_us
 from looopy.stores.rules import MAY_FORCE, busy
@@ -42,7 +45,8 @@ class Erased:
     The report of an erasure: how much of each kind is gone, or would be.
 
     Attributes:
-        contexts: How many contexts; `context_ids` are their ids, in the order of the erasure.
+        contexts: How many contexts; `context_ids` are their ids, in the order of the erasure: inner
+            contexts before the one that their agents worked for.
         redacted_ids: Contexts of others, in which the person had a part; they stay.
         redacted: How many of their messages no longer say what the person said.
         messages: Those of the history, and those that were rewound or covered by a summary.
@@ -91,11 +95,13 @@ class Gone(NamedTuple):
         counts: How much of each kind of `Erased`.
         blobs: Their names, to be removed next.
         epoch: Of the empty context that names them; `None` if the context is gone.
+        inner: Contexts that work for it. If there are any, nothing was erased.
     """
 
     counts: Counter[str]
     blobs: Sequence[str] = ()
     epoch: int | None = None
+    inner: Sequence[str] = ()
 
 
 class Redacted(NamedTuple):
@@ -118,28 +124,6 @@ class Redacted(NamedTuple):
     forks: Sequence[str] = ()
 
 
-class Candidate(NamedTuple):
-    """
-    A context that may be erased.
-
-    Attributes:
-        running: The turn that runs on it, or `None`.
-        touched: Its last activity, in microseconds.
-        rows: About how many rows it has.
-        waits: True if a request is pending.
-        has_kin: True if it is a fork, or was forked: the erasure of another context may move what
-            it shares.
-    """
-
-    context_id: str
-    owner: str | None
-    running: int | None
-    touched: int
-    rows: int
-    waits: bool
-    has_kin: bool = False
-
-
 class Terms(NamedTuple):
     """
     The conditions of an erasure, which are checked under the lock of the context's row.
@@ -148,11 +132,13 @@ class Terms(NamedTuple):
         owner: Its owner; `None` for any.
         force: True if a turn may run on it.
         touched: Its last activity, as it was seen before; `None` for any.
+        outer: The context that it works for, as the store recorded it; `None` for any or none.
     """
 
     owner: str | None = None
     force: bool = False
     touched: int | None = None
+    outer: str | None = None
 
 
 def counted(
@@ -169,6 +155,8 @@ class ErasureRows(Protocol):
     async def erase_rows(self, context_id: str, terms: Terms) -> Gone | None:
         """
         Erase a context in one commit; `None` if there is none, or it does not meet *terms*.
+
+        A context that others work for stays as it is: `Gone.inner` has them.
 
         Raises:
             AgentBusy: A turn runs on it, and it may not be forced.
@@ -197,6 +185,10 @@ class ErasureRows(Protocol):
 
         Those that keep what forks of a deleted context share are among them, without an owner.
         """
+        ...
+
+    async def inner_of(self, context_id: str) -> list[Candidate]:
+        """The contexts that work for a context, which need not exist."""
         ...
 
     async def spoke_in(self, actor_id: str, *, after: str, last: str) -> set[str]:
@@ -253,11 +245,18 @@ class Erasures(ErasureRows):
             check_name(owner, "an owner", "/owner")
         one = await self.candidate(context_id)
         found = [] if one is None or owner not in (None, one.owner) else [one]
-        if found and found[0].running is not None and not force:
-            raise busy(found[0].running, MAY_FORCE)
-        return await _Work(self, keep_backups=keep_backups).erase(
-            found, lambda _: Terms(owner, force)
-        )
+        if one is None:  # its turns were never saved, and those of its inner contexts were
+            found = [i for i in await self.inner_of(context_id) if owner in (None, i.owner)]
+        found = await _with_inner(self, found)
+        running = [each.running for each in found if each.running is not None]
+        if running and not force:
+            raise busy(running[0], MAY_FORCE)
+
+        def terms(each: Candidate) -> Terms:
+            is_inner = each.context_id != context_id
+            return Terms(None if is_inner else owner, force, outer=each.outer if is_inner else None)
+
+        return await _Work(self, keep_backups=keep_backups).erase(found, terms)
 
     async def erase_person(
         self, actor_id: str, *, force: bool = False, keep_backups: bool = False
@@ -283,19 +282,35 @@ class Erasures(ErasureRows):
             await work.redact(names, actor_id, force=force)
             seen.update(names)
             _, others = await self._part_of(actor_id)
-        return await work.erase(found, lambda _: Terms(actor_id, force))
+
+        def terms(one: Candidate) -> Terms:
+            # An inner context goes with the outer one, whoever began it.
+            if one.owner == actor_id:
+                return Terms(actor_id, force)
+            return Terms(None, force, outer=one.outer)
+
+        return await work.erase(found, terms)
 
     async def _part_of(self, actor_id: str) -> tuple[list[Candidate], list[Candidate]]:
         """The contexts of a person, and those of others with something of theirs."""
-        found: list[Candidate] = []
-        others: list[Candidate] = []
+        known: list[Candidate] = []
+        spoken: set[str] = set()
         after = ""
         while page := await self.candidates(after=after, limit=_PAGE):
             last = page[-1].context_id
             spoke = await self.spoke_in(actor_id, after=after, last=last)
-            found += [one for one in page if one.owner == actor_id]
-            others += [o for o in page if o.context_id in spoke and o.owner != actor_id]
+            # Others are needed for nothing.
+            known += [
+                one
+                for one in page
+                if one.owner == actor_id or one.outer is not None or one.context_id in spoke
+            ]
+            spoken |= spoke
             after = last
+        theirs = [one for one in known if one.owner == actor_id]
+        found = Families(known).with_inner(theirs)
+        going = {one.context_id for one in found}
+        others = [one for one in known if one.context_id in spoken - going]
         return found, others
 
     async def retain(
@@ -311,7 +326,9 @@ class Erasures(ErasureRows):
     ) -> Erased:
         """Erase what is too old, or too much."""
         rule = Retention(older_than, larger_than, per, owner, waiting=waiting)
-        found = [one async for one in _all(self) if rule.covers(one)]
+        known = [one async for one in _all(self)]
+        families = Families(known)
+        found = [one for one in known if rule.covers(one)]
         sizes: dict[str, int] = {}
         if larger_than is not None:
             for some in batches(found):
@@ -321,7 +338,7 @@ class Erasures(ErasureRows):
                     for one, of_it in zip(some, counts, strict=True)
                 }
         work = _Work(self, keep_backups=keep_backups, dry_run=dry_run)
-        chosen = rule.choose(found, sizes)
+        chosen = rule.choose(found, sizes, families)
         return await work.erase(chosen, lambda one: Terms(touched=one.touched))
 
 
@@ -362,20 +379,33 @@ class Retention:
         """True if it is about this context at all."""
         return self._owner is None or one.owner == self._owner
 
-    def choose(self, found: Sequence[Candidate], sizes: Mapping[str, int]) -> list[Candidate]:
-        """Those of *found* that go, the longest inactive first."""
-        chosen: list[Candidate] = []
+    def choose(
+        self, found: Sequence[Candidate], sizes: Mapping[str, int], families: Families
+    ) -> list[Candidate]:
+        """
+        Those of *found* that go, the longest inactive first.
+
+        A context goes with its inner ones, or not at all. It is as young as the youngest of them.
+        An inner one stays while a turn runs, or waits, on a context that it works for.
+        """
+        chosen: dict[str, Candidate] = {}
         used: Counter[str | None] = Counter()
         for one in found:
             used[self._group(one)] += sizes.get(one.context_id, 0)
-        for one in sorted(found, key=lambda one: (one.touched, one.context_id)):
-            if one.running is not None or (one.waits and not self._waiting):
+        ages = {one.context_id: families.touched(one) for one in found}
+        for one in sorted(found, key=lambda one: (ages[one.context_id], one.context_id)):
+            family = [one, *families.below(one)]
+            if any(map(self._stays, (*family, *families.above(one)))):
                 continue
             too_much = self._most is not None and used[self._group(one)] > self._most
-            if one.touched < self._before or too_much:
-                chosen.append(one)
-                used[self._group(one)] -= sizes.get(one.context_id, 0)
-        return chosen
+            if ages[one.context_id] < self._before or too_much:
+                for member in family:
+                    if chosen.setdefault(member.context_id, member) is member:
+                        used[self._group(member)] -= sizes.get(member.context_id, 0)
+        return list(chosen.values())
+
+    def _stays(self, one: Candidate) -> bool:
+        return one.running is not None or (one.waits and not self._waiting)
 
     def _group(self, one: Candidate) -> str | None:
         return one.owner if self._per_owner else None
@@ -408,6 +438,21 @@ async def _all(rows: ErasureRows) -> AsyncIterator[Candidate]:
             if not one.context_id.startswith(GHOST):  # it goes with its forks
                 yield one
         after = page[-1].context_id
+
+
+async def _with_inner(rows: ErasureRows, found: Sequence[Candidate]) -> list[Candidate]:
+    """*found*, and the contexts that work for each of them."""
+    all_of_them = {one.context_id: one for one in found}
+    left = list(found)
+    while left:
+        new = [
+            one
+            for one in await rows.inner_of(left.pop().context_id)
+            if one.context_id not in all_of_them
+        ]
+        all_of_them.update((one.context_id, one) for one in new)
+        left += new
+    return list(all_of_them.values())
 
 
 def batches(found: Sequence[Candidate]) -> Iterator[list[Candidate]]:
@@ -479,11 +524,12 @@ class _Work:
     ) -> None:
         if found:
             await self._look_for_copies()
-        for some in batches([one for one in found if not one.has_kin]):
-            await self._erase_some([(one.context_id, terms(one)) for one in some])
-        for one in found:
-            if one.has_kin:
-                await self._erase_some([(one.context_id, terms(one))])
+        for level in by_depth(found):
+            for some in batches([one for one in level if not one.has_kin]):
+                await self._erase_some([(one.context_id, terms(one)) for one in some])
+            for one in level:
+                if one.has_kin:
+                    await self._erase_some([(one.context_id, terms(one))])
         reach("E3")
         await self._rows.scrub()
 
@@ -512,7 +558,7 @@ class _Work:
         self._copies |= dict.fromkeys(await self._rows.backups(remove=not self._keep_backups))
 
     async def _count(self, found: Sequence[Candidate]) -> None:
-        for one in found:
+        for one in (one for level in by_depth(found) for one in level):
             counts = await self._rows.counts_of(one.context_id)
             if counts is not None:
                 self._gone.append(one.context_id)
@@ -528,7 +574,7 @@ class _Work:
         found = [
             (name, gone)
             for (name, _), gone in zip(wanted, answers, strict=True)
-            if isinstance(gone, Gone)
+            if isinstance(gone, Gone) and not gone.inner
         ]
         reach("E1")
         blobs = {blob for _, gone in found for blob in gone.blobs}
@@ -540,6 +586,11 @@ class _Work:
             self._gone.append(name)
             self._counts.update(gone.counts)
         self._counts["blobs"] += removed
-        for answer in answers:
+        for (name, its), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
+            # Its turn has begun a call since it was read. Nobody forces a context to be too old.
+            if answer is not None and answer.inner and its.touched is None:
+                inner = [(one, Terms(None, its.force, outer=name)) for one in answer.inner]
+                await self._erase_some(inner)
+                await self._erase_some([(name, its)])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from looopy.errors import StoreConflict
+from looopy.stores.inner import InnerOf
 from looopy.stores.log import StoredEvent, StoredMessage
 from looopy.stores.records import ContextRecord, Entry, TurnRecord
 from looopy.types.artifact import Artifact
@@ -26,11 +27,13 @@ class ContextSnapshot:
     Attributes:
         entries: The messages in its inbox, in order.
         artifacts: All versions of all artifacts, by id and version.
+        inner_of: The call that the context works for; see `looopy.stores.inner`.
     """
 
     record: ContextRecord
     entries: Sequence[Entry] = ()
     artifacts: Sequence[Artifact] = ()
+    inner_of: InnerOf | None = None
 
 
 class RestoredTurn(NamedTuple):
@@ -74,6 +77,7 @@ class RestoredContext:
             `seq`.
         versions: Makes an iterator of the versions of artifacts, by id and version.
         entries: The messages in its inbox, in order; they may be read repeatedly as well.
+        inner_of: The call that it works for. Its context is restored by the same call.
     """
 
     record: ContextRecord
@@ -81,6 +85,7 @@ class RestoredContext:
     log: Callable[[], Iterable[RestoredMessage | StoredEvent]]
     versions: Callable[[], Iterable[RestoredVersion]]
     entries: Collection[Entry] = ()
+    inner_of: InnerOf | None = None
 
 
 def exists_already(context_id: str) -> StoreConflict:

@@ -27,6 +27,7 @@ from looopy.testing.contracts.erasure import (
 )
 from looopy.testing.contracts.fork import ForkContract
 from looopy.testing.contracts.inbox import InboxContract
+from looopy.testing.contracts.inner import InnerContextContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
 from looopy.testing.contracts.line import LineContract
@@ -45,6 +46,7 @@ __all__ = [
     "ErasureContract",
     "ForkContract",
     "InboxContract",
+    "InnerContextContract",
     "JournalContract",
     "KeyContract",
     "LineContract",

@@ -238,8 +238,9 @@ def place(request):
     return url, count
 
 
-# Marks that something changed: a context's id, and no more.
-NO_CONTENT = {"looopy_unindexed"}
+# Ids of contexts, and no more: a mark that something changed, and the link of an inner context. The
+# link goes with the row of the context, so that an erasure that was killed is ended.
+NO_CONTENT = {"looopy_unindexed", "looopy_inner"}
 
 
 async def test_every_table_is_in_the_list_of_content(place):

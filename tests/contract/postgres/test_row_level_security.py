@@ -37,6 +37,7 @@ from looopy.testing.contracts.erasure import (
 )
 from looopy.testing.contracts.fork import ForkContract
 from looopy.testing.contracts.inbox import InboxContract
+from looopy.testing.contracts.inner import InnerContextContract
 from looopy.testing.contracts.journal import JournalContract
 from looopy.testing.contracts.key import KeyContract
 from looopy.testing.contracts.line import LineContract
@@ -176,6 +177,10 @@ class TestRedactionWhenSecured(Secured, RedactionContract):
 
 
 class TestRetentionWhenSecured(Secured, RetentionContract):
+    """See `Secured`."""
+
+
+class TestInnerContextsWhenSecured(Secured, InnerContextContract):
     """See `Secured`."""
 
 

@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from looopy.errors import LooopyError, ValueRefused
+from looopy.stores.inner import InnerOf, check_link
 from looopy.stores.listing import check_tags, new_tags
 from looopy.stores.records import ContextRecord, Entry, EntryKind, InboxHead, TurnRecord
 from looopy.stores.rows import events as rows
@@ -226,10 +227,11 @@ def refused(name: str, why: str) -> ValueRefused:
 # --- a context ---------------------------------------------------------------------------------
 
 
-def context_to_json(record: ContextRecord) -> dict[str, Any]:
+def context_to_json(record: ContextRecord, inner_of: InnerOf | None = None) -> dict[str, Any]:
     """The context of a snapshot."""
     return {
         "context_id": record.context_id,
+        **({"inner_of": inner_of._asdict()} if inner_of is not None else {}),
         "owner": record.owner_actor,
         "created_at": record.created_at.isoformat(),
         "last_activity": record.last_activity.isoformat(),
@@ -249,10 +251,14 @@ def context_to_json(record: ContextRecord) -> dict[str, Any]:
 
 
 class ReadContext(NamedTuple):
-    """The context of an archive: its record without an open turn, and the number of that turn."""
+    """
+    The context of an archive: its record without an open turn, the number of that turn, and the
+    call that it works for.
+    """
 
     record: ContextRecord
     open_turn: int | None
+    inner_of: InnerOf | None
 
 
 def context_from_json(data: Any) -> ReadContext:
@@ -300,8 +306,20 @@ def context_from_json(data: Any) -> ReadContext:
         created_at=given.moment("created_at"),
         last_activity=given.moment("last_activity"),
     )
+    inner_of = _inner_of(given, context_id) if given.has("inner_of") else None
     given.end()
-    return ReadContext(record, open_turn)
+    return ReadContext(record, open_turn, inner_of)
+
+
+def _inner_of(given: Fields, context_id: str) -> InnerOf:
+    named = Fields(given.mapping("inner_of"))
+    link = InnerOf(named.text("context_id"), named.text("call"))
+    named.end()
+    try:
+        check_link(context_id, link.context_id, link.call)
+    except ValueRefused as error:
+        raise refused("inner_of", error.message) from None
+    return link
 
 
 def _hidden(given: Fields, last_position: int) -> list[tuple[int, int]]:

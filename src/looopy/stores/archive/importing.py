@@ -14,15 +14,17 @@ import contextlib
 import os
 import tempfile
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
 from typing import BinaryIO, TypeAlias
 
 from looopy.errors import ValueRefused
 from looopy.stores.archive.container import BLOCK, refuse
-from looopy.stores.archive.format import MANIFEST
+from looopy.stores.archive.format import CONTEXT, MANIFEST
 from looopy.stores.archive.reading import Archive, Checked, Listed
 from looopy.stores.archive.writing import ArchivedContext, ArchiveReport, checked_path
 from looopy.stores.bundle import Stores
+from looopy.stores.inner import linked_in
 from looopy.stores.rules import check_context_id
 from looopy.types.storable import check_actor
 
@@ -49,7 +51,7 @@ async def import_contexts(
         source: An archive that `export_contexts` made. A file stays open; a stream is written to a
             temporary file first.
         new_ids: True: every context gets a new id. Or the new ids by old id; other contexts keep
-            theirs.
+            theirs, unless their agents work for one with a new id.
         owner: The importer (`AuthContext.actor_id`), who owns the contexts from now on. Without
             *keep_owners*, an archive that names any other actor is refused.
         keep_owners: Keep owners and actors as the archive names them. An archive can name anybody,
@@ -82,10 +84,11 @@ async def import_contexts(
             if not keep_owners:
                 _check_actors(one, owner)
             checked.append(one)
+        _check_links(checked)
+        if new_ids is not True:
+            ids = _with_inner(ids, checked, named=_renamed(new_ids))
         restored = [
-            await asyncio.to_thread(
-                one.restored, ids[one.listed.context_id], owner, keep_owners=keep_owners
-            )
+            await asyncio.to_thread(one.restored, ids, owner, keep_owners=keep_owners)
             for one in checked
         ]
         archive.unchanged()
@@ -135,6 +138,48 @@ def _renamed(new_ids: object) -> dict[str, str]:
             "/new_ids: pass True for new ids, or a mapping of old ids to new ones", path="/new_ids"
         )
     return dict(new_ids)
+
+
+def _check_links(contexts: Sequence[Checked]) -> None:
+    """
+    Check that each call has one context, and none is inside of itself.
+
+    Raises:
+        ArchiveRefused: The links are of no store.
+    """
+    links = {c.listed.context_id: c.inner_of for c in contexts if c.inner_of is not None}
+    wrong = linked_in(links)
+    if wrong is not None:
+        member = next(c.listed.folder for c in contexts if c.listed.context_id == wrong) + CONTEXT
+        raise refuse("it works for a call that has another context, or for itself", member)
+
+
+def _with_inner(
+    ids: Mapping[str, str], contexts: Sequence[Checked], *, named: Collection[str]
+) -> dict[str, str]:
+    """
+    *ids*, with new ones for the contexts that work for one with a new id, and are not *named*.
+
+    Raises:
+        ValueRefused: Two contexts would have one id.
+    """
+    found = dict(ids)
+    inner = defaultdict(list)
+    for one in contexts:
+        if one.inner_of is not None:
+            inner[one.inner_of.context_id].append(one.listed.context_id)
+    left = [old for old, new in ids.items() if old != new]
+    for outer in left:
+        begins = f"{outer[:80]}:"
+        for old in inner[outer]:
+            if old not in named:
+                rest = old.removeprefix(begins) if old.startswith(begins) else uuid.uuid4().hex
+                found[old] = f"{found[outer][:80]}:{rest}"
+                check_context_id(found[old])
+                left.append(old)
+    if len(set(found.values())) != len(found):
+        raise ValueRefused("two contexts cannot have one id", path="/new_ids")
+    return found
 
 
 def _check_actors(context: Checked, owner: str | None) -> None:

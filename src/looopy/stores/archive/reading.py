@@ -20,6 +20,7 @@ from looopy.errors import ArchiveRefused, LooopyError, ValueRefused
 from looopy.stores.archive import format as form
 from looopy.stores.archive.container import Member, Reader, refuse
 from looopy.stores.archive.format import Fields, ReadContext, refused
+from looopy.stores.inner import InnerOf
 from looopy.stores.log import StoredEvent, StoredMessage
 from looopy.stores.records import Entry, TurnRecord
 from looopy.stores.rows import events as rows
@@ -193,14 +194,27 @@ class Checked:
                 why = f"{name}: it says {counts[name]}, but there are {count}"
                 raise refuse(why, form.MANIFEST)
 
-    def restored(self, context_id: str, owner: str | None, *, keep_owners: bool) -> RestoredContext:
+    @property
+    def inner_of(self) -> InnerOf | None:
+        """The call that it works for."""
+        return self._context.inner_of
+
+    def restored(
+        self, ids: Mapping[str, str], owner: str | None, *, keep_owners: bool
+    ) -> RestoredContext:
         """
         The context for a store.
 
         Args:
-            context_id: Its id from now on.
+            ids: The ids of all contexts from now on, by those in the archive. A link to any other
+                context is left out: an archive can name anybody's.
             owner: Its owner from now on, unless *keep_owners*.
         """
+        context_id = ids[self.listed.context_id]
+        link = self.inner_of
+        if link is not None:
+            outer = ids.get(link.context_id)
+            link = None if outer is None else link._replace(context_id=outer)
         record = replace(
             self._context.record,
             context_id=context_id,
@@ -221,6 +235,7 @@ class Checked:
             log=self._checked_log,
             versions=self._versions,
             entries=_Entries(self._read_entries, self.listed.counts["entries"]),
+            inner_of=link,
         )
 
     # --- the parts ---

@@ -91,7 +91,8 @@ async def export_contexts(
 
     Args:
         stores: Open stores.
-        context_ids: One id, or several; each context is exported once.
+        context_ids: One id, or several; each context is exported once, and the contexts of agents
+            that work for it follow it.
 
     Yields:
         The archive in pieces: at most 8 MiB and a little, most of them smaller.
@@ -216,12 +217,15 @@ class _Export:
         writer = self._writer
         seen: set[str] = set()
         async for context_id in _each(context_ids):
-            if context_id in seen:
-                continue
-            seen.add(context_id)
-            async for _ in self._context(context_id):
-                if writer.waiting >= _CHUNK:
-                    yield self._take()
+            family = [context_id]
+            for name in family:
+                if name in seen:
+                    continue
+                seen.add(name)
+                async for _ in self._context(name):
+                    if writer.waiting >= _CHUNK:
+                        yield self._take()
+                family += await self._stores.contexts.inner(name)
         manifest = form.pretty(
             {
                 "format": form.FORMAT,
@@ -270,7 +274,8 @@ class _Export:
             "entries": len(snapshot.entries),
             "versions": len(snapshot.artifacts),
         }
-        writer.add(folder + form.CONTEXT, form.pretty(form.context_to_json(record)))
+        context = form.context_to_json(record, snapshot.inner_of)
+        writer.add(folder + form.CONTEXT, form.pretty(context))
         log = _Log()
         writer.begin(folder + form.EVENTS)
         async for lines in self._events(snapshot, log):

@@ -18,6 +18,7 @@ from looopy.errors import StoreUnavailable
 from looopy.stores import rules as names
 from looopy.stores.artifacts.rows import StoredPart, placed_parts
 from looopy.stores.bells import Bells
+from looopy.stores.inner import InnerOf
 from looopy.stores.log import StoredEvent, StoredMessage
 from looopy.stores.memory.shared import Shared
 from looopy.stores.records import (
@@ -91,7 +92,7 @@ class StoredContext:
     `messages` are those from `visible_from` on, rewound ones included. `inbox` is by number of the
     entry, `places` by ticket, both in order of arrival; `keys` tells turn and hash of the input.
     `rewound` is in order of time. `history` stands for what is in it: a fork remembers that of
-    its `parent`, and a cleared context has another one.
+    its `parent`, and a cleared context has another one. `inner_of` is the call that it works for.
     """
 
     created_at: datetime
@@ -116,6 +117,7 @@ class StoredContext:
     rewound: list[Range] = field(default_factory=list)
     history: object = field(default_factory=object)
     parent: tuple[str, object, int] | None = None
+    inner_of: InnerOf | None = None
     artifacts: dict[str, list[MemoryVersion]] = field(default_factory=dict)
     inbox_last: int = 0
     cancel_turn: int | None = None
@@ -435,6 +437,16 @@ class MemoryStore:
         contexts = self.backend.contexts
         # What is no text may have no hash.
         return contexts.get((self.tenant, context_id)) if isinstance(context_id, str) else None
+
+    def _inner(self, context_id: str) -> list[str]:
+        """The contexts that work for a context, which need not exist."""
+        return sorted(
+            name
+            for (tenant, name), one in self.backend.contexts.items()
+            if tenant == self.tenant
+            and one.inner_of is not None
+            and one.inner_of.context_id == context_id
+        )
 
     def _ring(self, context_id: str, *, inbox: bool = False) -> None:
         self.backend.bells.ring(self.tenant, context_id, inbox=inbox)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from looopy.stores.base import ContextIndex
+from looopy.stores.inner import InnerOf, check_link
 from looopy.stores.listing import Lister, Listing, check_tags, meets, new_tags
 from looopy.stores.log import check_page
 from looopy.stores.memory.context import context_record
@@ -14,7 +15,7 @@ from looopy.stores.memory.log import read_log
 from looopy.stores.memory.restore import restored_context, snapshot_of
 from looopy.stores.records import ContextRecord
 from looopy.stores.rows.meta import to_us
-from looopy.stores.rules import no_context
+from looopy.stores.rules import fenced, no_context
 from looopy.stores.search import SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext, exists_already
 from looopy.types.event import AgentEvent
@@ -59,6 +60,27 @@ class InMemoryContextIndex(InMemoryErasures, Lister, ContextIndex):
         context.tags = new_tags(context.tags, adds, removes)
         self._ring(context_id)
         return context.tags
+
+    async def enclose(
+        self, context_id: str, *, outer: str, call: str, epoch: int | None = None
+    ) -> str:
+        check_link(context_id, outer, call)
+        if epoch is not None:
+            owner = self._get(outer)
+            if owner is None or owner.epoch != epoch:
+                raise fenced(outer)
+        for name in await self.inner(outer, call=call):
+            return name
+        if self._get(context_id) is None:
+            made = self.backend.make(self.tenant, context_id)
+            if not self._inner(context_id):
+                made.inner_of = InnerOf(outer, call)
+        return context_id
+
+    async def inner(self, context_id: str, *, call: str | None = None) -> list[str]:
+        contexts = self.backend.contexts
+        found = [(name, contexts[self.tenant, name].inner_of) for name in self._inner(context_id)]
+        return [name for name, link in found if call is None or (link and link.call == call)]
 
     async def snapshot(self, context_id: str) -> ContextSnapshot:
         context = self._get(context_id)

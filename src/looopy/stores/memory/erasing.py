@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from looopy.stores.erasing import EMPTY, Candidate, Erasures, Gone, Redacted, Terms, counted
+from looopy.stores.erasing import EMPTY, Erasures, Gone, Redacted, Terms, counted
+from looopy.stores.families import Candidate
 from looopy.stores.memory.context import MemoryStore, StoredContext, interrupt
 from looopy.stores.records import TurnRecord
 from looopy.stores.rows.events import decode_state
@@ -35,8 +36,13 @@ class InMemoryErasures(MemoryStore, Erasures):
             return None
         if terms.touched not in (None, to_us(context.last_activity)):
             return None
+        link = context.inner_of
+        if terms.outer is not None and (link is None or link.context_id != terms.outer):
+            return None
         if (turn := _running(context)) is not None and not terms.force:
             raise busy(turn, MAY_FORCE)
+        if inner := self._inner(context_id):
+            return Gone(Counter(), inner=inner)
         del self.backend.contexts[self.tenant, context_id]
         self._ring(context_id, inbox=True)
         return Gone(_counts(context))
@@ -63,6 +69,13 @@ class InMemoryErasures(MemoryStore, Erasures):
         theirs = sorted(c for t, c in self.backend.contexts if t == self.tenant and c > after)
         return [
             _candidate(name, self.backend.contexts[self.tenant, name]) for name in theirs[:limit]
+        ]
+
+    async def inner_of(self, context_id: str) -> list[Candidate]:
+        """The contexts that work for it."""
+        contexts = self.backend.contexts
+        return [
+            _candidate(name, contexts[self.tenant, name]) for name in self._inner(context_id)
         ]
 
     async def spoke_in(self, actor_id: str, *, after: str, last: str) -> set[str]:
@@ -123,6 +136,7 @@ def _candidate(context_id: str, context: StoredContext) -> Candidate:
         to_us(context.last_activity),
         context.last_position + context.last_seq,
         bool(decode_state(context.state, context_id).pending),
+        outer=None if context.inner_of is None else context.inner_of.context_id,
     )
 
 

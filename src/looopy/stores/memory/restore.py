@@ -33,6 +33,7 @@ def snapshot_of(context_id: str, context: StoredContext) -> ContextSnapshot:
         artifacts=[
             one.artifact for name in sorted(context.artifacts) for one in context.artifacts[name]
         ],
+        inner_of=context.inner_of,
     )
 
 
@@ -55,6 +56,7 @@ def restored_context(given: RestoredContext) -> StoredContext:
         tags=tuple(record.tags),
         rewound=list(record.hidden),
         inbox_last=record.inbox.last,
+        inner_of=given.inner_of,
     )
     for turn in given.turns():
         context.turns.append(turn.record)

@@ -166,13 +166,17 @@ class InMemoryStateStore(MemoryStore, StateStore):
         return [context_record(name, contexts[self.tenant, name]) for name in names[:limit]]
 
     async def delete(self, context_id: str) -> None:
-        context = self._get(context_id)
-        if context is None:
+        if self._get(context_id) is None:
             raise no_context(context_id)
-        if context.open_turn is not None and context.lease_live:
-            raise busy(context.open_turn, WAIT)
-        del self.backend.contexts[self.tenant, context_id]
-        self._ring(context_id, inbox=True)
+        going = [context_id]
+        for name in going:
+            context = self.backend.contexts[self.tenant, name]
+            if context.open_turn is not None and context.lease_live:
+                raise busy(context.open_turn, WAIT)
+            going += self._inner(name)
+        for name in going:
+            del self.backend.contexts[self.tenant, name]
+            self._ring(name, inbox=True)
 
     async def claim(self, claim: Claim) -> Claimed:
         check_context_id(claim.context_id)

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from looopy.stores.base import ContextIndex
+from looopy.stores.inner import InnerOf, check_link
 from looopy.stores.listing import Lister, Listing, check_tags, facts, labels, new_tags
 from looopy.stores.log import LogPage, check_page, events_of, off_loop, read_rows
 from looopy.stores.records import ContextRecord
 from looopy.stores.rows import events as rows
-from looopy.stores.rules import no_context
+from looopy.stores.rules import fenced, no_context
 from looopy.stores.search import SearchPage
 from looopy.stores.snapshot import ContextSnapshot, RestoredContext
 from looopy.stores.sql import statements as s
@@ -93,6 +94,21 @@ class SQLContextIndex(SQLErasures, Lister, ContextIndex):
 
         return await self.write(work, context_id)
 
+    async def enclose(
+        self, context_id: str, *, outer: str, call: str, epoch: int | None = None
+    ) -> str:
+        check_link(context_id, outer, call)
+        key = self.params(context_id, outer=outer, call=call)
+        held = None if epoch is None else bounded(epoch)
+        return await self.write(partial(_enclose_steps, key, held), context_id)
+
+    async def inner(self, context_id: str, *, call: str | None = None) -> list[str]:
+        if call is None:
+            found = await self._ask(s.INNER_OF, context_id)
+        else:
+            found = await self._ask(s.INNER_FOR, context_id, outer=context_id, call=call)
+        return [name for (name,) in found]
+
     async def snapshot(self, context_id: str) -> ContextSnapshot:
         if not can_exist(context_id):
             raise no_context(context_id)
@@ -130,6 +146,23 @@ class SQLContextIndex(SQLErasures, Lister, ContextIndex):
             after = await self.backend.run(work, write=True)
 
 
+def _enclose_steps(key: Mapping[str, Any], epoch: int | None) -> Steps[str]:
+    """Make a context that works for a call; see `ContextIndex.enclose`."""
+    if epoch is not None:
+        head = yield from peek({**key, "context": key["outer"]}, lock=True)
+        if head is None or head.epoch != epoch:
+            raise fenced(key["outer"])
+    if not (found := (yield Query(s.INNER_FOR, key))):
+        made = yield Query(s.MAKE_INNER, key)
+        if made:
+            yield Query(s.UNINDEX, key)
+            # A context that others work for already could otherwise be inside of itself.
+            if not (yield Query(s.INNER_OF, key)):
+                yield Query(s.ADD_INNER, key)
+        found = yield Query(s.INNER_FOR, key)
+    return str(found[0][0]) if found else str(key["context"])
+
+
 def _snapshot(key: Mapping[str, Any], context_id: str) -> Steps[ContextSnapshot]:
     """Read all of a context that may change; see `ContextIndex.snapshot`."""
     found = yield Query(s.LOAD_CONTEXT, key)
@@ -144,7 +177,9 @@ def _snapshot(key: Mapping[str, Any], context_id: str) -> Steps[ContextSnapshot]
             stored_artifact(row, newest=bool(row[_ARTIFACT_COLUMNS]))
             for row in (yield Query(s.LIST_ALL_VERSIONS, key))
         ]
+    link = yield Query(s.OUTER_OF, key)
     return ContextSnapshot(
+        inner_of=InnerOf(*link[0]) if link else None,
         record=context_record(found[0]),
         entries=[rows.decode_entry(*row[3:]) for row in waiting if row[3] is not None],
         artifacts=versions,

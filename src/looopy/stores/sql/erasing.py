@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from looopy.stores import rules as names
 from looopy.stores.artifacts.parts import remove_unnamed
-from looopy.stores.erasing import EMPTY, Candidate, Erasures, Gone, Redacted, Terms, counted
+from looopy.stores.erasing import EMPTY, Erasures, Gone, Redacted, Terms, counted
+from looopy.stores.families import Candidate
 from looopy.stores.log import read_rows
 from looopy.stores.past import Layer
 from looopy.stores.records import EntryKind
@@ -29,7 +30,7 @@ from looopy.stores.rules import MAY_FORCE, busy
 from looopy.stores.sql import statements as s
 from looopy.stores.sql.artifacts import SQLArtifactRows
 from looopy.stores.sql.commit import interrupt_turn
-from looopy.stores.sql.driver import Query, Steps
+from looopy.stores.sql.driver import Query, Rows, Steps
 from looopy.stores.sql.ghosts import bury, ghosts_of, hold_forks, leave_to_forks, read_layers
 from looopy.stores.sql.head import Head, peek
 from looopy.stores.sql.inherited import newest_of_all
@@ -93,6 +94,10 @@ class SQLErasures(SQLStore, Erasures):
         found = await self.backend.run(partial(one_step, query), write=False)
         return await read_rows(found, _candidate)
 
+    async def inner_of(self, context_id: str) -> list[Candidate]:
+        """The contexts that work for it."""
+        return [_candidate(row) for row in await self._look(_read_inner, context_id)]
+
     async def spoke_in(self, actor_id: str, *, after: str, last: str) -> set[str]:
         """The contexts with a turn or a message of theirs."""
         params = {"tenant": self.tenant, "actor": actor_id, "after_id": after, "last_id": last}
@@ -126,10 +131,18 @@ class SQLErasures(SQLStore, Erasures):
         await self.backend.scrub()
 
 
+def _read_inner(key: Mapping[str, Any]) -> Steps[Rows]:
+    found: Rows = []
+    for (name,) in (yield Query(s.INNER_OF, key)):
+        found += yield Query(s.CANDIDATE, {**key, "context": name})
+    return found
+
+
 def _candidate(row: Sequence[Any]) -> Candidate:
-    context_id, owner, turn, live, touched, size, has_kin, state = row
+    context_id, owner, turn, live, touched, size, has_kin, state, outer = row
     waits = bool(rows.decode_state(state, context_id).pending)
-    return Candidate(context_id, owner, turn if live else None, touched, size, waits, bool(has_kin))
+    running = turn if live else None
+    return Candidate(context_id, owner, running, touched, size, waits, bool(has_kin), outer)
 
 
 def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[Gone | None]:
@@ -147,8 +160,15 @@ def erase_steps(key: Mapping[str, Any], terms: Terms, *, blobs: bool) -> Steps[G
         ((_, _, touched, *_),) = yield Query(s.TO_INDEX, key)
         if touched != terms.touched:
             return None
+    if terms.outer is not None:
+        found = yield Query(s.OUTER_OF, key)
+        if not found or found[0][0] != terms.outer:
+            return None
     if head.open_turn is not None and head.lease_live and not terms.force:
         raise busy(head.open_turn, MAY_FORCE)
+    # Nobody can add one now: a link is made under the lock of this row.
+    if inner := (yield Query(s.INNER_OF, key)):
+        return Gone(Counter(), inner=[name for (name,) in inner])
     ghosts = yield from ghosts_of(key, head, lock=True)
     counts = yield from _counts(key, head)
     yield from leave_to_forks(key)

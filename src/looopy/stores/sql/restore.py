@@ -103,6 +103,9 @@ def _restore_steps(
             yield Query(s.RESTORE_ENTRY, params)
         for version in context.versions():
             yield from _version_steps(key, version, staged)
+        if context.inner_of is not None:
+            outer, call = context.inner_of
+            yield Query(s.ADD_INNER, {**key, "outer": outer, "call": call})
         yield Query(s.UNINDEX, key)
 
 

@@ -70,21 +70,8 @@ class SQLStateStore(SQLStore, StateStore):
         if not can_exist(context_id):
             raise no_context(context_id)
 
-        def work() -> Steps[list[str]]:
-            key = self.params(context_id)
-            head = yield from peek(key, lock=True)
-            if head is None:
-                raise no_context(context_id)
-            if head.open_turn is not None and head.lease_live:
-                raise busy(head.open_turn, WAIT)
-            ghosts = yield from ghosts_of(key, head, lock=True)
-            has_blobs = self.backend.blobs is not None
-            freed = (yield from blobs_named(key, ghosts)) if has_blobs else []
-            yield from leave_to_forks(key)
-            yield Query(s.DELETE_CONTEXT, key)
-            yield from bury(key, ghosts)
-            return freed
-
+        has_blobs = self.backend.blobs is not None
+        work = partial(_delete_steps, self.params(context_id), blobs=has_blobs)
         freed = await self.write(work, context_id, inbox=True)
         await drop_blobs(self.backend, self.tenant, freed)
 
@@ -152,3 +139,21 @@ class SQLStateStore(SQLStore, StateStore):
     async def line(self, context_id: str) -> Sequence[Waiter]:
         found = await self._ask(s.LIST_LINE, context_id)
         return [Waiter(ticket=t, holder=holder, alive=bool(alive)) for t, holder, alive in found]
+
+
+def _delete_steps(key: Mapping[str, Any], *, blobs: bool) -> Steps[list[str]]:
+    """Delete a context and those that work for it; the names of blobs that may be free now."""
+    head = yield from peek(key, lock=True)
+    if head is None:
+        raise no_context(key["context"])
+    if head.open_turn is not None and head.lease_live:
+        raise busy(head.open_turn, WAIT)
+    freed: list[str] = []
+    for (name,) in (yield Query(s.INNER_OF, key)):
+        freed += yield from _delete_steps({**key, "context": name}, blobs=blobs)
+    ghosts = yield from ghosts_of(key, head, lock=True)
+    freed += (yield from blobs_named(key, ghosts)) if blobs else []
+    yield from leave_to_forks(key)
+    yield Query(s.DELETE_CONTEXT, key)
+    yield from bury(key, ghosts)
+    return freed

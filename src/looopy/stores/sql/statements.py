@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from looopy.types.config import LONGEST_LEASE_S
 
-HEAD = "0007"
+HEAD = "0008"
 """The newest revision in `migrations/`, known here so that opening a database needs no alembic."""
 
 PREFIX = "looopy_"
@@ -65,7 +65,7 @@ TABLES = frozenset(
     for name in (
         *("contexts", "turns", "messages", "events"),
         *("artifacts", "artifact_parts", "inbox", "turn_keys", "waiters"),
-        *("context_index", "unindexed", "searched", "words", "lineage", "instead"),
+        *("context_index", "unindexed", "searched", "words", "lineage", "instead", "inner"),
     )
 )
 
@@ -81,6 +81,7 @@ TEXTS = frozenset(
         *("tags", "label", "label1", "label2", "label3", "label4", "label5"),
         *("label6", "label7", "label8", "label9"),
         *("words", "contexts"),
+        *("outer", "call"),
     }
 )
 BYTES = frozenset({"bytes"})
@@ -993,6 +994,25 @@ TRIM_PARTS = (
     " AND a.artifact_id = p.artifact_id AND a.version = p.version) IS NULL /* MANY */"
 )
 
+# --- inner contexts ---
+
+# A row is made together with the row of its context, and goes with it: nothing else writes here.
+
+MAKE_INNER = f"{CREATE} RETURNING context_id"
+ADD_INNER = (
+    "INSERT INTO looopy_inner (tenant_id, context_id, outer_id, call_key)"
+    " VALUES (:tenant, :context, :outer, :call) ON CONFLICT DO NOTHING"
+)
+INNER_FOR = (
+    "SELECT n.context_id FROM looopy_inner n WHERE n.tenant_id = :tenant"
+    " AND n.outer_id = :outer AND n.call_key = :call"
+)
+INNER_OF = (
+    "SELECT n.context_id FROM looopy_inner n WHERE n.tenant_id = :tenant"
+    " AND n.outer_id = :context ORDER BY n.context_id"
+)
+OUTER_OF = f"SELECT outer_id, call_key FROM looopy_inner WHERE {_THIS}"
+
 # --- erasing ---
 
 COUNT_CONTENT = (
@@ -1062,7 +1082,9 @@ Deleting the row of the context deletes the rows of all of them as well.
 
 _CANDIDATE = (
     f"SELECT c.context_id, c.owner_actor, c.open_turn, {_IS_LIVE}, c.last_activity,"
-    " c.last_position + c.last_seq, c.past IS NOT NULL OR c.forks IS NOT NULL, c.state"
+    " c.last_position + c.last_seq, c.past IS NOT NULL OR c.forks IS NOT NULL, c.state,"
+    " (SELECT n.outer_id FROM looopy_inner n WHERE n.tenant_id = c.tenant_id"
+    " AND n.context_id = c.context_id)"
     " FROM looopy_contexts c WHERE c.tenant_id = :tenant"
 )
 CANDIDATE = f"{_CANDIDATE} AND c.context_id = :context"

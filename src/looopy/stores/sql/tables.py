@@ -315,6 +315,17 @@ instead = _table(
 )
 Index(None, instead.c.tenant_id, instead.c.source)
 
+# For which call of which context an agent that is a tool works in this one. It is found by the
+# call, which has one such context.
+inner = _table(
+    "inner",
+    Column("outer_id", _key, nullable=False),
+    Column("call_key", _key, nullable=False),
+    key=(),
+    clustered=True,
+)
+Index(None, inner.c.tenant_id, inner.c.outer_id, inner.c.call_key, unique=True)
+
 
 # --- SQLite's own ---
 
@@ -376,6 +387,6 @@ word_rows = Table(
 )
 for _shared in (
     *(artifacts, artifact_parts, inbox, turn_keys, waiters),
-    *(context_index, unindexed, searched, lineage, instead),
+    *(context_index, unindexed, searched, lineage, instead, inner),
 ):
     _shared.to_metadata(sqlite_metadata)

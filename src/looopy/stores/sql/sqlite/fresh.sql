@@ -233,4 +233,17 @@ CREATE TABLE looopy_instead (
 
 ;
 CREATE INDEX ix_looopy_instead_tenant_id_source ON looopy_instead (tenant_id, source);
-INSERT INTO looopy_version VALUES ('0007');
+CREATE TABLE looopy_inner (
+	tenant_id TEXT NOT NULL, 
+	context_id TEXT NOT NULL, 
+	outer_id TEXT NOT NULL, 
+	call_key TEXT NOT NULL, 
+	CONSTRAINT pk_looopy_inner PRIMARY KEY (tenant_id, context_id), 
+	CONSTRAINT ck_looopy_inner_tenant CHECK (tenant_id <> ''), 
+	CONSTRAINT fk_looopy_inner_looopy_contexts FOREIGN KEY(tenant_id, context_id) REFERENCES looopy_contexts (tenant_id, context_id) ON DELETE CASCADE
+)
+ WITHOUT ROWID
+
+;
+CREATE UNIQUE INDEX ix_looopy_inner_tenant_id_outer_id_call_key ON looopy_inner (tenant_id, outer_id, call_key);
+INSERT INTO looopy_version VALUES ('0008');
