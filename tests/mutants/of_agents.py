@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import mutant
+from tests.mutants.mutant import Edit, Mutant, mutant
 
 _AS_TOOLS = "tests/agent/tools/test_agents_as_tools.py"
 _KILLED = (
@@ -39,13 +39,22 @@ MUTANTS = [
         "tests/unit/types/test_message.py::test_a_sum_says_whether_all_of_its_cost_is_known",
     ),
     # --- an agent as a tool ---
-    mutant(
+    Mutant(
         "inner-context-by-chance",
         "a call that is run again begins a new conversation, and books twice",
-        "looopy.tools.sources.agents:AgentTool._context_id",
-        "digest = hashlib.sha256(call.encode())",
-        "digest = hashlib.sha256(repr(object()).encode() + str(id(context)).encode())",
-        f"{_KILLED}[B9-plain]",
+        (
+            Edit(
+                "looopy.tools.sources.agents:AgentTool._context_id",
+                "digest = hashlib.sha256(call.encode())",
+                "digest = hashlib.sha256(repr(object()).encode() + str(id(context)).encode())",
+            ),
+            Edit(
+                "looopy.tools.sources.agents:AgentTool._linked",
+                "return str(found)",
+                "return None",
+            ),
+        ),
+        (f"{_KILLED}[B9-plain]",),
     ),
     mutant(
         "inner-turns-without-keys",

@@ -121,6 +121,7 @@ class RunningTurn:
             artifacts=log.artifacts,
             stores=known.stores,
             cancel=self.token,
+            epoch=None if self.setup.buffer is not None else begun.claimed.epoch,
         )
         known.view.sent.resume(plan.state.sent)
         first = True

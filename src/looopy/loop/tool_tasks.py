@@ -232,6 +232,7 @@ class Crew:
             show=show,
             charge=turn.progress.guards.charge,
             stores=given.stores,
+            epoch=given.epoch,
             cancel=given.cancel,
             answers=resumed.answers,
             state=resumed.held.state if resumed.held is not None else None,

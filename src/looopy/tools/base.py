@@ -72,6 +72,7 @@ class ToolContext:
         charge: Count the usage of a model call of the tool's own against the turn's budget.
         stores: The stores of the context, for a tool that keeps contexts of its own; `None` in a
             bare loop.
+        epoch: See `TurnContext`.
         cancel: Set when a long-running tool should stop.
         answers: The answers to this call so far, by the key of the question.
         state: The `state` of the last `NeedsInput` that the tool raised.
@@ -87,6 +88,7 @@ class ToolContext:
     show: Callable[[AgentEvent], None] = lambda _event: None
     charge: Callable[[Usage], None] = lambda _usage: None
     stores: Any = field(default=None, repr=False)
+    epoch: int | None = field(default=None, repr=False)
     cancel: CancelToken
     answers: Mapping[str, Any] = field(default_factory=dict, repr=False)
     state: Any = field(default=None, repr=False)

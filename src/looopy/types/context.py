@@ -156,6 +156,8 @@ class TurnContext:
         auth_context: New for this turn; never stored.
         artifacts: Writer for the context's artifacts, or `None` in a bare loop.
         stores: The `Stores` that hold the context, or `None` in a bare loop.
+        epoch: Rises with each owner of the context, so it tells an owner of before apart; `None`
+            for a turn that is not stored.
     """
 
     context_id: str
@@ -167,6 +169,7 @@ class TurnContext:
     artifacts: ArtifactWriter | None = None
     stores: Any = field(default=None, repr=False)
     cancel: CancelToken = field(default_factory=CancelToken)
+    epoch: int | None = field(default=None, repr=False)
 
 
 PromptText: TypeAlias = "str | Callable[[TurnContext], str | Awaitable[str]]"

@@ -161,14 +161,18 @@ async def test_two_calls_are_two_conversations(make_agent, memory_stores):
     assert len(set(await contexts(memory_stores))) == 3
 
 
-async def test_a_context_made_anew_finds_nothing_of_the_old_one(make_agent, memory_stores):
+@pytest.mark.parametrize("beside", [True, False])
+async def test_a_context_made_anew_finds_nothing_of_the_old_one(make_agent, memory_stores, beside):
     """The same turn, the same call id, the same question; another life."""
-    helper = inner([text("old"), text("new")])
-    agent = await make_agent([ASKS, text("a")], tools=[helper.as_tool()], stores=memory_stores)
-    assert result_of(await agent.execute_turn("go")).text == "old"
-    await memory_stores.state.delete("ada")
-    again = await make_agent([ASKS, text("b")], tools=[helper.as_tool()], stores=memory_stores)
-    assert result_of(await again.execute_turn("go")).text == "new"
+    async with open_stores("memory:") as own:
+        where = {} if beside else {"stores": own}
+        helper = inner([text("old"), text("new")], **where)
+        agent = await make_agent([ASKS, text("a")], tools=[helper.as_tool()], stores=memory_stores)
+        assert result_of(await agent.execute_turn("go")).text == "old"
+        await memory_stores.state.delete("ada")
+        again = await make_agent([ASKS, text("b")], tools=[helper.as_tool()], stores=memory_stores)
+        assert result_of(await again.execute_turn("go")).text == "new"
+        assert len(await own.state.list()) == (0 if beside else 2)
 
 
 class Spy(AgentTool):

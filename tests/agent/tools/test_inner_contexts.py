@@ -6,6 +6,7 @@ import pytest
 from tests.agent.kit import add
 
 from looopy import Agent, AuthContext, tool
+from looopy.stores import export_contexts, import_contexts
 from looopy.testing import ScriptedProvider, text, tool_call
 from looopy.types.state import Outcome
 
@@ -74,6 +75,10 @@ async def test_an_approval_outlasts_the_redaction_of_somebody_else(make_agent, s
     result = await agent.execute_turn(None, ADA, inputs={request.request_id: True})
     assert (result.text, till.paid) == ("done", [7])
     assert await inner(stores, "ada") == [context_id]
+    await stores.state.save("ada:helper:forged", {"works_for": "ada/3/call_1"}, version=0)
+    gone = await stores.contexts.erase("ada")
+    assert gone.context_ids == (context_id, "ada")
+    assert await inner(stores, "ada") == ["ada:helper:forged"]
 
 
 async def test_a_fork_asks_an_agent_of_its_own(make_agent, memory_stores):
@@ -99,3 +104,37 @@ async def test_a_fork_asks_an_agent_of_its_own(make_agent, memory_stores):
     assert (await again.execute_turn(None, ADA)).text == "still done"
     assert [m.text for m in await again.get_messages()][-2:] == ["It is paid.", "still done"]
     assert (till.paid, await inner(memory_stores, "ada")) == ([7], [context_id])
+
+
+async def test_an_approval_outlasts_an_import_under_a_new_id(make_agent, memory_stores):
+    """The copy is answered, and pays once; the original waits as before."""
+    till = Till()
+    await waiting(make_agent, memory_stores, till)
+    archive = export_contexts(memory_stores, "ada")
+    await import_contexts(memory_stores, archive, new_ids={"ada": "eve"}, keep_owners=True)
+    asks = helping([text("It is paid.")], till)
+    agent = await make_agent(
+        [text("done")], tools=[asks, add], stores=memory_stores, context_id="eve"
+    )
+    (request,) = agent.state.pending
+    result = await agent.execute_turn(None, ADA, inputs={request.request_id: True})
+    assert (result.text, till.paid) == ("done", [7])
+    for outer, turns in (("ada", 1), ("eve", 2)):
+        (context_id,) = await memory_stores.contexts.inner(outer)
+        assert [context_id] == await inner(memory_stores, outer)
+        assert len(await memory_stores.journal.turns(context_id)) == turns
+
+
+async def test_a_turn_that_is_saved_later_finds_its_agent(make_agent, memory_stores):
+    """The outer context is not stored yet when the call begins, and is when it is answered."""
+    till = Till()
+    asks = helping([tool_call("pay", n=7), text("It is paid.")], till)
+    agent = await make_agent(
+        [ASKS, text("done")], tools=[asks], stores=memory_stores, auto_save=False
+    )
+    await agent.execute_turn("pay 7", ADA)
+    await agent.save_state()
+    (request,) = agent.state.pending
+    result = await agent.execute_turn(None, ADA, inputs={request.request_id: True})
+    assert (result.text, till.paid) == ("done", [7])
+    assert len(await memory_stores.contexts.inner("ada")) == 1

@@ -1,9 +1,10 @@
 """
 An agent as another agent's tool: each call is its own conversation, equally durable.
 
-A call of such a tool is a context in a store. looopy derives the context's id from the call that it
-works for. So a process that runs the call again, after a crash or after a person's answer, finds
-that context and its outcome.
+A call of such a tool is a context in a store, which has a record of the call that the context works
+for. So a process that runs the call again, after a crash or after a person's answer, finds that
+context and its outcome. The id is derived from the call as well: an agent in stores of its own is
+found by that alone.
 
 The turns of that context have the idempotency keys 1, 2 and so on:
 
@@ -27,7 +28,16 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self, TypeAlias, TypedDict
 
-from looopy.errors import CannotContinue, InputExpired, InvalidTool, LooopyError, ToolError
+from looopy.errors import (
+    CannotContinue,
+    ConfigurationError,
+    Fenced,
+    InputExpired,
+    InvalidTool,
+    LooopyError,
+    StoreConflict,
+    ToolError,
+)
 from looopy.tools.asking import Ask, NeedsCredentials, NeedsInput
 from looopy.tools.base import Enabled, NeedsApproval, Tool, ToolContext, ToolResult
 from looopy.tools.call.results import to_json_text
@@ -207,20 +217,35 @@ class AgentTool(UsesSources, Tool):
                 f" ({' -> '.join((*chain, self.name))}): do this one's part yourself",
                 tool_name=self.name,
             )
-        context_id = await self._context_id(context)
+        linked = await self._linked(context)
+        context_id = linked or await self._context_id(context)
         made = self._make_agent(context_id, context.stores)
         agent = await made if inspect.isawaitable(made) else made
         before = _chain.set((*chain, self.name))
         try:
             await agent.start()
-            return await _Errand(self, agent, context_id, context).run(arguments["prompt"])
+            await self._enclose(agent, context_id, context)
+            errand = _Errand(self, agent, context_id, context)
+            if linked and not await _has_keys(agent, context_id):
+                return await errand.resume()
+            return await errand.run(arguments["prompt"])
         finally:
             _chain.reset(before)
             await agent.shutdown(cancel=True)
 
+    async def _linked(self, context: ToolContext) -> str | None:
+        """The context that the store has recorded for this call."""
+        if context.stores is None:
+            return None
+        with contextlib.suppress(ConfigurationError):  # it lists contexts by id alone
+            call = self._call_key(context)
+            for found in await context.stores.contexts.inner(context.context_id, call=call):
+                return str(found)
+        return None
+
     async def _context_id(self, context: ToolContext) -> str:
         """
-        The context of this call, the same in each run.
+        The id of the context of this call, the same in each run.
 
         A context that is deleted and created again numbers its turns from 1 again. The time at
         which its first turn began tells the calls of the two apart. Nothing changes that time:
@@ -233,6 +258,52 @@ class AgentTool(UsesSources, Tool):
         call = json.dumps([context.idempotency_key, self.name, made])
         digest = hashlib.sha256(call.encode()).hexdigest()[:24]
         return f"{context.context_id[:80]}:{self.name[:20]}:{digest}"
+
+    def _call_key(self, context: ToolContext) -> str:
+        """The key of the call within its context, which another id of that does not change."""
+        call = context.idempotency_key.removeprefix(f"{context.context_id}/")
+        unsaved = context.epoch is None  # an earlier life may have ended without a trace
+        said = json.dumps([call, self.name, unsaved])
+        return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+    async def _enclose(self, agent: InnerAgent, context_id: str, context: ToolContext) -> None:
+        """
+        Let the store record that *agent*'s context works for this call, before its first turn.
+
+        Raises:
+            Fenced: The turn that makes the call owns its context no more.
+            StoreConflict: The call has got another context meanwhile.
+        """
+        outer, own = context.stores, getattr(getattr(agent, "_known", None), "stores", None)
+        if outer is None or own is None or own.tenant != outer.tenant:
+            return
+        backend = getattr(own.state, "backend", None)
+        beside = backend is not None and backend is getattr(outer.state, "backend", None)
+        if not beside and context.epoch is None:
+            return
+        try:
+            made = await own.contexts.enclose(
+                context_id,
+                outer=context.context_id,
+                call=self._call_key(context),
+                epoch=context.epoch,
+            )
+        except Fenced:
+            if beside:
+                raise
+            return  # its stores know no such turn: they are others
+        except ConfigurationError:  # stores that keep no links
+            return
+        if made != context_id:
+            raise StoreConflict(f"the call has got the context {made!r} meanwhile: run it again")
+
+
+async def _has_keys(agent: InnerAgent, context_id: str) -> bool:
+    """False if the turns of its context are known by no idempotency key."""
+    known = getattr(agent, "_known", None)
+    if known is None or not agent.state.turn_count:
+        return True
+    return await known.stores.journal.turn_of_key(context_id, "1") is not None
 
 
 class _Errand:
@@ -248,13 +319,21 @@ class _Errand:
         self._usage = Usage()
         self._artifacts: list[str] = []
 
-    async def run(self, prompt: str) -> ToolResult:
+    async def resume(self) -> ToolResult:
+        """As `run`, in a context that came from an archive, which keeps no idempotency keys."""
+        pending = self._agent.state.pending
+        if not pending and self._agent.state.interrupted_turn is None:
+            return await self._said_last()
+        inputs = self._answers_to(pending) if pending else None
+        return await self.run(None, inputs, self._agent.state.turn_count + 1)
+
+    async def run(
+        self, said: str | None, inputs: Mapping[str, Any] | None = None, number: int = 1
+    ) -> ToolResult:
         """Run the agent's turns, or watch existing ones, until there is an answer."""
         there_were = self._agent.state.turn_count
-        said: str | None = prompt
-        inputs: Mapping[str, Any] | None = None
-        pending: Sequence[PendingRequest] = ()
-        number, last = 1, None
+        pending = self._agent.state.pending if number > 1 else ()
+        last = None
         while True:
             stream = self._agent.execute_turn(
                 said,
@@ -292,7 +371,10 @@ class _Errand:
     async def _said_last(self) -> ToolResult:
         """The agent's answer in a turn that can no longer be watched."""
         messages = await self._agent.get_messages()
-        said = [m for m in messages if isinstance(m, AssistantMessage)][-1]
+        all_of_them = [m for m in messages if isinstance(m, AssistantMessage)]
+        if not all_of_them:
+            return self._answer(None)
+        said = all_of_them[-1]
         in_a_type = to_json_text(said.tool_calls[-1].arguments) if said.tool_calls else ""
         details = {"agent": self._tool.name, "context_id": self._context_id}
         return ToolResult(said.text or in_a_type, details)
