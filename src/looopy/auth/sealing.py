@@ -10,8 +10,6 @@ and after a restart the tool asks again.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -124,7 +122,9 @@ class KeyRing:
                 f"auth_key takes a secret of at least {_LEAST_SECRET} bytes, such as"
                 " secrets.token_urlsafe(32), the same in every process"
             )
-        self._wrapping = hmac.new(b"looopy.auth.KeyRing", raw, hashlib.sha256).digest()
+        import hmac  # here: who gives no secret does not load it
+
+        self._wrapping = hmac.digest(b"looopy.auth.KeyRing", raw, "sha256")
 
     def __repr__(self) -> str:
         return "<KeyRing>"

@@ -58,7 +58,7 @@ CUT_OFF: Final = frozenset(
 _MAX_ID: Final = 40
 _MAX_NAME: Final = 64
 _STRANGE: Final = re.compile(r"[^A-Za-z0-9_-]")
-_SNAPSHOT: Final = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+_SNAPSHOT: Final = r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$"
 
 
 def render(
@@ -159,7 +159,7 @@ class _Reader:
 
 @lru_cache(maxsize=256)
 def _family(model: str) -> str:
-    return _SNAPSHOT.sub("", model)
+    return re.sub(_SNAPSHOT, "", model)
 
 
 class Rendering:

@@ -67,7 +67,7 @@ _logger = logging.getLogger("looopy")
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 _GRACE_S = 5.0  # how long the turn waits for a stream to close
 _AT_A_TIME = 64  # deltas after which other tasks, such as readers, run, whatever the provider
-_SECRET = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+_SENSITIVE = r"(?i)auth|key|token|secret|cookie|password"
 T = TypeVar("T")
 _NO_MORE = StreamEvent("error")  # of a stream that has ended without a last event
 _WHOLE = LoopConfig(max_messages=None, history_tokens=None)
@@ -407,7 +407,7 @@ def _tool_choice(turn: Turn, tools: dict[str, Tool]) -> str | None:
 def _hide(given: Given, headers: Mapping[str, str]) -> None:
     """Keep the values of headers that look like credentials out of all that the turn leaves."""
     for name, value in headers.items():
-        if _SECRET.search(name):
+        if re.search(_SENSITIVE, name):
             given.redactor.add((value, *value.split(" ")[1:]))
 
 

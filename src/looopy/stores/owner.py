@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
-import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -171,7 +170,7 @@ class Owner:
     @classmethod
     def new(cls) -> Owner:
         """A fresh owner that counts as alive until it is retired or the process ends."""
-        nonce, register = secrets.token_hex(_NONCE_BYTES), _own_register()
+        nonce, register = os.urandom(_NONCE_BYTES).hex(), _own_register()
         owner = cls(nonce, os.getpid(), register.add(nonce) if register else "")
         _live_here.add(owner.nonce)
         return owner

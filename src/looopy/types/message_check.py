@@ -55,7 +55,7 @@ Lost: TypeAlias = list[str]
 _STOPS: Final = frozenset(reason.value for reason in StopReason)
 _TAKEN: Final = ("", "user", "assistant", "toolResult")
 _NO: Final = ("", "0", "false", "no", "off")
-_URL: Final = re.compile(r"https?://[^\s\x00-\x1f]{1,8000}", re.IGNORECASE)
+_URL: Final = r"(?i)https?://[^\s\x00-\x1f]{1,8000}"
 
 
 class _Nothing(Exception):
@@ -181,7 +181,7 @@ def _is_base64(value: Any) -> bool:
 
 
 def _is_url_or_none(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and _URL.fullmatch(value) is not None)
+    return value is None or (isinstance(value, str) and re.fullmatch(_URL, value) is not None)
 
 
 def _nothing(_value: Any) -> Any:

@@ -262,7 +262,7 @@ def _storable_details(value: Any) -> Any:
 
 
 _logger = logging.getLogger("looopy")
-_STRANGE = re.compile(r"[^\w.:-]")
+_STRANGE = r"[^\w.:-]"
 _MAX_ID_CHARS = 100
 
 
@@ -287,7 +287,7 @@ async def _keep(blocks: Sequence[UserBlock], context: ToolContext) -> str:
     """Save the text, and each file; return their places."""
     writer = context.artifacts
     assert writer is not None  # noqa: S101 - the caller has looked
-    call_id = _STRANGE.sub("_", context.tool_call_id)[:_MAX_ID_CHARS]
+    call_id = re.sub(_STRANGE, "_", context.tool_call_id)[:_MAX_ID_CHARS]
     name = f"results/{context.turn}/{call_id}"
     places: list[str] = []
     text = "\n".join(block.text for block in blocks if isinstance(block, TextContent))
