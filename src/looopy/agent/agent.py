@@ -55,6 +55,7 @@ from looopy.stores.bundle import Stores
 from looopy.stores.records import ContextRecord, EntryKind
 from looopy.stores.rules import check_context_id
 from looopy.stores.shield import settle
+from looopy.tools.base import Tool
 from looopy.tools.gather import ToolSource
 from looopy.types.artifact import Artifact
 from looopy.types.config import LoopConfig, ModelOptions, model_options
@@ -942,13 +943,9 @@ class Agent:
             AgentStateError: The agent is not started, or was stopped in the meantime.
             ValueRefused: *keep_turns* is not a whole number of at least 1.
         """
-        known = self._require("compact")
+        self._require("compact")
         check_at_least_one(keep_turns, "/keep_turns")
-        self._require_saving("compact")
-        self._refuse_while_busy(force=False)
-        async with self._lifecycle.alone.held():
-            known = self._require("compact")
-            self._refuse_while_busy(force=False)
+        async with self._alone("compact") as known:
             provider = self._resources.provider
             if provider is None:
                 raise AgentStateError("the agent is not started")
@@ -982,12 +979,7 @@ class Agent:
             StoreConflict: Another summary was stored in the meantime, or the history was cleared.
             AgentStateError: The agent is not started.
         """
-        self._require("undo_compact")
-        self._require_saving("undo_compact")
-        self._refuse_while_busy(force=False)
-        async with self._lifecycle.alone.held():
-            known = self._require("undo_compact")
-            self._refuse_while_busy(force=False)
+        async with self._alone("undo_compact") as known:
             tools = await self._resources.gather()
             with self._turns.held():
                 return await undo(known, tools)
@@ -1082,30 +1074,16 @@ class Agent:
     async def _rewind(
         self, action: str, write: Callable[[Journal], Awaitable[tuple[int, HistoryRewound]]]
     ) -> HistoryRewound:
-        self._require(action)
-        self._require_saving(action)
-        self._refuse_while_busy(force=False)
-        self._check_outside(action)
-        async with self._lifecycle.alone.held():
-            known = self._require(action)
-            self._refuse_while_busy(force=False)
+        async with self._alone(action, outside=True) as known:
             with self._turns.held():  # a turn that began now would see half a history
-                tools = await self._resources.gather()
-                # A turn that a dead process left does not count as running.
-                await end_dead_turn(known, self.loop_config, self._resources.tools)
-                known.stale = True  # with or without success
-                await known.heads_read()
+                tools = await self._end_past(known)
                 _, event = await settle(write(known.stores.journal))
                 await known.refresh(tools)
                 self._lifecycle.reread(known.busy_turn, known.state)
         return event
 
     async def _clear(self, known: Known, *, force: bool) -> None:
-        tools = await self._resources.gather()
-        # A turn that a dead process left does not count as running.
-        await end_dead_turn(known, self.loop_config, self._resources.tools)
-        known.stale = True  # with or without success
-        await known.heads_read()
+        tools = await self._end_past(known)
         async with self._saving.held():
             with contextlib.suppress(ContextNotFound):  # then there is nothing to clear
                 await settle(known.stores.journal.clear(self.context_id, force=force))
@@ -1126,6 +1104,26 @@ class Agent:
         await self._known.refresh(await self._resources.gather())
 
     # --- inside ---
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, action: str, *, outside: bool = False) -> AsyncIterator[Known]:
+        """Hold the context while no turn runs; *outside*: refuse a tool of a turn as well."""
+        self._require(action, saving=True)
+        self._refuse_while_busy(force=False)
+        if outside:
+            self._check_outside(action)
+        async with self._lifecycle.alone.held():
+            known = self._require(action)
+            self._refuse_while_busy(force=False)
+            yield known
+
+    async def _end_past(self, known: Known) -> Mapping[str, Tool]:
+        """End a turn that a dead process left, which does not count as running; the tools."""
+        tools = await self._resources.gather()
+        await end_dead_turn(known, self.loop_config, self._resources.tools)
+        known.stale = True  # whatever becomes of the change that follows
+        await known.heads_read()
+        return tools
 
     def _require(self, action: str, *, saving: bool = False) -> Known:
         self._lifecycle.check_home(action)
