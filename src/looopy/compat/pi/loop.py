@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -66,12 +66,8 @@ def agent_loop(
     if not prompts:
         raise NothingToContinue("there is nothing to say", action="prompt")
     options = RunOptions(config, signal, convert_to_llm, transform_context, get_api_key)
-    queues = {
-        "get_steering_messages": get_steering_messages,
-        "get_follow_up_messages": get_follow_up_messages,
-    }
-    history = list(messages or ())
-    return _run(options, history, prompts, system_prompt, tools or (), auth_context, queues)
+    queues = (get_steering_messages, get_follow_up_messages)
+    return _run(options, messages or (), prompts, system_prompt, tools, auth_context, queues)
 
 
 def agent_loop_continue(
@@ -96,11 +92,8 @@ def agent_loop_continue(
     """
     require_tail(messages)
     options = RunOptions(config, signal, convert_to_llm, transform_context, get_api_key)
-    queues = {
-        "get_steering_messages": get_steering_messages,
-        "get_follow_up_messages": get_follow_up_messages,
-    }
-    return _run(options, list(messages), (), system_prompt, tools or (), auth_context, queues)
+    queues = (get_steering_messages, get_follow_up_messages)
+    return _run(options, messages, (), system_prompt, tools, auth_context, queues)
 
 
 def require_tail(messages: Sequence[AgentMessage]) -> None:
@@ -113,13 +106,14 @@ def require_tail(messages: Sequence[AgentMessage]) -> None:
 
 def _run(
     options: RunOptions,
-    history: list[AgentMessage],
+    messages: Sequence[AgentMessage],
     prompts: Sequence[AgentMessage],
     system_prompt: str,
-    tools: Sequence[AgentTool | ToolSource],
+    tools: Sequence[AgentTool | ToolSource] | None,
     auth_context: AuthContext | None,
-    queues: Mapping[str, GetMessagesFn | None],
+    queues: tuple[GetMessagesFn | None, GetMessagesFn | None],
 ) -> AsyncGenerator[AgentEvent, None]:
+    history = list(messages)
     provider = find_provider(options.config, has_key=options.get_api_key is not None)
     options.messages = lambda: history
     token = CancelToken()
@@ -132,10 +126,11 @@ def _run(
     common: dict[str, Any] = {
         "llm_provider": ModelOf(lambda: options, lambda _config: provider),
         "messages": history,
-        "tools": tool_sources(tools, options.config),
+        "tools": tool_sources(tools or (), options.config),
         "config": options.loop_config(),
         "context": context,
-        **queues,
+        "get_steering_messages": queues[0],
+        "get_follow_up_messages": queues[1],
     }
     events = our_agent_loop(prompts, **common) if prompts else our_agent_loop_continue(**common)
     return _translated(events, token, options.signal, history)
