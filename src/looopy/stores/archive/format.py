@@ -17,7 +17,7 @@ whatever is read is written again as the same bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar
@@ -64,6 +64,7 @@ LAST_NUMBER: Final = 2**32 - 2**16 - 1
 
 _MOST: Final = 2**63 - 1
 E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
 
 
 def folder_of(number: int) -> str:
@@ -133,11 +134,12 @@ class Fields:
         check_text(found, f"/{escape(name)}")
         return found
 
-    def text_or_none(self, name: str) -> str | None:
-        """A text, or `None` for null."""
+    def or_none(self, read: Callable[..., T], name: str, *bounds: int) -> T | None:
+        """The member that *read*, a method of this object, takes; `None` for null."""
         if self._left.get(name, "") is None:
-            return self.value(name)  # type: ignore[no-any-return] # it is None
-        return self.text(name)
+            self.value(name)
+            return None
+        return read(name, *bounds)
 
     def whole(self, name: str, least: int = 0, most: int = LAST_NUMBER) -> int:
         """A whole number within bounds."""
@@ -145,13 +147,6 @@ class Fields:
         if type(found) is not int or not least <= found <= most:
             raise refused(name, f"a whole number from {least} to {most} is needed")
         return found
-
-    def whole_or_none(self, name: str, least: int = 0, most: int = LAST_NUMBER) -> int | None:
-        """A whole number, or `None` for null."""
-        if self._left.get(name, "") is None:
-            self.value(name)
-            return None
-        return self.whole(name, least, most)
 
     def seconds(self, name: str) -> float:
         """A number of seconds from 0."""
@@ -177,13 +172,6 @@ class Fields:
         if found is None or found.tzinfo is None or found.astimezone(UTC).isoformat() != said:
             raise refused(name, "a time in UTC is needed, such as 2026-11-23T02:00:00+00:00")
         return found.astimezone(UTC)
-
-    def moment_or_none(self, name: str) -> datetime | None:
-        """A time, or `None` for null."""
-        if self._left.get(name, "") is None:
-            self.value(name)
-            return None
-        return self.moment(name)
 
     def one_of(self, name: str, kinds: type[E]) -> E:
         """A member of an enumeration."""
@@ -277,7 +265,7 @@ def context_from_json(data: Any) -> ReadContext:
         raise refused("tags", "tags are sorted, and each is there once")
     turn_count = given.whole("turn_count")
     last_position, last_seq = given.whole("last_position"), given.whole("last_seq")
-    open_turn = given.whole_or_none("open_turn", turn_count, turn_count)
+    open_turn = given.or_none(given.whole, "open_turn", turn_count, turn_count)
     if open_turn == 0:
         raise refused("open_turn", "a turn is counted from 1")
     state = given.mapping("state")
@@ -335,7 +323,7 @@ def _hidden(given: Fields, last_position: int) -> list[tuple[int, int]]:
 
 
 def _actor(given: Fields, name: str) -> str | None:
-    found = given.text_or_none(name)
+    found = given.or_none(given.text, name)
     try:
         check_actor(found)
     except ValueRefused as error:
@@ -397,7 +385,7 @@ def turn_from_json(data: Any, number: int, *, is_open: bool) -> RestoredTurn:
     usage = given.mapping("usage")
     record = TurnRecord(
         turn=number,
-        continues=given.whole_or_none("continues", 1, max(number - 1, 1)),
+        continues=given.or_none(given.whole, "continues", 1, max(number - 1, 1)),
         actor_id=_actor(given, "actor_id"),
         had_auth=given.truth("had_auth"),
         start_seq=start_seq,
@@ -408,7 +396,7 @@ def turn_from_json(data: Any, number: int, *, is_open: bool) -> RestoredTurn:
         metadata=given.mapping("metadata"),
         **ended,
     )
-    user_position = given.whole_or_none("user_position", 1)
+    user_position = given.or_none(given.whole, "user_position", 1)
     given.end()
     return RestoredTurn(record, user_position)
 
@@ -574,7 +562,7 @@ def artifact_from_json(data: Any, member: str, turn_count: int) -> Artifact:
         sha256=sha256,
         created_at=given.moment("created_at"),
         turn=given.whole("turn", 0, turn_count),
-        description=given.text_or_none("description"),
+        description=given.or_none(given.text, "description"),
         metadata=given.mapping("metadata"),
         columns=columns,
         rows=given.whole("rows", 0, _MOST),

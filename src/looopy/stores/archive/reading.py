@@ -492,7 +492,7 @@ class _LogReader:
             return self._message(given, common)
         if kind == "tool_execution_end":
             common["tool_call_id"] = given.text("tool_call_id")
-            common["started"] = given.moment_or_none("started")
+            common["started"] = given.or_none(given.moment, "started")
             common["duration_s"] = given.seconds("duration_s")
             given.end()
             self._ended = common
@@ -503,7 +503,7 @@ class _LogReader:
             body = dump({"tool_call_id": call})
             if given.has("args"):
                 body = rows.start_body(call, given.mapping("args"))
-            position = given.whole_or_none("position", 1)
+            position = given.or_none(given.whole, "position", 1)
             if position is not None and self._calls.get(call) != position:
                 raise refused("position", "no message there asks for this call")
         else:
