@@ -122,6 +122,8 @@ def _say_instead(situation: Situation, said: UserMessage, late: Answered) -> Pla
     """The plan of a turn whose text takes the place of all answers."""
     state = situation.state
     fresh = ContextState(**state.sums, summary=state.summary)
+    if not situation.open_calls:
+        return Plan(state=fresh, prompts=(said,), user_message=said)
     held = {one.tool_call_id: one for one in state.held}
     expired = {answer[0].tool_call_id: answer for answer in late}
     results = [

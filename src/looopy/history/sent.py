@@ -50,8 +50,8 @@ class Sent:
         if self._head is None:
             return None
         scale = self.scale
-        words = [self._cut, self._head, "" if scale.used == scale.wanted == 100 else str(scale)]
-        return " ".join(filter(None, words))
+        head = f"{self._cut} {self._head}" if self._cut else self._head
+        return head if scale.used == scale.wanted == 100 else f"{head} {scale}"
 
     @property
     def begin(self) -> int:

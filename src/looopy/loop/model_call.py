@@ -86,7 +86,7 @@ class _Attempt:
         held: The turn, during the call. A provider may keep its options for ever, and must not keep
             the turn's credentials with them.
         left_out: True if the limits kept a part of the history from the model.
-        specs: The tools as the model saw them.
+        specs: The tools as the model saw them, if any of them is strict.
         final: The stream's last event, `done` or `error`.
     """
 
@@ -336,7 +336,9 @@ async def _request(
         ephemeral=sent is not shown,
     )
 
-    held, warnings, attempt.specs = attempt.held, attempt.warnings, specs
+    held, warnings = attempt.held, attempt.warnings
+    if asked.strict_tools:
+        attempt.specs = specs
     held[:] = [turn]
 
     async def key_of(provider: str) -> str | None:
@@ -441,7 +443,9 @@ async def _prompt(turn: Turn) -> BuiltPrompt:
 
 def _take(turn: Turn, message: AssistantMessage, attempt: _Attempt) -> None:
     turn.given.view.measure(message.usage)
-    answer = turn.progress.answer = _clean(turn, without_strict_nulls(message, attempt.specs))
+    if attempt.specs:
+        message = without_strict_nulls(message, attempt.specs)
+    answer = turn.progress.answer = _clean(turn, message)
     turn.append(
         answer,
         started=attempt.started,
