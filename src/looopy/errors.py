@@ -14,6 +14,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
           InputExpired          .expired_at
         Fenced                  another owner has advanced this context; final
         AccessDenied
+        HostClosed              it drains, or is closed
       LLMError                  .provider .model .retryable
         LLMUnavailable          connection, timeout, 5xx
         RateLimited             .retry_after_s
@@ -41,6 +42,7 @@ Every exception looopy raises, in one tree: catch wide or narrow.
       ConfigurationError        says what to install, set or change
         MissingExtra  MissingKey  UnknownModel  InvalidTool
         InvalidSkill            .file .field
+        FactoryFailed           .context_id   of an AgentHost
 
 The message is one sentence for a human; the facts are keyword arguments and become attributes.
 Every error survives pickling, facts included. No message ever holds a credential.
@@ -136,13 +138,15 @@ class InputExpired(InputNotFound):
 
 
 class Fenced(AgentError):
-    """
-    Another owner has advanced this context: this one may write nothing more. Final, never retried.
-    """
+    """Another owner has advanced this context: this one may write nothing more. Never retried."""
 
 
 class AccessDenied(AgentError):
     """The actor or its tenant may not use this context."""
+
+
+class HostClosed(AgentError):
+    """The `AgentHost` shuts down, or was shut down: another process serves the context."""
 
 
 class LLMError(LooopyError):
@@ -235,7 +239,7 @@ class ToolServerError(ToolError):
 
 
 class SignInFailed(ToolServerError):
-    """The server wants its user to sign in, and the user is not signed in or cannot be."""
+    """The server wants its user to sign in: the user is not signed in, or is refused (HTTP 401)."""
 
 
 class StoreError(LooopyError):
@@ -306,9 +310,7 @@ class StorageFull(StoreUnavailable):
 
 
 class SchemaOutOfDate(StoreError):
-    """
-    The database does not have the schema of this version; the message names the command to run.
-    """
+    """The database lacks the schema of this version; the message names the command to run."""
 
     found: str | None = None
     expected: str | None = None
@@ -350,6 +352,16 @@ class InvalidSkill(ConfigurationError):
 
     file: str | None = None
     field: str | None = None
+
+
+class FactoryFailed(ConfigurationError):
+    """
+    The factory of an `AgentHost` raised, or returned no agent that can serve `context_id`.
+
+    Its own exception is the `__cause__`.
+    """
+
+    context_id: str | None = None
 
 
 def foreign(error: BaseException, *, cancelling: int = 0) -> LooopyError | None:

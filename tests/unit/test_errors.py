@@ -17,12 +17,14 @@ LooopyError
       AgentNotStarted
       CannotContinue
     Fenced
+    HostClosed
     IdempotencyConflict
     InputNotFound request_id=None
       InputExpired expired_at=None
     TurnIncomplete outcome=None
     TurnMismatch expected=None actual=None
   ConfigurationError
+    FactoryFailed context_id=None
     InvalidSkill file=None field=None
     InvalidTool
     MissingExtra

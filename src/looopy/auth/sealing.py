@@ -250,10 +250,7 @@ class _Jose:
         return self._encrypt(header, text, key, registry=self._registry())
 
     def read(self, value: str, key: Any) -> tuple[Any, Mapping[str, Any]] | None:
-        """
-        The JSON and the header of *value*; `None` if it is invalid, without an error that would
-        show it.
-        """
+        """The JSON and header of *value*; `None` if it is invalid: an error would show it."""
         try:
             found = self._decrypt(value, key, registry=self._registry())
             read = json.loads(found.plaintext or b""), found.protected

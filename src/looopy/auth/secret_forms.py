@@ -28,6 +28,12 @@ _MAX_DEPTH = 16
 # Compiled when a turn has a secret: that takes longer than importing the module.
 _SCHEME = r"(?i)\s*(?:bearer|basic|token|apikey|digest)\s+(\S+)\s*"
 _URL_LOGIN = r"://[^/?#@:\s]*:([^/?#@\s]+)@"
+_NAME = r"(?i)key|token|secret|passw|credential|auth|cookie|session"
+
+
+def names_a_secret(name: str) -> bool:
+    """True if the value of a header or variable of this *name* is likely to be a secret."""
+    return re.search(_NAME, name) is not None
 
 
 def forms_of(secret: Any) -> tuple[set[str], set[bytes]]:

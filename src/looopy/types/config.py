@@ -1,11 +1,14 @@
 """The limits and options of a turn: `LoopConfig` and what it is made of."""
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from looopy.errors import ConfigurationError
+from looopy.types.constructors import suggesting
 from looopy.types.context import AuthContext
 from looopy.types.message import Message, ToolCall
 from looopy.types.request import ThinkingLevel
@@ -16,8 +19,12 @@ LEAST_THINKING = 1024
 """The smallest budget for thinking: every provider that takes a budget refuses fewer tokens."""
 MOST_LOGPROBS = 20
 """How many of the likeliest tokens a model call may ask for: OpenAI's limit."""
+# Compiled when a header is first checked, and kept by `re`.
+_HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_HEADER_VALUE = r"[\t\x20-\x7e]*"
 
 
+@suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """
@@ -51,6 +58,7 @@ class Budget:
             _check(self, name, least=0, optional=True)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """
@@ -74,6 +82,7 @@ class RetryPolicy:
             _check(self, name, least=0)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """
@@ -114,6 +123,7 @@ class Hooks:
                 )
 
 
+@suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """
@@ -158,9 +168,8 @@ class ModelOptions:
         if (self.logprobs or 0) > MOST_LOGPROBS:
             raise ConfigurationError(f"ModelOptions.logprobs is at most {MOST_LOGPROBS}")
         _choose(self, "thinking_level", (None, *ThinkingLevel))
-        for name in ("headers", "extra_body"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise ConfigurationError(f"ModelOptions.{name} takes a mapping")
+        _check_headers(self.headers)
+        _check_body(self.extra_body)
         strict = self.strict_tools
         if not (strict is None or isinstance(strict, bool)) and (
             isinstance(strict, str)
@@ -170,7 +179,9 @@ class ModelOptions:
             raise ConfigurationError(
                 "ModelOptions.strict_tools takes True, False or a list of tools, such as ['search']"
             )
-        if isinstance(self.stop, str) or not all(isinstance(one, str) for one in self.stop):
+        if not isinstance(self.stop, Collection) or isinstance(self.stop, str) or not all(
+            isinstance(one, str) and one for one in self.stop
+        ):
             raise ConfigurationError("ModelOptions.stop takes a list of texts, such as ['END']")
         if not isinstance(self.model, str):
             raise ConfigurationError("ModelOptions.model takes the name of a model")
@@ -190,12 +201,7 @@ class ModelOptions:
 
 
 def model_options(value: Any) -> ModelOptions:
-    """
-    The `ModelOptions` that *value* means: options, a mapping of them, or `None`.
-
-    Raises:
-        ConfigurationError: It is something else, or a name or a value in it is wrong.
-    """
+    """The `ModelOptions` that *value* means: options, a mapping, None; or `ConfigurationError`."""
     if value is None:
         return ModelOptions()
     if isinstance(value, ModelOptions):
@@ -213,6 +219,7 @@ def model_options(value: Any) -> ModelOptions:
     return ModelOptions(**value)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopConfig:
     """
@@ -347,6 +354,29 @@ def _check(
         f"{type(part).__name__}.{name} must be a {'whole ' if whole else ''}number"
         f" {'above' if above else 'of at least'} {least}{', or None' if optional else ''}"
     )
+
+
+def _check_headers(headers: Any) -> None:
+    """Refuse what no HTTP request can hold; the error shows no value."""
+    if not isinstance(headers, Mapping):
+        raise ConfigurationError("ModelOptions.headers takes a mapping")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not re.fullmatch(_HEADER_NAME, name):
+            raise ConfigurationError(f"ModelOptions.headers: {name!r} is not the name of a header")
+        if not isinstance(value, str) or not re.fullmatch(_HEADER_VALUE, value):
+            raise ConfigurationError(
+                f"ModelOptions.headers: the value of {name!r} must be text of ASCII characters"
+                " without line breaks"
+            )
+
+
+def _check_body(body: Any) -> None:
+    if not isinstance(body, Mapping):
+        raise ConfigurationError("ModelOptions.extra_body takes a mapping")
+    try:
+        json.dumps(dict(body), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"ModelOptions.extra_body is not JSON: {error}") from None
 
 
 def _check_budgets(budgets: Mapping[str, int] | None) -> None:

@@ -7,11 +7,13 @@ makes an event for each delta, and a history is read by the ten thousand message
 `maker` gives is called like the class: it fills an unfrozen twin with the same slots, as any object
 is filled, and turns that into one of the class before anybody sees it. `amended` copies one so, and
 `quick` lets the class itself fill its instances like that.
+
+`suggesting` is for the classes that people call with many options.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, fields
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
@@ -80,6 +82,39 @@ def quick(cls: type[T]) -> type[T]:
 
     kind.__init__ = construct
     return cls
+
+
+def suggesting(cls: type[T]) -> type[T]:
+    """A decorator of a class whose error about an unknown option names the one that was meant."""
+    kind = cast("Any", cls)
+    usual = kind.__init__
+
+    @wraps(usual)
+    def construct(self: Any, /, *args: Any, **named: Any) -> None:
+        try:
+            usual(self, *args, **named)
+        except TypeError:
+            import inspect  # only a mistake needs it
+
+            said = unknown_option(kind.__name__, named, inspect.signature(usual).parameters)
+            if said is None:
+                raise
+            raise TypeError(said) from None
+
+    kind.__init__ = construct
+    return cls
+
+
+def unknown_option(function: str, options: Collection[str], known: Collection[str]) -> str | None:
+    """The error about the first of *options* that is not *known*; `None` if all are."""
+    for name in options:
+        if name not in known:
+            import difflib  # only a mistake needs it
+
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            return f"{function}() got an unexpected keyword argument {name!r}{meant}"
+    return None
 
 
 def _constructor(kind: Any) -> Callable[..., None]:

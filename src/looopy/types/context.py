@@ -109,9 +109,7 @@ class CancelToken:
         return self.reason is not None
 
     def cancel(self, reason: str = "cancelled") -> None:
-        """
-        Ask to stop. The first reason stands; callbacks run in order, a failing one harms no other.
-        """
+        """Ask to stop. The first reason stands; callbacks run in order, even after one fails."""
         if self.reason is not None:
             return
         self.reason = reason
@@ -120,9 +118,7 @@ class CancelToken:
             _call(callback)
 
     def on_cancel(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """
-        Call *callback* on cancellation, at once if it has happened; returns what unsubscribes it.
-        """
+        """Call *callback* on cancellation, at once if it has happened; returns what removes it."""
         if self.reason is not None:
             _call(callback)
             return lambda: None
@@ -220,12 +216,7 @@ class PromptPart:
 
 
 def as_part(given: object) -> PromptPart:
-    """
-    *given* as a part: a part, text, or a function that returns text.
-
-    Raises:
-        ConfigurationError: It has another type.
-    """
+    """*given* as a part: a part, text, or a function of text; or `ConfigurationError`."""
     if isinstance(given, PromptPart):
         return given
     if isinstance(given, str):

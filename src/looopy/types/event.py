@@ -291,9 +291,7 @@ class ApprovalDecided(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusChange(Event):
-    """
-    The agent's status changed, or a model call is about to be tried again (`attempt`, `delay_s`).
-    """
+    """The agent's status changed, or a model call will be tried again (`attempt`, `delay_s`)."""
 
     type: ClassVar[Literal["status_change"]] = "status_change"
     status: AgentStatus
@@ -363,9 +361,7 @@ class Compaction(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnWarning(Event):
-    """
-    Something worth knowing that does not end the turn. `code` is a guard's name or a short word.
-    """
+    """A warning, which does not end the turn. `code` is a guard's name or a short word."""
 
     type: ClassVar[Literal["warning"]] = "warning"
     code: str
@@ -374,9 +370,7 @@ class TurnWarning(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnError(Event):
-    """
-    Why a turn fails; `code` is its stop_reason. `error` is the exception, in this process only.
-    """
+    """Why a turn fails; `code` is its stop_reason. `error`: the exception, in this process only."""
 
     type: ClassVar[Literal["error"]] = "error"
     durable: ClassVar[bool] = True
@@ -388,9 +382,7 @@ class TurnError(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnd(Event):
-    """
-    The turn is over: exactly one for each accepted turn. `messages`: what it added, oldest first.
-    """
+    """The turn is over: one for each accepted turn. `messages`: what it added, oldest first."""
 
     type: ClassVar[Literal["turn_end"]] = "turn_end"
     durable: ClassVar[bool] = True

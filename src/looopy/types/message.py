@@ -23,7 +23,7 @@ class StopReason(StrEnum):
     """
     Why a model stopped generating (the first six, pi's values, and `paused`), or why a turn ended.
 
-    A `paused` answer goes on in the next one: the provider's server wants it back first.
+    The next answer continues a `paused` one: the provider's server wants it back first.
     """
 
     STOP = "stop"

@@ -339,12 +339,7 @@ def _check_source(block: object, path: str) -> None:
 
 
 def check_usage(usage: object, path: str = "") -> None:
-    """
-    Refuse anything but a usage with numbers that can be stored.
-
-    Raises:
-        ValueRefused: `path` points at the field.
-    """
+    """Raise `ValueRefused` unless *usage* is a `Usage` with numbers that can be stored."""
     if not isinstance(usage, Usage):
         raise _refused(path, f"must be a Usage, not {type(usage).__name__}")
     _check_fields(Usage, usage, path)
@@ -371,12 +366,7 @@ def _refused(path: str, why: str) -> ValueRefused:
 
 
 def mended_message(message: Message, lost: Lost) -> Message:
-    """
-    *message* with each field of the type that it should have; itself if all of them are.
-
-    Args:
-        lost: Told where something was left out.
-    """
+    """*message* with each field of the type it should have, or itself; *lost* gets the places."""
     kind = _class_of(message)
     if kind is None:
         raise _refused("", f"{type(message).__name__} is no message")
@@ -395,12 +385,7 @@ def mended_message(message: Message, lost: Lost) -> Message:
 
 
 def mended_answer(answer: Any, lost: Lost) -> AssistantMessage:
-    """
-    The assistant message that a provider ended its stream with.
-
-    Raises:
-        ValueRefused: It is something else.
-    """
+    """The assistant message that a provider ended its stream with, or `ValueRefused`."""
     if _is_plain_answer(answer):  # as nearly all are
         return cast("AssistantMessage", answer)
     if not isinstance(answer, AssistantMessage):

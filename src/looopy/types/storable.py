@@ -154,12 +154,7 @@ def dump_plain(value: Any, depth: int) -> str | None:
 
 
 def check_text(value: str, path: str) -> None:
-    """
-    Refuse text that cannot be stored.
-
-    Raises:
-        ValueRefused: It holds NUL or a lone surrogate.
-    """
+    """Raise `ValueRefused` for text with NUL or a lone surrogate."""
     if "\0" in value:
         raise _refused(path, "text must not contain NUL (U+0000)")
     if not is_unicode(value):
@@ -177,12 +172,7 @@ def is_media_type(value: str) -> bool:
 
 
 def check_media_type(value: object, path: str) -> None:
-    """
-    Refuse text that is no media type: a server may send it as a header.
-
-    Raises:
-        ValueRefused: See `is_media_type`.
-    """
+    """Raise `ValueRefused` unless `is_media_type`: a server may send it as a header."""
     if not isinstance(value, str):
         raise _refused(path, f"a media type is text, not {type(value).__name__}")
     if not is_media_type(value):
@@ -214,12 +204,7 @@ def check_name(value: object, what: str, path: str) -> None:
 
 
 def check_actor(actor_id: object) -> None:
-    """
-    Refuse what cannot be an actor; `None` is a turn without one.
-
-    Raises:
-        ValueRefused: See `check_name`.
-    """
+    """Raise `ValueRefused` as `check_name` for an actor; `None` is a turn without one."""
     if actor_id is not None:
         check_name(actor_id, "an actor id", "/actor_id")
 
@@ -246,57 +231,32 @@ def check_number(value: object, path: str, way_out: str, *, least: int | None = 
 
 
 def check_after(after: object) -> None:
-    """
-    Refuse what does not say behind which number to read on.
-
-    Raises:
-        ValueRefused: It is not a whole number.
-    """
+    """Raise `ValueRefused` unless it is a whole number, behind which to read on."""
     if type(after) is not int:
         check_number(after, "/after", "pass the number of the last one that you have, or 0")
 
 
 def check_after_name(after: object) -> None:
-    """
-    Refuse what does not say behind which name to read on.
-
-    Raises:
-        ValueRefused: It is not text.
-    """
+    """Raise `ValueRefused` unless it is a text, behind which to read on."""
     if not isinstance(after, str):
         way_out = 'pass the name of the last one that you have, or ""'
         raise _refused("/after", f"{type(after).__name__} is no text: {way_out}")
 
 
 def check_version(version: object) -> None:
-    """
-    Refuse what is not the number of a version; `None` is the newest one.
-
-    Raises:
-        ValueRefused: It is neither `None` nor a whole number.
-    """
+    """Raise `ValueRefused` unless it is a whole number, or `None` for the newest version."""
     if version is not None:
         check_number(version, "/version", "pass the number of a version, or None for the newest")
 
 
 def check_turn(turn: object, path: str = "/turn") -> None:
-    """
-    Refuse what is not the number of a turn; `None` is any turn.
-
-    Raises:
-        ValueRefused: It is neither `None` nor a whole number.
-    """
+    """Raise `ValueRefused` unless it is a whole number, or `None` for any turn."""
     if turn is not None:
         check_number(turn, path, "pass the number of a turn, or None for any")
 
 
 def check_limit(limit: object, *, optional: bool = True) -> None:
-    """
-    Refuse what does not say how many rows to read at most; `None` is no limit if *optional*.
-
-    Raises:
-        ValueRefused: It is not a whole number from 0.
-    """
+    """Raise `ValueRefused` unless it is a whole number from 0, or `None` if *optional*."""
     if limit is None and optional:
         return
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
@@ -400,9 +360,7 @@ def escape(key: str) -> str:
 
 
 def repair(text: str) -> str:
-    """
-    Text from a tool or a model with NUL and lone surrogates replaced by U+FFFD; else *text* itself.
-    """
+    """Text of a tool or a model with U+FFFD for NUL and lone surrogates; else *text* itself."""
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
     if not is_unicode(text):

@@ -47,8 +47,8 @@ class Source:
 
 
 def test_an_option_that_does_not_exist_is_named():
-    """By Python, with the class that the user wrote."""
-    with pytest.raises(TypeError, match=r"^Agent\.__init__\(\) got an .* argument 'model'"):
+    """With the class that the user wrote."""
+    with pytest.raises(TypeError, match=r"^Agent\(\) got an .* argument 'model'"):
         agent(model="x")
     with pytest.raises(TypeError, match=r"^Agent\.__init__\(\) missing .*'llm_provider'"):
         Agent("ada")

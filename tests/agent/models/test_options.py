@@ -62,6 +62,13 @@ async def test_a_turn_may_change_one_option_of_the_agent(make_agent, memory_stor
         ({"temperature": "hot"}, "ModelOptions.temperature must be a number"),
         ({"stop": "END"}, r"takes a list of texts, such as \['END'\]"),
         ({"seed": 1.5}, "ModelOptions.seed must be a whole number"),
+        ({"stop": 5}, "ModelOptions.stop takes a list of texts"),
+        ({"stop": [""]}, "ModelOptions.stop takes a list of texts"),
+        ({"headers": {"a\n": "b"}}, "ModelOptions.headers: 'a\\\\n' is not the name of a header"),
+        ({"headers": {"x-k": 1}}, "ModelOptions.headers: the value of 'x-k' must be text"),
+        ({"headers": {"x-k": "a\r\nb: c"}}, "without line breaks"),
+        ({"extra_body": {"a": float("nan")}}, "ModelOptions.extra_body is not JSON"),
+        ({"extra_body": {"a": object()}}, "ModelOptions.extra_body is not JSON"),
         ({"model": 3}, "takes the name of a model"),
         ({"tool_choice": 3}, "or the name of a tool"),
         ({"headers": "x"}, "takes a mapping"),
@@ -84,9 +91,10 @@ async def test_a_tool_that_is_not_there_cannot_be_forced(make_agent, memory_stor
     assert "'sub', which is no tool of this turn: add" in str(result.error)
 
 
-async def test_a_credential_in_a_header_stays_out(make_agent, memory_stores):
+@pytest.mark.parametrize("name", ["Authorization", "X-Session"])
+async def test_a_credential_in_a_header_stays_out(make_agent, memory_stores, name):
     """Of what the model repeats; and of the options as they are shown."""
-    options = ModelOptions(headers={"Authorization": SECRET})
+    options = ModelOptions(headers={name: SECRET})
     agent = await make_agent([text(f"I saw {SECRET}")], stores=memory_stores)
     events = await collect(agent.execute_turn("hi", options=options))
     assert "a-very-secret-token" not in repr([events, options, await agent.get_messages()])

@@ -7,8 +7,11 @@ from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 
 import pytest
 
+from looopy import Agent, AgentLoop, LoopConfig, ModelOptions
+from looopy.llm import OpenAIProvider
+from looopy.tools import RemoteAgent
 from looopy.types import event, message, request
-from looopy.types.constructors import amended, maker, quick
+from looopy.types.constructors import amended, maker, quick, suggesting
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +222,37 @@ def test_what_is_no_frozen_class_cannot_be_quick():
 
     with pytest.raises(TypeError, match="is not frozen"):
         made_often(Soft)
+
+
+MISSPELT = {
+    "Agent": (lambda: Agent("ada", llm_provder=None), "llm_provider"),
+    "AgentLoop": (lambda: AgentLoop(llm_provder=None), "llm_provider"),
+    "LoopConfig": (lambda: LoopConfig(max_iteration=1), "max_iterations"),
+    "ModelOptions": (lambda: ModelOptions(temprature=1), "temperature"),
+    "OpenAIProvider": (lambda: OpenAIProvider("m", structred_output=True), "structured_output"),
+    "RemoteAgent": (lambda: RemoteAgent("http://x", timeout=3), "timeout_s"),
+}
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_a_misspelt_option_is_told_the_right_one(name):
+    """In one line, which names the class that was called."""
+    call, meant = MISSPELT[name]
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got .*; did you mean '{meant}'\?$"):
+        call()
+
+
+def test_another_error_of_a_suggesting_class_stays_as_it_is():
+    """Its own, and that of an option which nobody could have meant."""
+
+    @suggesting
+    class Kind:
+        def __init__(self, *, number=1):
+            self.number = number + 1
+
+    assert Kind(number=2).number == 3
+    with pytest.raises(TypeError, match="can only concatenate"):
+        Kind(number="x")
+    with pytest.raises(TypeError, match=r"^Kind\(\) got an unexpected .*'zzz'$"):
+        Kind(zzz=1)
+    assert list(inspect.signature(Kind).parameters) == ["number"]
