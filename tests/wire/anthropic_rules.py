@@ -25,6 +25,8 @@ _BLOCK_FIELDS = {
     "text": {"text", "citations"},
     "server_tool_use": {"id", "name", "input", "caller"},
     "web_search_tool_result": {"tool_use_id", "content", "caller"},
+    "mcp_tool_use": {"id", "name", "input", "server_name"},
+    "mcp_tool_result": {"tool_use_id", "content", "is_error"},
     "web_search_result": {"url", "title", "encrypted_content", "page_age"},
     "image": {"source"},
     "document": {"source", "title", "context", "citations"},

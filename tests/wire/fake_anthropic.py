@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from tests.wire.anthropic_rules import check_body, is_bound
 from tests.wire.fake_openai import Answer, FakeOpenAI, Received
+from tests.wire.sdk_types import beyond
 
 MODEL = "claude-sonnet-4-5"
 USAGE = {
@@ -147,7 +148,7 @@ class FakeAnthropic(FakeOpenAI):
         )
         if not problems and is_bound(model):
             problems = _unbound(body)
-        return [("", problem) for problem in problems]
+        return [("", problem) for problem in problems or beyond(body, "anthropic")]
 
 
 def _unbound(body: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from tests.wire.sdk_types import beyond
+
 HOLD = object()
 """As a piece: say nothing more until the client leaves."""
 
@@ -278,7 +280,7 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
     if form.get("strict") and not is_strict(form["schema"]):
         text = "Invalid schema for response_format: 'additionalProperties' is required to be false"
         problems.append(("response_format", text))
-    return problems
+    return problems or [("", one) for one in beyond(body, "completions")]
 
 
 def _check_parts(content: Any) -> list[str]:

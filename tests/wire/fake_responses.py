@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.wire.fake_openai import Answer, is_strict
+from tests.wire.sdk_types import beyond
 
 USAGE = {
     "input_tokens": 10,
@@ -138,7 +139,7 @@ def check_request(body: Mapping[str, Any]) -> list[tuple[str, str]]:
             problems.append(("tools[0].parameters", "must be an object schema"))
         elif tool["strict"] and not is_strict(tool["parameters"]):
             problems.append(("tools[0].parameters", "Invalid schema: it is not strict"))
-    return problems
+    return problems or [("", one) for one in beyond(body, "responses")]
 
 
 def _check_pairs(items: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
 from dataclasses import replace
 
 import pytest
 from anthropic.types import ServerToolUseBlock, ServerToolUseBlockParam
 from anthropic.types import StopReason as Reason
 from pydantic import TypeAdapter
+from tests.agent.kit import assert_whole
 from tests.wire import fake_anthropic
+from tests.wire.fake_openai import HOLD, Answer
 from tests.wire.three import answered, last_event, says, serving
 
 from looopy import Agent, LoopConfig, PromptPart
 from looopy.stores import open_stores
-from looopy.stores.owner import Owner
-from looopy.stores.records import Commit
-from looopy.testing.contracts.turns import begin, said
 from looopy.types.message import (
     AssistantMessage,
     ServerToolCall,
@@ -105,32 +107,50 @@ async def test_pauses_have_a_limit_and_the_user_may_speak_instead():
     assert [block["type"] for block in wire[1]["content"]] == ["text"]
 
 
-async def test_a_turn_that_died_between_two_pauses_goes_on():
-    """In another process, from what is stored; nothing is stored twice."""
-    block = ServerToolCall("srv_1", "web_search", {"query": "x"}, item=use(1))
-    paused = AssistantMessage(
-        (TextContent("Let me see."), block),
-        api="anthropic-messages",
-        provider="anthropic",
-        model=fake_anthropic.MODEL,
-        stop_reason=StopReason.PAUSED,
-    )
-    async with (
-        serving("anthropic", ends(1, "Sunny.")) as (server, made),
-        open_stores("memory:") as stores,
-    ):
-        owner = Owner.new()
-        claimed = await begin(stores, 0, holder=owner.token(), text="go")
-        await stores.commit(
-            Commit(context_id="ada", epoch=claimed.epoch, turn=claimed.turn, events=[said(paused)])
+LIFE = """
+import asyncio, sys
+from looopy import Agent
+from looopy.llm.anthropic.provider import AnthropicProvider
+
+async def main():
+    made = AnthropicProvider(sys.argv[3], api_key="k", base_url=sys.argv[2])
+    async with Agent("ada", llm_provider=made, stores=sys.argv[1]) as agent:
+        await agent.execute_turn("go")
+
+asyncio.run(main())
+"""
+
+
+async def test_a_turn_that_is_killed_between_two_pauses_goes_on(tmp_path):
+    """In another process, with the part that is stored; that part is stored and sent back once."""
+    begun = [fake_anthropic.started(), *fake_anthropic.block(0, found(1)), HOLD]
+    answers = [pauses(use(1)), Answer(pieces=begun), pauses(found(1), use(2))]
+    url = f"sqlite:///{tmp_path / 'db'}"
+    async with serving("anthropic", *answers, ends(2, "Sunny.")) as (server, made):
+        life = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", LIFE, url, server.url, fake_anthropic.MODEL)
         )
-        owner.retire()
-        async with Agent("ada", llm_provider=made, stores=stores) as agent:
+        await asyncio.wait(
+            [asyncio.ensure_future(server.held.wait()), asyncio.ensure_future(life.wait())],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        life.kill()
+        assert await life.wait() == -signal.SIGKILL
+        async with open_stores(url) as stores, Agent(
+            "ada", llm_provider=made, stores=stores
+        ) as agent:
             result = await agent.execute_turn(None)
             assert result.outcome == "completed", result.error
-            assert [m.text for m in await agent.get_messages()] == ["go", "Let me see.", "Sunny."]
-    (asked,) = server.received
-    assert asked.body["messages"][-1]["content"][-1] == use(1)
+            said = await agent.get_messages()
+            await assert_whole(stores, "ada")
+    assert [kinds(message) for message in said[1:]] == [
+        ["serverToolCall"],
+        ["serverToolResult", "serverToolCall"],
+        ["serverToolResult", "text"],
+    ]
+    asked = [received.body["messages"] for received in server.received]
+    assert asked[1][1]["content"] == asked[2][1]["content"] == [use(1)]
+    assert asked[3][1]["content"] == [use(1), found(1), use(2)]
 
 
 async def test_a_window_that_begins_within_a_paused_answer():
@@ -142,6 +162,27 @@ async def test_a_window_that_begins_within_a_paused_answer():
         assert (await last_event(made, asked)).message.text == "Yes."
     wire = server.received[0].body["messages"]
     assert [block["type"] for block in wire[1]["content"]] == ["text"]
+
+
+async def test_a_tool_of_an_mcp_connector_keeps_its_result():
+    """Its blocks have types of their own; the API refuses one of the two alone."""
+    call = {"type": "mcp_tool_use", "id": "mcp_1", "name": "echo", "server_name": "s", "input": {}}
+    result = {"type": "mcp_tool_result", "tool_use_id": "mcp_1", "is_error": False, "content": []}
+    both = (
+        ServerToolCall("mcp_1", "echo", {}, item=call),
+        ServerToolResult("mcp_1", "mcp", item=result),
+    )
+    kept = []
+    note = replace(both[0], item={"type": "mcp_tool_use", "omitted": "it was too large"})
+    for blocks in (both, both[:1], both[1:], (note, both[1])):
+        said = AssistantMessage(
+            (*blocks, TextContent("Done.")), provider="anthropic", model=fake_anthropic.MODEL
+        )
+        asked = LLMRequest(messages=[UserMessage("go"), said, UserMessage("so?")])
+        async with serving("anthropic", says("anthropic", "Yes.")) as (server, made):
+            assert (await last_event(made, asked)).error is None
+        kept.append(server.received[0].body["messages"][1]["content"][:-1])
+    assert kept == [[call, result], [], [], []]
 
 
 async def test_a_pause_without_a_tool_of_the_server_is_an_answer():

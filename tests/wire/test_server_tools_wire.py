@@ -229,6 +229,18 @@ async def test_a_failure_of_such_a_tool_and_a_flood_of_them():
     assert all(event.is_error for event in ends)
 
 
+async def test_a_failed_tool_of_an_mcp_connector():
+    """Its result says `is_error`, and its call alone has the tool's name."""
+    call = {"type": "mcp_tool_use", "id": "mcp_1", "name": "echo", "server_name": "s"}
+    call["input"] = {"text": "hi"}
+    result = {"type": "mcp_tool_result", "tool_use_id": "mcp_1", "is_error": True, "content": []}
+    answer = fake_anthropic.answers(fake_anthropic.block(0, call), fake_anthropic.block(1, result))
+    async with serving("anthropic", answer) as (_, made), Agent("s", llm_provider=made) as agent:
+        turn = agent.execute_turn("Echo.")
+        (end,) = [event async for event in turn if isinstance(event, ServerToolEnd)]
+    assert (end.tool_name, end.args, end.is_error) == ("echo", {"text": "hi"}, True)
+
+
 async def test_chat_completions_name_sources_the_answer_and_its_reasoning():
     """Annotations as OpenAI's and OpenRouter's search sends them, in chunks of their own."""
     cited = {"type": "url_citation", "url_citation": {"url": "https://a.test", "title": "A"}}

@@ -96,12 +96,7 @@ def refuse_unreadable(
     provider: str,
     model: str,
 ) -> str:
-    """
-    The text in the place of *block*, which the API does not take.
-
-    Raises:
-        UnsupportedContent: The block is in the user's newest message.
-    """
+    """The text in place of *block*; `UnsupportedContent` if the newest user message has it."""
     assert isinstance(block, (DocumentContent, AudioContent, ImageContent))  # noqa: S101 - no text
     if position == newest_question(messages):
         raise UnsupportedContent(

@@ -174,9 +174,7 @@ class _Chain:
     async def ask(
         self, provider: LLMProvider, breaker: Breaker
     ) -> AsyncGenerator[StreamEvent, None]:
-        """
-        The events of *provider*'s answer; empty, with `ended` unset, if the next one may be called.
-        """
+        """The events of *provider*'s answer; empty, `ended` unset, if the next may be called."""
         request, options = self._request_of(provider), await self._options_of(provider)
         shown = False
         async with aclosing(_safely(provider, request, options)) as events:

@@ -30,12 +30,7 @@ def left_out(options: StreamOptions, option: str, text: str) -> None:
 def strict_parameters(
     spec: ToolSpec, *, provider: str, model: str, every: bool = True, bounds: bool = True
 ) -> Mapping[str, Any]:
-    """
-    The strict form of a tool's parameters; *every* and *bounds* as for `strict_schema`.
-
-    Raises:
-        UnsupportedOption: They have none; the text names the place.
-    """
+    """The parameters of a tool as `strict_schema` makes them, or `UnsupportedOption`."""
     try:
         return strict_schema(spec.parameters, every=every, bounds=bounds)
     except NotStrict as why:

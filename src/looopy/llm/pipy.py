@@ -216,7 +216,8 @@ class PipyProvider:
             "output_schema": options.output_schema is not None,
             "extra_body": bool(options.extra_body),
         }
-        for option in (name for name, is_asked in asked.items() if is_asked):
+        option = next((name for name, is_asked in asked.items() if is_asked), None)
+        if option is not None:
             why = f"pipy-ai takes no {option}: leave it out, or call the model without PipyProvider"
             raise refused(option, why, provider=self.name, model=request.model or self.model)
 
@@ -310,6 +311,8 @@ def _built(kind: Any, data: dict[str, Any]) -> Any:
     if usage is not None and usage["cost"] is None:  # theirs always has one
         usage["cost"] = dict.fromkeys(DOLLARS, 0.0)
     data.pop("logprobs", None)
+    if data.get("stop_reason") == StopReason.PAUSED:  # theirs has no such word
+        data["stop_reason"] = StopReason.STOP.value
     for block in data["content"] if isinstance(data["content"], list) else ():
         for ours in ("invalid_arguments", "url", "cite"):
             block.pop(ours, None)

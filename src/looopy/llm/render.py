@@ -147,9 +147,7 @@ class _Reader:
         return bool(self._provider)
 
     def signed_only(self, message: AssistantMessage) -> bool:
-        """
-        True if unsigned thinking is dropped: providers refuse it, and it may be half a thought.
-        """
+        """True if unsigned thinking is dropped: providers refuse it, it may be half a thought."""
         return bool(self._provider) or message.stop_reason in CUT_OFF
 
     def plain_ids(self, message: AssistantMessage) -> bool:

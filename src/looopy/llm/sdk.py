@@ -216,9 +216,7 @@ class SDKProvider:
         raise NotImplementedError
 
     def _make_client(self, **common: Any) -> Any:
-        """
-        A client of the SDK with *common*; everything that it loads on first use is loaded by now.
-        """
+        """A client of the SDK with *common*; all that it loads on first use is loaded by now."""
         raise NotImplementedError
 
     def _to_body(
@@ -260,9 +258,7 @@ class SDKProvider:
     async def _pieces(
         self, call: Call, reader: Reader, body: dict[str, Any], options: StreamOptions
     ) -> AsyncGenerator[str, None]:
-        """
-        The JSON texts of the events as they come; sets a flag in *call* at the server's end mark.
-        """
+        """The JSON texts of events as they come; sets a flag in *call* at the server's end mark."""
         now = asyncio.get_running_loop().time
         until = now() + call.idle_s * _FIRST_EVENT_FACTOR
         async with AsyncExitStack() as stack:

@@ -24,12 +24,7 @@ class SSEDecoder:
         self._after_cr = False
 
     def feed(self, piece: bytes) -> list[str]:
-        """
-        Take the next *piece*, and give the data of each event it completes.
-
-        Raises:
-            UnicodeDecodeError: The data is not UTF-8.
-        """
+        """Give the data of each event that *piece* completes; `UnicodeDecodeError` if not UTF-8."""
         if not piece:
             return []
         if self._after_cr and piece.startswith(b"\n"):

@@ -32,13 +32,16 @@ _IGNORED: Final = frozenset(
 )
 _NULL: Final[Schema] = {"type": "null"}
 _MAX_LEVELS: Final = 60
+_LONGEST: Final = 1000  # a text in a grammar: llama.cpp refuses 2,000 repetitions
 
 
 class NotStrict(Exception):
     """The schema has no strict form; the text says where and why. Never raised to a user."""
 
 
-def strict_schema(schema: Mapping[str, Any], *, every: bool = True, bounds: bool = True) -> Schema:
+def strict_schema(
+    schema: Mapping[str, Any], *, every: bool = True, bounds: bool = True, lengths: bool = False
+) -> Schema:
     """
     The strict form of *schema*, whose root is an object.
 
@@ -46,16 +49,17 @@ def strict_schema(schema: Mapping[str, Any], *, every: bool = True, bounds: bool
         every: Require every property; otherwise those that *schema* requires.
         bounds: The server takes limits of numbers, lengths of lists, and patterns. Otherwise they
             become words, and a schema that refers to itself has no strict form.
+        lengths: The server takes lengths of texts, as those do that make a grammar of the schema.
 
     Raises:
         NotStrict: *schema* has none.
     """
-    made = _Strict(every=every, bounds=bounds).of(schema, "", 0)
+    maker = _Strict(every=every, bounds=bounds, lengths=lengths)
+    made = maker.of(schema, "", 0)
     if made.get("type") != "object":
         raise NotStrict("its root is no object")
     for name in ("$defs", "definitions"):
         if isinstance(defs := schema.get(name), Mapping):
-            maker = _Strict(every=every, bounds=bounds)
             made[name] = {key: maker.of(one, f"/{name}/{key}", 1) for key, one in defs.items()}
     if not bounds and _refers_to_itself(made):
         raise NotStrict("it refers to itself")
@@ -72,9 +76,10 @@ def has_strict(schema: Mapping[str, Any], *, every: bool = True, bounds: bool = 
 
 
 class _Strict:
-    def __init__(self, *, every: bool, bounds: bool) -> None:
+    def __init__(self, *, every: bool, bounds: bool, lengths: bool) -> None:
         self._every = every
         self._kept = _KEPT | _BOUNDS if bounds else _KEPT
+        self._lengths = lengths
 
     def of(self, node: Any, path: str, depth: int) -> Schema:
         where = path or "its root"
@@ -86,6 +91,9 @@ class _Strict:
         if strange:
             raise NotStrict(f"{where} has {min(strange)!r}")
         made: Schema = {name: value for name, value in node.items() if name in self._kept}
+        longest = node.get("maxLength", 0)
+        if self._lengths and isinstance(longest, int) and longest <= _LONGEST:
+            made |= {name: node[name] for name in ("minLength", "maxLength") if name in node}
         for choices in ("anyOf", "oneOf"):
             if choices in node:
                 found = [self.of(one, f"{path}/{choices}", depth + 1) for one in node[choices]]

@@ -83,7 +83,7 @@ class _Assistant(BaseModel):
     provider: str = ""
     model: str = ""
     usage: dict[str, Any] | None = None  # pipy-ai's streams leave it out
-    stop_reason: str = "stop"
+    stop_reason: Literal["stop", "length", "toolUse", "error", "aborted", "sensitive"] = "stop"
     error_message: str | None = None
     timestamp: int = 0
 
@@ -234,6 +234,15 @@ async def test_a_request_becomes_the_modules_own_types():
         "reasoning": "high",
         "thinking_budgets": {"high": 7},
     }
+
+
+async def test_a_paused_answer_has_a_stop_reason_that_the_module_knows():
+    """`paused` is ours: the module's type would refuse the whole history."""
+    module = _module([_done()])
+    paused = AssistantMessage("Let me see.", stop_reason=StopReason.PAUSED)
+    await _events(PipyProvider("m", module), LLMRequest(messages=[UserMessage("go"), paused]))
+    ((_, context, _),) = module.calls
+    assert context.messages[1].stop_reason == "stop"
 
 
 async def test_off_asks_the_module_for_no_reasoning():

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from looopy.llm.accumulate import parse_arguments
+from looopy.llm.anthropic.format import SERVER_CALL, SERVER_RESULT
 from looopy.llm.reader import AnswerReader
 from looopy.types.message import Citation, ServerToolCall, ServerToolResult, StopReason, Usage
 from looopy.types.request import StreamEvent
@@ -52,12 +53,7 @@ class EventReader(AnswerReader):
         return self._stop is not None
 
     def feed(self, data: str) -> Sequence[StreamEvent]:
-        """
-        Read one event, or a whole answer from a server that does not stream.
-
-        Raises:
-            LLMError: The server reports an error, or what came is no event.
-        """
+        """Read one event, or a whole answer that does not stream; `LLMError` for any other."""
         event = self._parsed(data)
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
             raise self._invalid("what is no event")
@@ -82,17 +78,12 @@ class EventReader(AnswerReader):
         return ()
 
     def end(self) -> tuple[StreamEvent, ...]:
-        """
-        The stream is over.
-
-        Raises:
-            LLMUnavailable: The answer has no sign of being complete.
-        """
+        """End the stream; `LLMUnavailable` if the answer has no sign of being complete."""
         if self._stop is None:
             raise self._broke_off()
         reason = _STOP_REASONS.get(self._stop, StopReason.STOP)
         if reason is StopReason.PAUSED and not self._served:
-            reason = StopReason.STOP  # nothing to go on with: the text is an answer
+            reason = StopReason.STOP  # the server has nothing to continue: the text is an answer
         return self._answer.done(reason)
 
     def _begin(self, index: int, block: Mapping[str, Any]) -> Sequence[StreamEvent]:
@@ -152,7 +143,7 @@ class EventReader(AnswerReader):
             block = self._server_tool(item, self._inputs.pop(index))
             if isinstance(block, ServerToolResult):
                 return self._answer.server_tool(block, "servertool_end")
-            runs = str(item.get("type")).endswith("_tool_use")
+            runs = str(item.get("type")).endswith(SERVER_CALL)
             return self._answer.server_tool(block, "servertool_start" if runs else None)
         return self._answer.end_block()
 
@@ -175,7 +166,7 @@ class EventReader(AnswerReader):
         """A block of one of the server's own tools, or of a kind that looopy does not know."""
         kind = str(item.get("type"))
         if "tool_use_id" in item:
-            name = kind.removesuffix("_tool_result")
+            name = kind.removesuffix(SERVER_RESULT)
             return ServerToolResult(self._text(item, "tool_use_id"), name, item=item)
         if said := "".join(pieces):
             item["input"], _ = parse_arguments(said)

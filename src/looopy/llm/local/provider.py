@@ -44,6 +44,7 @@ from looopy.llm.local.protocol import build_prompt, check_strict
 from looopy.llm.local.weights import fetch
 from looopy.llm.logprobs import wanted
 from looopy.llm.options import left_out, refused
+from looopy.types.constructors import suggesting
 from looopy.types.message import NO_COST, Usage
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions, ThinkingLevel
 
@@ -61,6 +62,7 @@ def _free(usage: Usage) -> Usage:
     return replace(usage, cost=NO_COST)
 
 
+@suggesting
 class LocalProvider:
     """
     A small language model in a child process on this computer: no key, no server, no network.

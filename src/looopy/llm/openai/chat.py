@@ -129,9 +129,10 @@ def to_body(
             body["top_logprobs"] = top
     body.update(_thinking(options, official=official, vendor=vendor))
     if options.output_schema is not None:
+        grammar = not official and vendor in ("", "ollama")
         body["response_format"] = {
             "type": "json_schema",
-            "json_schema": named_schema(options.output_schema),
+            "json_schema": named_schema(options.output_schema, lengths=grammar),
         }
     if options.session_id and official:
         body["prompt_cache_key"] = opaque(options.session_id)
@@ -375,11 +376,12 @@ def effort_of(options: StreamOptions, *, official: bool, vendor: Vendor = "") ->
     return level.value
 
 
-def named_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+def named_schema(schema: Mapping[str, Any], *, lengths: bool = False) -> dict[str, Any]:
     """*schema* as both formats take it: with a name, and in its strict form if it has one."""
     name = plain_name(str(schema.get("title") or "output"))
     try:
-        return {"name": name, "schema": strict_schema(schema), "strict": True}
+        made = strict_schema(schema, lengths=lengths)
+        return {"name": name, "schema": made, "strict": True}
     except NotStrict:
         return {"name": name, "schema": dict(schema), "strict": False}
 
@@ -440,12 +442,7 @@ class ChunkReader(AnswerReader):
         return self.finished and self._usage is not None
 
     def feed(self, data: str) -> list[StreamEvent]:
-        """
-        Read one chunk, or a whole answer from a server that does not stream.
-
-        Raises:
-            LLMError: The server reports an error, or what came is no chunk.
-        """
+        """Read one chunk, or a whole answer that does not stream; `LLMError` for any other."""
         chunk = self._parsed(data)
         if isinstance(chunk, dict) and chunk.get("error"):
             raise self._reported(chunk)
@@ -471,13 +468,7 @@ class ChunkReader(AnswerReader):
 
     def end(self, *, said_done: bool) -> tuple[StreamEvent, ...]:
         """
-        The stream is over.
-
-        Args:
-            said_done: It ended with `[DONE]`.
-
-        Raises:
-            LLMUnavailable: The answer has no sign of being complete.
+        End the stream, *said_done* by `[DONE]`; `LLMUnavailable` without a sign that all is there.
         """
         if not self.finished and not said_done:
             raise self._broke_off()

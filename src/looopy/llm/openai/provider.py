@@ -23,6 +23,7 @@ from looopy.llm.openai import chat as chat_format
 from looopy.llm.openai import responses_events, responses_format, tokens
 from looopy.llm.openai.vendor import Vendor, vendor_of
 from looopy.llm.sdk import DRAIN_WAIT_S, ApiKey, Call, SDKProvider
+from looopy.types.constructors import suggesting
 from looopy.types.request import LLMRequest, StreamEvent, StreamOptions
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ _FORMATS: Final = {
 }
 
 
+@suggesting
 class OpenAIProvider(SDKProvider):
     """
     A model behind an OpenAI-compatible endpoint. See `LLMProvider` for the contract.
@@ -176,9 +178,7 @@ class OpenAIProvider(SDKProvider):
 
     @property
     def structured_output(self) -> bool:
-        """
-        True if the server keeps to an output schema; others ignore it, or refuse it beside tools.
-        """
+        """True if the server keeps to an output schema; others ignore or refuse it beside tools."""
         return self._official if self._enforces is None else self._enforces
 
     @property

@@ -45,12 +45,7 @@ class EventReader(AnswerReader):
     complete = finished
 
     def feed(self, data: str) -> list[StreamEvent]:
-        """
-        Read one event, or a whole answer from a server that does not stream.
-
-        Raises:
-            LLMError: The server reports an error, or what came is no event.
-        """
+        """Read one event, or a whole answer that does not stream; `LLMError` for any other."""
         event = self._parsed(data)
         if not isinstance(event, dict):
             raise self._invalid("what is no event")
@@ -84,13 +79,7 @@ class EventReader(AnswerReader):
 
     def end(self, *, said_done: bool) -> tuple[StreamEvent, ...]:
         """
-        The stream is over.
-
-        Args:
-            said_done: It ended with `[DONE]`.
-
-        Raises:
-            LLMUnavailable: The answer has no sign of being complete.
+        End the stream, *said_done* by `[DONE]`; `LLMUnavailable` without a sign that all is there.
         """
         if not self.finished and not said_done:
             raise self._broke_off()

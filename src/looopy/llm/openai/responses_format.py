@@ -31,7 +31,7 @@ from looopy.llm.openai.chat import (
     plain_name,
     short,
 )
-from looopy.llm.openai.vendor import Vendor
+from looopy.llm.openai.vendor import Vendor, unpacked
 from looopy.llm.options import refused, strict_parameters
 from looopy.types.message import (
     AssistantBlock,
@@ -72,16 +72,10 @@ def to_body(
     vendor: Vendor = "",
 ) -> tuple[dict[str, Any], list[int]]:
     """
-    Write the body of a streamed request.
+    Write the body of a streamed request; see `looopy.llm.openai.chat.to_body`.
 
     Args:
-        request: Its messages are valid for a provider; custom roles are left out.
-        options: Those that are `None` or empty are not sent. A budget of thinking has no field
-            here.
-        provider: Reasoning is sent back only to the provider it came from.
-        model: Its name at the server.
-        official: The server is OpenAI's own or Azure's, which know fields that others refuse.
-        vendor: The server's, if it has fields of its own.
+        options: A budget of thinking has no field here.
 
     Returns:
         The body, and for each item of its input the position in `request.messages`.
@@ -90,8 +84,8 @@ def to_body(
         UnsupportedOption: The format has no place for an option.
         UnsupportedContent: The user's newest message has a file that the format has no place for.
     """
-    for option, given in (("stop", options.stop), ("seed", options.seed)):
-        if given not in (None, ()) and given != []:
+    for option, given in (("stop", options.stop or None), ("seed", options.seed)):
+        if given is not None:
             name = "stop sequences" if option == "stop" else option
             why = (
                 f"the Responses API takes no {name}: leave StreamOptions.{option} empty, or call"
@@ -212,7 +206,7 @@ def _item(block: AssistantBlock, *, own: bool) -> dict[str, Any] | None:
         sources = [dict(one.raw) for one in block.citations] if own else []
         part = {"type": "output_text", "text": block.text, "annotations": sources}
         item = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
-        phase = _read(block.text_signature).get("phase") if own else None
+        phase = unpacked(block.text_signature).get("phase") if own else None
         return item | {"phase": phase} if phase else item
     if not isinstance(block, ToolCall):
         known = isinstance(block, ServerToolCall) and block.item.get("type") in SERVER_SIDE
@@ -226,7 +220,7 @@ def _item(block: AssistantBlock, *, own: bool) -> dict[str, Any] | None:
 
 
 def _reasoning(block: ThinkingContent) -> dict[str, Any] | None:
-    signed = _read(block.thinking_signature)
+    signed = unpacked(block.thinking_signature)
     encrypted = signed.get("encrypted_content")
     if not encrypted:
         return None
@@ -238,18 +232,8 @@ def _reasoning(block: ThinkingContent) -> dict[str, Any] | None:
 
 
 def signature(**parts: Any) -> str:
-    """The parts that `_read` reads, without the empty ones."""
+    """The parts that `unpacked` reads, without the empty ones."""
     return json.dumps({k: v for k, v in parts.items() if v}, separators=(",", ":"))
-
-
-def _read(signed: str | None) -> dict[str, Any]:
-    if not signed or not signed.startswith("{"):
-        return {}
-    try:
-        value = json.loads(signed)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _result(message: ToolResultMessage, parts: list[dict[str, Any]]) -> dict[str, Any]:

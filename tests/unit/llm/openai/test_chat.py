@@ -100,6 +100,26 @@ def test_strict_mode_is_asked_for_where_the_schema_allows_it(schema, strict):
     assert body(output_schema=schema)["response_format"]["json_schema"]["strict"] is strict
 
 
+@pytest.mark.parametrize(
+    ("server", "longest", "kept"),
+    [
+        ({}, 30, True),
+        ({"vendor": "ollama"}, 30, True),
+        ({}, 1001, False),
+        ({"vendor": "openrouter"}, 30, False),
+        ({"official": True}, 30, False),
+    ],
+)
+def test_a_server_with_a_grammar_holds_texts_to_their_length(server, longest, kept):
+    """Else a small model may write one text until it is cut; OpenAI gets the length in words."""
+    text = {"type": "string", "minLength": 1, "maxLength": longest}
+    schema = {"type": "object", "properties": {"a": text}, "required": ["a"]}
+    form = body(output_schema=schema, **server)["response_format"]["json_schema"]["schema"]
+    sent = form["properties"]["a"]
+    assert sent == text if kept else f"maxLength: {longest}" in sent["description"]
+    assert ("maxLength" in sent) is kept
+
+
 def test_names_and_ids_that_servers_refuse_are_made_fit():
     """A model called a tool by an odd name, an id came from elsewhere; call and result agree."""
     long_id = "call|" + "x" * 400
