@@ -270,7 +270,7 @@ async def test_a_failure_that_is_kept_holds_no_credentials():
         assert not await source.list_for(a_turn(user("ada")), warnings.append)
     assert ["cannot be reached" in one or "not on offer" in one for one in warnings] == [True] * 2
     [link] = source.pool._links.values()
-    assert link._failed[1].__traceback__ is None
+    assert link._failed.error.__traceback__ is None
     gc.collect()
     held = [one for one in gc.get_objects() if type(one) is dict and "Authorization" in one]
     assert "Bearer token-of-ada" not in [one["Authorization"] for one in held]

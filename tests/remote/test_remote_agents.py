@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from starlette.responses import Response
 from tests.agent.kit import assert_whole
 from tests.remote.agents import Cutter, Deaf
 from tests.remote.conftest import open_desk
@@ -136,6 +137,56 @@ async def test_a_wish_for_credentials_ends_the_turn_so(make_agent, memory_stores
     result = await agent.execute_turn(None, fresh, inputs={request.request_id: "it is I"})
     assert result.messages[0].text == "so: it is I"
     assert [one["from"] for one in clerk.heard] == ["Bearer old-token-1", "Bearer new-token-2"]
+
+
+class Guard:
+    """Answers 401 to those whose token is not good now."""
+
+    def __init__(self):
+        self.good = "old-token"
+
+    def __call__(self, app):
+        async def guarded(scope, receive, send):
+            sender = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
+            if scope["type"] == "http" and sender != f"Bearer {self.good}":
+                await Response(status_code=401)(scope, receive, send)
+            else:
+                await app(scope, receive, send)
+
+        return guarded
+
+
+async def test_a_refused_token_leaves_the_call_open(make_agent, memory_stores, clerk):
+    """Also where a new process cannot list the tool; the agent works once, for a good token."""
+    guard = Guard()
+
+    def once_more(_request):
+        guard.good = "new-token"
+        return ask("hi")
+
+    def headers(auth):
+        return {"Authorization": f"Bearer {auth.credentials['token']}"}
+
+    users = [AuthContext("ada", credentials={"token": f"{n}-token"}) for n in ("old", "new")]
+    with open_desk(clerk, around=guard) as url:
+        for script in ([once_more], []):
+            source = RemoteAgent(url, headers=headers)
+            agent = await make_agent(script, tools=[source], stores=memory_stores)
+            turn = agent.execute_turn("go" if script else None, users[0])
+            warned = [event.text async for event in turn if event.type == "warning"]
+            ended = await turn
+            assert (ended.outcome, ended.pending, ended.error) == ("auth_required", (), None)
+            assert "the remote agent '127.0.0.1' did not" in warned[0]
+            assert "401" in warned[0]
+            assert "stays open: sign the user in" in warned[-1]
+            await agent.shutdown()
+        assert clerk.heard == []
+        source = RemoteAgent(url, headers=headers)
+        agent = await make_agent([text("ok")], tools=[source], stores=memory_stores)
+        result = await agent.execute_turn(None, users[1])
+    assert (result.outcome, result.text) == ("completed", "ok")
+    assert [one["from"] for one in clerk.heard] == ["Bearer new-token"]
+    await assert_whole(memory_stores)
 
 
 async def test_calls_of_a_context_are_one_conversation(

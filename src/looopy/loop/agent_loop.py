@@ -26,6 +26,7 @@ from looopy.loop.outgoing import Group, Out
 from looopy.loop.turn import run_turn
 from looopy.tools.gather import ToolSource, wrap_tools
 from looopy.types.config import LoopConfig
+from looopy.types.constructors import suggesting
 from looopy.types.context import AuthContext, CancelToken, SystemPrompt, TurnContext
 from looopy.types.event import AgentEvent
 from looopy.types.message import (
@@ -37,6 +38,7 @@ from looopy.types.message import (
 )
 
 
+@suggesting
 class AgentLoop:
     """
     Runs turns for an application that keeps the messages: no store, no state between calls.

@@ -49,10 +49,7 @@ async def before_call(turn: Turn) -> bool:
 
 async def relieve(turn: Turn, _error: ContextOverflow) -> bool:
     """
-    Summarise all but the newest question after a request did not fit; see `Relief`.
-
-    Returns:
-        True if there was something to summarise.
+    Summarise all but the newest question, and return true if there was more; see `Relief`.
     """
     return await _compact(turn, None, surely=True)
 

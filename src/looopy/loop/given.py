@@ -116,8 +116,8 @@ class TurnPlan:
         call_turn: The turn that announced them; their idempotency keys name it.
         resumed: Their questions and answers, by call id.
         delivered: Inbox entries that are among *prompts*.
-        ends: The turn ends with this reason after the first group: `input_required` or
-            `auth_required`.
+        ends: The turn ends with this reason after the first group: `input_required`,
+            `auth_required` or, where it drops what waits, `cancelled`.
         pending: The requests that it then waits for.
         decided: The approvals that were answered or expired: the fields of their events.
     """

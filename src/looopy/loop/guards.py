@@ -75,12 +75,7 @@ class Guards:
         self._began = self.clock()
 
     def charge(self, usage: Usage) -> None:
-        """
-        Count the usage of a tool.
-
-        Raises:
-            ValueRefused: *usage* is not a `Usage`, or has a number of another type.
-        """
+        """Count the usage of a tool; `ValueRefused` for any other value."""
         check_usage(usage, "/usage")
         self.charged += usage
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TypeVar
 
 from looopy._failpoints import reach
+from looopy.auth.secret_forms import names_a_secret
 from looopy.errors import (
     ContextOverflow,
     HistoryRejected,
@@ -67,9 +66,6 @@ _logger = logging.getLogger("looopy")
 _chance = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 _GRACE_S = 5.0  # how long the turn waits for a stream to close
 _AT_A_TIME = 64  # deltas after which other tasks, such as readers, run, whatever the provider
-_SENSITIVE = r"(?i)auth|key|token|secret|cookie|password"
-T = TypeVar("T")
-_NO_MORE = StreamEvent("error")  # of a stream that has ended without a last event
 _WHOLE = LoopConfig(max_messages=None, history_tokens=None)
 
 
@@ -197,9 +193,7 @@ async def _listen(
         events = aiter(stream)
         while True:
             with turn.scope:
-                event = await anext(events, _NO_MORE)
-            if event is _NO_MORE:
-                break
+                event = await anext(events)
             partial = event.partial
             if event.type in ("done", "error"):
                 attempt.final = _final(turn, event)
@@ -225,6 +219,8 @@ async def _listen(
             if arrived % _AT_A_TIME == 0:
                 with turn.scope:
                     await asyncio.sleep(0)
+    except StopAsyncIteration:
+        pass  # without a last event, which `_failure` reports
     except (TurnInterrupted, asyncio.CancelledError) as stop:
         said = _said_so_far(turn, partial)
         late = patience.error(stop, turn.progress.abilities.name)
@@ -346,14 +342,17 @@ async def _request(
         return await _key_of(held[0], provider) if held else None
 
     several = abilities.asks_for_keys
+    temperature = config.temperature if asked.temperature is None else asked.temperature
+    max_tokens = config.max_tokens if asked.max_tokens is None else asked.max_tokens
+    thinking = config.thinking_level if asked.thinking_level is None else asked.thinking_level
     options = turn.progress.options = StreamOptions(
-        temperature=_first(asked.temperature, config.temperature),
-        max_tokens=_first(asked.max_tokens, config.max_tokens),
-        thinking_level=_first(asked.thinking_level, config.thinking_level),
+        temperature=temperature,
+        max_tokens=max_tokens,
+        thinking_level=thinking,
         stop=asked.stop,
         seed=asked.seed,
         logprobs=asked.logprobs,
-        tool_choice=_tool_choice(turn, tools),
+        tool_choice=None if asked.tool_choice is None else _tool_choice(turn, tools),
         headers=asked.headers,
         extra_body=asked.extra_body,
         thinking_budgets=config.thinking_budgets,
@@ -386,10 +385,6 @@ async def _count(
         turn.out.warn("tokens_not_counted", text)
 
 
-def _first(mine: T | None, other: T | None) -> T | None:
-    return other if mine is None else mine
-
-
 def _tool_choice(turn: Turn, tools: dict[str, Tool]) -> str | None:
     """
     The choice for this call; one that forces a tool is for the first call of a turn.
@@ -409,7 +404,7 @@ def _tool_choice(turn: Turn, tools: dict[str, Tool]) -> str | None:
 def _hide(given: Given, headers: Mapping[str, str]) -> None:
     """Keep the values of headers that look like credentials out of all that the turn leaves."""
     for name, value in headers.items():
-        if re.search(_SENSITIVE, name):
+        if names_a_secret(name):
             given.redactor.add((value, *value.split(" ")[1:]))
 
 
@@ -508,5 +503,4 @@ def keep_partial(turn: Turn) -> None:
 def _cut(message: AssistantMessage, reason: StopReason, error: str) -> AssistantMessage:
     """The texts of a cut answer: its calls never ran, and its thinking may be incomplete."""
     texts = tuple(block for block in message.content if isinstance(block, TextContent))
-    cut = replace(message, content=texts, stop_reason=reason, error_message=error)
-    return replace(cut, logprobs=()) if message.logprobs else cut
+    return replace(message, content=texts, stop_reason=reason, error_message=error, logprobs=())

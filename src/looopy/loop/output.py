@@ -69,12 +69,7 @@ class OutputType:
         return self.sent is not self.schema
 
     def read_text(self, text: str) -> Any:
-        """
-        Read the answer from a model's text.
-
-        Raises:
-            OutputRefused: The text is not a valid answer.
-        """
+        """Read the answer from a model's text, or raise `OutputRefused`."""
         try:
             data = json.loads(_unfenced(text), parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
@@ -82,12 +77,7 @@ class OutputType:
         return self.read(data)
 
     def read(self, data: Any) -> Any:
-        """
-        Read the answer from *data*, a value that `sent` describes.
-
-        Raises:
-            OutputRefused: *data* is not a valid answer.
-        """
+        """Read the answer from *data*, a value that `sent` describes, or raise `OutputRefused`."""
         data = without_nulls(self.sent, data)
         if self.wrapped:
             if not isinstance(data, Mapping) or _WRAPPED not in data:
@@ -208,12 +198,7 @@ class FinalAnswer(Tool):
         self._wanted = wanted
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """
-        Accept the answer.
-
-        Raises:
-            LooopyError: It does not fit, though the schema allowed it.
-        """
+        """Accept the answer; `LooopyError` if it does not fit, though the schema allowed it."""
         del context
         try:
             self._wanted.read(dict(arguments))
@@ -252,12 +237,7 @@ class Wanted:
         return self.type.sent if self.tool is None else None
 
     def offered(self, tools: dict[str, Tool]) -> dict[str, Tool]:
-        """
-        *tools*, with the tool that takes the answer, if there is one.
-
-        Raises:
-            InvalidTool: Another tool has its name.
-        """
+        """*tools*, and the tool that takes the answer; `InvalidTool` if another has its name."""
         if self.tool is None:
             return tools
         if any(name.casefold() == FINAL_ANSWER for name in tools):

@@ -23,6 +23,7 @@ from looopy.loop.interrupt import CancelScope, TurnInterrupted
 from looopy.loop.outgoing import Group, Outgoing
 from looopy.loop.output import Wanted
 from looopy.loop.progress import Asked, Progress
+from looopy.tools.asking import LockedOut
 from looopy.tools.base import Tool
 from looopy.tools.call.hooks import ask_hook, value_of
 from looopy.types.constructors import quick
@@ -197,11 +198,18 @@ class Turn:
         self.progress.asked.append(asked)
         self.out.asks = True
 
+    def is_locked(self, call: ToolCall) -> bool:
+        """True if *call*, which an earlier turn left open, may be of a tool that nobody listed."""
+        progress = self.progress
+        return progress.call_turn is not None and call.name.startswith(tuple(progress.locked))
+
     # --- warnings ------------------------------------------------------------------------------
 
     def warn_of_tools(self, text: str) -> None:
         """Warn, once a turn, that tools are missing."""
-        self.out.warn("tools_unavailable", text, once=text)
+        if isinstance(text, LockedOut):
+            self.progress.locked = (*self.progress.locked, text.prefix)
+        self.out.warn("tools_unavailable", str(text), once=text)
 
     def warn_of_cost(self) -> None:
         """Warn, once a turn, that a budget of money cannot be kept."""

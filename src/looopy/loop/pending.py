@@ -75,12 +75,7 @@ def hold(turn: Turn, call: ToolCall, asks: NeedsInput) -> None:
 
 
 def hold_for_approval(turn: Turn, call: ToolCall, tool: Tool, first: AskFirst) -> None:
-    """
-    Leave *call* open until a person allows it.
-
-    Raises:
-        ValueRefused: The question cannot be stored.
-    """
+    """Leave *call* open until a person allows it; `ValueRefused` if its question is unstorable."""
     redactor = turn.given.redactor
     label = redactor.text(tool.label)
     prompt = f"May {label} run with these arguments?"
@@ -112,6 +107,15 @@ def hold_for_credentials(turn: Turn, call: ToolCall) -> None:
     resumed = turn.resumed(call)
     held = resumed.held or HeldCall(tool_call_id=call.id, origin=turn.origin, asked_in=0)
     _leave(turn, Asked(call, held, (), resumed.answered, started=False))
+
+
+def hold_for_sign_in(turn: Turn, call: ToolCall) -> None:
+    """Leave *call* open until the server of its tool, which is not known, lets the user in."""
+    name = turn.given.redactor.text(call.name)
+    turn.warn_of_tools(
+        f"the call of {name!r} stays open: sign the user in, then call execute_turn(None)"
+    )
+    hold_for_credentials(turn, call)
 
 
 def _with_key(

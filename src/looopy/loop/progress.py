@@ -66,6 +66,7 @@ class Progress:
         usage: The usage of all model calls so far, also of those that failed or were cut short.
         iteration_usage: The same for this iteration.
         queued: The messages to say before the next model call.
+        locked: Beginnings of the names of tools that nobody listed: their user is not signed in.
         asked: The calls of this iteration that wait for an answer.
         answer: The answer of the newest model call.
         partial: The model's output so far when its call was cut short.
@@ -89,6 +90,7 @@ class Progress:
     usage: Usage = NO_USAGE
     iteration_usage: Usage = NO_USAGE
     queued: Sequence[Queued] = ()
+    locked: Sequence[str] = ()
     asked: list[Asked] = field(default_factory=list)
     answer: AssistantMessage | None = None
     partial: AssistantMessage | None = None

@@ -43,10 +43,10 @@ class BuiltPrompt:
 
     def behind(self, messages: Sequence[Message]) -> Sequence[Message]:
         """*messages*, followed by the text after the history; not amid a paused answer."""
+        if not self.after:
+            return messages
         last = messages[-1] if messages else None
-        if not self.after or (
-            isinstance(last, AssistantMessage) and last.stop_reason is StopReason.PAUSED
-        ):
+        if isinstance(last, AssistantMessage) and last.stop_reason is StopReason.PAUSED:
             return messages
         said = TextContent(f"{AFTER}{self.after}")
         if not isinstance(last, UserMessage):

@@ -26,11 +26,11 @@ _MOST_NAME_CHARS: Final = 200
 class ServerTools:
     """The tools that the server runs for one answer of *turn*."""
 
-    __slots__ = ("_args", "_shown", "_turn")
+    __slots__ = ("_begun", "_shown", "_turn")
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._args: dict[str, Mapping[str, Any]] = {}
+        self._begun: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._shown = 0
 
     def group(self, kind: StreamEventType, block: ServerToolCall | ServerToolResult) -> Group:
@@ -39,19 +39,22 @@ class ServerTools:
         self._shown += 1
         if self._shown > _MOST:
             return out.close_group()
-        args: Mapping[str, Any] = {}
         if isinstance(block, ServerToolResult):
-            call_id, name = block.tool_call_id, block.tool_name
+            call_id = block.tool_call_id
+            name, args = self._begun.get(call_id, (block.tool_name, {}))
         else:
             call_id, name, args = block.id, block.name, block.arguments
-        args = kept_item(args, _MOST_CHARS) if args else self._args.get(call_id, {})
+            if args:
+                args = kept_item(args, _MOST_CHARS)
+            elif call_id in self._begun:
+                args = self._begun[call_id][1]
         facts = {
             "tool_call_id": repair(call_id)[:_MOST_NAME_CHARS],
             "tool_name": repair(name)[:_MOST_NAME_CHARS],
             "args": args,
         }
         if kind == "servertool_start":
-            self._args[call_id] = args
+            self._begun[call_id] = name, args
             out.emit(ServerToolStart, **facts)
         else:
             out.emit(ServerToolEnd, is_error=_failed(block), **facts)
@@ -62,4 +65,4 @@ def _failed(block: ServerToolCall | ServerToolResult) -> bool:
     """True if the provider's block reports a failure, in the words of any of them."""
     item, content = block.item, block.item.get("content")
     told = isinstance(content, Mapping) and str(content.get("type")).endswith("_error")
-    return told or item.get("status") == "failed" or bool(item.get("error"))
+    return told or item.get("status") == "failed" or bool(item.get("error") or item.get("is_error"))

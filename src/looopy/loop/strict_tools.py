@@ -21,12 +21,7 @@ from looopy.types.request import ToolSpec
 def strict_specs(
     tools: Mapping[str, Tool], wanted: bool | Sequence[str] | None
 ) -> tuple[ToolSpec, ...]:
-    """
-    The tools as a model sees them, the *wanted* ones strict.
-
-    Raises:
-        InvalidTool: A wanted name is no tool of the turn.
-    """
+    """The tools as a model sees them, the *wanted* strict; `InvalidTool` for an unknown name."""
     if not wanted:
         return tuple(tool.spec for tool in tools.values())
     names = tools.keys() if wanted is True else wanted

@@ -18,7 +18,14 @@ from looopy.loop.guards import Verdict
 from looopy.loop.interrupt import TurnInterrupted
 from looopy.loop.outgoing import Out
 from looopy.loop.parts import Turn
-from looopy.loop.pending import hold, hold_for_approval, hold_for_credentials, refusal_of, wait
+from looopy.loop.pending import (
+    hold,
+    hold_for_approval,
+    hold_for_credentials,
+    hold_for_sign_in,
+    refusal_of,
+    wait,
+)
 from looopy.loop.tool_tasks import Crew
 from looopy.tools.base import Tool
 from looopy.types.message import ToolCall
@@ -131,6 +138,10 @@ async def _begin(turn: Turn, crew: Crew, rest: _Rest) -> bool:
         if rest.told is not None:
             break
         tool, first, problem = crew.tool_of(call), None, None
+        if tool is None and turn.is_locked(call):
+            rest.calls.popleft()
+            hold_for_sign_in(turn, call)
+            continue
         try:
             first = await crew.may_run(call)
             if tool is not None and first is not None:

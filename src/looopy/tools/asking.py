@@ -9,7 +9,7 @@ before it does anything that must not happen twice.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from looopy.errors import InvalidTool, ValueRefused
 from looopy.types.auth import AuthRequest
@@ -136,6 +136,27 @@ class NeedsInput(BaseException):
         super().__init__(
             f"needs input: {', '.join(ask.prompt or ask.key for ask in self.requests)}"
         )
+
+
+class LockedOut(str):
+    """
+    A warning that a source lists no tools in a turn, because its user is not signed in.
+
+    The turn leaves open calls of such tools open, although it does not know them.
+
+    Args:
+        text: The warning.
+        prefix: The beginning of the names of its tools.
+    """
+
+    __slots__ = ("prefix",)
+    prefix: str
+
+    def __new__(cls, text: str, prefix: str = "") -> Self:
+        """Make the warning."""
+        made = super().__new__(cls, text)
+        made.prefix = prefix
+        return made
 
 
 class NeedsCredentials(NeedsInput):

@@ -17,7 +17,7 @@ from looopy.errors import InvalidTool, ValueRefused
 from looopy.tools.asking import Ask, NeedsInput
 from looopy.types.artifact import ArtifactWriter
 from looopy.types.auth import AuthRequest
-from looopy.types.constructors import quick
+from looopy.types.constructors import quick, unknown_option
 from looopy.types.context import AuthContext, CancelToken, TurnContext
 from looopy.types.event import AgentEvent
 from looopy.types.message import Usage, UserBlock
@@ -217,6 +217,8 @@ class Tool:
         InvalidTool: A name, schema or option that no provider would take.
     """
 
+    _spec: ToolSpec | None = None  # one for all requests, until a part of it is replaced
+
     def __init__(
         self,
         *,
@@ -296,7 +298,15 @@ class Tool:
     @property
     def spec(self) -> ToolSpec:
         """The tool as a model sees it."""
-        return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+        name, text, schema, spec = self.name, self.description, self.parameters, self._spec
+        if (
+            spec is None
+            or spec.name is not name
+            or spec.description is not text
+            or spec.parameters is not schema
+        ):
+            spec = self._spec = ToolSpec(name=name, description=text, parameters=schema)
+        return spec
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
         """
@@ -318,13 +328,9 @@ def refuse_unknown(function: str, options: Collection[str], known: Collection[st
     Raises:
         TypeError: The message names the option, and the one that was probably meant.
     """
-    for name in options:
-        if name not in known:
-            import difflib  # only a mistake needs it
-
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{meant}")
+    said = unknown_option(function, options, known)
+    if said is not None:
+        raise TypeError(said)
 
 
 def _count(tool: str, option: str, value: int) -> int:

@@ -18,12 +18,7 @@ _logger = logging.getLogger("looopy")
 
 
 async def prompts_of(sources: Sequence[object], context: TurnContext) -> list[PromptPart]:
-    """
-    The parts that *sources* bring, in their order.
-
-    Raises:
-        ConfigurationError: One failed, or brought something else.
-    """
+    """The parts that *sources* bring, in their order; or `ConfigurationError`."""
     parts: list[PromptPart] = []
     for source in sources:
         ask = getattr(source, "system_prompts", None)

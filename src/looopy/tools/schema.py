@@ -77,12 +77,7 @@ def validate(tool: Described, arguments: Mapping[str, Any]) -> None:
 
 
 def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
-    """
-    Why *value* does not fit *schema*, one `path: problem` each; [] if it does.
-
-    Raises:
-        InvalidTool: *schema* is invalid.
-    """
+    """A `path: problem` for each reason why *value* does not fit *schema*; or `InvalidTool`."""
     return _lines(_compile(schema), schema, value)
 
 
@@ -95,12 +90,7 @@ def _lines(validator: Validator, schema: Mapping[str, Any], value: Any) -> list[
 
 
 def misfits(schema: Mapping[str, Any], value: Any) -> list[tuple[Sequence[PathPart], str]]:
-    """
-    Why *value* does not fit *schema*: for each reason its place and the problem.
-
-    Raises:
-        InvalidTool: The schema itself is invalid.
-    """
+    """Place and problem of each reason why *value* does not fit *schema*; or `InvalidTool`."""
     validator = _compile(schema)
     try:
         errors = list(validator.iter_errors(value))

@@ -125,6 +125,37 @@ async def test_nothing_is_stored_before_the_save_and_all_by_it(make_agent, begun
     assert [one.artifact_id for one in await agent.get_artifacts()] == [name for name, _ in newest]
 
 
+@tool
+async def make_and_delete(context: ToolContext) -> str:
+    """Delete an artifact that is stored, and one of this turn; keep a third one."""
+    await context.artifacts.delete("old")
+    await context.artifacts.save("short", LARGE[::-1])
+    await context.artifacts.delete("short")
+    await context.artifacts.save("kept", LARGE * 2)
+    return "deleted"
+
+
+async def test_a_save_removes_the_bytes_of_what_it_deletes(make_agent, tmp_path):
+    """At once, like a turn that commits for itself: none is left to the collector."""
+    folder = tmp_path / "a.db.blobs"
+
+    def sizes():
+        return sorted(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+    async with open_stores(f"sqlite:///{tmp_path}/a.db") as stores:
+        await stores.artifacts.save("ada", "old", LARGE)
+        replies, tools = [tool_call("make_and_delete"), text("ok")], [make_and_delete]
+        agent = await make_agent(
+            replies, tools=tools, stores=stores, context_id="ada", auto_save=False
+        )
+        await agent.execute_turn("a")
+        assert sizes() == [len(LARGE), len(LARGE), 2 * len(LARGE)]
+        await agent.save_state()
+        assert sizes() == [2 * len(LARGE)]
+        assert await stores.artifacts.load("ada", "kept") == LARGE * 2
+        await agent.shutdown()
+
+
 async def test_a_conflict_keeps_what_waits(make_agent, begun):
     """Another process was first: nothing of it is stored, and the agent still shows it."""
     stores = begun

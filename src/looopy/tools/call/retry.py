@@ -31,8 +31,7 @@ class RetryCall(Exception):
 
 def is_transient(error: BaseException) -> bool:
     """
-    True if the same call may succeed in a moment: the connection broke, the service was slow, or
-    the error says so itself (`retryable`).
+    True if the call may succeed in a moment: a broken connection, say, or a `retryable` error.
     """
     if isinstance(error, (ConnectionError, TimeoutError)):
         return True

@@ -26,8 +26,6 @@ from looopy.tools.base import Report, Tool, ToolContext
 from looopy.tools.call.hooks import ToolHooks
 from looopy.tools.call.results import Answer, error_text, exceeds, failure, to_answer
 from looopy.tools.call.retry import RetryCall, call_again, execute
-from looopy.tools.function.decorator import FunctionTool
-from looopy.tools.function.threads import NOT_STARTED
 from looopy.tools.schema import MAX_RECEIVED_CHARS, json_type, shorten, validate
 from looopy.types.constructors import amended
 from looopy.types.message import ToolCall, ToolResultMessage
@@ -38,16 +36,7 @@ _logger = logging.getLogger("looopy")
 
 
 def resolve_name(name: str, known: Collection[str]) -> str | None:
-    """
-    The tool that a model meant by *name*: itself, or the only one that differs in case alone.
-
-    Args:
-        name: As the model wrote it.
-        known: Names on offer.
-
-    Returns:
-        A member of *known*, or `None`.
-    """
+    """The member of *known* that a model meant: itself, or the one in another case, or `None`."""
     if name in known:
         return name
     alike = [one for one in known if one.casefold() == name.strip().casefold()]
@@ -309,6 +298,9 @@ def _cut(name: str) -> str:
 
 
 def _timed_out(tool: Tool, timeout_s: float, error: Exception) -> str:
+    from looopy.tools.function.decorator import FunctionTool  # not for agents without functions
+    from looopy.tools.function.threads import NOT_STARTED
+
     notes = getattr(error.__cause__, "__notes__", ())
     if NOT_STARTED in notes:
         return f"{tool.name!r} timed out after {timeout_s:g} s: {NOT_STARTED}."

@@ -26,7 +26,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Protocol, Self, TypeAlias, TypedDict
+from typing import Any, Protocol, Self, TypeAlias, TypedDict, runtime_checkable
 
 from looopy.errors import (
     CannotContinue,
@@ -107,6 +107,15 @@ class InnerAgent(Protocol):
         output_type: Any = None,
     ) -> TurnView:
         """Run a turn, or watch the one with this key."""
+        ...
+
+
+@runtime_checkable
+class InStores(Protocol):
+    """An inner agent with a context in stores that record the call it works for: an `Agent`."""
+
+    def __stores__(self) -> Any:
+        """The `Stores` that hold its context; `None` before its start."""
         ...
 
 
@@ -224,10 +233,13 @@ class AgentTool(UsesSources, Tool):
         before = _chain.set((*chain, self.name))
         try:
             await agent.start()
-            await self._enclose(agent, context_id, context)
+            own = agent.__stores__() if isinstance(agent, InStores) else None
+            await self._enclose(own, context_id, context)
             errand = _Errand(self, agent, context_id, context)
-            if linked and not await _has_keys(agent, context_id):
-                return await errand.resume()
+            if linked and own is not None and agent.state.turn_count:
+                known = await own.journal.turn_of_key(context_id, "1")
+                if known is None:  # it came from an archive, which keeps no keys
+                    return await errand.resume()
             return await errand.run(arguments["prompt"])
         finally:
             _chain.reset(before)
@@ -266,15 +278,15 @@ class AgentTool(UsesSources, Tool):
         said = json.dumps([call, self.name, unsaved])
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
-    async def _enclose(self, agent: InnerAgent, context_id: str, context: ToolContext) -> None:
+    async def _enclose(self, own: Any, context_id: str, context: ToolContext) -> None:
         """
-        Let the store record that *agent*'s context works for this call, before its first turn.
+        Let the agent's *own* stores record that its context works for this call.
 
         Raises:
             Fenced: The turn that makes the call owns its context no more.
             StoreConflict: The call has got another context meanwhile.
         """
-        outer, own = context.stores, getattr(getattr(agent, "_known", None), "stores", None)
+        outer = context.stores
         if outer is None or own is None or own.tenant != outer.tenant:
             return
         backend = getattr(own.state, "backend", None)
@@ -298,14 +310,6 @@ class AgentTool(UsesSources, Tool):
             raise StoreConflict(f"the call has got the context {made!r} meanwhile: run it again")
 
 
-async def _has_keys(agent: InnerAgent, context_id: str) -> bool:
-    """False if the turns of its context are known by no idempotency key."""
-    known = getattr(agent, "_known", None)
-    if known is None or not agent.state.turn_count:
-        return True
-    return await known.stores.journal.turn_of_key(context_id, "1") is not None
-
-
 class _Errand:
     """The work of the agent for one call."""
 
@@ -320,7 +324,7 @@ class _Errand:
         self._artifacts: list[str] = []
 
     async def resume(self) -> ToolResult:
-        """As `run`, in a context that came from an archive, which keeps no idempotency keys."""
+        """As `run`, in a context whose turns have no idempotency keys."""
         pending = self._agent.state.pending
         if not pending and self._agent.state.interrupted_turn is None:
             return await self._said_last()
@@ -409,12 +413,7 @@ class _Errand:
         return all(request.request_id in self._context.answers for request in pending)
 
     def _answers_to(self, pending: Sequence[PendingRequest]) -> Mapping[str, Any]:
-        """
-        The answers to *pending*.
-
-        Raises:
-            NeedsInput: Some answers are missing.
-        """
+        """The answers to *pending*; `NeedsInput` if some are missing."""
         answers = self._context.answers
         asked = {request.request_id: request for request in pending}
         if self._answered(pending):

@@ -90,12 +90,7 @@ class ClientTool(Tool):
     expires_s: float | None = None
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:  # noqa: ARG002 - the request shows them
-        """
-        Return the answer of the user's side.
-
-        Raises:
-            NeedsInput: The answer has not arrived yet.
-        """
+        """Return the answer of the user's side, or raise `NeedsInput`."""
         if _ANSWER not in context.answers:
             prompt = f"Run {self.label}, and answer with its result."
             raise NeedsInput(

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from looopy.auth.redaction import Redactor
+from looopy.auth.secret_forms import names_a_secret
 from looopy.types.context import AuthContext
 
 HeadersOf: TypeAlias = Callable[
     [AuthContext | None], Mapping[str, str] | Awaitable[Mapping[str, str]]
 ]
 Headers: TypeAlias = Mapping[str, str] | HeadersOf
-_SECRET = re.compile(r"key|token|secret|passw|credential|auth|cookie|session", re.IGNORECASE)
 
 
 class HeaderKeys:
@@ -48,7 +47,7 @@ def redactor_of(*named: Mapping[str, str] | None) -> Redactor:
     redactor = Redactor()
     for pairs in named:
         for name, value in (pairs or {}).items():
-            if _SECRET.search(name):
+            if names_a_secret(name):
                 redactor.add(value)
                 redactor.add(value.partition(" ")[2])  # `Bearer TOKEN`
     return redactor

@@ -7,10 +7,12 @@ It is the base of `MCPTools` and `RemoteAgent`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from looopy.errors import ConfigurationError, LooopyError, ToolServerError
+from looopy.errors import ConfigurationError, LooopyError, SignInFailed, ToolServerError
+from looopy.tools.asking import LockedOut, NeedsCredentials
 from looopy.tools.base import Tool
 from looopy.tools.sources.headers import Headers
 from looopy.types.context import AuthContext, TurnContext
@@ -46,19 +48,14 @@ class ServerTools:
         """
         if self._per_turn:
             return []
-        return await self._list(None, lambda _text: None, patient=True)
+        return await self._list(None, lambda _text: None)
 
     async def list_for(self, turn: TurnContext, warn: Callable[[str], object]) -> Sequence[Tool]:
         """The tools on offer in *turn*; *warn* is called with the reason if some are missing."""
-        return await self._list(turn.auth_context, warn, patient=False)
+        return await self._list(turn, warn)
 
     async def headers_for(self, auth_context: AuthContext | None) -> Mapping[str, str] | None:
-        """
-        The headers of a turn, made for this moment.
-
-        Raises:
-            ToolServerError: The function that makes them failed, or gave something else.
-        """
+        """The headers of a turn, made for this moment; `ToolServerError` if that failed."""
         made: Any = self._headers
         if callable(made):
             try:
@@ -77,10 +74,33 @@ class ServerTools:
         return made
 
     async def _list(
-        self, auth_context: AuthContext | None, warn: Callable[[str], object], *, patient: bool
+        self, turn: TurnContext | None, warn: Callable[[str], object]
     ) -> Sequence[Tool]:
+        """The tools on offer in *turn*; `None`: outside of turns, where the caller is patient."""
         raise NotImplementedError
 
-    def _fails(self, error: LooopyError, *, patient: bool) -> bool:
+    def _fails(self, error: LooopyError, turn: TurnContext | None) -> bool:
         """True if *error* fails the listing; otherwise it costs the tools and a warning."""
-        return self._required or (patient and isinstance(error, ConfigurationError))
+        return self._required or (turn is None and isinstance(error, ConfigurationError))
+
+
+def without_tools(error: LooopyError, effect: str, prefix: str) -> str:
+    """The warning that *error* has this *effect* on tools whose names begin with *prefix*."""
+    text = f"{error}; {effect}"
+    return LockedOut(text, prefix) if isinstance(error, SignInFailed) else text
+
+
+@contextmanager
+def waiting_for_sign_in() -> Iterator[None]:
+    """
+    Leave a call open for fresh credentials if its user is not signed in.
+
+    Raises:
+        NeedsCredentials: The server wants its user to sign in; it has not run the call.
+    """
+    try:
+        yield
+    except SignInFailed as error:
+        raise NeedsCredentials(
+            f"{error.message}. The call stays open: sign the user in, then call execute_turn(None)"
+        ) from None

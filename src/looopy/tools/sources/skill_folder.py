@@ -39,12 +39,7 @@ class SkillFile:
 
 
 def skill_folders(path: Path) -> list[Path]:
-    """
-    The folders of skills at *path*: itself, or the folders in it, sorted by name.
-
-    Raises:
-        InvalidSkill: There is no `SKILL.md`.
-    """
+    """The folders of skills at *path*: itself, or those in it, by name; or `InvalidSkill`."""
     try:
         found = _folders(path)
     except OSError as error:
@@ -87,12 +82,7 @@ def read_skill(folder: Path) -> SkillFile:
 
 
 def read_instruction(folder: Path) -> str:
-    """
-    The instruction of the skill in *folder*, as it is now.
-
-    Raises:
-        ToolError: Its `SKILL.md` cannot be read.
-    """
+    """The instruction of the skill in *folder*, as it is now; or `ToolError`."""
     return _split(read_within(folder, SKILL_FILE))[1]
 
 

@@ -26,6 +26,7 @@ from looopy.errors import (
     InvalidTool,
     LooopyError,
     MissingExtra,
+    SignInFailed,
     ToolServerError,
 )
 from looopy.tools.asking import Ask, NeedsInput
@@ -34,8 +35,9 @@ from looopy.tools.call.results import error_text, to_json_text
 from looopy.tools.schema import arguments_of
 from looopy.tools.sources.headers import HeaderKeys, Headers, origin_of, redactor_of
 from looopy.tools.sources.mcp.listing import usable_name
-from looopy.tools.sources.server import ServerTools
-from looopy.types.context import AuthContext
+from looopy.tools.sources.server import ServerTools, waiting_for_sign_in, without_tools
+from looopy.types.constructors import suggesting
+from looopy.types.context import TurnContext
 from looopy.types.event import MessageUpdate
 from looopy.types.state import PendingKind
 
@@ -49,6 +51,7 @@ _PARAMETERS = arguments_of(
 )
 
 
+@suggesting
 class RemoteAgent(ServerTools):
     """
     A source of one tool, `agent__NAME__invoke(prompt)`: an agent that speaks A2A.
@@ -127,19 +130,22 @@ class RemoteAgent(ServerTools):
         self._known: OrderedDict[bytes, _Known] = OrderedDict()  # those used last at the end
 
     async def _list(
-        self, auth_context: AuthContext | None, warn: Callable[[str], object], *, patient: bool
+        self, turn: TurnContext | None, warn: Callable[[str], object]
     ) -> Sequence[Tool]:
         known: _Known | None = None
         try:
-            headers = await self.headers_for(auth_context)
+            headers = await self.headers_for(None if turn is None else turn.auth_context)
             known = self._known_to(headers)
-            return [await self._tool(known, headers, patient=patient)]
+            return [await self._tool(known, headers, patient=turn is None)]
         except LooopyError as error:
-            if self._fails(error, patient=patient):
+            if self._fails(error, turn):
                 raise
             kept = known.tool if known is not None else None
-            warn(f"{error}; its tool is {'as it was' if kept else 'not on offer'}")
-            return [] if kept is None else [kept]
+            if kept is None:
+                warn(without_tools(error, "its tool is not on offer", "agent__"))
+                return []
+            warn(f"{error}; its tool is as it was")
+            return [kept]
 
     def _known_to(self, headers: Mapping[str, str] | None) -> _Known:
         key = self._keys.key_of(headers)
@@ -200,7 +206,8 @@ class RemoteAgent(ServerTools):
         if len(text) > _MAX_ERROR_CHARS:
             text = f"{text[:_MAX_ERROR_CHARS]}..."
         facts = error.facts if isinstance(error, ToolServerError) else {"outcome_known": False}
-        return ToolServerError(text, **{"server": self.name, **facts})
+        kind = SignInFailed if isinstance(error, SignInFailed) else ToolServerError
+        return kind(text, **{"server": self.name, **facts})
 
     def __repr__(self) -> str:
         return f"<RemoteAgent {self.name}>"
@@ -236,6 +243,7 @@ class RemoteAgentTool(Tool):
 
         Raises:
             NeedsInput: The agent asks something, or requests credentials.
+            NeedsCredentials: It refuses the headers of the turn; it has not begun to work.
             ToolServerError: The agent cannot be reached, or its outcome is unknown.
         """
         sdk = await load_sdk()
@@ -261,7 +269,8 @@ class RemoteAgentTool(Tool):
             outcome = await sdk.converse(agent, self._card, headers, request, say)
             blocks = redactor.blocks(outcome.blocks)
         except Exception as error:  # noqa: BLE001 - whatever its answer makes of the SDK
-            raise agent.failure(error, redactor, "gave an answer that cannot be read") from None
+            with waiting_for_sign_in():
+                raise agent.failure(error, redactor, "gave an answer that cannot be read") from None
         if outcome.asks:
             raise _question(outcome, asked + 1, redactor.text(outcome.text))
         return ToolResult(
@@ -300,12 +309,7 @@ def _is_address(url: str) -> bool:
 
 
 async def load_sdk() -> Any:
-    """
-    Import `sdk.py` in a thread, so that the loop stays free.
-
-    Raises:
-        MissingExtra: The SDK is not installed.
-    """
+    """Import `sdk.py` in a thread, so that the loop stays free; `MissingExtra` without the SDK."""
     name = "looopy.tools.sources.a2a.sdk"
     try:
         return sys.modules.get(name) or await asyncio.to_thread(importlib.import_module, name)

@@ -31,7 +31,7 @@ from google.protobuf.json_format import (  # type: ignore[import-untyped]  # it 
     MessageToDict,
 )
 
-from looopy.errors import ToolServerError
+from looopy.errors import SignInFailed, ToolServerError
 from looopy.tools.sources.headers import origin_of
 from looopy.types.message import ImageContent, TextContent, UserBlock
 
@@ -175,12 +175,7 @@ class Outcome:
 
 
 async def fetch_card(agent: RemoteAgent, headers: Mapping[str, str] | None) -> AgentCard:
-    """
-    The agent's card.
-
-    Raises:
-        ToolServerError: The card cannot be read, or points to an origin that is not allowed.
-    """
+    """The agent's card; `ToolServerError` if it cannot be read, or names a forbidden origin."""
     parts = urlsplit(agent.url)
     base, path = agent.url, None
     if parts.path.endswith(".json"):
@@ -192,7 +187,8 @@ async def fetch_card(agent: RemoteAgent, headers: Mapping[str, str] | None) -> A
     except TimeoutError:
         raise _failure(agent, f"did not show its card within {agent.card_timeout_s:g} s") from None
     except Exception as error:  # noqa: BLE001 - a card too deep for the parser, say
-        raise _failure(agent, f"did not show its card: {_said(error)}") from None
+        kind = SignInFailed if _is_not_let_in(error, headers) else ToolServerError
+        raise _failure(agent, f"did not show its card: {_said(error)}", kind=kind) from None
     _choose(agent, card)
     return card
 
@@ -204,12 +200,7 @@ async def converse(
     request: Request,
     say: Callable[[str], None],
 ) -> Outcome:
-    """
-    Send one message, and wait until the agent is done or asks.
-
-    Raises:
-        ToolServerError: The agent cannot be reached, or the connection to it is lost.
-    """
+    """Send a message, and wait until the agent is done or asks; `ToolServerError` if it is lost."""
     outcome = Outcome(task_id=request.task_id, conversation=request.conversation)
     # An agent that does not stream would answer at its end, and nobody could cancel a task without
     # its id. A task that is continued has an id, and its old question must not come back.
@@ -223,7 +214,7 @@ async def converse(
         except (A2AError, ValueError) as error:
             raise _failure(agent, f"cannot be asked: {_said(error)}") from None
         try:
-            await _listen(agent, client, request, outcome, say)
+            await _listen(agent, client, request, outcome, say, headers)
             await _wait(agent, client, outcome)
             if outcome.replied:  # let the loop close the stream that the SDK leaves behind
                 for _ in range(_SETTLING):
@@ -240,6 +231,7 @@ async def _listen(
     request: Request,
     outcome: Outcome,
     say: Callable[[str], None],
+    headers: Mapping[str, str] | None,
 ) -> None:
     message = Message(
         message_id=request.message_id,
@@ -257,6 +249,9 @@ async def _listen(
     except (A2AError, httpx.HTTPError, ValueError) as error:
         if heard and outcome.task_id:  # the task continues without us: it can be read later
             return
+        if _is_not_let_in(error, headers):
+            text = f"did not let the user sign in: {_said(error)}"
+            raise _failure(agent, text, kind=SignInFailed) from None
         known = _is_refusal(error)
         text = f"could not be asked: {_said(error)}"
         if not known:
@@ -438,9 +433,23 @@ def _is_refusal(error: Exception) -> bool:
     return isinstance(cause, (httpx.ConnectError, httpx.ConnectTimeout))
 
 
+def _is_not_let_in(error: BaseException, headers: Mapping[str, str] | None) -> bool:
+    """True if the agent refuses these *headers* with HTTP 401."""
+    if not isinstance(error, httpx.HTTPStatusError) and error.__cause__ is not None:
+        error = error.__cause__
+    refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401
+    return refused and headers is not None
+
+
 def _said(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _failure(agent: RemoteAgent, text: str, *, outcome_known: bool = True) -> ToolServerError:
-    return ToolServerError(f"{agent.where} {text}", server=agent.name, outcome_known=outcome_known)
+def _failure(
+    agent: RemoteAgent,
+    text: str,
+    *,
+    outcome_known: bool = True,
+    kind: type[ToolServerError] = ToolServerError,
+) -> ToolServerError:
+    return kind(f"{agent.where} {text}", server=agent.name, outcome_known=outcome_known)

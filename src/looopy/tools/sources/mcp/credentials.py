@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from looopy.auth.redaction import Redactor
-from looopy.errors import SignInFailed
-from looopy.tools.asking import NeedsCredentials
 from looopy.tools.sources.mcp.target import Target
 from looopy.types.context import AuthContext
 
@@ -63,19 +60,3 @@ def _held_by(auth: Any) -> list[str]:
     held = [getattr(tokens, name, None) for name in ("access_token", "refresh_token")]
     held.append(getattr(client, "client_secret", None))
     return [one for one in held if isinstance(one, str) and one]
-
-
-@contextmanager
-def waiting_for_sign_in() -> Iterator[None]:
-    """
-    Leave a call open for fresh credentials if its user is not signed in.
-
-    Raises:
-        NeedsCredentials: The server wants its user to sign in; it has not run the call.
-    """
-    try:
-        yield
-    except SignInFailed as error:
-        raise NeedsCredentials(
-            f"{error.message}. The call stays open: sign the user in, then call execute_turn(None)"
-        ) from None

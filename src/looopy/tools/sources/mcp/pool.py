@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from looopy.auth.redaction import Redactor
-from looopy.errors import ConfigurationError, LooopyError
+from looopy.errors import ConfigurationError, LooopyError, SignInFailed
 from looopy.tools.sources.headers import HeaderKeys
 from looopy.tools.sources.mcp.connection import Connection
 from looopy.tools.sources.mcp.credentials import Credentials, redactor
@@ -51,6 +51,20 @@ class RawListing:
     read: Any = None
 
 
+@dataclass(slots=True)
+class _Failed:
+    """The last request for the list has failed: how, until when that counts, and in which turn."""
+
+    error: LooopyError
+    until: float
+    turn: tuple[str, int] | None
+
+    def counts_for(self, turn: tuple[str, int]) -> bool:
+        """True if *turn* need not ask again."""
+        may_be_mended = isinstance(self.error, SignInFailed) and turn != self.turn
+        return time.monotonic() < self.until and not may_be_mended
+
+
 class Link:
     """
     The server, for all callers with the same credentials.
@@ -73,7 +87,8 @@ class Link:
         self._listing: RawListing | None = None
         self._listed_by: Connection | None = None
         self._asking_list: asyncio.Task[RawListing] | None = None
-        self._failed: tuple[float, LooopyError] | None = None
+        self._failed: _Failed | None = None
+        self._turn: tuple[str, int] | None = None
 
     def use(self, credentials: Credentials) -> None:
         """Begin to use it; call `leave()` once for each call of this."""
@@ -123,14 +138,17 @@ class Link:
             await self.tools(anew=True)
         return connection, client
 
-    async def tools(self, *, anew: bool = False, patient: bool = True) -> RawListing:
+    async def tools(
+        self, *, anew: bool = False, turn: tuple[str, int] | None = None
+    ) -> RawListing:
         """
         The list of tools, requested once and then cached for a while. Concurrent callers share one
         request.
 
         Args:
             anew: Request it even if a valid list is cached.
-            patient: Request it even if the last request has just failed.
+            turn: The turn that asks: soon after a failed request there is no other, unless the
+                user may have signed in since an earlier turn. `None`: request it in any case.
 
         Raises:
             ToolServerError: The server cannot be reached, or its answer is invalid.
@@ -139,8 +157,9 @@ class Link:
         if self._asking_list is None:
             if self._listing is not None and not anew and time.monotonic() < self._listing.until:
                 return self._listing
-            if self._failed is not None and not patient and time.monotonic() < self._failed[0]:
-                raise copy.copy(self._failed[1])
+            if self._failed is not None and turn is not None and self._failed.counts_for(turn):
+                raise copy.copy(self._failed.error)
+            self._turn = turn
             self._asking_list = asyncio.create_task(self._ask_list(), name="looopy mcp list")
             self._asking_list.add_done_callback(self._asked)
         return await asyncio.shield(self._asking_list)
@@ -210,7 +229,7 @@ class Link:
     def _note(self, error: LooopyError) -> None:
         _logger.warning("%s", error)
         # A copy without its traceback, whose frames hold the headers.
-        self._failed = (time.monotonic() + _RETRY_S, copy.copy(error))
+        self._failed = _Failed(copy.copy(error), time.monotonic() + _RETRY_S, self._turn)
 
     async def _elicit(self, params: Any) -> Any:
         from looopy.tools.sources.mcp import sdk

@@ -14,8 +14,8 @@ from typing import Any
 from looopy.auth.redaction import Redactor
 from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.schema import arguments_of
-from looopy.tools.sources.mcp.credentials import waiting_for_sign_in
 from looopy.tools.sources.mcp.results import blocks_of, resource_block
+from looopy.tools.sources.server import waiting_for_sign_in
 from looopy.types.context import AuthContext
 from looopy.types.message import AssistantMessage, TextContent, UserBlock, UserMessage
 

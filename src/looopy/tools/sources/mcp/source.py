@@ -34,8 +34,8 @@ from looopy.tools.sources.mcp.resources import (
 )
 from looopy.tools.sources.mcp.target import Limits, Target
 from looopy.tools.sources.mcp.tool import MCPTool
-from looopy.tools.sources.server import ServerTools
-from looopy.types.context import AuthContext
+from looopy.tools.sources.server import ServerTools, without_tools
+from looopy.types.context import AuthContext, TurnContext
 from looopy.types.message import AssistantMessage, UserBlock, UserMessage
 
 _logger = logging.getLogger("looopy")
@@ -283,23 +283,27 @@ class MCPTools(ServerTools):
         return made
 
     async def _list(
-        self, auth_context: AuthContext | None, warn: Callable[[str], object], *, patient: bool
+        self, turn: TurnContext | None, warn: Callable[[str], object]
     ) -> Sequence[Tool]:
         found: RawListing | None = None
         redactor = Redactor()
+        asker = None if turn is None else (turn.context_id, turn.turn)
         try:
-            async with self.link_for(auth_context) as link:
+            async with self.link_for(None if turn is None else turn.auth_context) as link:
                 try:
-                    found = await link.tools(patient=patient)
+                    found = await link.tools(turn=asker)
                 except ToolServerError:
                     found = link.last_tools
                     raise
                 finally:
                     redactor = link.redactor
         except LooopyError as error:
-            if self._fails(error, patient=patient):
+            if self._fails(error, turn):
                 raise
-            warn(f"{error}; its tools are {'those it had' if found else 'not on offer'}")
+            if found is None:
+                warn(without_tools(error, "its tools are not on offer", self._prefix))
+            else:
+                warn(f"{error}; its tools are those it had")
         if found is None:
             return []
         tools = self._tools(found, redactor)

@@ -9,10 +9,10 @@ from typing import Any
 from looopy.errors import ToolServerError
 from looopy.tools.base import Tool, ToolContext, ToolResult
 from looopy.tools.sources.mcp.conversation import Conversation
-from looopy.tools.sources.mcp.credentials import waiting_for_sign_in
 from looopy.tools.sources.mcp.listing import Offer
 from looopy.tools.sources.mcp.pool import Link
 from looopy.tools.sources.mcp.results import to_tool_result
+from looopy.tools.sources.server import waiting_for_sign_in
 from looopy.types.context import AuthContext
 
 LinkFor = Callable[[AuthContext | None], AbstractAsyncContextManager[Link]]

@@ -203,9 +203,10 @@ class _HttpClient(httpx2.AsyncClient):
             options["auth"] = Fence(now.auth, self._target, self._watch.secret)
         try:
             response = await super().send(request, **options)
-            if now.auth is not None and response.status_code == 401:
+            if response.status_code == 401 and (now.auth is not None or now.headers is not None):
                 await response.aclose()
-                response = _not_signed_in(request, "it answered with HTTP 401 after the sign-in")
+                to = "after the sign-in" if now.auth is not None else "to the headers of this turn"
+                response = _not_signed_in(request, f"it answered with HTTP 401 {to}")
             response = await self._bounded(request, response)
         except SignInError as error:
             response = _not_signed_in(request, str(error))
